@@ -1,0 +1,139 @@
+"""The measuring consumer as a process: ``python -m bench.generator.receiver``.
+
+Reads a `Reception` as one line of JSON, says ``ready`` when it is connected (or, with ``reconnect``, when it tries),
+and receives. Any later line ``{"expect": n, "until_ms": t}`` says how many messages there are and how long to wait for
+them; a little after the last one, so that repeats are seen, it writes its rows to the file and says how many there are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import select
+import socket
+import sys
+import time
+
+import numpy as np
+
+from bench.generator.arrivals import join
+from bench.generator.intake import Intake, Reception
+from bench.generator.protocols import INTAKES
+
+__all__ = ["Receiver", "main"]
+
+GRACE_SECONDS = 0.3
+_RETRY_SECONDS = 0.002
+
+
+@dataclasses.dataclass(slots=True)
+class _Orders:
+    """What the parent said last."""
+
+    expect: int = 1 << 62
+    until_ms: float = float("inf")
+
+
+class Receiver:
+    """One reception over one connection."""
+
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
+        self._intake: Intake = INTAKES[reception.protocol](reception)
+        self._sock: socket.socket | None = None
+        self._parts: list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = []
+        self._received = 0
+        self._orders = _Orders()
+        self._done_at = float("inf")
+        self._poll = select.poll()
+        self._poll.register(0, select.POLLIN)
+
+    def connect(self) -> bool:
+        """Connect and say what is wanted; False if nobody listens."""
+        try:
+            sock = socket.create_connection(("127.0.0.1", self._reception.port), 5)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._intake.hello(sock)
+        except OSError:
+            return False
+        self._sock = sock
+        self._poll.register(sock.fileno(), select.POLLIN)
+        return True
+
+    def run(self) -> int:
+        """Receive until told that it was all; return how many deliveries there were."""
+        if not self.connect() and not self._reception.reconnect:
+            raise ConnectionError(f"nobody listens on port {self._reception.port}")
+        print("ready", flush=True)
+        while not self._finished():
+            if self._sock is None and not self.connect():
+                self._turn(_RETRY_SECONDS)
+            else:
+                self._turn(self._reception.poll_ms / 1000)
+        np.save(self._reception.store_path, join(self._parts).rows)
+        return self._received
+
+    def _turn(self, seconds: float) -> None:
+        sock = self._sock
+        came = [fd for fd, _ in self._poll.poll(seconds * 1000)]
+        if 0 in came:
+            line = os.read(0, 4096)
+            if line:
+                self._orders = _Orders(**json.loads(line.splitlines()[-1]))
+            elif self._orders.until_ms == float("inf"):
+                raise EOFError("the parent is gone")
+            else:
+                self._poll.unregister(0)
+        if sock is None:
+            return
+        try:
+            if sock.fileno() in came:
+                data = sock.recv(1 << 20)
+                received_us = time.time_ns() // 1000
+                if not data:
+                    raise ConnectionError("the system closed the connection")
+                rows, answer = self._intake.feed(data, received_us)
+                for part in rows:
+                    self._parts.append(part)
+                    self._received += len(part)
+            else:
+                answer = self._intake.tick()
+            if answer:
+                sock.sendall(answer)
+        except OSError:
+            self._poll.unregister(sock.fileno())
+            sock.close()
+            self._sock = None
+            if not self._reception.reconnect:
+                raise
+
+    def _finished(self) -> bool:
+        now = time.time()
+        if now * 1000 > self._orders.until_ms:
+            return True
+        if self._received >= self._orders.expect:
+            self._done_at = min(self._done_at, now + GRACE_SECONDS)
+        return now > self._done_at
+
+
+def main() -> int:
+    """Run one reception as the parent says."""
+    receiver = Receiver(Reception.of(json.loads(_first_line())))
+    print(json.dumps({"received": receiver.run()}), flush=True)
+    return 0
+
+
+def _first_line() -> bytes:
+    """Read one line and not a byte more: what comes later is read from the bare descriptor."""
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(0, 1)
+        if not part:
+            raise EOFError("no reception on standard input")
+        line += part
+    return line
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+"""``timewheel lateness``: how late was every message of these stores."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.lateness.expect import Expectation, ExpectationError, parse_expectation
+from bench.lateness.follow import follow
+from bench.lateness.pipeline import Job, find_sources, run_job
+from bench.lateness.result import GROUPS
+from bench.lateness.session import JavaMissingError, spark_session
+from bench.lateness.source import APACHE_LEVELS, parse_levels
+from bench.lateness.spill_files import SpillMovedError
+from bench.lateness.storage import StorageError
+from bench.lateness.summary import verdict
+from bench.report import ReportError, write_report
+from store.errors import StoreError
+
+__all__ = ["lateness_command", "our_error"]
+
+_TRIES = 3
+_SMALL_BYTES = 128 << 20
+_TABLES = {**{name: name for name in GROUPS}, "kind": "topic", "level": "topic"}
+_OUR_ERRORS = ("DamagedLogError", "SpillMovedError", "NoStoreError", "StorageError", "StoreCorruptError")
+
+
+class _Expect(click.ParamType[Any]):
+    name = "FIGURE<=LIMIT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Expectation:
+        if isinstance(value, Expectation):
+            return value
+        try:
+            return parse_expectation(str(value))
+        except ExpectationError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Tables(click.ParamType[Any]):
+    name = "NAME,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        names = [name.strip() for name in str(value).split(",") if name.strip()]
+        wrong = [name for name in names if name not in _TABLES]
+        if wrong:
+            self.fail(f"no grouping {', '.join(wrong)}; there are {', '.join(_TABLES)}", param, ctx)
+        return tuple(_TABLES[name] for name in names)
+
+
+@click.command("lateness", short_help="Count from the logs how late every message was (on Spark).")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the result.")
+@click.option("--name", "names", multiple=True, help="Name of a source, in the order of the sources.")
+@click.option("--received", multiple=True, metavar="FILE", help="What a consumer recorded (consume --record).")
+@click.option("--by", type=_Tables(), default=(), help="Only these groupings (always with topic); all if not given.")
+@click.option("--since", "since_ms", type=int, metavar="MS", help="Only what was due at or after it (epoch ms).")
+@click.option("--until", "until_ms", type=int, metavar="MS", help="Only what was due before it (epoch ms).")
+@click.option("--as-of", "as_of_ms", type=int, metavar="MS", help="Moment that parts pending from overdue; now.")
+@click.option("--expect", "expectations", type=_Expect(), multiple=True, help="Fail unless it holds: 'p99 <= 10ms'.")
+@click.option("--levels", default=APACHE_LEVELS, show_default=True, help="messageDelayLevel of the brokers.")
+@click.option("--check-crc", is_flag=True, help="Check the CRC of every body, too.")
+@click.option("--fail-on-damage", is_flag=True, help="Stop at a damaged region instead of counting it.")
+@click.option("--storage", default="", metavar="JSON", help="Options for the file system behind a URI.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
+@click.option("--spark", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's.")
+@click.option("--memory", default="2g", show_default=True, help="Memory of the driver (local: of everything).")
+@click.option("--split-mb", type=click.IntRange(1), default=32, show_default=True, help="Log that one task reads.")
+@click.option("--follow", "follows", is_flag=True, help="Go on reading as the logs grow, until Ctrl-C.")
+@click.option("--refresh", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between results.")
+@click.option("--rounds", type=click.IntRange(1), help="With --follow: end after so many results.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def lateness_command(
+    sources: tuple[str, ...],
+    out: Path,
+    names: tuple[str, ...],
+    received: tuple[str, ...],
+    by: tuple[str, ...],
+    since_ms: int | None,
+    until_ms: int | None,
+    as_of_ms: int | None,
+    expectations: tuple[Expectation, ...],
+    levels: str,
+    check_crc: bool,
+    fail_on_damage: bool,
+    storage: str,
+    master: str,
+    settings: tuple[str, ...],
+    memory: str,
+    split_mb: int,
+    follows: bool,
+    refresh: float,
+    rounds: int | None,
+    quiet: bool,
+) -> None:
+    """Read the logs of SOURCE (a store, its commitlog folder, or a URI) and count how late every delayed message was.
+
+    Exit status 0: done, and all expectations hold; 1: one does not, or a source cannot be read; 2: called wrongly.
+    """
+    say = _quiet if quiet else _say
+    try:
+        parse_levels(levels)
+        found = find_sources(sources, names, levels, storage)
+        _check_files(received)
+        jobs = {
+            "received": received,
+            "tables": by,
+            "expectations": expectations,
+            "since_ms": since_ms,
+            "until_ms": until_ms,
+            "as_of_ms": as_of_ms,
+            "check_crc": check_crc,
+            "fail_on_damage": fail_on_damage,
+            "split_bytes": split_mb << 20,
+        }
+        size = sum(_bytes_of(source.path, storage) for source in found)
+        partitions = max(2, min(2_000, size // (128 << 20)))
+        given = _pairs(settings)
+        small = size < _SMALL_BYTES and not follows
+        say("starting Spark")
+        with spark_session(master, memory=memory, partitions=partitions, settings=given, small=small) as spark:
+            make = _job_maker(found, out, jobs)
+            if follows:
+                summary = follow(spark, make, refresh, rounds, _told(out, say), _stop_event(), _moved)
+            else:
+                with _progress(spark, quiet):
+                    summary = _with_retries(lambda: run_job(spark, make(), say))
+                _draw(out, say)
+    except (JavaMissingError, StorageError, StoreError) as error:
+        raise click.ClickException(str(error)) from None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if summary is None:
+        raise SystemExit(130)
+    _finish(summary, out)
+
+
+def _job_maker(found: Any, out: Path, values: dict[str, Any]) -> Callable[[], Job]:
+    return lambda: Job(found, out, **values)
+
+
+def _finish(summary: dict[str, Any], out: Path) -> None:
+    click.echo(verdict(summary))
+    damaged = sum(source["damaged_count"] for source in summary["sources"])
+    if damaged:
+        click.echo(f"{damaged} damaged region{'s' if damaged > 1 else ''}, see {out / 'summary.json'}")
+    broken = [item for item in summary["expectations"] if not item["holds"]]
+    for item in summary["expectations"]:
+        click.echo(f"{'holds' if item['holds'] else 'FAILS'}: {item['text']} (found {item['value']})")
+    raise SystemExit(1 if broken else 0)
+
+
+def _told(out: Path, say: Callable[[str], None]) -> Callable[[dict[str, Any]], None]:
+    def told(summary: dict[str, Any]) -> None:
+        say(verdict(summary))
+        _draw(out, _quiet)
+
+    return told
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _quiet(text: str) -> None:
+    del text
+
+
+def _check_files(paths: tuple[str, ...]) -> None:
+    for path in paths:
+        if "://" not in path and not Path(path).exists():
+            raise StorageError(f"{path}: there is no such file")
+
+
+def _bytes_of(path: str, storage: str) -> int:
+    from bench.lateness.planning import plan_log
+
+    return sum(segment.end for segment in plan_log(path, storage).segments)
+
+
+def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise ValueError(f"--spark {text}: KEY=VALUE is expected")
+        found[name] = value
+    return found
+
+
+def _with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Run, and once more if a live broker moved files meanwhile; errors of ours come out of Spark as they went in."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return work()
+        except Exception as error:
+            ours = our_error(str(error))
+            if ours is None:
+                raise
+            kind, text = ours
+            if kind != "SpillMovedError" or not left:
+                raise (SpillMovedError if kind == "SpillMovedError" else StorageError)(text) from None
+    raise AssertionError("the last try answers or raises")
+
+
+def _moved(error: Exception) -> bool:
+    ours = our_error(str(error))
+    return isinstance(error, SpillMovedError) or (ours is not None and ours[0] == "SpillMovedError")
+
+
+def our_error(text: str) -> tuple[str, str] | None:
+    """Find an exception of ours in the text of Spark's, which holds the worker's traceback: (class name, its text)."""
+    for line in text.splitlines():
+        head, separator, rest = line.strip().partition(": ")
+        name = head.rpartition(".")[2]
+        if separator and name in _OUR_ERRORS:
+            return name, rest
+    return None
+
+
+def _draw(out: Path, say: Callable[[str], None]) -> None:
+    """Draw the report; where that cannot be, say why in a line: the figures are there already."""
+    try:
+        say(f"report: {write_report(out)}")
+    except ReportError as error:
+        say(str(error))
+
+
+def _stop_event() -> threading.Event:
+    stop = threading.Event()
+
+    def caught(*_: object) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, caught)
+    return stop
+
+
+@contextmanager
+def _progress(spark: Any, quiet: bool) -> Iterator[None]:
+    """Say on a terminal how many of the tasks at work are done."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+    tracker = spark.sparkContext.statusTracker()
+
+    def watch() -> None:
+        while not done.wait(0.3):
+            infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            tasks = sum(info.numTasks for info in infos if info)
+            finished = sum(info.numCompletedTasks for info in infos if info)
+            if tasks:
+                click.echo(f"\r{finished} of {tasks} tasks  ", nl=False, err=True)
+        click.echo("\r" + " " * 40 + "\r", nl=False, err=True)
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -1,0 +1,107 @@
+"""Following live logs: structured streaming takes what is new, each refresh counts all that has come.
+
+::
+
+    log ── stream, offsets in DIR/follow/N/checkpoint ──► DIR/follow/N/rows (Parquet, each row once) ──► result
+
+A round has three steps, in the order that `bench.lateness.pipeline` asks for: look at the delay stores, take what the
+logs have now (a stream that ends at the end it has found), add up. Between two rounds nothing runs.
+
+The stream's offsets are CommitLog positions behind whole records, and Spark's file sink takes each step over once, so a
+run that is broken off and started again goes on where it was. Rows are a quarter of a record or less; a refresh reads
+them all, which takes a few seconds for millions, and forgets nothing: a message that is repeated after a day is found.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.lateness.pipeline import Job, Source, look_at_delay_stores, run_job
+from bench.lateness.schemas import DELAY_SCHEMA
+
+__all__ = ["follow"]
+
+FOLDER = "follow"
+_LOOK_S = 0.2
+
+
+def follow(
+    spark: SparkSession,
+    make_job: Callable[[], Job],
+    refresh_s: float,
+    rounds: int | None,
+    told: Callable[[dict[str, Any]], None],
+    stop: threading.Event,
+    moved: Callable[[Exception], bool] = lambda _: False,
+) -> dict[str, Any] | None:
+    """Read on until ``stop`` is set or after ``rounds`` results; answers the last summary, None if there was none.
+
+    ``moved`` says whether an error means that the broker moved files of the delay store meanwhile: then the next round
+    looks again.
+    """
+    summary: dict[str, Any] | None = None
+    done = 0
+    while not stop.is_set():
+        began = time.monotonic()
+        job = make_job()
+        look_at_delay_stores(job)
+        places = [job.out / FOLDER / str(number) for number in range(len(job.sources))]
+        for number, (source, place) in enumerate(zip(job.sources, places, strict=True)):
+            if not _take(spark, job, number, source, place, stop):
+                return summary
+        job.rows = _rows(spark, places)
+        try:
+            summary = run_job(spark, job, lambda _: None)
+        except Exception as error:
+            if not moved(error):
+                raise
+            continue
+        told(summary)
+        done += 1
+        if done == rounds:
+            break
+        stop.wait(max(0.0, refresh_s - (time.monotonic() - began)))
+    return summary
+
+
+def _take(spark: SparkSession, job: Job, number: int, source: Source, place: Path, stop: threading.Event) -> bool:
+    """Take over what one log has now; False if that was broken off (the next run takes it)."""
+    (place / "rows").mkdir(parents=True, exist_ok=True)
+    stream = spark.readStream.format("rocketmq-commitlog").options(
+        rows="delays",
+        number=str(number),
+        levels=source.levels,
+        storage=source.storage,
+        splitBytes=str(job.split_bytes),
+        checkCrc=str(job.check_crc).lower(),
+        ownLevels=str(source.kind == "timewheel").lower(),
+    )
+    query = (
+        stream.load(source.path)
+        .writeStream.format("parquet")
+        .option("path", str(place / "rows"))
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        while not query.awaitTermination(_LOOK_S):
+            if stop.is_set():
+                return False
+    finally:
+        query.stop()
+    return True
+
+
+def _rows(spark: SparkSession, places: list[Path]) -> DataFrame:
+    parts = [spark.read.schema(DELAY_SCHEMA).parquet(str(place / "rows")) for place in places]
+    rows = parts[0]
+    for part in parts[1:]:
+        rows = rows.unionByName(part)
+    return rows

@@ -1,0 +1,45 @@
+"""The columns of the data sources; ``docs/lateness.md`` describes them for people.
+
+`RECORD_SCHEMA` is the public one. `DELAY_SCHEMA` is what the computation needs and no more: a row for each record
+that speaks of a delay, and rows of other stages that carry a ``text`` instead of an id: names of topics, what a
+task has seen, gaps. They travel with the rest, so one reading of a log is enough.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+__all__ = [
+    "DELAY_SCHEMA",
+    "GAP",
+    "RECORD_SCHEMA",
+    "STATISTICS",
+    "TOPIC_NAME",
+    "arrow_schema",
+]
+
+TOPIC_NAME, STATISTICS, GAP = 10, 11, 12
+"""Stages of rows with a text."""
+
+RECORD_SCHEMA = (
+    "file string, offset bigint, size int, topic string, queue_id int, queue_offset bigint, sys_flag int, "
+    "born_ms bigint, store_ms bigint, reconsume_times int, body_bytes int, stage string, "
+    "kind string, level int, due_ms bigint, requested_ms bigint, id_hi bigint, id_lo bigint, damage string"
+)
+
+DELAY_SCHEMA = (
+    "source int, stage int, kind int, level int, id_hi bigint, id_lo bigint, topic_id bigint, due_ms bigint, "
+    "requested_ms bigint, offset bigint, store_ms bigint, text string"
+)
+
+_TYPES = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_()}
+
+
+def arrow_schema(ddl: str) -> pa.Schema:
+    """The Arrow schema of one of these texts.
+
+    >>> arrow_schema("level int, text string").names
+    ['level', 'text']
+    """
+    pairs = (column.split() for column in ddl.split(","))
+    return pa.schema([(name, _TYPES[kind]) for name, kind in pairs])

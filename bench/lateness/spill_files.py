@@ -1,0 +1,327 @@
+"""The delay store's files at one moment, read by position and without its objects: those take locks and repair.
+
+Only the decoders of `store.spill` are used (manifest, frames, pages, done-sets). A record may stand in two files while
+it moves from the journal into a run; then it is seen twice under one id, which the computation expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.lateness.storage import File, Storage, StorageError
+from remoting.message import record_fields
+from store.errors import StoreError
+from store.spill.done_set import DoneSet
+from store.spill.format import (
+    CANCEL,
+    END,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    PAGE_HEAD_BYTES,
+    PAGE_ROW_BYTES,
+    ROW_BYTES,
+    ROW_DTYPE,
+    RunShape,
+    frame_seed,
+    page_seed,
+    read_column_page,
+    read_frame,
+)
+from store.spill.manifest import Manifest
+
+__all__ = ["Rows", "SpillFile", "SpillMovedError", "plan_spill", "read_spill_file"]
+
+_PLAN_TRIES = 5
+_WINDOW = 4 << 20
+_LONG = Struct(">40xq")
+_CHECKPOINT_HEAD = Struct(">4sHHIIi16sqq")
+_SECTION_NAME = Struct(">H")
+_SECTION = Struct(">qI")
+_DONE_HEAD = Struct("<IIQ")
+_NUMBER = Struct("<Q")
+_KEY_MAX = (1 << 63) - 1
+
+Longs = NDArray[np.int64]
+
+
+class SpillMovedError(StorageError):
+    """A file that was planned is no longer there: the broker has moved or finished what was in it. Plan again."""
+
+
+@dataclass(frozen=True)
+class SpillFile:
+    """One file of the delay store: a journal segment (``shape`` is None) or a run, and which records are its own.
+
+    ``own``: of a segment (upper due, upper id), of a run (first, end); ``done``: its encoded done-set, or empty.
+    """
+
+    path: str
+    number: int
+    store_id: bytes
+    base: int
+    size: int
+    own: tuple[int, int]
+    shape: bytes | None
+    done: bytes
+
+
+@dataclass(slots=True)
+class Rows:
+    """Records of a file, or cancels, or (``damage``) a part that cannot be read."""
+
+    dues: Longs = field(default_factory=lambda: np.empty(0, np.int64))
+    ids: Longs = field(default_factory=lambda: np.empty(0, np.int64))
+    versions: Longs = field(default_factory=lambda: np.empty(0, np.int64))
+    live: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    overdue: dict[int, tuple[bytes, int]] = field(default_factory=dict)
+    cancels: bool = False
+    damage: dict[str, Any] | None = None
+
+
+def joined(rows: Iterator[Rows], at_least: int = 16_384) -> Iterator[Rows]:
+    """The same rows in larger pieces: a frame has a few rows, and each piece costs as much as thousands of rows."""
+    kept: dict[bool, list[Rows]] = {False: [], True: []}
+    for part in rows:
+        if part.damage is not None:
+            yield part
+            continue
+        some = kept[part.cancels]
+        some.append(part)
+        if sum(len(one.ids) for one in some[-256:]) >= at_least or len(some) >= at_least:
+            yield _join(some)
+            some.clear()
+    for some in kept.values():
+        if some:
+            yield _join(some)
+
+
+def _join(parts: list[Rows]) -> Rows:
+    overdue: dict[int, tuple[bytes, int]] = {}
+    before = 0
+    for part in parts:
+        overdue |= {before + index: value for index, value in part.overdue.items()}
+        before += len(part.ids)
+    return Rows(
+        np.concatenate([part.dues for part in parts]),
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.versions for part in parts]),
+        np.concatenate([part.live for part in parts]),
+        overdue,
+        parts[0].cancels,
+    )
+
+
+def _whole(storage: Storage, path: str, size: int) -> bytes:
+    file = storage.open(path)
+    try:
+        return file.read(0, size)
+    finally:
+        file.close()
+
+
+def plan_spill(store: str, storage: Storage) -> list[SpillFile]:
+    """The files of a store's delay store now; none if it has none. Raises StoreError or StorageError."""
+    folder = f"{store}/timewheel/delay"
+    for _ in range(_PLAN_TRIES):
+        sizes = storage.sizes(folder)
+        if "manifest" not in sizes:
+            return []
+        before = _whole(storage, f"{folder}/manifest", sizes["manifest"])
+        sections = _checkpoint(storage, f"{store}/timewheel")
+        after = storage.sizes(folder).get("manifest", 0)
+        if after == sizes["manifest"] and _whole(storage, f"{folder}/manifest", after) == before:
+            return _files(folder, before, _done_sets(sections.get("delay", b"")))
+    raise SpillMovedError(f"{folder}: the manifest changed {_PLAN_TRIES} times while it was read")
+
+
+def _files(folder: str, data: bytes, done: dict[int, bytes]) -> list[SpillFile]:
+    manifest = Manifest.decode(data, data[8:24], PurePosixPath(f"{folder}/manifest"))  # type: ignore[arg-type]
+    files = []
+    for entry in manifest.segments:
+        own = (int(entry.upper[0]), int(entry.upper[1]))
+        path = f"{folder}/journal/{entry.no:010d}"
+        known = done.get(entry.no, b"")
+        files.append(SpillFile(path, entry.no, manifest.store_id, entry.base, entry.size, own, None, known))
+    for run in manifest.runs:
+        path = f"{folder}/runs/{run.no:010d}"
+        own = (run.first, run.end)
+        size = run.shape.file_bytes
+        known = done.get(run.no, b"")
+        files.append(SpillFile(path, run.no, manifest.store_id, 0, size, own, run.shape.pack(), known))
+    return files
+
+
+def _checkpoint(storage: Storage, folder: str) -> dict[str, bytes]:
+    """Sections of the delivery checkpoint; it is replaced as a whole, so whatever is read is one state of it."""
+    size = storage.sizes(folder).get("checkpoint", 0)
+    if not size:
+        return {}
+    data = _whole(storage, f"{folder}/checkpoint", 1 << 30)
+    magic, _, count, said, *_ = _CHECKPOINT_HEAD.unpack_from(data)
+    if magic != b"TWCP" or said != len(data):
+        raise StorageError(f"{folder}/checkpoint is no checkpoint: {len(data)} bytes that begin with {data[:4]!r}")
+    at, sections = _CHECKPOINT_HEAD.size, {}
+    for _ in range(count):
+        (length,) = _SECTION_NAME.unpack_from(data, at)
+        name = data[at + 2 : at + 2 + length].decode()
+        at += 2 + length
+        _, length = _SECTION.unpack_from(data, at)
+        at += _SECTION.size
+        sections[name] = data[at : at + length]
+        at += length
+    return sections
+
+
+def _done_sets(section: bytes) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    if not section:
+        return found
+    _, count, _ = _DONE_HEAD.unpack_from(section)
+    at = _DONE_HEAD.size
+    for _ in range(count):
+        (number,) = _NUMBER.unpack_from(section, at)
+        begin = at + _NUMBER.size
+        _, at = DoneSet.decode(section, begin)
+        found[number] = section[begin:at]
+    return found
+
+
+def read_spill_file(storage: Storage, file: SpillFile, as_of_ms: int) -> Iterator[Rows]:
+    """Yield the records of one file, and the cancels that it speaks of."""
+    try:
+        handle = storage.open(file.path)
+    except StorageError as error:
+        raise SpillMovedError(f"{file.path}: {error}") from error
+    try:
+        done = DoneSet.decode(file.done)[0] if file.done else DoneSet()
+        read = _segment if file.shape is None else _run
+        yield from joined(read(handle, file, done, as_of_ms))
+    finally:
+        handle.close()
+
+
+def _segment(handle: File, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
+    seed = frame_seed(file.store_id)
+    position, ordinal = HEADER_BYTES, 0
+    while position + FRAME_BYTES <= file.size:
+        data = handle.read(position, min(_WINDOW, file.size - position))
+        at = 0
+        while (frame := read_frame(data, at, file.base + position + at, seed)) is not None:
+            if frame.kind == END:
+                return
+            if at + frame.length > len(data):
+                break
+            rows = _frame_rows(data, at, frame.kind, frame.count)
+            if frame.kind != CANCEL:
+                ordinals = np.arange(ordinal, ordinal + frame.count, dtype=np.int64)
+                _mark_live(rows, ordinals, file, done)
+                begin = at + FRAME_BYTES + frame.count * ROW_BYTES
+                _read_overdue(rows, _starts(data, at, frame.count) + begin, data, as_of_ms)
+                ordinal += frame.count
+            if frame.count:
+                yield rows
+            at += frame.length
+        if not at:
+            more = int.from_bytes(data[8:12], "little") if len(data) >= FRAME_BYTES else 0
+            if not len(data) < more <= file.size - position or data[:4] != b"TWJF":
+                return
+            data = handle.read(position, more)
+            if read_frame(data, 0, file.base + position, seed) is None:
+                return
+            yield from _one_large_frame(data, ordinal, file, done, as_of_ms)
+            ordinal += _frame_ordinals(data)
+            at = more
+        position += at
+
+
+def _frame_ordinals(data: bytes) -> int:
+    kind = int.from_bytes(data[4:6], "little")
+    return 0 if kind == CANCEL else int.from_bytes(data[12:16], "little")
+
+
+def _one_large_frame(data: bytes, ordinal: int, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
+    kind, count = int.from_bytes(data[4:6], "little"), int.from_bytes(data[12:16], "little")
+    rows = _frame_rows(data, 0, kind, count)
+    if kind != CANCEL:
+        _mark_live(rows, np.arange(ordinal, ordinal + count, dtype=np.int64), file, done)
+        _read_overdue(rows, _starts(data, 0, count) + FRAME_BYTES + count * ROW_BYTES, data, as_of_ms)
+    yield rows
+
+
+def _frame_rows(data: bytes, at: int, kind: int, count: int) -> Rows:
+    table = np.frombuffer(data, ROW_DTYPE, count, at + FRAME_BYTES)
+    rows = Rows(
+        table["due"].astype(np.int64),
+        table["id"].astype(np.int64),
+        table["version"].astype(np.int64),
+        np.zeros(count, np.bool_),
+    )
+    rows.cancels = kind == CANCEL
+    return rows
+
+
+def _starts(data: bytes, at: int, count: int) -> Longs:
+    sizes = np.frombuffer(data, ROW_DTYPE, count, at + FRAME_BYTES)["size"].astype(np.int64)
+    starts: Longs = np.cumsum(sizes) - sizes
+    return starts
+
+
+def _mark_live(rows: Rows, ordinals: Longs, file: SpillFile, done: DoneSet) -> None:
+    if file.shape is None:
+        due, id_ = file.own
+        own = (rows.dues < due) | ((rows.dues == due) & (rows.ids < id_))
+        if (due, id_) == (_KEY_MAX, _KEY_MAX):
+            own[:] = True
+    else:
+        first, end = file.own
+        own = (ordinals >= first) & (ordinals < end)
+    rows.live = own & ~done.mask(ordinals)
+
+
+def _read_overdue(rows: Rows, starts: Longs, data: bytes, as_of_ms: int) -> None:
+    """Topic and birth of what should have been delivered; the rest is not looked at."""
+    for index in np.flatnonzero(rows.live & (rows.dues <= as_of_ms)).tolist():
+        rows.overdue[index] = _topic_and_birth(data[starts[index] :])
+
+
+def _topic_and_birth(record: bytes) -> tuple[bytes, int]:
+    topic, _, _ = record_fields(record[: int.from_bytes(record[:4], "big")])
+    return topic.encode(), int(_LONG.unpack_from(record)[0])
+
+
+def _run(handle: File, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
+    assert file.shape is not None
+    shape = RunShape.unpack(file.shape)
+    seed = page_seed(file.store_id, file.number)
+    per_page = (shape.page_bytes - PAGE_HEAD_BYTES) // PAGE_ROW_BYTES
+    first, end = file.own
+    begin = max(first, min(done.prefix, shape.count))
+    for number in range(begin // per_page, -(-min(end, shape.count) // per_page)):
+        at = HEADER_BYTES + number * shape.page_bytes
+        try:
+            page = read_column_page(
+                handle.read(at, shape.page_bytes),
+                number,
+                seed,
+                PurePosixPath(file.path),  # type: ignore[arg-type]
+                at,
+            )
+        except StoreError as error:
+            why = str(error)
+            yield Rows(damage={"file": file.path, "offset": at, "bytes": shape.page_bytes, "why": why, "torn": False})
+            continue
+        rows = Rows(page.dues.astype(np.int64), page.ids.astype(np.int64), page.versions.astype(np.int64))
+        _mark_live(rows, np.arange(page.first, page.first + len(page), dtype=np.int64), file, done)
+        late = np.flatnonzero(rows.live & (rows.dues <= as_of_ms))
+        if len(late):
+            low, high = int(page.starts[late[0]]), int(page.starts[late[-1]] + page.sizes[late[-1]])
+            data = handle.read(low, high - low)
+            _read_overdue(rows, page.starts - low, data, as_of_ms)
+        yield rows

@@ -1,0 +1,172 @@
+"""Where logs lie: local folders with the standard library, any other URI through fsspec.
+
+Executors of a cluster import this file, so fsspec is asked for only when a URI has a scheme of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+__all__ = ["File", "Storage", "StorageError", "storage_for"]
+
+AHEAD_BYTES = 8 << 20
+_LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs"}
+"""What fsspec needs for a scheme; it speaks of it in a sentence of several clauses."""
+
+
+class StorageError(Exception):
+    """Something that should be read cannot be; the text has path and reason."""
+
+
+class File(Protocol):
+    """A file that is read by position."""
+
+    def read(self, position: int, count: int) -> bytes:
+        """Bytes from a position on; fewer only at the end of the file."""
+        ...
+
+    def data_end(self, size: int) -> int:
+        """A position behind which only zeros stand, as far as that is known without reading: at most ``size``."""
+        ...
+
+    def close(self) -> None:
+        """Give it back."""
+        ...
+
+
+class Storage(Protocol):
+    """A file system as far as a reading needs it."""
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Names and sizes of the files of a folder; empty if there is no such folder."""
+        ...
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there is such a folder."""
+        ...
+
+    def open(self, path: str) -> File:
+        """Open a file for reading; StorageError if that is not possible."""
+        ...
+
+
+def storage_for(path: str, options: Mapping[str, Any] | str = "") -> Storage:
+    """The storage that a path or URI belongs to; ``options`` (or their JSON) go to the file system of fsspec."""
+    scheme, separator, _ = path.partition("://")
+    if not separator or scheme in ("file", "local"):
+        return _Local()
+    values = json.loads(options) if isinstance(options, str) and options else dict(options or {})
+    return _Remote(path, values)
+
+
+class _LocalFile:
+    def __init__(self, path: str) -> None:
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageError(f"{path}: {error.strerror}") from error
+
+    def read(self, position: int, count: int) -> bytes:
+        data = os.pread(self._fd, count, position)
+        while 0 < len(data) < count:
+            more = os.pread(self._fd, count - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def data_end(self, size: int) -> int:
+        end = at = 0
+        try:
+            while at < size:
+                at = os.lseek(self._fd, os.lseek(self._fd, at, os.SEEK_DATA), os.SEEK_HOLE)
+                end = at
+        except OSError as error:
+            return end if error.errno == errno.ENXIO else size
+        return min(end, size)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _plain(path: str) -> str:
+    return path.partition("://")[2] if "://" in path else path
+
+
+class _Local:
+    def sizes(self, folder: str) -> dict[str, int]:
+        try:
+            with os.scandir(_plain(folder)) as entries:
+                return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            raise StorageError(f"{folder}: {error.strerror}") from error
+
+    def is_folder(self, path: str) -> bool:
+        return Path(_plain(path)).is_dir()
+
+    def open(self, path: str) -> File:
+        return _LocalFile(_plain(path))
+
+
+class _RemoteFile:
+    """Reads ahead: one request for some megabytes instead of one for each record that is looked at."""
+
+    def __init__(self, system: Any, path: str) -> None:
+        self._system = system
+        self._path = path
+        self._start = 0
+        self._data = b""
+
+    def read(self, position: int, count: int) -> bytes:
+        at = position - self._start
+        if not 0 <= at <= len(self._data) or at + count > len(self._data):
+            try:
+                self._data = self._system.cat_file(self._path, start=position, end=position + max(count, AHEAD_BYTES))
+            except Exception as error:
+                raise StorageError(f"{self._path}: {error}") from error
+            self._start, at = position, 0
+        return self._data[at : at + count]
+
+    def data_end(self, size: int) -> int:
+        return size
+
+    def close(self) -> None:
+        self._data = b""
+
+
+class _Remote:
+    def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
+        try:
+            from fsspec.core import url_to_fs
+
+            self._system, _ = url_to_fs(uri, **options)
+        except ImportError as error:
+            hint = _LIBRARIES.get(uri.partition("://")[0])
+            raise StorageError(f"{uri}: {f'it needs a library: pip install {hint}' if hint else error}") from error
+        except ValueError as error:
+            raise StorageError(f"{uri}: {error}") from error
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        try:
+            self._system.invalidate_cache()
+            found = self._system.ls(folder, detail=True)
+        except FileNotFoundError:
+            return {}
+        except Exception as error:
+            raise StorageError(f"{folder}: {error}") from error
+        return {
+            item["name"].rstrip("/").rpartition("/")[2]: int(item["size"]) for item in found if item["type"] == "file"
+        }
+
+    def is_folder(self, path: str) -> bool:
+        return bool(self._system.isdir(path))
+
+    def open(self, path: str) -> File:
+        return _RemoteFile(self._system, path)

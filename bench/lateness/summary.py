@@ -1,0 +1,162 @@
+"""``summary.json`` from sums: counts, percentiles and shares, in total and for each source."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.lateness.result import (
+    COUNTS,
+    DEFINITIONS,
+    RECEIVED,
+    TOPIC,
+    VERSION,
+    percentiles,
+    share_within,
+)
+from bench.lateness.schemas import GAP, STATISTICS
+
+if TYPE_CHECKING:
+    from bench.lateness.pipeline import Job
+    from bench.lateness.received import Received
+
+__all__ = ["DAMAGED_LISTED_MAX", "Seen", "make_summary", "verdict"]
+
+DAMAGED_LISTED_MAX = 100
+
+
+@dataclass(slots=True)
+class Seen:
+    """What came back beside the histograms: counts by state, notes, and the limit of a hot second by source number."""
+
+    counts: list[dict[str, Any]]
+    notes: list[dict[str, Any]]
+    hot: dict[str, int]
+
+
+def make_summary(
+    job: Job, as_of_ms: int, seen: Seen, tables: dict[str, pa.Table], received: Received | None
+) -> dict[str, Any]:
+    """Make the summary of one run."""
+    parts = [_source(job, number, seen, tables, received) for number in range(len(job.sources))]
+    total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in COUNTS}
+    total |= _figures(tables[TOPIC])
+    total["end_to_end"] = None
+    if received is not None:
+        total["end_to_end"] = _end_to_end(tables[TOPIC + RECEIVED], sum(received.repeated.values()))
+        total["end_to_end"]["unmatched"] = received.unmatched
+    return {
+        "version": VERSION,
+        "made_ms": time.time_ns() // 1_000_000,
+        "as_of_ms": as_of_ms,
+        "since_ms": job.since_ms,
+        "until_ms": job.until_ms,
+        "sources": parts,
+        "total": total,
+        "expectations": [expectation.judge(total) for expectation in job.expectations],
+        "definitions": dict(DEFINITIONS),
+    }
+
+
+def _source(
+    job: Job, number: int, seen: Seen, tables: dict[str, pa.Table], received: Received | None
+) -> dict[str, Any]:
+    source = job.sources[number]
+    value: dict[str, Any] = {"name": source.name, "paths": [source.path], "kind": source.kind}
+    notes = [json.loads(row["text"]) | {"stage": row["stage"]} for row in seen.notes if row["source"] == number]
+    value |= _of_log(_only(notes, STATISTICS))
+    value |= _of_gaps(_only(notes, GAP))
+    value["hot_from"] = seen.hot.get(source.name, 0)
+    value |= _counts([row for row in seen.counts if row["source"] == number])
+    value |= _figures(_of_source(tables[TOPIC], source.name))
+    value["end_to_end"] = None
+    if received is not None:
+        table = _of_source(tables[TOPIC + RECEIVED], source.name)
+        value["end_to_end"] = _end_to_end(table, received.repeated[number])
+    return value
+
+
+def _only(notes: list[dict[str, Any]], stage: int) -> list[dict[str, Any]]:
+    return [{key: value for key, value in note.items() if key != "stage"} for note in notes if note["stage"] == stage]
+
+
+def _of_log(statistics: list[dict[str, Any]]) -> dict[str, Any]:
+    """Put together what the tasks have seen, in the order of the log."""
+    parts = sorted(statistics, key=lambda part: int(part["position"]))
+    steps = sum(part["steps_back"] for part in parts)
+    steps += sum(after["first_ms"] < before["last_ms"] for before, after in pairwise(parts))
+    return {
+        "records": sum(part["records"] for part in parts),
+        "bytes": sum(part["bytes"] for part in parts),
+        "first_store_ms": min((part["min_ms"] for part in parts), default=None),
+        "last_store_ms": max((part["max_ms"] for part in parts), default=None),
+        "clock_steps_back": steps,
+    }
+
+
+def _of_gaps(gaps: list[dict[str, Any]]) -> dict[str, Any]:
+    torn = [gap for gap in gaps if gap["torn"]]
+    damaged = sorted((gap for gap in gaps if not gap["torn"]), key=lambda gap: (gap["file"], gap["offset"]))
+    plain = [{key: gap[key] for key in ("file", "offset", "bytes", "why")} for gap in damaged[:DAMAGED_LISTED_MAX]]
+    tail = {key: torn[0][key] for key in ("file", "offset", "bytes", "why")} if torn else None
+    return {
+        "damaged": plain,
+        "damaged_count": len(damaged),
+        "damaged_bytes": sum(gap["bytes"] for gap in damaged),
+        "torn_tail": tail,
+    }
+
+
+def _counts(rows: list[dict[str, Any]]) -> dict[str, int]:
+    by_state: dict[str, int] = {}
+    early = repeated = 0
+    for row in rows:
+        by_state[row["state"]] = by_state.get(row["state"], 0) + row["count"]
+        if row["state"] != "outside":
+            repeated += row["repeated"] or 0
+        if row["early"] and row["state"] == "delivered":
+            early += row["count"]
+    unknown = by_state.get("unknown", 0) + by_state.get("undated", 0)
+    found = {name: by_state.get(name, 0) for name in ("delivered", "pending", "overdue", "lost", "cancelled")}
+    found |= {"sent": sum(found.values()) + unknown, "repeated": repeated, "early": early, "unknown": unknown}
+    return {name: found[name] for name in COUNTS}
+
+
+def _of_source(table: pa.Table, name: str) -> pa.Table:
+    return table.filter(pc.equal(table["source"], name))
+
+
+def _delivered(table: pa.Table) -> tuple[Any, Any]:
+    kept = table.filter(pc.invert(table["censored"]))
+    return np.asarray(kept["lateness_ms"], np.int64), np.asarray(kept["count"], np.int64)
+
+
+def _figures(table: pa.Table) -> dict[str, Any]:
+    values, numbers = _delivered(table)
+    return {"percentiles": percentiles(values, numbers), "within": share_within(values, numbers)}
+
+
+def _end_to_end(table: pa.Table, repeated: int) -> dict[str, Any]:
+    values, numbers = _delivered(table)
+    early = int(numbers[values < 0].sum())
+    return {"received": int(numbers.sum()), "repeated": repeated, "early": early, **_figures(table)}
+
+
+def verdict(summary: dict[str, Any]) -> str:
+    """One line for the terminal."""
+    total = summary["total"]
+    figures = total["percentiles"]
+    late = ", ".join(f"{name} {_ms(figures[name])}" for name in ("p50", "p99", "p99.9", "max"))
+    parts = [f"{total[name]:,} {name}" for name in COUNTS if total[name] or name in ("sent", "delivered", "early")]
+    return f"{'; '.join(parts)}; lateness {late}"
+
+
+def _ms(value: int | None) -> str:
+    return "-" if value is None else f"{value:,} ms"

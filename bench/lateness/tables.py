@@ -1,0 +1,84 @@
+"""One table with all results of a run, as Spark answers it, taken apart into histograms, counts and notes.
+
+Only groups are here. Names of sources and topics are put in for their numbers at this point: few, and known by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.lateness.compute import COUNT_ROWS, HOT_ROWS, NOTE_ROWS
+from bench.lateness.result import GROUPS, KIND_LEVEL, KIND_TIMED, TOPIC
+from bench.lateness.schemas import TOPIC_NAME
+
+__all__ = ["Parts", "take_apart"]
+
+_LEVEL = 2
+
+
+@dataclass(slots=True)
+class Parts:
+    """``tables``: histograms by name; ``hot``: the limit of a hot second by source name; rows as dictionaries."""
+
+    tables: dict[str, pa.Table]
+    counts: list[dict[str, Any]]
+    notes: list[dict[str, Any]]
+    hot: dict[str, int]
+
+    @property
+    def topics(self) -> dict[int, str]:
+        """The names of topics among the notes; of two with one number, the first in order."""
+        named = [(row["topic_id"], row["text"]) for row in self.notes if row["stage"] == TOPIC_NAME]
+        return dict(sorted(named, reverse=True))
+
+
+def take_apart(
+    whole: pa.Table, names: Sequence[str], wanted: Sequence[str] = (), topics: Mapping[int, str] | None = None
+) -> Parts:
+    """Take apart what `bench.lateness.compute.results` gave; ``names``: of the sources; ``wanted``: tables, empty: all.
+
+    ``topics`` by number, where another run of the same logs knows them; None: they are among the notes.
+    """
+    by_table = {name: whole.filter(pc.equal(whole["table"], name)) for name in pc.unique(whole["table"]).to_pylist()}
+    none = whole.slice(0, 0)
+    notes = by_table.get(NOTE_ROWS, none).select(["source", "key", "topic_id", "text"])
+    states = by_table.get(COUNT_ROWS, none).select(["source", "text", "key", "count", "repeated"])
+    parts = Parts(
+        {},
+        states.rename_columns(["source", "state", "early", "count", "repeated"]).to_pylist(),
+        notes.rename_columns(["source", "stage", "topic_id", "text"]).to_pylist(),
+        {names[row["source"]]: row["key"] for row in by_table.get(HOT_ROWS, none).to_pylist()},
+    )
+    known = parts.topics if topics is None else topics
+    for name in GROUPS:
+        if not wanted or name == TOPIC or name in wanted:
+            parts.tables[name] = _histogram(name, by_table.get(name, none), names, known)
+    return parts
+
+
+def _histogram(name: str, rows: pa.Table, names: Sequence[str], topics: Mapping[int, str]) -> pa.Table:
+    columns: dict[str, Any] = {"source": _named(rows["source"], dict(enumerate(names)))}
+    if name == TOPIC:
+        columns["topic"] = _named(rows["topic_id"], topics)
+        columns["kind"] = pc.if_else(pc.equal(rows["kind"], _LEVEL), KIND_LEVEL, KIND_TIMED)
+        columns["level"] = rows["level"]
+    else:
+        (key,) = GROUPS[name]
+        narrow = key in ("ms_in_second", "after_hot_s")
+        columns[key] = rows["key"].cast(pa.int32()) if narrow else rows["key"]
+    columns |= {column: rows[column] for column in ("lateness_ms", "censored")}
+    groups = list(columns)
+    added = pa.table({**columns, "count": rows["count"]}).group_by(groups).aggregate([("count", "sum")])
+    return added.rename_columns([*groups, "count"]).select([*groups[:-1], "count", "censored"])
+
+
+def _named(numbers: pa.ChunkedArray, names: Mapping[int, str]) -> pa.Array:
+    """Each number's name; empty where it has none."""
+    coded = pc.dictionary_encode(numbers.combine_chunks() if numbers.num_chunks != 1 else numbers.chunk(0))
+    texts = [names.get(number, "") for number in coded.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(coded.indices) if texts else pa.nulls(len(numbers), pa.string())

@@ -1,0 +1,159 @@
+"""The machine and its limits: what stands beside every figure, so that it can be judged elsewhere.
+
+The limits are what no system can beat here: one round trip between two processes over a bare socket on 127.0.0.1,
+and one append of 4 KiB to a file, synced or not.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from remoting.build import build_name
+
+__all__ = ["CpuMeter", "cpu_seconds", "describe", "disk_limits", "resident_bytes", "socket_limits", "store_bytes"]
+
+# The other process of the bare socket: answers what comes with 250 bytes, and ends with the connection.
+_ECHO = """
+import socket
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    sock, _ = listener.accept()
+sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+while sock.recv(65536):
+    sock.send(bytes(250))
+"""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """Say what machine this is; ``folder`` is where the stores will be."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": memory,
+        "kernel": f"{platform.system()} {platform.release()}",
+        "filesystem": _filesystem(folder),
+        "python": f"{platform.python_version()}, Timewheel {build_name()}",
+        "load_average": [round(value, 2) for value in os.getloadavg()],
+    }
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _filesystem(folder: Path) -> str:
+    best = ("", "unknown")
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, place, kind, *_ = line.split()
+        if str(folder.resolve()).startswith(place) and len(place) >= len(best[0]):
+            best = (place, kind)
+    return best[1]
+
+
+def socket_limits(body_bytes: int = 1400, seconds: float = 0.5) -> dict[str, float]:
+    """Measure a bare socket: microseconds of a round trip (a message there, 250 bytes back) to another process."""
+    echo = subprocess.Popen([sys.executable, "-c", _ECHO], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert echo.stdout is not None
+    message, waits = bytes(body_bytes), []
+    with socket.create_connection(("127.0.0.1", int(echo.stdout.readline()))) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        until = time.perf_counter() + seconds
+        while (before := time.perf_counter()) < until:
+            sock.send(message)
+            sock.recv(4096)
+            waits.append(time.perf_counter() - before)
+    echo.communicate()
+    return {"socket_round_trip_us": round(statistics.median(waits) * 1e6, 1)}
+
+
+def disk_limits(folder: Path, appends: int = 300) -> dict[str, float]:
+    """Measure the bare disk: microseconds for an append of 4 KiB, and for one followed by a data sync."""
+    path = folder / "disk-limit"
+    page = os.urandom(4096)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    plain: list[float] = []
+    synced: list[float] = []
+    try:
+        os.posix_fallocate(fd, 0, 4096 * appends * 2)
+        os.fsync(fd)
+        for number in range(appends * 2):
+            before = time.perf_counter()
+            os.pwrite(fd, page, number * 4096)
+            if number >= appends:
+                os.fdatasync(fd)
+            (plain if number < appends else synced).append(time.perf_counter() - before)
+    finally:
+        os.close(fd)
+        path.unlink()
+    return {
+        "disk_append_us": round(statistics.median(plain) * 1e6, 1),
+        "disk_append_sync_us": round(statistics.median(synced) * 1e6, 1),
+    }
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """Processor time that these processes have used, user and system; what has ended counts as nothing."""
+    total = 0
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            continue
+        fields = text[text.rindex(")") + 2 :].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / _TICKS
+
+
+def resident_bytes(pids: list[int]) -> tuple[int, int]:
+    """Memory of these processes: (RSS, PSS) in bytes; PSS shares out what several processes map."""
+    rss = pss = 0
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        for line in text.splitlines():
+            name, _, rest = line.partition(":")
+            if name == "Rss":
+                rss += int(rest.split()[0]) * 1024
+            elif name == "Pss":
+                pss += int(rest.split()[0]) * 1024
+    return rss, pss
+
+
+def store_bytes(folder: Path) -> int:
+    """Disk space used below a folder (blocks, not lengths: preallocated holes count as nothing)."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            if path.is_file():
+                total += path.stat().st_blocks * 512
+        except OSError:
+            continue
+    return total
+
+
+class CpuMeter:
+    """Says how much of a core some processes used between two moments."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids = pids
+        self._before = (time.perf_counter(), cpu_seconds(pids))
+
+    def share(self) -> float:
+        """Cores used since it was made."""
+        seconds, used = self._before
+        return (cpu_seconds(self._pids) - used) / max(1e-9, time.perf_counter() - seconds)

@@ -1,0 +1,19 @@
+"""All systems by name: what ``--peers`` may say, and which configurations belong to each name."""
+
+from __future__ import annotations
+
+from bench.peers.others import BEANSTALKD, NAIVE, NATS, REDIS
+from bench.peers.rocketmq import APACHE, APACHE_VARIANTS, OURS
+from bench.peers.system import System
+
+__all__ = ["OURS", "PEERS", "VARIANTS"]
+
+PEERS: dict[str, System] = {
+    "apache": APACHE,
+    "nats": NATS,
+    "redis": REDIS,
+    "beanstalkd": BEANSTALKD,
+    "naive": NAIVE,
+}
+# Configurations that differ only in how late they deliver.
+VARIANTS: dict[str, tuple[System, ...]] = {"apache": APACHE_VARIANTS}

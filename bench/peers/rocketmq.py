@@ -1,0 +1,126 @@
+"""The two that speak RocketMQ's protocol, as systems to measure: ours and Apache's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.peers.apache import VERSION, ApacheBroker, ApacheNameServer, apache_jars
+from bench.peers.ours import ROOT, OurBroker
+from bench.peers.system import Setup, System
+from bench.peers.wire import Wire
+
+__all__ = ["APACHE", "APACHE_VARIANTS", "OURS"]
+
+STOP_SECONDS = 180  # with millions pending Apache's broker takes long
+
+
+class _Ours:
+    """`timewheel broker` as a process, with its embedded name server."""
+
+    def __init__(self, folder: Path, setup: Setup) -> None:
+        self.configuration = {"flushDiskType": setup.flush}
+        self._broker = OurBroker(folder, self.configuration)
+        self.port, self.store = self._broker.port, self._broker.store
+
+    def start(self) -> None:
+        self._broker.start()
+        self.port = self._broker.port
+
+    def spawn(self) -> None:
+        self._broker.spawn()
+
+    def prepare(self, topic: str, queues: int) -> None:
+        with Wire(self._broker.address) as wire:
+            wire.create_topic(topic, queues)
+
+    def stop(self) -> None:
+        self._broker.stop()
+
+    def kill(self) -> None:
+        self._broker.kill()
+
+    def pids(self) -> list[int]:
+        return [self._broker.child.process.pid]
+
+
+class _Apache:
+    """Apache's broker and name server as processes; the name server runs on while the broker is restarted."""
+
+    def __init__(self, folder: Path, setup: Setup, settings: dict[str, str]) -> None:
+        self.configuration = {"flushDiskType": setup.flush, **settings}
+        self._folder = folder
+        self._setup = setup
+        self._names: ApacheNameServer | None = None
+        self._broker: ApacheBroker | None = None
+        self.port, self.store = 0, folder / "broker" / "store"
+
+    def start(self) -> None:
+        if self._names is None:
+            self._names = ApacheNameServer(self._folder / "namesrv")
+        if self._broker is None:
+            heap = "1g" if self._setup.quick else "4g"
+            self.configuration["heap"] = f"{heap}, G1"
+            settings = {key: value for key, value in self.configuration.items() if key != "heap"}
+            self._broker = ApacheBroker(self._folder / "broker", self._names.address, settings, heap, "G1")
+        self._broker.start(self.port or None)
+        self.port = self._broker.port
+
+    def spawn(self) -> None:
+        if self._broker is not None:
+            self._broker.spawn(self.port)
+
+    def prepare(self, topic: str, queues: int) -> None:
+        with Wire(f"127.0.0.1:{self.port}") as wire:
+            wire.create_topic(topic, queues)
+
+    def stop(self) -> None:
+        if self._broker is not None:
+            self._broker.stop(STOP_SECONDS)
+
+    def kill(self) -> None:
+        if self._broker is not None:
+            self._broker.kill()
+
+    def pids(self) -> list[int]:
+        return [self._broker.child.process.pid] if self._broker is not None else []
+
+    def close(self) -> None:
+        """End the name server too."""
+        if self._names is not None:
+            self._names.stop()
+
+
+def _apache(name: str, title: str, settings: dict[str, str]) -> System:
+    return System(
+        name=name,
+        title=title,
+        version=lambda: VERSION,
+        protocol="rocketmq",
+        make=lambda folder, setup: _Apache(folder, setup, dict(settings)),
+        need=apache_jars,
+    )
+
+
+def _our_version() -> str:
+    """The version as users see it: it says also whether native modules run."""
+    command = [sys.executable, "-m", "broker.cli", "--version"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip().rpartition("version ")[2]
+
+
+OURS = System(
+    name="timewheel",
+    title="Timewheel",
+    version=_our_version,
+    protocol="rocketmq",
+    make=_Ours,
+    timed_batches=True,
+)
+APACHE = _apache("apache", "Apache RocketMQ", {})
+# Where lateness is measured: its finest precision, and its timer that keeps messages in RocksDB.
+APACHE_VARIANTS = (
+    _apache("apache-100ms", "Apache, timerPrecisionMs=100", {"timerPrecisionMs": "100"}),
+    _apache("apache-rocksdb", "Apache, RocksDB timer", {"timerRocksDBEnable": "true"}),
+)

@@ -1,0 +1,44 @@
+"""Pages that show measurements to people: one HTML text each, with its pictures inside, that needs no network.
+
+Everything below is pure: figures in, text out. `histogram` counts, `canvas` turns one drawing into inline SVG (the
+only module that loads matplotlib, and only when something is drawn), `page` writes the HTML round it, the chart
+modules draw, and `lateness_page` and `bench_page` put their pages together. ``python -m bench.report DIR`` draws the
+page of a folder again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["ReportError", "write_report"]
+
+
+class ReportError(Exception):
+    """A page cannot be drawn; the text says why and what to do."""
+
+
+def write_report(folder: Path) -> Path:
+    """Draw the page of a result folder into it, ``report.html``, and return its path.
+
+    The folder is one of ``timewheel lateness --out`` or of ``timewheel bench --out``. Raises ReportError if it is
+    neither, or if what draws (matplotlib) is not installed.
+    """
+    from bench.lateness.result import SUMMARY, ResultError, read_result
+    from bench.report import bench_page, lateness_page
+    from bench.results import read
+
+    path = folder / lateness_page.NAME
+    try:
+        if (folder / SUMMARY).exists():
+            lateness_page.write(read_result(folder), path)
+        elif (folder / "results.json").exists():
+            bench_page.write(read(folder / "results.json"), path)
+        else:
+            raise ReportError(f"{folder} is no result: it has neither {SUMMARY} nor results.json")
+    except ModuleNotFoundError as error:
+        raise ReportError(
+            f"no report: {error.name} is not installed: pip install 'rocketmq-timewheel[bench]'"
+        ) from error
+    except (ResultError, ValueError) as error:
+        raise ReportError(str(error)) from error
+    return path

@@ -1,0 +1,177 @@
+"""The page of ``timewheel lateness``: how late every message was, from a result folder, in a fixed order.
+
+Everything is drawn from `bench.lateness.result.Result`, nothing is computed again that the summary holds, and
+nothing is left out without a sentence that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.lateness.result import (
+    AFTER_HOT,
+    DUE_IN_SECOND,
+    MINUTE,
+    MS_IN_SECOND,
+    RECEIVED,
+    REQUESTED,
+    TOPIC,
+    Result,
+)
+from bench.report import groupings
+from bench.report.bars import rows_chart
+from bench.report.ccdf import Curve, ccdf_chart
+from bench.report.heatmap import heatmap_chart
+from bench.report.page import Html, Section, details, document, figure, joined, note, table, terms
+from bench.report.tables import Groups, by_group, by_source, delivered_only
+from bench.report.text import count, milliseconds, utc
+from bench.report.verdict import compared, headline, verdict_section
+
+__all__ = ["NAME", "render", "write"]
+
+NAME = "report.html"
+
+
+def write(result: Result, path: Path) -> None:
+    """Write the page to a file, through a temporary one beside it: a reader never sees half a page."""
+    half = path.with_name(path.name + ".new")
+    half.write_text(render(result), encoding="utf-8")
+    half.replace(path)
+
+
+def render(result: Result) -> str:
+    """Return the page as one HTML text that needs no network."""
+    summary = result.summary
+    sources = result.source_names
+    tables = result.histograms
+
+    def grouped(name: str, column: str) -> Groups:
+        return by_group(tables[name], (column,), sources) if name in tables else {}
+
+    minutes = grouped(MINUTE, "minute_ms")
+    topics = by_group(tables[TOPIC], ("topic", "kind", "level"), sources)
+    curves = by_source(topics)
+    received = by_source(by_group(tables[TOPIC + RECEIVED], ("topic",), sources)) if result.has_received else {}
+    sections = [
+        Section("verdict", "Verdict", verdict_section(summary, curves, received)),
+        Section("ccdf", "How many were later than x", _ccdf(curves, received)),
+        Section("heatmap", "Wall time and lateness", _heatmaps(minutes)),
+        Section("over-time", "Percentiles and overdue messages over time", groupings.over_time(minutes)),
+        Section("crowds", "Crowded seconds, and the ten after a hot one", groupings.crowds(
+            delivered_only(grouped(DUE_IN_SECOND, "due_in_second_from")),
+            delivered_only(grouped(AFTER_HOT, "after_hot_s")),
+            {s["name"]: s["hot_from"] for s in summary["sources"]},
+        )),
+        Section("requested", "By requested delay", groupings.requested(
+            delivered_only(grouped(REQUESTED, "requested_from_ms")))),
+        Section("within-second", "By millisecond within the second", groupings.ms_in_second(
+            delivered_only(grouped(MS_IN_SECOND, "ms_in_second")))),
+        Section("topics", "By topic and level", groupings.topics(topics)),
+        Section("sources", "Sources side by side", _sources(summary, curves)),
+        Section("definitions", "Definitions", _definitions(summary)),
+        Section("damage", "Damaged regions", _damage(summary)),
+    ]  # fmt: skip
+    sections = [_counted(section, tables) for section in sections]
+    lead = joined([
+        headline(summary),
+        note(f"{_list(sources)}. Read {utc(summary['as_of_ms'])}, page made {utc(summary['made_ms'])}.", "soft"),
+    ])  # fmt: skip
+    return document("How late was every message", lead, sections)
+
+
+_NEEDS = {
+    "heatmap": MINUTE,
+    "over-time": MINUTE,
+    "crowds": DUE_IN_SECOND,
+    "requested": REQUESTED,
+    "within-second": MS_IN_SECOND,
+}
+
+
+def _counted(section: Section, tables: Mapping[str, Any]) -> Section:
+    """Say of a section whose grouping was not asked for (--by) that it was not, instead of that it is empty."""
+    needs = _NEEDS.get(section.key, TOPIC)
+    if needs in tables:
+        return section
+    return Section(section.key, section.heading, note(f"Not counted: --by left {needs} out.", "soft"))
+
+
+def _list(names: list[str]) -> str:
+    return ("Source: " if len(names) == 1 else "Sources: ") + (", ".join(names) or "none")
+
+
+def _ccdf(curves: Mapping[str, Curve], received: Mapping[str, Curve]) -> Html:
+    overdue = sum(curve.overdue.total for curve in curves.values())
+    caption = "Read: at the height “1 in 100”, the curve stands at the lateness that one message in a hundred exceeds."
+    if overdue:
+        caption += (
+            f" {count(overdue)} overdue messages are in the curves with the lateness they have reached so far (open "
+            "triangles): from there on, read “at least”. The percentiles in the tables are of deliveries only."
+        )
+    parts = [
+        figure(ccdf_chart("ccdf-broker", "Broker lateness", curves), caption, "Nothing was delivered or is overdue.")
+    ]
+    if received:
+        chart = ccdf_chart("ccdf-received", "End-to-end lateness", received)
+        parts += [Html("<h3>End to end, at the consumers</h3>"), figure(chart, "", "No receipt was recorded.")]
+    return joined(parts)
+
+
+def _heatmaps(minutes: Groups) -> Html:
+    parts = [
+        figure(
+            heatmap_chart(f"heatmap-{number}", source, {start: curve.delivered for start, curve in groups.items()}),
+            "",
+            f"{source}: nothing was delivered.",
+        )
+        for number, (source, groups) in enumerate(minutes.items())
+    ]
+    return joined([note("Across: when a message was due (UTC). Upwards: how late it was delivered."), *parts])
+
+
+def _sources(summary: Mapping[str, Any], curves: Mapping[str, Curve]) -> Html:
+    rows = [(name, curve.delivered) for name, curve in curves.items()]
+    says = "; ".join(f"{name}: p99 {milliseconds(h.percentile('p99'))}" for name, h in rows if h)
+    chart = rows_chart("side-by-side", "Sources side by side", f"Lateness of each source. {says}.", rows)
+    paths = table(
+        "What was read",
+        ("source", "paths"),
+        [(s["name"], ", ".join(s["paths"])) for s in summary["sources"]],
+        words=(1,),
+    )
+    return joined([
+        figure(chart, "Further left is better.", "Nothing was delivered."),
+        compared(summary["sources"]),
+        paths,
+    ])  # fmt: skip
+
+
+def _definitions(summary: Mapping[str, Any]) -> Html:
+    return joined([
+        note("Nothing is trimmed: every delayed message of the logs is in the counts, every delivered one in every "
+             "picture, every overdue one in the curves and counts of overdue messages. Pictures bring minutes and "
+             "topics together where there are more than fit, and leave none out."),
+        terms(summary["definitions"].items()),
+    ])  # fmt: skip
+
+
+def _damage(summary: Mapping[str, Any]) -> Html:
+    parts = []
+    for source in summary["sources"]:
+        name, found, torn = source["name"], source["damaged"], source["torn_tail"]
+        if not source["damaged_count"]:
+            parts.append(note(f"{name}: no damaged region inside the log."))
+        else:
+            more = source["damaged_count"] - len(found)
+            caption = f"{name}: {count(source['damaged_count'])} regions, {count(source['damaged_bytes'])} bytes"
+            caption += f"; {count(more)} of them are not listed" if more else ""
+            rows = [(d["file"], count(d["offset"]), count(d["bytes"]), d["why"]) for d in found]
+            listed = table(caption, ("file", "offset", "bytes", "why"), rows, words=(0, 3))
+            parts.append(listed if len(rows) <= 20 else details(caption, listed))
+        if torn:
+            where = f"in {torn['file']} at offset {count(torn['offset'])}"
+            parts.append(note(f"{name}: behind the last whole record, {where}, stand {count(torn['bytes'])} bytes "
+                              f"that are no record ({torn['why']})."))  # fmt: skip
+    return joined(parts or [note("No source was read.")])

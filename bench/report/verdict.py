@@ -1,0 +1,132 @@
+"""The head of the lateness page: counts, percentiles, shares within limits, expectations; for all and by source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.lateness.result import COUNTS, QUANTILES, WITHIN_MS
+from bench.report.bars import Limit, within_chart
+from bench.report.ccdf import Curve
+from bench.report.page import Html, figure, joined, note, table, tiles
+from bench.report.text import count, milliseconds, percent, utc
+
+__all__ = ["TARGET", "compared", "headline", "verdict_section"]
+
+TARGET = 0.999
+"""The share that the target line of the verdict stands at."""
+
+_QUANTILE_NAMES = (*QUANTILES, "max")
+_BAD_ABOVE_ZERO = {"overdue", "lost", "repeated", "early"}
+
+
+def headline(summary: Mapping[str, Any]) -> Html:
+    """Return the verdict in one sentence, good or bad at a glance."""
+    total = summary["total"]
+    failed = [e for e in summary["expectations"] if not e["holds"]]
+    wrong = [f"{count(total[name])} {name}" for name in ("lost", "early", "repeated", "overdue") if total[name]]
+    words = f"{count(total['delivered'])} of {count(total['sent'])} delayed messages delivered"
+    if total["percentiles"]["p99"] is not None:
+        words += f", 99 of 100 at most {milliseconds(total['percentiles']['p99'])} late"
+    words += f"; {', '.join(wrong)}." if wrong else "; none lost, early, repeated or overdue."
+    if summary["expectations"]:
+        held = len(summary["expectations"]) - len(failed)
+        words += f" Expectations: {held} of {len(summary['expectations'])} hold."
+    if not total["sent"]:
+        words = "No delayed message was found in what was read." + words[words.index(".") + 1 :]
+    if failed or total["lost"] or total["early"]:
+        return note(words, "verdict bad")
+    return note(words, "verdict wary" if wrong else "verdict")
+
+
+def verdict_section(summary: Mapping[str, Any], curves: Mapping[str, Curve], received: Mapping[str, Curve]) -> Html:
+    """Return the counts, the percentiles, the shares within limits and what was expected."""
+    total = summary["total"]
+    figures = [(name, count(total[name]), _style(name, total[name])) for name in COUNTS if name in total]
+    rows = [("broker lateness", *_percentiles(total))]
+    within = [("broker lateness", *_within(total))]
+    if total.get("end_to_end"):
+        rows.append(("end-to-end lateness", *_percentiles(total["end_to_end"])))
+        within.append(("end-to-end lateness", *_within(total["end_to_end"])))
+    parts = [tiles(figures)]
+    if total.get("end_to_end"):
+        end = total["end_to_end"]
+        parts.append(note(f"Consumers recorded {count(end['received'])} receipts, {count(end['repeated'])} of them "
+                          f"repeats, {count(end['early'])} early."))  # fmt: skip
+    parts += [
+        _expected(summary["expectations"]),
+        table("Lateness of what was delivered, percentiles by nearest rank, exact", ("", *_QUANTILE_NAMES), rows),
+        table("Share of deliveries within", ("", *(f"{limit:,} ms" for limit in WITHIN_MS)), within),
+        figure(
+            _within_chart("within", curves),
+            f"Each step to the right is ten times fewer messages beyond the limit. The dashed line is the target, "
+            f"{TARGET * 100:g} %.",
+            "Nothing was delivered: no share to show.",
+        ),
+    ]
+    if any(curve.delivered for curve in received.values()):
+        parts.append(figure(_within_chart("within-received", received), "The same end to end, at the consumers."))
+    if summary.get("since_ms") is not None or summary.get("until_ms") is not None:
+        parts.append(note(f"Chosen by due time: from {utc(summary.get('since_ms'))} to before "
+                          f"{utc(summary.get('until_ms'))}. What is due outside is not counted."))  # fmt: skip
+    return joined(parts)
+
+
+def _style(name: str, value: int) -> str:
+    return "bad" if name in _BAD_ABOVE_ZERO and value else ""
+
+
+def _percentiles(counts: Mapping[str, Any]) -> list[str]:
+    return [_ms(counts["percentiles"].get(name)) for name in _QUANTILE_NAMES]
+
+
+def _ms(value: int | None) -> str:
+    return "-" if value is None else milliseconds(value)
+
+
+def _within(counts: Mapping[str, Any]) -> list[str]:
+    return [_share(counts["within"].get(str(limit))) for limit in WITHIN_MS]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else percent(round(value * 10**12), 10**12)
+
+
+def _within_chart(key: str, curves: Mapping[str, Curve]) -> Any:
+    limits = {
+        source: [Limit(limit, c.delivered.at_most(limit), c.delivered.total) for limit in WITHIN_MS]
+        for source, c in curves.items()
+    }
+    return within_chart(key, "Share of deliveries within a limit", limits, TARGET)
+
+
+def _expected(expectations: Sequence[Mapping[str, Any]]) -> Html:
+    if not expectations:
+        return note("Nothing was expected of these figures (--expect).", "soft")
+    rows = [
+        (e["text"], "-" if e["value"] is None else f"{e['value']:,}", "holds" if e["holds"] else "FAILS")
+        for e in expectations
+    ]
+    return table("Expectations", ("expected", "found", "verdict"), rows)
+
+
+def compared(sources: Sequence[Mapping[str, Any]]) -> Html:
+    """Return a column of figures for each source: what was read, counts, percentiles, shares."""
+    rows: list[list[str]] = [
+        ["kind", *(s["kind"] for s in sources)],
+        ["records in its log", *(count(s["records"]) for s in sources)],
+        ["first stored", *(utc(s["first_store_ms"]) for s in sources)],
+        ["last stored", *(utc(s["last_store_ms"]) for s in sources)],
+        ["hot: due in one second", *(f"{count(s['hot_from'])} or more" for s in sources)],
+        ["clock set back", *(f"{count(s['clock_steps_back'])} times" for s in sources)],
+        *([name, *(count(s[name]) for s in sources)] for name in COUNTS),
+        *([f"lateness {name}", *(_ms(s["percentiles"].get(name)) for s in sources)] for name in _QUANTILE_NAMES),
+        *([f"within {n:,} ms", *(_share(s["within"].get(str(n))) for s in sources)] for n in WITHIN_MS),
+    ]
+    if any(s.get("end_to_end") for s in sources):
+        ends = [(s.get("end_to_end") or {"percentiles": {}})["percentiles"] for s in sources]
+        rows += [
+            [f"end to end {name}", *(_ms(found.get(name)) for found in ends)]
+            for name in _QUANTILE_NAMES
+        ]  # fmt: skip
+    return table("", ("", *(s["name"] for s in sources)), rows)

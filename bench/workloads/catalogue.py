@@ -1,0 +1,22 @@
+"""All workloads by name, in the order in which ``all`` runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bench.results import Section
+from bench.session import Session
+from bench.workloads import crash, disk, hot_second, lateness, pending, send, wheel
+
+__all__ = ["WORKLOADS"]
+
+WORKLOADS: dict[str, tuple[str, Callable[[Session], Section]]] = {
+    "send": ("sends accepted a second: kinds, senders, flush modes", send.run),
+    "lateness": ("how late delayed messages come, at the broker and at the consumer", lateness.run),
+    "hot-second": ("very many due at one moment, and others around it", hot_second.run),
+    "restart": ("stop, and start to first send and first delivery, with messages pending", pending.restart),
+    "memory": ("memory, disk and idle processor time with messages pending", pending.memory),
+    "crash": ("kill -9 under load: lost, repeated, longest lateness", crash.run),
+    "wheel": ("the wheel beside heapq, sortedcontainers and asyncio, in one process", wheel.run),
+    "disk": ("the bare disk beside the spill journal", disk.run),
+}

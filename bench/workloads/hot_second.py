@@ -1,0 +1,105 @@
+"""Very many messages due at one moment, and 200 others a second due around it: who waits for whom, and how long?"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from bench.generator.arrivals import Arrivals
+from bench.generator.load import Load
+from bench.peers.system import Setup, System
+from bench.results import Case, Section
+from bench.session import Session
+from bench.stats import percentile
+from bench.workloads.lateness import count_losses
+
+__all__ = ["run"]
+
+QUEUES = 8
+PROBES_PER_SECOND = 200
+PROBE_DELAY_MS = 3_000
+LEAD_SECONDS = 5  # probes are sent from so long before the hot moment ...
+TAIL_SECONDS = 5  # ... until so long after it
+SPARE = 2.5  # so many times as long as a system took for the same at first is given to it before the moment comes
+PROBE_NUMBERS = 1 << 40
+WARM_NUMBERS = 1 << 41  # due in hours, and never looked at
+
+
+def run(session: Session) -> Section:
+    """Measure hot seconds of each size."""
+    section = Section("hot-second", "A hot second: all due at the same millisecond S")
+    section.note("probes: 200/s to a topic of their own, due within S..S+2 s")
+    for count in (20_000,) if session.quick else (100_000, 500_000):
+        for _, system in session.turns(session.systems, f"hot second of {count:,}"):
+            if "timed" in system.kinds:
+                _measure(session, section, system, count)
+    return section
+
+
+def _measure(session: Session, section: Section, system: System, count: int) -> None:
+    case: Case = {"due at once": count, "of": "hot"}
+    with session.running(system, Setup(quick=session.quick)) as running:
+        for topic in ("Hot", "Probe", "Warm"):
+            running.prepare(topic, QUEUES)
+        hot = Load(
+            port=running.port,
+            protocol=system.protocol,  # type: ignore[arg-type]
+            topic="Hot",
+            body_bytes=session.bodies[0],
+            connections=16,
+            in_flight=16,
+            queues=QUEUES,
+        )
+        hot_ms, hot = _planned(session, hot, count)
+        probes = dataclasses.replace(
+            hot,
+            topic="Probe",
+            connections=2,
+            in_flight=1 << 30,
+            count=0,
+            rate=PROBES_PER_SECOND,
+            seconds=LEAD_SECONDS + TAIL_SECONDS,
+            due_at_ms=0,
+            due_from_ms=PROBE_DELAY_MS,
+            due_to_ms=PROBE_DELAY_MS + 1,
+            first_number=PROBE_NUMBERS,
+        )
+        with (
+            session.receiving(system, running, "Hot", QUEUES) as hot_catch,
+            session.receiving(system, running, "Probe", QUEUES) as probe_catch,
+        ):
+            sent = session.generate(hot)
+            if sent.accepted < count or time.time() > hot_ms / 1000 - LEAD_SECONDS:
+                section.note(f"{system.title}: took only {sent.per_second:,.0f}/s, so {count:,} were not there in time")
+                if sent.accepted < count:
+                    return
+            time.sleep(max(0.0, hot_ms / 1000 - LEAD_SECONDS - time.time()))
+            probed = session.generate(probes)
+            until_ms = time.time() * 1000 + (60_000 if session.quick else 240_000)
+            came = hot_catch.wait(sent.accepted, until_ms)
+            probes_came = probe_catch.wait(probed.accepted, time.time() * 1000 + 30_000)
+    _add(section, system, case, hot_ms, came, probes_came)
+    count_losses(section, system, case, came.judge(), sent.accepted)
+    count_losses(section, system, {**case, "of": "probes"}, probes_came.judge(), probed.accepted)
+
+
+def _planned(session: Session, load: Load, count: int) -> tuple[int, Load]:
+    """Warm the system up, and say from how fast it was when the moment can be; return that, and the load for it."""
+    warm = dataclasses.replace(load, topic="Warm", seconds=1.5 if session.quick else 5.0, first_number=WARM_NUMBERS)
+    per_second = max(500.0, session.generate(warm).per_second)
+    lead = SPARE * count / per_second + LEAD_SECONDS + 2
+    hot_ms = (int(time.time() + lead) + 1) * 1000
+    return hot_ms, dataclasses.replace(load, count=count, seconds=lead, due_at_ms=hot_ms, due_from_ms=0, due_to_ms=0)
+
+
+def _add(section: Section, system: System, case: Case, hot_ms: int, came: Arrivals, probes: Arrivals) -> None:
+    verdict = came.judge()
+    for where, values in (("broker", verdict.broker_ms), ("consumer", verdict.consumer_ms)):
+        if len(values):
+            section.add(system.name, case, f"last out at {where} after S", "s", "lower", round(values[-1] / 1000, 3))
+    near = probes.due_between(hot_ms, hot_ms + 2_000).judge()
+    for where, values in (("broker", near.broker_ms), ("consumer", near.consumer_ms)):
+        if len(values):
+            for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
+                value = round(percentile(values, share), 3)
+                section.add(system.name, case, f"probes' {where} {name}", "ms", "lower", value)

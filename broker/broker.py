@@ -1,0 +1,307 @@
+"""`Broker`: a broker with its name server, in the running asyncio loop; start, stop, and what is done by the clock.
+
+::
+
+    async with Broker(BrokerConfig("/var/lib/timewheel")) as broker:
+        print(broker.listen_port, broker.namesrv_port)
+
+Order at start: addresses are reserved first (a port in use is an error before anything is touched), then store and
+plug-ins recover, then the threads start, and only then clients are let in. Order at stop: nobody in, nothing
+read, what was read is stored, synced and answered, threads end, files are given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from broker.config import BrokerConfig
+from broker.core import BrokerCore
+from broker.json_files import JsonFile
+from broker.namesrv import NameServer
+from broker.plugins import load_plugins
+from broker.registration import Registration
+from broker.requester import Requester
+from broker.routes import OwnBroker
+from broker.server import Server
+from broker.tls import make_tls
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from broker.clients import Clients
+    from broker.groups import SubscriptionGroups
+    from broker.offsets import ConsumerOffsets
+    from broker.topics import Topics
+    from store.files import Files
+    from store.hook import Plugin
+    from store.message_store import MessageStore
+
+__all__ = ["Broker"]
+
+_LOG = logging.getLogger(__name__)
+
+_EXPIRE_PULLS_MS = 100
+_RELOAD_MS = 1_000
+_SWEEP_MS = 10_000
+_TRANSACTIONS_MS = 200
+
+
+class Broker:
+    """A broker in the running loop.
+
+    Args:
+        config: What to be.
+        files: The door to the disk, for tests.
+        now_ms: A clock for everything, for tests.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, *, files: Files | None = None, now_ms: Callable[[], int] | None = None
+    ) -> None:
+        self.config = config
+        self.listen_port = 0
+        """Where it listens, once started."""
+        self.namesrv_port = 0
+        """Where the embedded name server listens; 0 without one."""
+        self.failure: BaseException | None = None
+        """Why it takes nothing any more, if one of its threads has failed."""
+        self._files = files
+        self._clock = now_ms
+        self._core: BrokerCore | None = None
+        self._server: Server | None = None
+        self._registration: Registration | None = None
+        self._name_server: NameServer | None = None
+        self._timers: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def core(self) -> BrokerCore:
+        """The broker without its sockets. RuntimeError before `start` and after `stop`."""
+        if self._core is None:
+            raise RuntimeError("the broker is not started")
+        return self._core
+
+    @property
+    def store(self) -> MessageStore:
+        """The message store."""
+        return self.core.store
+
+    @property
+    def plugins(self) -> list[Plugin]:
+        """The plug-ins, in the order in which they are asked."""
+        return self.core.plugins
+
+    @property
+    def topics(self) -> Topics:
+        """The topics' configuration."""
+        return self.core.topics
+
+    @property
+    def groups(self) -> SubscriptionGroups:
+        """The subscription groups' configuration."""
+        return self.core.groups
+
+    @property
+    def clients(self) -> Clients:
+        """Who is connected."""
+        return self.core.clients
+
+    @property
+    def offsets(self) -> ConsumerOffsets:
+        """How far the groups have read."""
+        return self.core.offsets
+
+    @property
+    def name_servers(self) -> dict[str, str]:
+        """The external name servers; for each ``registered``, or why not."""
+        return {} if self._registration is None else dict(self._registration.status)
+
+    # ------------------------------------------------------------------------------------------------ start
+
+    async def start(self) -> None:
+        """Recover and listen.
+
+        Raises OSError for an address that cannot be had, StoreError for a store that cannot be opened, PluginError
+        for a plug-in that cannot be loaded.
+        """
+        loop = asyncio.get_running_loop()
+        config = self.config
+        plugins = load_plugins(config.plugins)
+        server = self._server = Server(
+            idle_ms=config.get_int("serverChannelMaxIdleTimeSeconds") * 1000,
+            backlog=config.get_int("serverSocketBacklog"),
+            tls=make_tls(config),
+        )
+        try:
+            self._bind(server)
+            server.open()
+            core = self._core = await asyncio.to_thread(
+                BrokerCore,
+                config,
+                self.listen_port,
+                plugins,
+                files=self._files,
+                now_ms=self._clock,
+                schedule=server.schedule,
+                call_soon_threadsafe=loop.call_soon_threadsafe,
+            )
+            server.received = core.dispatcher.received
+            server.end_of_turn = core.end_turn
+            server.closed_listeners.append(core.channel_closed)
+            self._add_name_server(core, server)
+
+            def failed(error: BaseException) -> None:
+                loop.call_soon_threadsafe(self._failed, error)
+
+            core.store.flusher.on_failure = core.store.housekeeper.on_failure = failed
+            core.level_scheduler.on_failure = failed
+            core.start()
+            self._start_timers(core, server)
+            server.listen()
+            await self._register(core, server)
+        except BaseException:
+            await self.stop()
+            raise
+
+    def _bind(self, server: Server) -> None:
+        config = self.config
+        self.listen_port = server.bind(config.listen_host, config.listen_port)
+        if config.vip_port:
+            server.bind(config.listen_host, config.vip_port)
+        if config.namesrv_listen is not None:
+            self.namesrv_port = server.bind(*config.namesrv_listen)
+
+    def _add_name_server(self, core: BrokerCore, server: Server) -> None:
+        config = self.config
+        if config.namesrv_listen is None:
+            return
+        own = OwnBroker(
+            config.broker_name,
+            config.cluster_name,
+            core.topics,
+            core.address,
+            core.permission,
+        )
+        self._name_server = NameServer(
+            own,
+            core.groups,
+            auto_create_topic=config.get_bool("autoCreateTopicOnRoute"),
+            kv_file=JsonFile(core.files, config.store_dir / "config" / "kvConfig.json"),
+        )
+        core.dispatcher.add(self._name_server)
+        server.closed_listeners.append(self._name_server.channel_closed)
+
+    async def _register(self, core: BrokerCore, server: Server) -> None:
+        config = self.config
+        if config.namesrv_addr:
+            self._registration = Registration(
+                Requester(server, core.dispatcher).request,
+                config.namesrv_addr,
+                core.topics,
+                cluster=config.cluster_name,
+                name=config.broker_name,
+                address=core.address,
+                perm=core.permission,
+                period_ms=config.get_int("registerNameServerPeriod"),
+                timeout_ms=config.get_int("registerBrokerTimeoutMills"),
+            )
+            core.config_listeners.append(self._registration.topics_changed)
+            await self._registration.start()
+
+    # ------------------------------------------------------------------------------------------------ by the clock
+
+    def _start_timers(self, core: BrokerCore, server: Server) -> None:
+        config = self.config
+
+        async def expire_pulls() -> None:
+            core.long_poll.expire(core.now_ms())
+
+        async def sweep() -> None:
+            now_ms = core.now_ms()
+            for channel in core.clients.expire(now_ms):
+                channel.close()
+            server.sweep(_SWEEP_MS)
+            core.processors.runtime.step(now_ms)
+            for _ in core.processors.traffic.steps(now_ms):
+                await asyncio.sleep(0)
+            core.locks.expire(now_ms)
+            if self._name_server is not None:
+                self._name_server.expire(now_ms)
+
+        async def check_transactions() -> None:
+            await core.processors.checks.run(core.now_ms)
+
+        async def reload_rules() -> None:
+            if core.acl is not None:
+                await asyncio.to_thread(core.acl.reload)
+            if server.tls is not None:
+                await asyncio.to_thread(server.tls.reload)
+
+        async def save_offsets() -> None:
+            await asyncio.to_thread(core.save_offsets)
+
+        for period_ms, work in (
+            (_EXPIRE_PULLS_MS, expire_pulls),
+            (_SWEEP_MS, sweep),
+            (_TRANSACTIONS_MS, check_transactions),
+            (_RELOAD_MS, reload_rules),
+            (config.get_int("flushConsumerOffsetInterval"), save_offsets),
+        ):
+            self._timers.append(asyncio.create_task(_every(period_ms, work)))
+
+    def _failed(self, error: BaseException) -> None:
+        """A thread that messages depend on has ended: what is taken from now on might be lost or never delivered."""
+        self.failure = error
+        _LOG.critical("this broker takes nothing any more: %s", error, exc_info=error)
+        if self._server is not None:
+            self._server.close()
+
+    # ------------------------------------------------------------------------------------------------ stop
+
+    async def stop(self) -> None:
+        """Answer what was read, flush everything and end; within half a second unless the disk is slow."""
+        core, server = self._core, self._server
+        if server is None:
+            return
+        server.stop_listening()
+        for timer in self._timers:
+            timer.cancel()
+        await asyncio.gather(*self._timers, return_exceptions=True)
+        self._timers.clear()
+        if self._registration is not None:
+            await self._registration.stop()
+            self._registration = None
+        server.stop_reading()
+        if core is not None:
+            server.end_turn()
+            await core.dispatcher.stop()
+            server.end_turn()
+            try:
+                await asyncio.to_thread(core.stop)
+            except StoreError as error:
+                _LOG.error("while stopping: %s", error)
+        server.close()
+        self._server = self._core = self._name_server = None
+        if core is not None:
+            await asyncio.to_thread(core.close)
+
+
+async def _every(period_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+    """Do something again and again; a failure is logged and the next time tried again."""
+    while True:
+        await asyncio.sleep(period_ms / 1000)
+        try:
+            await work()
+        except Exception as error:
+            _LOG.error("%s failed: %s", work.__name__, error, exc_info=not isinstance(error, StoreError))

@@ -1,0 +1,127 @@
+"""``timewheel check``: walk a store and say what is wrong with it, without changing a byte of it.
+
+The store is opened and recovered in memory (`broker.cli.overlay`), as the broker would open it, and then every part
+checks itself: CommitLog records with their CRCs, ConsumeQueues and key index against them, checkpoint, and the
+plug-ins' files.
+
+Two kinds of findings: *wrong* is what must not be, also after a crash; a *note* is what a crash may leave behind and
+the next start mends. After a clean end nothing needs mending, so there it counts as wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from broker.cli.common import one_line_errors, pairs, say
+from broker.cli.overlay import OverlayFiles
+from broker.config import BrokerConfig, load_config
+from broker.core import BrokerCore
+from broker.plugins import load_plugins
+from store.files import Files
+
+__all__ = ["Findings", "check_command", "check_store"]
+
+_LOOK_BYTES = 4096
+
+
+class Findings:
+    """What a check found: ``wrong`` and ``notes`` are sentences, ``summary`` says what was looked at."""
+
+    __slots__ = ("clean", "notes", "summary", "wrong")
+
+    def __init__(self, clean: bool) -> None:
+        self.clean = clean
+        self.wrong: list[str] = []
+        self.notes: list[str] = []
+        self.summary = ""
+
+
+@click.command("check")
+@click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "-c", "--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Its broker.conf."
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A single setting; may be repeated.")
+def check_command(store: Path, file: Path | None, settings: tuple[str, ...]) -> None:
+    """Walk the STORE of a broker that does not run, and say what is wrong with it. Nothing in it is changed.
+
+    Exit status 0: nothing is wrong; 1: something is, or the store cannot be opened.
+    """
+    with one_line_errors():
+        config = load_config(file, {"storePathRootDir": str(store)}, pairs(settings, "--set"))
+        if not (store / "commitlog").is_dir() and "storePathCommitLog" not in config.values:
+            raise click.ClickException(f"{store} is no store: it has no directory commitlog")
+        findings = check_store(config)
+    for text in findings.notes:
+        say(f"note: {text}")
+    for text in findings.wrong:
+        say(f"wrong: {text}")
+    count = len(findings.wrong)
+    verdict = "nothing is wrong" if not count else "1 finding" if count == 1 else f"{count} findings"
+    say(f"{findings.summary}: {verdict}")
+    raise SystemExit(1 if findings.wrong else 0)
+
+
+def check_store(config: BrokerConfig) -> Findings:
+    """Check the store of a configuration; raises StoreError when it cannot be opened at all."""
+    findings = Findings(clean=not (config.store_dir / "abort").exists())
+    mended = findings.wrong if findings.clean else findings.notes
+    if not findings.clean:
+        findings.notes.append("the store was not closed cleanly: the next start recovers it")
+    with _warnings_into(mended):
+        core = BrokerCore(config, config.listen_port, load_plugins(config.plugins), files=OverlayFiles())
+        try:
+            log = core.store.commit_log
+            torn = _bytes_behind(core)
+            if torn:
+                mended.append(torn)
+            findings.wrong += core.store.check()
+            findings.wrong += core.halves.check()
+            for plugin in core.plugins:
+                findings.wrong += [f"plug-in {plugin.name}: {text}" for text in plugin.check()]
+            findings.summary = (
+                f"CommitLog {log.begin} to {log.end}, {len(core.store.topics_on_disk())} topics, "
+                f"{core.pending_count()} pending"
+            )
+        finally:
+            core.close()
+    return findings
+
+
+def _bytes_behind(core: BrokerCore) -> str:
+    """Say whether something stands on the disk behind the end that recovery found."""
+    log = core.store.commit_log
+    for segment in log.segments():
+        if segment.start <= log.end < segment.end and segment.path.exists():
+            file = Files().open(segment.path)
+            try:
+                data = file.pread(min(_LOOK_BYTES, segment.end - log.end), log.end - segment.start)
+            finally:
+                file.close()
+            if any(data):
+                return (
+                    f"{segment.path}: what stands at CommitLog offset {log.end} is no whole record: it will be cut off"
+                )
+    return ""
+
+
+@contextmanager
+def _warnings_into(texts: list[str]) -> Iterator[None]:
+    """Collect what is logged as a warning while the store is opened."""
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            texts.append(record.getMessage())
+
+    root = logging.getLogger()
+    collector = Collector(logging.WARNING)
+    root.addHandler(collector)
+    try:
+        yield
+    finally:
+        root.removeHandler(collector)

@@ -1,0 +1,247 @@
+"""A store's files, to be opened and recovered without changing a byte of them.
+
+Looking at a damaged store must not repair it, and recovery does write: it cuts torn tails, zeroes what lies behind
+the end, moves unlisted files aside. So `OverlayFiles` reads the real files and keeps what is written in memory:
+
+- a file is its content on the disk up to ``_base_end``, covered by patches: sorted spans that do not overlap, each
+  with its bytes or, for zeros, with its length only (a recovery zeroes gigabytes);
+- names that were made, removed or renamed stand in tables that are asked before the directory.
+
+Only the lock is real, so that no broker runs meanwhile. Nothing is synced. What is written stays in memory: the tail
+that a recovery touches, and ConsumeQueues if they are missing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+
+from store.errors import StoreError
+from store.files import File, Files
+
+__all__ = ["OverlayFile", "OverlayFiles"]
+
+
+class _Content:
+    """What a file holds; shared by all who have it open."""
+
+    __slots__ = ("_base", "_base_end", "_patches", "_starts", "size")
+
+    def __init__(self, base: File | None) -> None:
+        self._base = base
+        self.size = self._base_end = base.size() if base else 0
+        self._starts: list[int] = []
+        self._patches: list[bytes | int] = []  # bytes, or a number of zeros
+
+    def write(self, start: int, patch: bytes | int) -> None:
+        """Cover [start, start + length) with bytes, or with a number of zeros."""
+        length = patch if isinstance(patch, int) else len(patch)
+        if not length:
+            return
+        self._cut(start, start + length)
+        at = bisect_left(self._starts, start)
+        self._starts.insert(at, start)
+        self._patches.insert(at, patch)
+        self.size = max(self.size, start + length)
+
+    def truncate(self, size: int) -> None:
+        """Forget what lies behind ``size``."""
+        if size < self.size:
+            self._cut(size, self.size)
+            self._base_end = min(self._base_end, size)
+        self.size = size
+
+    def read(self, n: int, offset: int) -> bytes:
+        """Read up to ``n`` bytes; fewer only at the end."""
+        end = min(offset + n, self.size)
+        if end <= offset:
+            return b""
+        parts: list[bytes] = []
+        at = offset
+        index = max(0, bisect_left(self._starts, offset + 1) - 1)
+        while at < end:
+            if index < len(self._starts) and self._end(index) <= at:
+                index += 1
+                continue
+            start = self._starts[index] if index < len(self._starts) else end
+            if at < start:
+                upto = min(start, end)
+                parts.append(self._read_base(at, upto))
+            else:
+                upto = min(self._end(index), end)
+                patch = self._patches[index]
+                parts.append(bytes(upto - at) if isinstance(patch, int) else patch[at - start : upto - start])
+            at = upto
+        return b"".join(parts)
+
+    def _end(self, index: int) -> int:
+        patch = self._patches[index]
+        return self._starts[index] + (patch if isinstance(patch, int) else len(patch))
+
+    def _read_base(self, begin: int, end: int) -> bytes:
+        upto = min(end, self._base_end)
+        data = self._base.pread(upto - begin, begin) if self._base and upto > begin else b""
+        return data + bytes(end - begin - len(data))
+
+    def _cut(self, begin: int, end: int) -> None:
+        """Make room: take away what patches say of [begin, end)."""
+        index = max(0, bisect_left(self._starts, begin + 1) - 1)
+        while index < len(self._starts) and self._starts[index] < end:
+            start, stop, patch = self._starts[index], self._end(index), self._patches[index]
+            if stop <= begin:
+                index += 1
+                continue
+            del self._starts[index], self._patches[index]
+            for left, right in ((start, begin), (end, stop)):
+                if left < right:
+                    kept = right - left if isinstance(patch, int) else patch[left - start : right - start]
+                    self._starts.insert(index, left)
+                    self._patches.insert(index, kept)
+                    index += 1
+
+
+class OverlayFile(File):
+    """One open file of an `OverlayFiles`."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, path: Path, content: _Content) -> None:
+        super().__init__(path, -1)
+        self._content = content
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write into the overlay."""
+        self._content.write(offset, bytes(data))
+
+    def pwritev(self, buffers: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+        """Write into the overlay."""
+        self._content.write(offset, b"".join(buffers))
+
+    def pread(self, n: int, offset: int) -> bytes:
+        """Read what was written here, else what is on the disk."""
+        return self._content.read(n, offset)
+
+    def pread_hot(self, n: int, offset: int) -> bytes | None:
+        """Read; a check may wait for the disk."""
+        return self._content.read(n, offset)
+
+    def sync(self) -> None:
+        """Nothing to make durable."""
+
+    def size(self) -> int:
+        """Size in bytes."""
+        return self._content.size
+
+    def truncate(self, n: int) -> None:
+        """Set the size."""
+        self._content.truncate(n)
+
+    def zero(self, offset: int, n: int) -> None:
+        """Cover with zeros."""
+        self._content.write(offset, n)
+
+    def punch(self, offset: int, n: int) -> bool:
+        """Cover with zeros; the size is kept."""
+        self._content.write(offset, max(0, min(n, self._content.size - offset)))
+        return True
+
+    def allocate(self, offset: int, n: int) -> bool:
+        """Nothing to reserve."""
+        del offset, n
+        return True
+
+
+class OverlayFiles(Files):
+    """The file system as it would be after what was done here; on the disk nothing changes but the lock file."""
+
+    def __init__(self) -> None:
+        self._contents: dict[Path, _Content] = {}
+        self._gone: set[Path] = set()
+        self._directories: set[Path] = set()
+        self._times_ms: dict[Path, int] = {}
+
+    def open(self, path: Path, *, create: bool = False, size: int | None = None) -> File:
+        """Open; a new name exists here only."""
+        content = self._contents.get(path)
+        if content is None:
+            if path not in self._gone and path.exists():
+                content = _Content(_open_read_only(path))
+            elif create:
+                content = _Content(None)
+            else:
+                raise StoreError(f"cannot open {path}: {os.strerror(errno.ENOENT)} (errno {errno.ENOENT})")
+            self._contents[path] = content
+            self._gone.discard(path)
+        if size is not None and content.size < size:
+            content.truncate(size)
+        return OverlayFile(path, content)
+
+    def listdir(self, path: Path) -> list[str]:
+        """Names as they would be."""
+        names = {name for name in super().listdir(path) if path / name not in self._gone}
+        names |= {other.name for other in (*self._contents, *self._directories) if other.parent == path}
+        return sorted(names)
+
+    def exists(self, path: Path) -> bool:
+        """Whether the name would exist."""
+        if path in self._contents or path in self._directories:
+            return True
+        return path not in self._gone and path.exists()
+
+    def is_dir(self, path: Path) -> bool:
+        """Whether the name would be a directory."""
+        return path in self._directories or (path not in self._gone and path not in self._contents and path.is_dir())
+
+    def makedirs(self, path: Path) -> None:
+        """Make directories here only."""
+        step = path
+        while not self.is_dir(step):
+            self._directories.add(step)
+            self._gone.discard(step)
+            step = step.parent
+
+    def remove(self, path: Path) -> None:
+        """Remove a name here only."""
+        self._contents.pop(path, None)
+        self._directories.discard(path)
+        self._gone.add(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename here only; a directory with all that is in it."""
+        if self.is_dir(source):
+            self.makedirs(target)
+            for name in self.listdir(source):
+                self.rename(source / name, target / name)
+            self.remove(source)
+            return
+        self.open(source)
+        self._contents[target] = self._contents.pop(source)
+        self._gone.discard(target)
+        self._gone.add(source)
+
+    def sync_dir(self, path: Path) -> None:
+        """Nothing to make durable."""
+
+    def mtime_ms(self, path: Path) -> int:
+        """Time of the last change; of what was made here: 0."""
+        if path in self._times_ms:
+            return self._times_ms[path]
+        return super().mtime_ms(path) if path.exists() and path not in self._gone else 0
+
+    def set_mtime_ms(self, path: Path, time_ms: int) -> None:
+        """Set it here only."""
+        self._times_ms[path] = time_ms
+
+    def file_size(self, path: Path) -> int:
+        """Size of a file in bytes."""
+        return self.open(path).size()
+
+
+def _open_read_only(path: Path) -> File:
+    try:
+        return File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as cause:
+        raise StoreError(f"cannot open {path}: {cause.strerror} (errno {cause.errno})") from cause

@@ -1,0 +1,126 @@
+"""``timewheel broker``: the broker in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import click
+
+from broker.broker import Broker
+from broker.cli.common import USER_ERRORS, one_line_errors, pairs, run_until_signal, say, settle
+from broker.config import BrokerConfig, load_config, parse_address, parse_addresses
+from broker.logs import IN_FILE_ONLY, log_settings, start_logging
+from store.errors import StoreError
+
+__all__ = ["broker_command", "options_to_values", "ready_line"]
+
+log = logging.getLogger("broker")
+
+FAILURE_LOOK_S = 1
+
+
+@click.command("broker")
+@click.option("--store", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Store directory.")
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:10911]")
+@click.option("--namesrv-listen", metavar="HOST:PORT", help="Where the embedded name server listens.")
+@click.option("--namesrv-addr", metavar="LIST", help="External name servers to register with instead.")
+@click.option(
+    "-c", "--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="A broker.conf."
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A single setting; may be repeated.")
+def broker_command(
+    store: Path | None,
+    listen: str | None,
+    namesrv_listen: str | None,
+    namesrv_addr: str | None,
+    file: Path | None,
+    settings: tuple[str, ...],
+) -> None:
+    """Run the broker until SIGTERM or Ctrl-C. It prints one line when it is ready.
+
+    --set wins over the other options, these over the file, the file over the defaults. The keys are those of Apache's
+    broker.conf; docs/configuration.md lists them.
+    """
+    options = options_to_values(store, listen, namesrv_listen, namesrv_addr)
+    with one_line_errors():
+        config = load_config(file, options, pairs(settings, "--set"))
+        stop_logging = start_logging(config)
+        try:
+            log_settings(config)
+            run_until_signal(lambda stop: _run(config, stop))
+        except USER_ERRORS as error:
+            log.critical("%s", error, extra=IN_FILE_ONLY)
+            raise
+        except Exception:
+            log.critical("the broker ends with an error of its own", exc_info=True, extra=IN_FILE_ONLY)
+            raise
+        finally:
+            stop_logging()
+
+
+def options_to_values(
+    store: Path | None, listen: str | None, namesrv_listen: str | None, namesrv_addr: str | None
+) -> dict[str, str]:
+    """Turn options into configuration keys; raises a usage error for what cannot be read."""
+    if namesrv_listen is not None and namesrv_addr is not None:
+        raise click.UsageError("--namesrv-listen and --namesrv-addr exclude each other")
+    values: dict[str, str] = {}
+    try:
+        if store is not None:
+            values["storePathRootDir"] = str(store)
+        if listen is not None:
+            host, port = parse_address(listen)
+            values["bindAddress"], values["listenPort"] = host, str(port)
+        if namesrv_listen is not None:
+            values["namesrvListen"] = "{}:{}".format(*parse_address(namesrv_listen))
+        if namesrv_addr is not None:
+            values["namesrvAddr"] = ";".join(parse_addresses(namesrv_addr))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return values
+
+
+async def _run(config: BrokerConfig, stop: asyncio.Event) -> None:
+    broker = Broker(config)
+    await broker.start()
+    try:
+        settle()
+        line = ready_line(broker)
+        log.info("%s", line)
+        say(line)
+        await _until_stopped(broker, stop)
+        log.info("ending")
+    finally:
+        await broker.stop()
+    log.info("ended")
+
+
+async def _until_stopped(broker: Broker, stop: asyncio.Event) -> None:
+    """Wait for a signal; raises StoreError when the disk has let the broker down, which then serves nobody."""
+    while not stop.is_set():
+        if broker.failure is not None:
+            raise StoreError(f"the disk cannot be trusted any more: {broker.failure}") from broker.failure
+        try:
+            async with asyncio.timeout(FAILURE_LOOK_S):
+                await stop.wait()
+        except TimeoutError:
+            pass
+
+
+def ready_line(broker: Broker) -> str:
+    """The line that says that the broker is ready, and where."""
+    config = broker.config
+    parts = [f"listening on {config.listen_host}:{broker.listen_port}"]
+    parts.append(f"advertised as {config.broker_name} at {config.advertised}:{broker.listen_port}")
+    if config.namesrv_listen is not None:
+        parts.append(f"name server on {config.namesrv_listen[0]}:{broker.namesrv_port}")
+    for words, registered in (("registered with", True), ("NOT yet registered with", False)):
+        names = [name for name, status in broker.name_servers.items() if (status == "registered") is registered]
+        if names:
+            parts.append(f"{words} {';'.join(names)}")
+    parts.append(f"store {config.store_dir}")
+    pending = sum(plugin.pending_count() for plugin in broker.plugins)
+    parts.append(f"{pending} pending")
+    return "ready: " + ", ".join(parts)

@@ -1,0 +1,85 @@
+"""``timewheel send``: one message, now or later."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import click
+
+from broker.cli.common import account_option, namesrv_option, one_line_errors, pairs, say, secret_of
+from broker.cli.times import format_instant, format_span, parse_instant, parse_span
+from timewheel_client import Producer
+from timewheel_client.core import now_ms
+
+__all__ = ["send_command"]
+
+
+@click.command("send")
+@click.argument("topic")
+@click.argument("body")
+@click.option("--at", "at_text", metavar="TIME", help="Deliver at: ISO 8601 (without zone: local) or epoch ms.")
+@click.option("--in", "in_text", metavar="SPAN", help="Deliver after: 47m, 1h30m, 1500ms.")
+@click.option("--level", type=click.IntRange(1, 18), help="Deliver after this fixed level of the broker.")
+@click.option("--tags", help="One tag.")
+@click.option("--key", "--keys", "keys", multiple=True, help="A key to find it by; may be repeated.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; may be repeated.")
+@namesrv_option
+@account_option
+def send_command(
+    topic: str,
+    body: str,
+    at_text: str | None,
+    in_text: str | None,
+    level: int | None,
+    tags: str | None,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    namesrv: str,
+    access_key: str | None,
+) -> None:
+    """Send BODY to TOPIC ("-" reads it from standard input) and print the message id."""
+    if sum(value is not None for value in (at_text, in_text, level)) > 1:
+        raise click.UsageError("--at, --in and --level exclude each other")
+    at, delay_ms = _understand(at_text, in_text)
+    more = pairs(properties, "--property")
+    secret_key = secret_of(access_key)
+    content = sys.stdin.buffer.read() if body == "-" else body.encode()
+
+    async def send() -> None:
+        async with Producer(namesrv, access_key=access_key, secret_key=secret_key) as producer:
+            result = await producer.send(
+                topic,
+                content,
+                at=at,
+                delay=None if delay_ms is None else delay_ms / 1000,
+                level=level,
+                tags=tags,
+                keys=list(keys),
+                properties=more,
+            )
+        queue = result.queue
+        where = f"queue {queue.queue_id} of {queue.broker_name}"
+        say(f"sent {result.message_id} to {queue.topic}, {where} ({result.status})")
+
+    with one_line_errors():
+        try:
+            asyncio.run(send())
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+
+
+def _understand(at_text: str | None, in_text: str | None) -> tuple[int | None, int | None]:
+    """Read the time options and print what they mean."""
+    now = now_ms()
+    try:
+        at = None if at_text is None else parse_instant(at_text)
+        delay_ms = None if in_text is None else parse_span(in_text)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if at is not None:
+        ahead = f"in {format_span(at - now)}" if at > now else "which has passed: at once"
+        say(f"deliver at {format_instant(at)} ({at}), {ahead}")
+    if delay_ms is not None:
+        say(f"deliver in {format_span(delay_ms)} ({delay_ms} ms), at about {format_instant(now + delay_ms)}")
+    return at, delay_ms

@@ -1,0 +1,246 @@
+"""Who is connected: producers and consumers by group, and what each consumer group subscribes to.
+
+Clients announce themselves by heartbeats. An entry goes when the client says so, when its channel closes (some
+clients never say so) or when it has been silent for ``expire_ms``. Members of a group work out among themselves who
+reads which queue, from the list of client ids: so the list is sorted, has each id once, and every change of it is
+told to them (``on_change``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from broker.channel import Channel
+from remoting.errors import ProtocolError
+from remoting.sql_filter import SQL92, PropertyFilter, Sql92Error, compile_sql92
+from remoting.subscription import SUBSCRIBE_ALL, TagFilter
+
+__all__ = ["BROADCASTING", "ClientInfo", "Clients", "ConsumerGroup", "Subscription"]
+
+BROADCASTING = "BROADCASTING"
+TAG = "TAG"
+
+
+class Subscription:
+    """What a group reads of one topic.
+
+    ``filter`` is made of the tags' texts, not of the codes that a client computed. With SQL92 ``is_tag`` is False and
+    ``wants`` is the filter; where that is None, ``problem`` says what is wrong with the expression.
+    """
+
+    __slots__ = ("expression", "expression_type", "filter", "problem", "tags", "topic", "version", "wants")
+
+    def __init__(self, topic: str, expression: str, expression_type: str, version: int, tags: Iterable[str]) -> None:
+        self.topic = topic
+        self.expression = expression or SUBSCRIBE_ALL
+        self.expression_type = expression_type or TAG
+        self.version = version
+        self.tags = tuple(tags)
+        if self.expression == SUBSCRIBE_ALL or not self.is_tag:
+            self.filter = TagFilter(None)
+        elif self.tags:
+            self.filter = TagFilter.from_tags(self.tags)
+        else:
+            self.filter = TagFilter.from_expression(self.expression)
+        self.wants: PropertyFilter | None = None
+        self.problem = ""
+        if self.expression_type == SQL92:
+            try:
+                self.wants = compile_sql92(expression)
+            except Sql92Error as error:
+                self.problem = str(error)
+
+    @property
+    def is_tag(self) -> bool:
+        """Whether it selects by tags."""
+        return self.expression_type == TAG
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Subscription:
+        """Read a heartbeat's SubscriptionData; raises ProtocolError."""
+        try:
+            return cls(
+                str(document["topic"]),
+                str(document.get("subString") or SUBSCRIBE_ALL),
+                str(document.get("expressionType") or TAG),
+                int(document.get("subVersion") or 0),
+                [str(tag) for tag in document.get("tagsSet") or ()],
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ProtocolError(f"unreadable subscription: {error!r}: {document!r:.200}") from error
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it with Apache's names."""
+        return {
+            "classFilterMode": False,
+            "codeSet": sorted(self.filter.codes or ()),
+            "expressionType": self.expression_type,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": list(self.tags),
+            "topic": self.topic,
+        }
+
+
+class ClientInfo:
+    """One client on one channel; ``updated_ms`` is its last heartbeat."""
+
+    __slots__ = ("channel", "client_id", "language", "updated_ms", "version")
+
+    def __init__(self, channel: Channel, client_id: str, language: str, version: int, now_ms: int) -> None:
+        self.channel = channel
+        self.client_id = client_id
+        self.language = language
+        self.version = version
+        self.updated_ms = now_ms
+
+
+class ConsumerGroup:
+    """The connected members of one consumer group and what they subscribe to."""
+
+    __slots__ = ("clients", "consume_from_where", "consume_type", "message_model", "name", "subscriptions")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.clients: dict[Channel, ClientInfo] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.consume_type = "CONSUME_PASSIVELY"
+        self.message_model = "CLUSTERING"
+        self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
+
+    @property
+    def is_broadcast(self) -> bool:
+        """Whether each member reads everything and keeps its own offsets."""
+        return self.message_model == BROADCASTING
+
+    def client_ids(self) -> list[str]:
+        """List the members' ids, sorted, each once."""
+        return sorted({client.client_id for client in self.clients.values()})
+
+    def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
+        """Take over the subscriptions of a heartbeat; whether topics came or went."""
+        wanted = {subscription.topic: subscription for subscription in subscriptions}
+        changed = wanted.keys() != self.subscriptions.keys()
+        for topic, subscription in wanted.items():
+            known = self.subscriptions.get(topic)
+            if known is None or subscription.version > known.version:
+                self.subscriptions[topic] = subscription
+        for topic in self.subscriptions.keys() - wanted.keys():
+            del self.subscriptions[topic]
+        return changed
+
+
+class Clients:
+    """The tables of producers and consumers. Only the network loop uses them.
+
+    Args:
+        expire_ms: Silence after which a client is taken for gone (``channelExpiredTimeout``).
+        on_change: Called with a `ConsumerGroup` whose members or topics changed.
+    """
+
+    def __init__(self, expire_ms: int = 120_000, on_change: Callable[[ConsumerGroup], None] = lambda _: None) -> None:
+        self._expire_ms = expire_ms
+        self.on_change = on_change
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.producers: dict[str, dict[Channel, ClientInfo]] = {}
+        self._producers_by_id: dict[str, ClientInfo] = {}
+
+    def register_consumer(
+        self,
+        group: str,
+        client: ClientInfo,
+        *,
+        consume_type: str,
+        message_model: str,
+        consume_from_where: str,
+        subscriptions: Iterable[Subscription] | None,
+        notify: bool = True,
+    ) -> bool:
+        """Note a consumer's heartbeat; whether members or topics changed.
+
+        ``subscriptions`` None keeps what is known. ``notify`` False keeps a change to itself.
+        """
+        entry = self.consumers.get(group)
+        if entry is None:
+            entry = self.consumers[group] = ConsumerGroup(group)
+        entry.consume_type = consume_type
+        entry.message_model = message_model
+        entry.consume_from_where = consume_from_where
+        known = entry.clients.get(client.channel)
+        changed = known is None or known.client_id != client.client_id
+        entry.clients[client.channel] = client
+        if subscriptions is not None:
+            changed = entry.subscribe(subscriptions) or changed
+        if changed and notify and not entry.is_broadcast:
+            self.on_change(entry)
+        return changed
+
+    def register_producer(self, group: str, client: ClientInfo) -> None:
+        """Note a producer's heartbeat."""
+        self.producers.setdefault(group, {})[client.channel] = client
+        self._producers_by_id[client.client_id] = client
+
+    def unregister_consumer(self, group: str, channel: Channel, notify: bool = True) -> bool:
+        """Take a consumer out of its group; whether it was in it."""
+        entry = self.consumers.get(group)
+        if entry is None or entry.clients.pop(channel, None) is None:
+            return False
+        if not entry.clients:
+            del self.consumers[group]
+        elif notify and not entry.is_broadcast:
+            self.on_change(entry)
+        return True
+
+    def unregister_producer(self, group: str, channel: Channel) -> None:
+        """Take a producer out of its group."""
+        members = self.producers.get(group)
+        if members is None:
+            return
+        gone = members.pop(channel, None)
+        if not members:
+            del self.producers[group]
+        if gone is None or any(channel in others for others in self.producers.values()):
+            return
+        known = self._producers_by_id.get(gone.client_id)
+        if known is not None and known.channel is channel:
+            del self._producers_by_id[gone.client_id]
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Take out everything that came over a channel."""
+        for group in [name for name, entry in self.consumers.items() if channel in entry.clients]:
+            self.unregister_consumer(group, channel)
+        for group in [name for name, members in self.producers.items() if channel in members]:
+            self.unregister_producer(group, channel)
+
+    def expire(self, now_ms: int) -> list[Channel]:
+        """Take out who has been silent for too long, and return their channels, to be closed."""
+        before = now_ms - self._expire_ms
+        gone = {
+            client.channel
+            for members in (*(group.clients for group in self.consumers.values()), *self.producers.values())
+            for client in members.values()
+            if client.updated_ms < before
+        }
+        for channel in gone:
+            self.channel_closed(channel)
+        return list(gone)
+
+    def find_consumer(self, group: str, client_id: str) -> ClientInfo | None:
+        """Find a group's member by its id."""
+        entry = self.consumers.get(group)
+        members = entry.clients.values() if entry else ()
+        return next((client for client in members if client.client_id == client_id), None)
+
+    def find_producer(self, client_id: str) -> ClientInfo | None:
+        """Find a producer of any group by its id, on the connection over which it was heard last."""
+        return self._producers_by_id.get(client_id)
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """Answer with what a connected group reads of a topic."""
+        entry = self.consumers.get(group)
+        return entry.subscriptions.get(topic) if entry else None
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """List the connected groups that subscribe to a topic, sorted."""
+        return sorted(name for name, entry in self.consumers.items() if topic in entry.subscriptions)

@@ -1,0 +1,315 @@
+"""The broker without sockets: store, plug-ins, tables and processors put together.
+
+`broker.broker` adds the network loop. A simulation or a test uses this alone, with `MemoryChannel`s, a clock of its own
+and a disk that breaks: it feeds ``dispatcher.received`` and calls ``end_turn`` where the loop would, steps the threads'
+work itself, and never calls ``start``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from broker.acl import Acl
+from broker.channel import Channel
+from broker.clients import Clients
+from broker.clock import now_ms as wall_clock_ms
+from broker.cold_reads import ColdReads
+from broker.config import BrokerConfig
+from broker.dispatcher import Dispatcher
+from broker.groups import SubscriptionGroups
+from broker.live_config import apply_changes, save_changes
+from broker.long_poll import LongPoll
+from broker.offsets import ConsumerOffsets
+from broker.processor_set import ProcessorSet
+from broker.processors.lock import QueueLocks
+from broker.topics import Topics
+from broker.transaction_checks import TRANSACTIONS_GROUP
+from broker.transaction_messages import op_message
+from broker.turn import Turn
+from remoting.message import encode_host
+from store.delay_levels import DelayLevels
+from store.errors import StoreError
+from store.files import Files
+from store.half_messages import DECIDED, HALF_TOPIC, OP_TOPIC, SECTION, HalfMessages
+from store.hook import Plugin, PluginContext, PutStatus, put_record
+from store.level_scheduler import LevelScheduler
+from store.message_store import MessageStore
+from store.options import StoreOptions
+
+__all__ = ["BrokerCore"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class BrokerCore:
+    """Everything of a broker but its sockets. Made open; raises StoreError (or PluginError's like) if it cannot be.
+
+    Args:
+        config: What to be.
+        port: The port that clients dial; it is part of every message id.
+        plugins: Loaded, not yet opened.
+        files: The door to the disk.
+        now_ms: A clock for everything, plug-ins included; by default the wall clock, and plug-ins use their own.
+        schedule: Has `end_turn` called soon.
+        call_soon_threadsafe: Runs something in the network loop, from any thread.
+        spawn: Runs a coroutine; by default as a task of the running loop.
+        random: For queues that the broker picks.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        port: int,
+        plugins: list[Plugin],
+        *,
+        files: Files | None = None,
+        now_ms: Callable[[], int] | None = None,
+        schedule: Callable[[], None] = lambda: None,
+        call_soon_threadsafe: Callable[[Callable[[], None]], object] = lambda call: call(),
+        spawn: Callable[[Coroutine[Any, Any, None]], None] | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.config = config
+        self.port = port
+        self.address = f"{config.advertised}:{port}"
+        """What clients dial."""
+        self.config_listeners: list[Callable[[], None]] = []
+        """Called after the configuration was changed at run time."""
+        self.plugins = plugins
+        self.files = files or Files()
+        self.now_ms = now_ms or wall_clock_ms
+        self._schedule = schedule
+        self._call_soon_threadsafe = call_soon_threadsafe
+        self.random = random or Random()
+        self._opened: list[Plugin] = []
+        self._saving = threading.Lock()
+        options = StoreOptions.from_config(config.values)
+        self.store = MessageStore.open(self.files, config.store_dir, options, self.now_ms, _LOG.warning)
+        try:
+            self._open_tables()
+            self._open_deliveries(now_ms)
+            self._open_processors(spawn)
+        except BaseException:
+            self.close()
+            raise
+
+    # ------------------------------------------------------------------------------------------------ opening
+
+    def _open_tables(self) -> None:
+        """Read what belongs to the store, and bring it into agreement with the messages."""
+        config, store = self.config, self.store
+        store.store_host = encode_host(config.advertised, self.port)
+        directory: Path = config.store_dir / "config"
+        self.topics = Topics(
+            self.files,
+            directory / "topics.json",
+            self.now_ms,
+            cluster_name=config.cluster_name,
+            broker_name=config.broker_name,
+            auto_create=config.get_bool("autoCreateTopicEnable"),
+            default_queue_nums=config.get_int("defaultTopicQueueNums"),
+            trace_topic=config.get_text("msgTraceTopicName") if config.get_bool("traceTopicEnable") else None,
+        )
+        self.topics.load()
+        self.groups = SubscriptionGroups(
+            self.files,
+            directory / "subscriptionGroup.json",
+            self.now_ms,
+            auto_create=config.get_bool("autoCreateSubscriptionGroup"),
+        )
+        self.groups.load()
+        self.offsets = ConsumerOffsets(self.files, directory / "consumerOffset.json", self.now_ms)
+        self.offsets.load()
+        on_disk = [(name, max(store.queue_ids(name)) + 1) for name in store.topics_on_disk()]
+        for name in self.topics.adopt(on_disk):
+            _LOG.warning("topic %s has messages but no configuration: it gets the usual one", name)
+        for sentence in self.offsets.clamp(store.max_offset):
+            _LOG.warning("%s", sentence)
+
+    def _open_deliveries(self, clock: Callable[[], int] | None) -> None:
+        """Let the level scheduler and the plug-ins recover, before anything new comes."""
+        store, config = self.store, self.config
+        self.levels = DelayLevels(store.options.delay_levels_ms)
+        store.topic_guard = self._guard
+        self.level_scheduler = LevelScheduler(
+            store,
+            self.levels,
+            self.now_ms,
+            files=self.files,
+            offsets_path=config.store_dir / "config" / "delayOffset.json",
+            warn=_LOG.warning,
+        )
+        self.level_scheduler.recover()
+        store.retention.pins.append(self.level_scheduler.min_needed_offset)
+        for plugin in self.plugins:
+            self._opened.append(plugin)
+            plugin.open(
+                PluginContext(
+                    target=store,
+                    files=self.files,
+                    directory=config.store_dir / "timewheel" / plugin.name,
+                    store_id=store.store_id,
+                    store_host=store.store_host,
+                    config=config.values,
+                    flush_sync=store.options.flush_sync,
+                    flusher=store.flusher,
+                    checkpoint=store.checkpoint,
+                    now_ms=clock,
+                    warn=_LOG.warning,
+                )
+            )
+        self.topics.listeners.append(self._topics_changed)
+        self.halves = self._recover_transactions()
+
+    def _recover_transactions(self) -> HalfMessages:
+        """Find the undecided half messages, and keep their records until they are decided."""
+        store, offsets = self.store, self.offsets
+        halves = HalfMessages(store, _LOG.warning)
+        apache = (offsets.get(TRANSACTIONS_GROUP, HALF_TOPIC, 0), offsets.get(TRANSACTIONS_GROUP, OP_TOPIC, 0))
+        torn = halves.recover(store.checkpoint.sections.get(SECTION), apache, store.recovery.last[0])
+        if torn is not None:
+            _LOG.warning("the decision about half message %d was torn by a crash: its second half is written now", torn)
+            op = put_record(op_message(DECIDED, [torn], store.store_host, self.now_ms()), store.store_host)
+            (result,) = store.put_batch([op])
+            if result.status is PutStatus.PUT_OK:
+                halves.apply(result.queue_offset, DECIDED, [torn])
+        store.checkpoint.register(SECTION, halves.snapshot, halves.durable)
+        store.retention.pins.append(lambda: halves.pin)
+        return halves
+
+    def _open_processors(self, spawn: Callable[[Coroutine[Any, Any, None]], None] | None) -> None:
+        config, store = self.config, self.store
+        self.clients = Clients(config.get_int("channelExpiredTimeout"))
+        self.locks = QueueLocks(config.get_int("lockMaxLiveTime"))
+        self.long_poll = LongPoll(lambda: self._call_soon_threadsafe(self._schedule))
+        store.on_arrival = self.long_poll.arrived
+        self.cold_reads = ColdReads(store)
+        self.dispatcher = Dispatcher(self.now_ms, spawn)
+        self.acl: Acl | None = None
+        if config.get_bool("aclEnable"):
+            self.acl = Acl(self.files, config.acl_file)
+            self.dispatcher.guard = self.acl.guard
+        self.turn = Turn(
+            store,
+            self.plugins,
+            route_level=self.levels.route,
+            wake_levels=self.level_scheduler.wake,
+            schedule=self._schedule,
+            flush_sync=store.options.flush_sync,
+            call_soon_threadsafe=self._call_soon_threadsafe,
+            region=config.get_text("regionId"),
+            trace_on=config.get_bool("traceOn"),
+            recall_name=config.broker_name if config.get_bool("recallMessageEnable") else None,
+        )
+        self.processors = ProcessorSet(self)
+        for processor in self.processors.all():
+            self.dispatcher.add(processor)
+
+    # ------------------------------------------------------------------------------------------------ running
+
+    def start(self) -> None:
+        """Start the threads: the store's, the level scheduler, the plug-ins'."""
+        self.long_poll.bind()
+        self.store.start()
+        self.level_scheduler.start()
+        for plugin in self.plugins:
+            plugin.start()
+
+    def end_turn(self) -> None:
+        """Store and answer what the turn has gathered, and serve pulls that waited for it."""
+        self.turn.commit()
+        self.long_poll.drain()
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Forget a connection."""
+        self.dispatcher.channel_closed(channel)
+        self.clients.channel_closed(channel)
+        self.long_poll.forget(channel)
+
+    def permission(self) -> int:
+        """The broker's own permission, which can be changed at run time."""
+        return self.config.get_int("brokerPermission")
+
+    def config_changed(self, keys: list[str]) -> None:
+        """Let changed keys take effect, and tell who depends on the configuration."""
+        apply_changes(self, keys)
+        for listener in self.config_listeners:
+            listener()
+
+    def save_config(self, changes: Mapping[str, str]) -> bool:
+        """Write changed settings into the configuration file, if there is one. Raises OSError or StoreError."""
+        if self.config.file is None:
+            return False
+        save_changes(self.files, self.config.file, changes)
+        return True
+
+    def delete_topic(self, name: str) -> bool:
+        """Delete a topic with its messages and offsets; whether there was one. Raises StoreError."""
+        existed = self.topics.delete(name)
+        self.offsets.forget_topic(name)
+        self.store.delete_topic(name)
+        self.long_poll.release(name)
+        return existed
+
+    def save_offsets(self) -> None:
+        """Write the consumer offsets now, if they have changed (any thread). Raises StoreError."""
+        with self._saving:
+            data = self.offsets.take_changes()
+            if data is not None:
+                try:
+                    self.offsets.save_bytes(data)
+                except StoreError:
+                    self.offsets.save_failed()
+                    raise
+
+    def pending_count(self) -> int:
+        """Messages that plug-ins keep for later."""
+        return sum(plugin.pending_count() for plugin in self._opened)
+
+    # ------------------------------------------------------------------------------------------------ ending
+
+    def stop(self) -> None:
+        """End the threads, with everything that was acknowledged on the disk. May take some hundred milliseconds."""
+        for plugin in self._opened:
+            plugin.stop()
+        self.level_scheduler.stop()
+        self.store.flusher.stop()
+        self.store.housekeeper.stop()
+        self.store.flusher.sync_all()
+        self.processors.checks.publish(self.now_ms(), force=True)
+        self.store.take_checkpoint()
+        self.processors.checks.publish(self.now_ms())
+
+    def close(self) -> None:
+        """Give everything back; also after a failed opening, or without `stop`. Raises the first StoreError."""
+        failure: Exception | None = None
+        steps: list[Callable[[], None]] = [plugin.close for plugin in reversed(self._opened)]
+        if hasattr(self, "offsets") and hasattr(self, "dispatcher"):
+            steps.insert(0, self.save_offsets)
+        for step in (*steps, self.store.close):
+            try:
+                step()
+            except Exception as error:
+                _LOG.error("while closing: %s", error)
+                failure = failure or error
+        self._opened = []
+        if failure is not None:
+            raise failure
+
+    # ------------------------------------------------------------------------------------------------ callbacks
+
+    def _guard(self, topic: str, queue_id: int) -> PutStatus:
+        """Whether a delivery may be appended (any thread)."""
+        config = self.topics.get(topic)
+        if config is None:
+            return PutStatus.TOPIC_NOT_EXIST
+        return PutStatus.PUT_OK if config.writable and queue_id >= 0 else PutStatus.NO_PERMISSION
+
+    def _topics_changed(self, _names: list[str]) -> None:
+        for plugin in self.plugins:
+            plugin.topics_changed()

@@ -1,0 +1,196 @@
+"""From a request's code to what answers it, and requests of our own that are pushed to clients.
+
+A processor is any object with ``handlers()``: a mapping of request code to a method ``(channel, command, now_ms)``
+that answers with
+
+===============  =====================================================================================
+RemotingCommand  the reply, sent at once (and dropped if the request was one-way)
+None             no reply, or one that comes later: the method has seen to it
+coroutine        runs as a task; its result is treated in the same way
+===============  =====================================================================================
+
+A method raises `HeaderError` (or another ProtocolError) for a request that it cannot read; that, and any bug, is
+answered with SYSTEM_ERROR and the error's text, and the connection lives on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from broker.channel import Channel, peer_text
+from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+from remoting.command import RemotingCommand, encode_command
+from remoting.errors import ProtocolError
+
+__all__ = ["Dispatcher", "Handler", "Processor"]
+
+Reply = RemotingCommand | None
+Handler = Callable[[Channel, RemotingCommand, int], "Reply | Coroutine[Any, Any, Reply]"]
+
+Guard = Callable[[Channel, RemotingCommand], Reply]
+"""Answers with the reply that refuses a request, or None."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class Processor(Protocol):
+    """Answers a family of requests."""
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """List what it answers: request code to method."""
+        ...
+
+
+class Dispatcher:
+    """The table of handlers, and what runs on behalf of it. Only the network loop uses it.
+
+    Args:
+        now_ms: The clock that handlers are told.
+        spawn: Runs a coroutine; by default as a task of the running loop.
+    """
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], None] | None = None,
+    ) -> None:
+        self._now_ms = now_ms
+        self.spawn = spawn or self._spawn_task
+        self._handlers: dict[int, Handler] = {}
+        self.guard: Guard | None = None
+        """Asked before every handler that is added from then on."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, processor: Processor) -> None:
+        """Have a processor answer its codes."""
+        for code, handler in processor.handlers().items():
+            self._handlers[int(code)] = handler if self.guard is None else _guarded(self.guard, handler)
+
+    def codes(self) -> set[int]:
+        """List the codes that are answered."""
+        return set(self._handlers)
+
+    def received(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+        """Handle what one read of a channel brought, in order."""
+        now_ms = self._now_ms()
+        handlers = self._handlers
+        for command in commands:
+            handler = handlers.get(command.code)
+            if command.flag & FLAG_RESPONSE:
+                self._answered(channel, command)
+                continue
+            if handler is None:
+                remark = f" request type {command.code} not supported"
+                self.answer(channel, command, command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+                continue
+            try:
+                result = handler(channel, command, now_ms)
+            except Exception as error:
+                self._failed(channel, command, error)
+                continue
+            if result is None:
+                continue
+            if isinstance(result, RemotingCommand):
+                self.answer(channel, command, result)
+            else:
+                self.spawn(self._run(channel, command, result))
+
+    def answer(self, channel: Channel, command: RemotingCommand, reply: RemotingCommand) -> None:
+        """Send a reply, unless the request was one-way."""
+        if not command.flag & FLAG_ONEWAY:
+            channel.send(encode_command(reply))
+
+    def tell(self, channel: Channel, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
+        """Push a one-way request to a client."""
+        serialize_type = channel.state.serialize_type
+        command = RemotingCommand(code, 0, FLAG_ONEWAY, ext=ext, body=body, serialize_type=serialize_type)
+        self._push(channel, command)
+
+    async def ask(
+        self,
+        channel: Channel,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        timeout_ms: int = 10_000,
+    ) -> RemotingCommand:
+        """Push a request to a client and wait for its reply.
+
+        Raises TimeoutError when none comes in time, ConnectionError when the channel closes before.
+        """
+        command = RemotingCommand(code, 0, ext=ext, body=body, serialize_type=channel.state.serialize_type)
+        return await self.ask_command(channel, command, timeout_ms)
+
+    async def ask_command(
+        self, channel: Channel, command: RemotingCommand, timeout_ms: int = 10_000
+    ) -> RemotingCommand:
+        """The same with a request that is made already; its opaque is set here."""
+        if channel.closed:
+            raise ConnectionError(f"{peer_text(channel)} is not connected")
+        self._push(channel, command)
+        waiting = channel.state.waiting
+        future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        waiting[command.opaque] = future
+        try:
+            return await asyncio.wait_for(future, timeout_ms / 1000)
+        finally:
+            waiting.pop(command.opaque, None)
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Tell those who wait for an answer over this channel that none will come."""
+        for future in channel.state.waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionError(f"{peer_text(channel)} closed the connection"))
+        channel.state.waiting.clear()
+
+    async def stop(self) -> None:
+        """Cancel what still runs."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _push(self, channel: Channel, command: RemotingCommand) -> None:
+        """Send a request under the channel's next number."""
+        state = channel.state
+        command.opaque = state.next_opaque
+        state.next_opaque = state.next_opaque + 1 & 0x7FFFFFFF
+        channel.send(encode_command(command))
+
+    def _answered(self, channel: Channel, command: RemotingCommand) -> None:
+        future = channel.state.waiting.pop(command.opaque, None)
+        if future is not None and not future.done():
+            future.set_result(command)
+
+    def _failed(self, channel: Channel, command: RemotingCommand, error: Exception) -> None:
+        if isinstance(error, ProtocolError):
+            _LOG.warning("%s: request %d refused: %s", peer_text(channel), command.code, error)
+        else:
+            _LOG.exception("%s: request %d failed", peer_text(channel), command.code, exc_info=error)
+        text = f"{type(error).__name__}: {error}"
+        self.answer(channel, command, command.reply(ResponseCode.SYSTEM_ERROR, text))
+
+    async def _run(self, channel: Channel, command: RemotingCommand, work: Coroutine[Any, Any, Reply]) -> None:
+        try:
+            reply = await work
+        except Exception as error:
+            self._failed(channel, command, error)
+            return
+        if reply is not None:
+            self.answer(channel, command, reply)
+
+    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _guarded(guard: Guard, handler: Handler) -> Handler:
+    def guarded(channel: Channel, command: RemotingCommand, now_ms: int) -> Reply | Coroutine[Any, Any, Reply]:
+        refusal = guard(channel, command)
+        return handler(channel, command, now_ms) if refusal is None else refusal
+
+    return guarded

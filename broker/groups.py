@@ -1,0 +1,166 @@
+"""Subscription groups: what a consumer group may do, in ``config/subscriptionGroup.json``.
+
+Who is connected on behalf of a group is another matter: see `broker.clients`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from broker.json_files import DataVersion, JsonFile
+from broker.topics import group_problem
+from store.errors import StoreCorruptError
+from store.files import Files
+
+__all__ = ["SYSTEM_GROUPS", "SubscriptionGroup", "SubscriptionGroups"]
+
+SYSTEM_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+"""Groups that are there from the start, as in Apache's broker."""
+
+_DEFAULTS: dict[str, Any] = {
+    "groupName": "",
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeBroadcastEnable": True,
+    "consumeMessageOrderly": False,
+    "retryQueueNums": 1,
+    "retryMaxTimes": 16,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "brokerId": 0,
+    "whichBrokerWhenConsumeSlowly": 1,
+    "notifyConsumerIdsChangedEnable": True,
+    "groupSysFlag": 0,
+    "consumeTimeoutMinute": 15,
+    "attributes": {},
+}
+
+
+class SubscriptionGroup:
+    """The configuration of one group; never changed, only replaced. ``fields`` has everything, by Apache's names."""
+
+    __slots__ = (
+        "consume_broadcast_enable",
+        "consume_enable",
+        "fields",
+        "group_sys_flag",
+        "name",
+        "notify_changes",
+        "retry_max_times",
+        "retry_queue_nums",
+    )
+
+    def __init__(self, name: str, fields: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.fields: dict[str, Any] = {**_DEFAULTS, **(fields or {}), "groupName": name}
+        self.consume_enable = bool(self.fields["consumeEnable"])
+        self.consume_broadcast_enable = bool(self.fields["consumeBroadcastEnable"])
+        self.retry_queue_nums = int(self.fields["retryQueueNums"])
+        self.retry_max_times = int(self.fields["retryMaxTimes"])
+        self.notify_changes = bool(self.fields["notifyConsumerIdsChangedEnable"])
+        self.group_sys_flag = int(self.fields["groupSysFlag"])
+
+    def changed(self, **fields: Any) -> SubscriptionGroup:
+        """Make a copy with some fields changed, by Apache's names."""
+        return SubscriptionGroup(self.name, {**self.fields, **fields})
+
+    def __repr__(self) -> str:
+        return f"SubscriptionGroup({self.name!r}, {self.fields!r})"
+
+
+class SubscriptionGroups:
+    """All groups of this broker. Only the network loop changes it.
+
+    Args:
+        files: The door to the disk.
+        path: ``config/subscriptionGroup.json``.
+        now_ms: The clock, for the table's version.
+        auto_create: Whether a group is made when it is first seen (``autoCreateSubscriptionGroup``).
+    """
+
+    def __init__(self, files: Files, path: Path, now_ms: Callable[[], int], *, auto_create: bool = True) -> None:
+        self._file = JsonFile(files, path)
+        self._now_ms = now_ms
+        self._auto_create = auto_create
+        self.table: dict[str, SubscriptionGroup] = {name: SubscriptionGroup(name) for name in SYSTEM_GROUPS}
+        self.forbidden: dict[str, dict[str, int]] = {}
+        """Group to topic to bits: bit 2 forbids reading (``forbiddenTable``)."""
+        self.data_version = DataVersion(now_ms())
+
+    def set_auto_create(self, enabled: bool) -> None:
+        """Change whether a group is made when it is first seen."""
+        self._auto_create = enabled
+
+    def load(self) -> None:
+        """Read the file over the built-in groups. Raises StoreCorruptError."""
+        document = self._file.load()
+        if document is None:
+            return
+        self.data_version.assign(document.get("dataVersion"))
+        for name, fields in (document.get("subscriptionGroupTable") or {}).items():
+            try:
+                self.table[name] = SubscriptionGroup(name, fields)
+            except (TypeError, ValueError) as error:
+                raise StoreCorruptError(f"{self._file.path}: group {name}: {error}") from error
+        self.forbidden = {
+            group: {topic: int(bits) for topic, bits in topics.items()}
+            for group, topics in (document.get("forbiddenTable") or {}).items()
+            if isinstance(topics, dict)
+        }
+
+    def get(self, name: str) -> SubscriptionGroup | None:
+        """Answer with a group that is known already; None otherwise."""
+        return self.table.get(name)
+
+    def find(self, name: str) -> SubscriptionGroup | None:
+        """Answer with a group, made now if that is allowed; None if it is unknown and may not be made."""
+        group = self.table.get(name)
+        if group is None and self._auto_create and group_problem(name) is None:
+            group = SubscriptionGroup(name)
+            self.put(group)
+        return group
+
+    def put(self, *groups: SubscriptionGroup) -> None:
+        """Create or replace groups; durable when it returns. Raises StoreError."""
+        for group in groups:
+            self.table[group.name] = group
+        self._changed()
+
+    def delete(self, name: str) -> bool:
+        """Forget a group; whether there was one. Raises StoreError."""
+        self.forbidden.pop(name, None)
+        if self.table.pop(name, None) is None:
+            return False
+        self._changed()
+        return True
+
+    def may_read(self, group: str, topic: str) -> bool:
+        """Whether reading a topic is not forbidden to a group."""
+        topics = self.forbidden.get(group)
+        return topics is None or topics.get(topic, 0) & 4 == 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Write tables and version as Apache's file and GET_ALL_SUBSCRIPTIONGROUP_CONFIG have them."""
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "forbiddenTable": self.forbidden,
+            "subscriptionGroupTable": {name: group.fields for name, group in self.table.items()},
+        }
+
+    def save(self) -> None:
+        """Write the file now. Raises StoreError."""
+        self._file.save(self.to_json())
+
+    def _changed(self) -> None:
+        self.data_version.next(self._now_ms())
+        self.save()

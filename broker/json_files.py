@@ -1,0 +1,105 @@
+"""Apache's configuration files, ``config/<name>.json``: read with their quirks, replaced as a whole.
+
+A file that is missing, empty or unreadable is read from ``<name>.json.bak``, the version before. Writing renames
+the file to its ``.bak`` and puts the new one in its place, so whatever a crash leaves, one of the two is whole.
+Both files broken is an error: a broker that forgets its topics would delete what belongs to them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from remoting.errors import ProtocolError
+from remoting.json_dialect import dumps, loads
+from store.errors import StoreCorruptError
+from store.files import Files
+
+__all__ = ["DataVersion", "JsonFile"]
+
+
+class JsonFile:
+    """One file under ``config/``.
+
+    Args:
+        files: The door to the disk.
+        path: Where the file lies; its directory is made when it is first written.
+    """
+
+    __slots__ = ("_files", "path")
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self._files = files
+        self.path = path
+
+    def load(self) -> dict[str, Any] | None:
+        """Read the document; None if there never was one. Raises StoreCorruptError if no version can be read."""
+        problems = []
+        for path in (self.path, self._bak):
+            if not self._files.exists(path):
+                continue
+            data = self._files.read_file(path)
+            if not data.strip(b"\x00 \t\r\n"):
+                problems.append(f"{path} is empty")
+                continue
+            try:
+                document = loads(data)
+            except ProtocolError as error:
+                problems.append(f"{path}: {error}")
+                continue
+            if isinstance(document, dict):
+                # The last process may have died before it had synced the name: what is built on this version from
+                # here on (a message for a topic of it) must not outlive it.
+                self._files.sync_dir(path.parent)
+                return document
+            problems.append(f"{path} holds no JSON object")
+        if not problems or all(problem.endswith("is empty") for problem in problems):
+            return None
+        raise StoreCorruptError(
+            "; ".join(problems) + f". Put a good version in the place of {self.path}, or move both away to start empty."
+        )
+
+    def save(self, document: dict[str, Any]) -> None:
+        """Replace the file, durably. Raises StoreError."""
+        self.save_bytes(dumps(document))
+
+    def save_bytes(self, data: bytes) -> None:
+        """Replace the file with a document that was serialized before; may be called from another thread."""
+        self._files.makedirs(self.path.parent)
+        if self._files.exists(self.path):
+            self._files.rename(self.path, self._bak)
+        self._files.replace_file(self.path, data)
+
+    @property
+    def _bak(self) -> Path:
+        return self.path.with_name(self.path.name + ".bak")
+
+
+class DataVersion:
+    """The version of a table, as name servers and tools compare it: a counter and the time of the last change."""
+
+    __slots__ = ("counter", "state_version", "timestamp_ms")
+
+    def __init__(self, timestamp_ms: int = 0, counter: int = 0, state_version: int = 0) -> None:
+        self.timestamp_ms = timestamp_ms
+        self.counter = counter
+        self.state_version = state_version
+
+    def next(self, now_ms: int) -> None:
+        """Count one change."""
+        self.counter += 1
+        self.timestamp_ms = now_ms
+
+    def to_json(self) -> dict[str, int]:
+        """Write it with Apache's names."""
+        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
+
+    def assign(self, document: Any) -> None:
+        """Take over what a file says; anything unreadable is left as it is."""
+        if not isinstance(document, dict):
+            return
+        counter, timestamp = document.get("counter"), document.get("timestamp")
+        if isinstance(counter, int) and isinstance(timestamp, int):
+            self.counter = counter
+            self.timestamp_ms = timestamp
+            self.state_version = int(document.get("stateVersion") or 0)

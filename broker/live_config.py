@@ -1,0 +1,108 @@
+"""Changes of the configuration while the broker runs (UPDATE_BROKER_CONFIG): what takes effect at once, and what lasts.
+
+Apache's broker accepts any key, changes a field of an object, and rewrites its whole configuration file; whether
+anything reads the field again is another matter. Here a key either takes effect at once or is refused by its name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.apache_keys import NO_EFFECT_KEYS
+from broker.config_keys import USED_KEYS, ConfigError
+from broker.properties_file import update_properties_file
+from store.options import StoreOptions
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.core import BrokerCore
+    from store.files import Files
+
+__all__ = ["LIVE_KEYS", "apply_changes", "check_change", "save_changes"]
+
+_RETENTION = frozenset(
+    (
+        "fileReservedTime",
+        "deleteWhen",
+        "diskMaxUsedSpaceRatio",
+        "diskSpaceCleanForciblyRatio",
+        "diskSpaceWarningLevelRatio",
+        "deleteFileBatchMax",
+        "cleanFileForciblyEnable",
+    )
+)
+_PULLS = frozenset(
+    (
+        "maxTransferCountOnMessageInMemory",
+        "maxTransferBytesOnMessageInMemory",
+        "maxTransferCountOnMessageInDisk",
+        "maxTransferBytesOnMessageInDisk",
+    )
+)
+_TOPICS = frozenset(("autoCreateTopicEnable", "defaultTopicQueueNums"))
+_READ_EACH_TIME = frozenset(
+    (
+        "brokerPermission",
+        "enablePropertyFilter",
+        "longPollingEnable",
+        "notifyConsumerIdsChangedEnable",
+        "rejectTransactionMessage",
+        "transactionTimeOut",
+        "transactionCheckMax",
+        "transactionCheckInterval",
+        "storeReplyMessageEnable",
+    )
+)
+
+LIVE_KEYS = (
+    _RETENTION
+    | _PULLS
+    | _TOPICS
+    | _READ_EACH_TIME
+    | frozenset(("autoCreateSubscriptionGroup", "defaultQueryMaxNum", "logLevel"))
+)
+"""The keys that can be changed while the broker runs."""
+
+
+def check_change(config: BrokerConfig, name: str, text: str) -> None:
+    """Raise ConfigError, with the key, unless it may be given this value now.
+
+    A key of a plug-in (with a dot) is the plug-in's business; one that has no effect here may have any value.
+    """
+    key = USED_KEYS.get(name)
+    if key is None:
+        if name not in NO_EFFECT_KEYS and "." not in name:
+            raise ConfigError(f"{name}: no such key")
+        return
+    text = key.validate(text)
+    if name not in LIVE_KEYS and text != config.get_text(name):
+        raise ConfigError(f"{name}={text}: read at start only, put it into the broker's configuration and start again")
+
+
+def save_changes(files: Files, path: Path, changes: Mapping[str, str]) -> None:
+    """Write changed values into the configuration file that was read at start; the rest of it stays as it is.
+
+    Raises OSError or StoreError, and the file is as it was.
+    """
+    files.replace_file(path, update_properties_file(path.read_bytes(), changes))
+
+
+def apply_changes(core: BrokerCore, keys: Iterable[str]) -> None:
+    """Let changed values take effect. Runs in the network loop; raises StoreError if topics cannot be written."""
+    config, changed = core.config, frozenset(keys)
+    if changed & _RETENTION:
+        core.store.retention.set_options(StoreOptions.from_config(config.values))
+    if changed & _PULLS:
+        core.processors.pull.set_limits(core.processors.pull_limits())
+    if changed & _TOPICS:
+        enabled, queues = config.get_bool("autoCreateTopicEnable"), config.get_int("defaultTopicQueueNums")
+        core.topics.set_auto_create(enabled, queues)
+    if "autoCreateSubscriptionGroup" in changed:
+        core.groups.set_auto_create(config.get_bool("autoCreateSubscriptionGroup"))
+    if "defaultQueryMaxNum" in changed:
+        core.processors.query.set_max_unique(config.get_int("defaultQueryMaxNum"))
+    if "logLevel" in changed:
+        logging.getLogger().setLevel(config.get_text("logLevel"))

@@ -1,0 +1,337 @@
+"""The embedded name server: the requests of clients, brokers and tools about routes.
+
+It is a processor like the others, on a port of its own or (the codes do not overlap) on the broker's. Its answers
+are Apache's byte for byte where clients cut them out by hand: compact JSON with sorted names, and the ids in
+``brokerAddrs`` quoted in routes for peers since V4_9_4 and nowhere else, as the name server of 5.5.0 does it.
+
+A route lookup can make a topic: ``%RETRY%`` names of groups that may exist always (one client takes a missing route
+for an error), other names only with ``autoCreateTopicOnRoute``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.channel import Channel
+from broker.properties_file import PropertiesError, parse_properties_file
+from broker.registration import parse_registration
+from broker.routes import BROKER_EXPIRED_MS, BrokerEntry, OwnBroker, QueueData, RouteTable, broker_json, route_json
+from broker.topics import AUTO_CREATE_TOPIC, RETRY_PREFIX, topic_problem
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import ProtocolError
+from remoting.headers import need_long, need_str, opt_bool, opt_int, opt_long, opt_str
+from remoting.json_dialect import dumps, loads
+
+if TYPE_CHECKING:
+    from broker.dispatcher import Handler
+    from broker.groups import SubscriptionGroups
+    from broker.json_files import JsonFile
+
+__all__ = ["NameServer"]
+
+_QUOTED_IDS_SINCE = 401  # V4_9_4
+_ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+_FIXED_SETTINGS = frozenset(("kvConfigPath", "configStorePath", "configBlackList"))
+_SETTINGS = {
+    "deleteTopicWithBrokerRegistration": "false",
+    "needWaitForService": "false",
+    "orderMessageEnable": "false",
+    "returnOrderTopicConfigToBroker": "true",
+    "supportActingMaster": "false",
+}
+
+
+class NameServer:
+    """Answers the name server's request codes.
+
+    Args:
+        own: The broker in this process; None for a name server that stands alone.
+        groups: The broker's groups: whether a retry topic may be made for one.
+        auto_create_topic: Whether a route lookup makes an unknown topic (``autoCreateTopicOnRoute``).
+        kv_file: Where key-value configuration lasts (``config/kvConfig.json``); None keeps it in memory.
+    """
+
+    def __init__(
+        self,
+        own: OwnBroker | None = None,
+        groups: SubscriptionGroups | None = None,
+        *,
+        auto_create_topic: bool = False,
+        kv_file: JsonFile | None = None,
+    ) -> None:
+        self.routes = RouteTable(own)
+        self._own = own
+        self._groups = groups
+        self._auto_create_topic = auto_create_topic
+        self._kv_file = kv_file
+        self._kv: dict[str, dict[str, str]] = {}
+        self._settings = dict(_SETTINGS)
+        if kv_file is not None:
+            table = (kv_file.load() or {}).get("configTable") or {}
+            self._kv = {str(name): {str(k): str(v) for k, v in entries.items()} for name, entries in table.items()}
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """List what it answers: request code to method."""
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.get_route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.get_cluster_info,
+            RequestCode.REGISTER_BROKER: self.register_broker,
+            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
+            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self.broker_heartbeat,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.get_member_group,
+            RequestCode.PUT_KV_CONFIG: self.put_kv,
+            RequestCode.GET_KV_CONFIG: self.get_kv,
+            RequestCode.DELETE_KV_CONFIG: self.delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.get_kv_list,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.get_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.get_topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.get_system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self.get_unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.get_unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.get_unit_topics,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
+        }
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Forget what was registered over a connection."""
+        self.routes.channel_closed(channel)
+
+    def expire(self, now_ms: int) -> list[str]:
+        """Forget brokers that have been silent for too long; to be called every few seconds."""
+        return self.routes.expire(now_ms)
+
+    # ------------------------------------------------------------------------------------------ routes
+
+    def get_route(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_ROUTEINFO_BY_TOPIC."""
+        topic = opt_str(command.ext, "topic")
+        brokers, queues, filters = self.routes.route(topic)
+        if not brokers and self._may_create(topic):
+            brokers, queues, filters = self.routes.route(topic)
+        if not brokers:
+            remark = (
+                f"No topic route info in name server for the topic: {topic or 'null'}\n"
+                "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+            )
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST, remark)
+        order = None
+        if self._settings["orderMessageEnable"] == "true":
+            order = self._kv.get(_ORDER_NAMESPACE, {}).get(topic)
+        return command.reply(body=route_json(brokers, queues, filters, _quoted(command), order))
+
+    def _may_create(self, topic: str) -> bool:
+        """Make the topic that a route lookup asks for, if that is allowed."""
+        own = self._own
+        if own is None or not own.address or own.topics.get(topic) is not None or topic_problem(topic) is not None:
+            return False
+        if topic.startswith(RETRY_PREFIX):
+            group = topic.removeprefix(RETRY_PREFIX)
+            if self._groups is not None and self._groups.find(group) is None:
+                return False
+            own.topics.create_for_group(topic, 1)
+            return True
+        if not self._auto_create_topic or own.topics.is_system(topic) or topic.startswith("%"):
+            return False
+        return own.topics.create_for_send(topic, AUTO_CREATE_TOPIC, 4) is not None
+
+    def get_cluster_info(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_BROKER_CLUSTER_INFO."""
+        brokers = b",".join(dumps(entry.name) + b":" + broker_json(entry, False) for entry in self.routes.brokers())
+        clusters = dumps(self.routes.clusters())
+        return command.reply(body=b'{"brokerAddrTable":{' + brokers + b'},"clusterAddrTable":' + clusters + b"}")
+
+    def get_member_group(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_BROKER_MEMBER_GROUP."""
+        name = need_str(command.ext, "brokerName")
+        entry = self.routes.member_group(name)
+        if entry is None:
+            entry = BrokerEntry(name, opt_str(command.ext, "clusterName"), {})
+        body = broker_json(entry, False, acting=False)
+        return command.reply(body=b'{"brokerMemberGroup":' + body + b"}")
+
+    def get_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
+        return command.reply(body=dumps({"topicList": self.routes.topics()}))
+
+    def get_topics_by_cluster(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_TOPICS_BY_CLUSTER."""
+        topics = self.routes.topics(need_str(command.ext, "cluster"))
+        return command.reply(body=dumps({"topicList": topics}))
+
+    def get_system_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_SYSTEM_TOPIC_LIST_FROM_NS: the names of clusters and brokers, which are topics too."""
+        brokers = self.routes.brokers()
+        names = [*self.routes.clusters(), *(entry.name for entry in brokers)]
+        document: dict[str, Any] = {"topicList": sorted(set(names))}
+        if brokers:
+            document = {"brokerAddr": brokers[0].any_address(), **document}
+        return command.reply(body=dumps(document))
+
+    def get_unit_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """The three lists of unit topics, a notion that is not served: empty."""
+        return command.reply(body=b'{"topicList":[]}')
+
+    def register_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """REGISTER_TOPIC_IN_NAMESRV."""
+        topic = need_str(command.ext, "topic")
+        queues = {}
+        try:
+            for document in loads(command.body).get("queueDatas") or ():
+                queues[str(document["brokerName"])] = QueueData.from_json(document)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ProtocolError(f"unreadable route of topic {topic}: {error!r}") from error
+        self.routes.put_topic(topic, queues)
+        return command.reply()
+
+    def delete_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """DELETE_TOPIC_IN_NAMESRV."""
+        cluster = opt_str(command.ext, "clusterName") or None
+        self.routes.delete_topic(need_str(command.ext, "topic"), cluster)
+        return command.reply()
+
+    def wipe_write_perm(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """WIPE_WRITE_PERM_OF_BROKER."""
+        count = self.routes.set_writable(need_str(command.ext, "brokerName"), False)
+        return command.reply(ext={"wipeTopicCount": str(count)})
+
+    def add_write_perm(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """ADD_WRITE_PERM_OF_BROKER."""
+        count = self.routes.set_writable(need_str(command.ext, "brokerName"), True)
+        return command.reply(ext={"addTopicCount": str(count)})
+
+    # ------------------------------------------------------------------------------------------ other brokers
+
+    def register_broker(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
+        """REGISTER_BROKER."""
+        ext = command.ext
+        name, address = need_str(ext, "brokerName"), need_str(ext, "brokerAddr")
+        cluster = need_str(ext, "clusterName")
+        own = self._own
+        if own is not None and own.name == name:
+            if own.address == address:
+                return command.reply()
+            remark = f"broker name {name} belongs to the broker of this name server, {own.address}: choose another one"
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark)
+        crc = opt_int(ext, "bodyCrc32")
+        if crc and zlib.crc32(command.body) & 0x7FFFFFFF != crc:
+            return command.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        topics, data_version, filters = parse_registration(command.body, opt_bool(ext, "compressed"))
+        master = self.routes.register(
+            cluster=cluster,
+            name=name,
+            broker_id=need_long(ext, "brokerId"),
+            address=address,
+            ha_address=opt_str(ext, "haServerAddr"),
+            topics=topics,
+            data_version=data_version,
+            now_ms=now_ms,
+            channel=channel,
+            timeout_ms=opt_long(ext, "heartbeatTimeoutMillis", BROKER_EXPIRED_MS),
+            enable_acting_master=opt_bool(ext, "enableActingMaster"),
+            filter_servers=filters,
+        )
+        reply = command.reply()
+        if master is not None:
+            reply.ext = {"masterAddr": master[0], "haServerAddr": master[1]}
+        if self._settings["returnOrderTopicConfigToBroker"] == "true" and _ORDER_NAMESPACE in self._kv:
+            reply.body = dumps({"table": self._kv[_ORDER_NAMESPACE]})
+        return reply
+
+    def unregister_broker(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """UNREGISTER_BROKER."""
+        ext = command.ext
+        self.routes.unregister(
+            need_str(ext, "clusterName"),
+            need_str(ext, "brokerName"),
+            need_long(ext, "brokerId"),
+            need_str(ext, "brokerAddr"),
+        )
+        return command.reply()
+
+    def query_data_version(self, _channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
+        """QUERY_DATA_VERSION: whether a broker's topics are other than those it registered; a heartbeat too."""
+        cluster, address = need_str(command.ext, "clusterName"), need_str(command.ext, "brokerAddr")
+        known = self.routes.data_version(cluster, address)
+        asked = loads(command.body)
+        if asked is not None and not isinstance(asked, dict):
+            raise ProtocolError(f"a data version is an object: {command.body[:200]!r}")
+        changed = known is None or known != asked
+        if not changed:
+            self.routes.heard(cluster, address, now_ms)
+        ext = {"changed": "true" if changed else "false"}
+        return command.reply(ext=ext, body=b"" if known is None else dumps(known))
+
+    def broker_heartbeat(self, _channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
+        """BROKER_HEARTBEAT."""
+        self.routes.heard(need_str(command.ext, "clusterName"), need_str(command.ext, "brokerAddr"), now_ms)
+        return command.reply()
+
+    # ------------------------------------------------------------------------------------------ key-value pairs
+
+    def put_kv(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """PUT_KV_CONFIG."""
+        ext = command.ext
+        namespace, key = need_str(ext, "namespace"), need_str(ext, "key")
+        self._kv.setdefault(namespace, {})[key] = need_str(ext, "value")
+        self._save_kv()
+        return command.reply()
+
+    def get_kv(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_KV_CONFIG."""
+        namespace, key = need_str(command.ext, "namespace"), need_str(command.ext, "key")
+        value = self._kv.get(namespace, {}).get(key)
+        if value is None:
+            remark = f"No config item, Namespace: {namespace} Key: {key}"
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, remark)
+        return command.reply(ext={"value": value})
+
+    def delete_kv(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """DELETE_KV_CONFIG."""
+        namespace, key = need_str(command.ext, "namespace"), need_str(command.ext, "key")
+        if self._kv.get(namespace, {}).pop(key, None) is not None:
+            self._save_kv()
+        return command.reply()
+
+    def get_kv_list(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_KVLIST_BY_NAMESPACE."""
+        namespace = need_str(command.ext, "namespace")
+        table = self._kv.get(namespace)
+        if table is None:
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
+        return command.reply(body=dumps({"table": table}))
+
+    def _save_kv(self) -> None:
+        if self._kv_file is not None:
+            self._kv_file.save({"configTable": self._kv})
+
+    # ------------------------------------------------------------------------------------------ settings
+
+    def get_config(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_NAMESRV_CONFIG."""
+        text = "".join(f"{key}={value}\n" for key, value in sorted(self._settings.items()))
+        return command.reply(body=text.encode())
+
+    def update_config(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """UPDATE_NAMESRV_CONFIG: settings that are known here change until the next start, others are ignored."""
+        try:
+            values = parse_properties_file(command.body)
+        except PropertiesError as error:
+            return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
+        if _FIXED_SETTINGS & values.keys():
+            return command.reply(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        self._settings.update((key, value) for key, value in values.items() if key in self._settings)
+        return command.reply()
+
+
+def _quoted(command: RemotingCommand) -> bool:
+    """Whether the asker wants broker ids quoted, as JSON has it."""
+    return command.version >= _QUOTED_IDS_SINCE or opt_bool(command.ext, "acceptStandardJsonOnly")

@@ -1,0 +1,342 @@
+"""Topics, groups and the tables of offsets, as administrators and their tools see and change them.
+
+=====================================  ==========================================================================
+17, 18 UPDATE_AND_CREATE_TOPIC(_LIST)  21 GET_ALL_TOPIC_CONFIG, 351 GET_TOPIC_CONFIG, 215 DELETE_TOPIC_IN_BROKER
+200, 225 …_SUBSCRIPTIONGROUP(_LIST)    201 all groups, 352 one group, 207 DELETE_SUBSCRIPTIONGROUP
+43 GET_ALL_CONSUMER_OFFSET             45 GET_ALL_DELAY_OFFSET
+305 system topics                      306, 316, 329 clean-ups, which have nothing to do here: SUCCESS
+=====================================  ==========================================================================
+
+Codes and remarks are those of Apache's broker 5.5.0. One difference is meant: what Apache's broker accepts though it
+cannot work (a negative number of queues) is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.channel import Channel
+from broker.groups import SubscriptionGroup
+from broker.topics import TopicConfig, group_problem, topic_problem
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import ProtocolError
+from remoting.headers import TopicHeader, need_str, opt_bool, opt_str
+from remoting.json_dialect import dumps, loads
+
+if TYPE_CHECKING:
+    from broker.dispatcher import Handler
+    from broker.groups import SubscriptionGroups
+    from broker.offsets import ConsumerOffsets
+    from broker.topics import Topics
+
+__all__ = ["AdminProcessor"]
+
+MAX_QUEUES = 65_536
+_FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+
+_TOPIC_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    "queue.type": ("SimpleCQ",),
+    "cleanup.policy": ("DELETE",),
+}
+"""Attributes of a topic and their values that this broker can honour."""
+
+
+class _RefusedError(Exception):
+    """A request that is refused: response code and remark."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+class AdminProcessor:
+    """Answers the requests about topics and groups.
+
+    Args:
+        topics, groups, offsets: The broker's tables.
+        delete_topic: Deletes a topic with its messages and offsets; whether there was one.
+        delay_offsets: Reads how far each delay level has been delivered.
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        delete_topic: Callable[[str], bool],
+        delay_offsets: Callable[[], Mapping[int, int]] = dict,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._delete_topic = delete_topic
+        self._delay_offsets = delay_offsets
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """List what it answers."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.put_topic,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.put_topics,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
+            RequestCode.GET_TOPIC_CONFIG: self.get_topic,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.remove_topic,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.put_group,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.put_groups,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.get_group,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.remove_group,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_consumer_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self.all_delay_offsets,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.nothing_to_clean,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.nothing_to_clean,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.nothing_to_clean,
+        }
+
+    # ------------------------------------------------------------------------------------------ topics
+
+    def put_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """UPDATE_AND_CREATE_TOPIC."""
+        header = TopicHeader(command.ext)
+        try:
+            if command.ext.get("topicFilterType") not in _FILTER_TYPES:
+                given = command.ext.get("topicFilterType", "null")
+                raise _RefusedError(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{given}] value invalid")
+            config = self._topic_config(
+                header.topic,
+                read=header.read_queues,
+                write=header.write_queues,
+                perm=header.perm,
+                sys_flag=header.topic_sys_flag,
+                filter_type=header.topic_filter_type,
+                order=header.order,
+                attributes=_parse_attributes(header.attributes),
+            )
+        except _RefusedError as error:
+            return command.reply(error.code, str(error))
+        self._put_changed([config])
+        return command.reply()
+
+    def put_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """UPDATE_AND_CREATE_TOPIC_LIST: all of them or none."""
+        configs = []
+        try:
+            for document in _list(command.body, "topicConfigList"):
+                asked = TopicConfig.from_json(document)
+                configs.append(
+                    self._topic_config(
+                        asked.name,
+                        read=asked.read_queue_nums,
+                        write=asked.write_queue_nums,
+                        perm=asked.perm,
+                        sys_flag=asked.sys_flag,
+                        filter_type=asked.filter_type,
+                        order=asked.order,
+                        attributes=asked.attributes,
+                    )
+                )
+        except _RefusedError as error:
+            return command.reply(error.code, str(error))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ProtocolError(f"unreadable topic configuration: {error}") from error
+        self._put_changed(configs)
+        return command.reply()
+
+    def _topic_config(
+        self,
+        name: str,
+        *,
+        read: int,
+        write: int,
+        perm: int,
+        sys_flag: int,
+        filter_type: str,
+        order: bool,
+        attributes: Mapping[str, str],
+    ) -> TopicConfig:
+        """Check a topic that is to be created or changed."""
+        self._check_topic_name(name)
+        for what, number in (("readQueueNums", read), ("writeQueueNums", write)):
+            if not 0 <= number <= MAX_QUEUES:
+                raise _RefusedError(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"{what} of topic {name} is {number}: 0 to {MAX_QUEUES} are possible",
+                )
+        if not 0 <= perm <= 15:
+            raise _RefusedError(ResponseCode.INVALID_PARAMETER, f"perm of topic {name} is {perm}: 0 to 15 are possible")
+        known = self._topics.get(name)
+        altered = _alter_attributes({} if known is None else known.attributes, attributes, known is None)
+        return TopicConfig(
+            name, read, write, perm, sys_flag=sys_flag, filter_type=filter_type, order=order, attributes=altered
+        )
+
+    def _check_topic_name(self, name: str) -> None:
+        problem = topic_problem(name)
+        if problem is None and self._topics.is_system(name):
+            problem = f"The topic[{name}] is conflict with system topic."
+        if problem is not None:
+            raise _RefusedError(ResponseCode.INVALID_PARAMETER, problem)
+
+    def _put_changed(self, configs: list[TopicConfig]) -> None:
+        changed = [config for config in configs if self._topics.get(config.name) != config]
+        if changed:
+            self._topics.put(*changed)
+
+    def all_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_ALL_TOPIC_CONFIG."""
+        return command.reply(body=dumps(self._topics.to_json()))
+
+    def get_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_TOPIC_CONFIG."""
+        name = need_str(command.ext, "topic")
+        config = self._topics.get(name)
+        if config is None:
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+        return command.reply(body=dumps(config.to_json()))
+
+    def remove_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """DELETE_TOPIC_IN_BROKER; SUCCESS as well if there is no such topic."""
+        name = opt_str(command.ext, "topic")
+        try:
+            if not name.strip():
+                raise _RefusedError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+            if self._topics.is_system(name):
+                raise _RefusedError(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+        except _RefusedError as error:
+            return command.reply(error.code, str(error))
+        self._delete_topic(name)
+        return command.reply()
+
+    def system_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
+        return command.reply(body=dumps({"topicList": self._topics.system_names()}))
+
+    # ------------------------------------------------------------------------------------------ groups
+
+    def put_group(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+        if not command.body:  # as Apache's broker answers it
+            return command.reply()
+        return self._put_groups(command, [loads(command.body)])
+
+    def put_groups(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them or none."""
+        return self._put_groups(command, _list(command.body, "groupConfigList"))
+
+    def _put_groups(self, command: RemotingCommand, documents: list[Any]) -> RemotingCommand:
+        groups = []
+        for document in documents:
+            if not isinstance(document, dict) or not isinstance(document.get("attributes") or {}, dict):
+                raise ProtocolError(f"unreadable group configuration: {document!r:.200}")
+            name = str(document.get("groupName") or "")
+            problem = group_problem(name)
+            if problem is not None:
+                return command.reply(ResponseCode.INVALID_PARAMETER, problem)
+            if document.get("attributes"):
+                return command.reply(
+                    ResponseCode.SYSTEM_ERROR, f"unsupported key: {next(iter(document['attributes']))}"
+                )
+            groups.append(_group(name, document))
+        if groups:
+            self._groups.put(*groups)
+        return command.reply()
+
+    def all_groups(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        return command.reply(body=dumps(self._groups.to_json()))
+
+    def get_group(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_SUBSCRIPTIONGROUP_CONFIG; it makes the group if that is allowed, as Apache's broker does."""
+        name = need_str(command.ext, "group")
+        group = self._groups.find(name)
+        if group is None:
+            remark = f"No group in this broker. group: {name}"
+            return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        return command.reply(body=dumps(group.fields))
+
+    def remove_group(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """DELETE_SUBSCRIPTIONGROUP; SUCCESS as well if there is no such group."""
+        name = need_str(command.ext, "groupName")
+        self._groups.delete(name)
+        if opt_bool(command.ext, "cleanOffset"):
+            self._offsets.forget_group(name)
+        return command.reply()
+
+    # ------------------------------------------------------------------------------------------ offsets, clean-ups
+
+    def all_consumer_offsets(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_ALL_CONSUMER_OFFSET."""
+        return command.reply(body=dumps(self._offsets.to_json()))
+
+    def all_delay_offsets(self, _channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
+        """GET_ALL_DELAY_OFFSET."""
+        version = {"counter": 0, "stateVersion": 0, "timestamp": now_ms}
+        return command.reply(body=dumps({"dataVersion": version, "offsetTable": dict(self._delay_offsets())}))
+
+    def nothing_to_clean(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """Clean-ups that happen here by themselves."""
+        return command.reply()
+
+
+def _list(body: bytes, name: str) -> list[Any]:
+    """Read a body that is an object with one list."""
+    document = loads(body)
+    found = document.get(name) if isinstance(document, dict) else None
+    if not isinstance(found, list):
+        raise ProtocolError(f"{name} is not a list: {body[:200]!r}")
+    return found
+
+
+def _group(name: str, document: Mapping[str, Any]) -> SubscriptionGroup:
+    """Read a group's configuration; what is missing has its default, what is unknown is dropped."""
+    defaults = SubscriptionGroup(name).fields
+    fields: dict[str, Any] = {}
+    for key, value in document.items():
+        if value is None or key not in defaults:
+            continue
+        if isinstance(defaults[key], bool):
+            value = value.lower() == "true" if isinstance(value, str) else bool(value)
+        elif isinstance(defaults[key], int):
+            try:
+                value = int(value)
+            except (TypeError, ValueError):
+                raise ProtocolError(f"{key} of group {name} is not a number: {value!r:.100}") from None
+        fields[key] = value
+    return SubscriptionGroup(name, fields)
+
+
+def _parse_attributes(text: str) -> dict[str, str]:
+    """Read ``+name=value,-name``; a sign is part of the name."""
+    attributes: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, separator, value = part.partition("=")
+        if (name[:1] == "+") != bool(separator) or name[:1] not in "+-" or len(name) < 2:
+            raise _RefusedError(ResponseCode.SYSTEM_ERROR, f"kv string format wrong: {part}")
+        attributes[name] = value
+    return attributes
+
+
+def _alter_attributes(current: Mapping[str, str], changes: Mapping[str, str], creating: bool) -> dict[str, str]:
+    """Apply signed changes (no sign: add) to a topic's attributes, refusing what cannot be honoured."""
+    altered = dict(current)
+    for signed, value in changes.items():
+        name = signed.lstrip("+-")
+        if name not in _TOPIC_ATTRIBUTES:
+            raise _RefusedError(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name}")
+        if signed[:1] == "-":
+            if creating:
+                remark = f"only add attribute is supported while creating topic. key: {name}"
+                raise _RefusedError(ResponseCode.SYSTEM_ERROR, remark)
+            altered.pop(name, None)
+        elif value not in _TOPIC_ATTRIBUTES[name]:
+            allowed = ", ".join(_TOPIC_ATTRIBUTES[name])
+            raise _RefusedError(
+                ResponseCode.SYSTEM_ERROR, f"attribute {name}={value} is not served here, only {allowed}"
+            )
+        else:
+            altered[name] = value
+    return altered

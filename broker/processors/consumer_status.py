@@ -1,0 +1,73 @@
+"""INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): where each member of a group stands, in its own words.
+
+The broker asks the members (GET_CONSUMER_STATUS_FROM_CLIENT, 221), all at the same time, and puts their answers
+together. Who does not answer in time, or with an error, is left out, as by Apache's broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from broker.channel import Channel
+from broker.clients import ClientInfo, Clients
+from broker.dispatcher import Dispatcher, Handler
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import ProtocolError
+from remoting.headers import need_str, opt_str
+from remoting.json_dialect import dumps, loads, queue_key, queue_map
+
+__all__ = ["ConsumerStatusProcessor"]
+
+_LOG = logging.getLogger(__name__)
+_ASK_MS = 5_000
+
+
+class ConsumerStatusProcessor:
+    """Asks the members of a group.
+
+    Args:
+        clients: Who they are.
+        dispatcher: Pushes requests to them.
+    """
+
+    def __init__(self, clients: Clients, dispatcher: Dispatcher) -> None:
+        self._clients = clients
+        self._dispatcher = dispatcher
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """List what it answers."""
+        return {RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.status}
+
+    async def status(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS; ``clientAddr`` names one member, or nobody for all."""
+        topic, name = need_str(command.ext, "topic"), need_str(command.ext, "group")
+        wanted = opt_str(command.ext, "clientAddr").strip()
+        group = self._clients.consumers.get(name)
+        if group is None:
+            remark = f"No Any Consumer online in the consumer group: [{name}]"
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark)
+        members = [client for client in group.clients.values() if wanted in ("", client.client_id)]
+        answers = await asyncio.gather(*(self._ask(client, topic, name) for client in members))
+        tables = b",".join(
+            dumps(client.client_id) + b":" + table
+            for client, table in zip(members, answers, strict=True)
+            if table is not None
+        )
+        return command.reply(body=b'{"consumerTable":{' + tables + b'},"messageQueueTable":{}}')
+
+    async def _ask(self, client: ClientInfo, topic: str, group: str) -> bytes | None:
+        """One member's table of offsets by queue, as it stands in a body of Apache's; None if it has none to give."""
+        code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+        try:
+            ext = {"topic": topic, "group": group}
+            answer = await self._dispatcher.ask(client.channel, code, ext, timeout_ms=_ASK_MS)
+            if answer.code != ResponseCode.SUCCESS or not answer.body:
+                return None
+            pairs = queue_map(loads(answer.body).get("messageQueueTable") or {})
+        except (TimeoutError, OSError, ProtocolError, AttributeError) as error:
+            _LOG.warning("consumer %s of group %s gave no status: %s", client.client_id, group, error)
+            return None
+        return b"{" + b",".join(queue_key(*queue).encode() + b":" + dumps(value) for queue, value in pairs) + b"}"

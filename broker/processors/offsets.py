@@ -1,0 +1,127 @@
+"""Offsets: a group's own (QUERY_CONSUMER_OFFSET 14, UPDATE_CONSUMER_OFFSET 15) and a queue's
+(SEARCH_OFFSET_BY_TIMESTAMP 29, GET_MAX_OFFSET 30, GET_MIN_OFFSET 31, GET_EARLIEST_MSG_STORETIME 32).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from broker.channel import Channel
+from broker.dispatcher import Handler
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.headers import HeaderError, need_int, need_long, need_str, opt_bool
+
+if TYPE_CHECKING:
+    from broker.groups import SubscriptionGroups
+    from broker.offsets import ConsumerOffsets
+    from broker.topics import Topics
+    from store.message_store import MessageStore
+
+__all__ = ["OffsetProcessor"]
+
+
+class OffsetProcessor:
+    """Answers requests for offsets.
+
+    Args:
+        store: Knows the queues.
+        topics, groups, offsets: The broker's tables.
+        in_memory_bytes: How much of the CommitLog's end is taken to be in memory. A new group begins at the first
+            message of a queue, whatever else it asked for, if that message is in memory still.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        in_memory_bytes: int = 8 << 30,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._in_memory_bytes = in_memory_bytes
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """List what it answers."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
+        }
+
+    def query(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """QUERY_CONSUMER_OFFSET: how far a group has read; QUERY_NOT_FOUND if it never did."""
+        ext = command.ext
+        topic, queue_id = need_str(ext, "topic"), need_int(ext, "queueId")
+        offset = self._offsets.get(need_str(ext, "consumerGroup"), topic, queue_id)
+        if offset >= 0:
+            return command.reply(ext={"offset": str(offset)})
+        if not opt_bool(ext, "setZeroIfNotFound", True):
+            remark = "Not found, do not set to zero, maybe this group boot first"
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, remark)
+        if self._begins_in_memory(topic, queue_id):
+            return command.reply(ext={"offset": "0"})
+        remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+        return command.reply(ResponseCode.QUERY_NOT_FOUND, remark)
+
+    def update(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """UPDATE_CONSUMER_OFFSET: note how far a group has read."""
+        ext = command.ext
+        group, topic = need_str(ext, "consumerGroup"), need_str(ext, "topic")
+        if self._groups.get(group) is None:
+            return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+        if self._topics.get(topic) is None:
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        for name, text in (("queueId", "QueueId"), ("commitOffset", "Offset")):
+            if name not in ext:
+                return command.reply(ResponseCode.INVALID_PARAMETER, f"{text} is null, topic is {topic}")
+        try:
+            queue_id, offset = need_int(ext, "queueId"), need_long(ext, "commitOffset")
+        except HeaderError as error:
+            return command.reply(ResponseCode.INVALID_PARAMETER, f"{error}, topic is {topic}")
+        if self._offsets.has_reset(group, topic, queue_id):
+            return command.reply(remark="Offset has been previously reset")
+        self._offsets.commit(group, topic, queue_id, offset)
+        return command.reply()
+
+    def search(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """SEARCH_OFFSET_BY_TIMESTAMP: the first message stored at a time or later (UPPER: the last one until then)."""
+        ext = command.ext
+        upper = ext.get("boundaryType", "").upper() == "UPPER"
+        offset = self._store.offset_by_time(
+            need_str(ext, "topic"), need_int(ext, "queueId"), need_long(ext, "timestamp"), upper
+        )
+        return command.reply(ext={"offset": str(offset)})
+
+    def max_offset(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_MAX_OFFSET: the offset of the next message."""
+        offset = self._store.max_offset(need_str(command.ext, "topic"), need_int(command.ext, "queueId"))
+        return command.reply(ext={"offset": str(offset)})
+
+    def min_offset(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_MIN_OFFSET: the offset of the oldest message that is there."""
+        offset = self._store.min_offset(need_str(command.ext, "topic"), need_int(command.ext, "queueId"))
+        return command.reply(ext={"offset": str(offset)})
+
+    def earliest(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_EARLIEST_MSG_STORETIME: when the oldest message of a queue was stored; -1 if there is none."""
+        topic, queue_id = need_str(command.ext, "topic"), need_int(command.ext, "queueId")
+        stored_ms = self._store.store_time_at(topic, queue_id, self._store.min_offset(topic, queue_id))
+        return command.reply(ext={"timestamp": str(stored_ms)})
+
+    def _begins_in_memory(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue has its very first message, and that is among the last bytes of the CommitLog."""
+        store = self._store
+        if store.min_offset(topic, queue_id) > 0:
+            return False
+        first = store.pull(topic, queue_id, 0, 1, 1, None).positions
+        return bool(first) and store.commit_log.end - first[0][0] <= self._in_memory_bytes

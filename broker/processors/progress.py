@@ -1,0 +1,354 @@
+"""Who reads what and how far: the questions of administrators about topics, groups and clients, and resets of offsets.
+
+====================================  =================================================================
+202 GET_TOPIC_STATS_INFO              303 QUERY_CONSUME_TIME_SPAN, 300 QUERY_TOPIC_CONSUME_BY_WHO
+203, 204 consumers, producers online  328 GET_ALL_PRODUCER_INFO
+208 GET_CONSUME_STATS                 317 GET_BROKER_CONSUME_STATS
+343 QUERY_TOPICS_BY_CONSUMER          345 QUERY_SUBSCRIPTION_BY_CONSUMER
+222 INVOKE_BROKER_TO_RESET_OFFSET     314 CLONE_GROUP_OFFSET
+307 GET_CONSUMER_RUNNING_INFO, 309 CONSUME_MESSAGE_DIRECTLY: passed on to the client, and its answer back
+315 VIEW_BROKER_STATS_DATA            what `Traffic` knows of a topic or of a group
+====================================  =================================================================
+
+Maps keyed by a message queue are written in fastjson's form, which Java's tools expect. A reset is kept in the
+broker (as 5.x does it): the next pull of each queue is told to go on at the new offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.channel import Channel, peer_text
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.headers import need_long, need_str, opt_int, opt_long, opt_str
+from remoting.json_dialect import dump_queue_map, dumps
+from remoting.message import MessageError, parse_message_id
+
+if TYPE_CHECKING:
+    from broker.clients import ClientInfo, Clients
+    from broker.dispatcher import Dispatcher, Handler
+    from broker.groups import SubscriptionGroups
+    from broker.offsets import ConsumerOffsets
+    from broker.topics import Topics
+    from broker.traffic import Traffic
+    from store.message_store import MessageStore
+
+__all__ = ["ProgressProcessor"]
+
+Queue = tuple[str, str, int]
+_FORWARD_MS = 10_000
+
+
+class ProgressProcessor:
+    """Answers the questions about progress.
+
+    Args:
+        store: Knows the queues.
+        topics, groups, offsets, clients: The broker's tables.
+        dispatcher: Passes requests on to clients.
+        broker_name: Stands in every message queue.
+        address: Reads the advertised ``ip:port``.
+        traffic: Knows the rates of topics and groups.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        clients: Clients,
+        dispatcher: Dispatcher,
+        broker_name: str,
+        address: Callable[[], str],
+        traffic: Traffic,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._dispatcher = dispatcher
+        self._broker_name = broker_name
+        self._address = address
+        self._traffic = traffic
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """List what it answers."""
+        return {
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+            RequestCode.GET_CONSUME_STATS: self.consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.all_consume_stats,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone_offset,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+            RequestCode.VIEW_BROKER_STATS_DATA: self.stats_data,
+        }
+
+    # ------------------------------------------------------------------------------------------ topics
+
+    def topic_stats(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_TOPIC_STATS_INFO: both ends of each queue."""
+        topic = need_str(command.ext, "topic")
+        config = self._topics.get(topic)
+        if config is None:
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        store = self._store
+        pairs: list[tuple[Queue, Any]] = []
+        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            end = max(0, store.max_offset(topic, queue_id))
+            entry = {
+                "lastUpdateTimestamp": store.store_time_at(topic, queue_id, end - 1) if end else 0,
+                "maxOffset": end,
+                "minOffset": max(0, store.min_offset(topic, queue_id)),
+            }
+            pairs.append(((topic, self._broker_name, queue_id), entry))
+        return command.reply(
+            body=dump_queue_map("offsetTable", pairs, {"topicPutTps": self._traffic.rate("TOPIC_PUT_NUMS", topic)})
+        )
+
+    def groups_of_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """QUERY_TOPIC_CONSUME_BY_WHO: groups that are connected, and those that have offsets."""
+        topic = need_str(command.ext, "topic")
+        groups = {*self._clients.groups_of_topic(topic), *self._offsets.groups_of_topic(topic)}
+        return command.reply(body=dumps({"groupList": sorted(groups)}))
+
+    def time_span(self, _channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
+        """QUERY_CONSUME_TIME_SPAN: first, last and current store time of each queue."""
+        topic, group = need_str(command.ext, "topic"), need_str(command.ext, "group")
+        config = self._topics.get(topic)
+        if config is None:
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        store = self._store
+        spans = []
+        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            begin, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            offset = self._offsets.get(group, topic, queue_id)
+            first_ms = store.store_time_at(topic, queue_id, begin)
+            consumed_ms = store.store_time_at(topic, queue_id, offset - 1) if offset > 0 else first_ms
+            spans.append(
+                {
+                    "consumeTimeStamp": consumed_ms,
+                    "delayTime": 0 if 0 <= end <= offset else now_ms - consumed_ms,
+                    "maxTimeStamp": store.store_time_at(topic, queue_id, end - 1) if end > 0 else -1,
+                    "messageQueue": {"brokerName": self._broker_name, "queueId": queue_id, "topic": topic},
+                    "minTimeStamp": first_ms,
+                }
+            )
+        return command.reply(body=dumps({"consumeTimeSpanSet": spans}))
+
+    # ------------------------------------------------------------------------------------------ groups
+
+    def consume_stats(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_CONSUME_STATS: how far a group has read, in one topic, in some, or in all that it has offsets in."""
+        ext = command.ext
+        group = need_str(ext, "consumerGroup")
+        topics = [name for name in (*opt_str(ext, "topicList").split(";"), opt_str(ext, "topic")) if name]
+        return command.reply(body=self._consume_stats(group, topics or self._offsets.topics_of_group(group)))
+
+    def _consume_stats(self, group: str, topics: Iterable[str]) -> bytes:
+        topics = list(topics)
+        return dump_queue_map("offsetTable", self._lags(group, topics), {"consumeTps": self._tps(group, topics)})
+
+    def _tps(self, group: str, topics: Iterable[str]) -> float:
+        return sum((self._traffic.rate("GROUP_GET_NUMS", f"{topic}@{group}") for topic in topics), 0.0)
+
+    def _lags(self, group: str, topics: Iterable[str]) -> Iterator[tuple[Queue, dict[str, int]]]:
+        """Compare each queue's end with what the group has read. A topic that the group has left is passed over."""
+        store, offsets = self._store, self._offsets
+        online = self._clients.consumers.get(group)
+        for topic in topics:
+            config = self._topics.get(topic)
+            if config is None or (online is not None and topic not in online.subscriptions):
+                continue
+            for queue_id in range(config.read_queue_nums):
+                offset = max(0, offsets.get(group, topic, queue_id))
+                yield (
+                    (topic, self._broker_name, queue_id),
+                    {
+                        "brokerOffset": max(0, store.max_offset(topic, queue_id)),
+                        "consumerOffset": offset,
+                        "lastTimestamp": max(0, store.store_time_at(topic, queue_id, offset - 1)) if offset else 0,
+                        "pullOffset": max(0, offsets.get_pulled(group, topic, queue_id)),
+                    },
+                )
+
+    def all_consume_stats(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_BROKER_CONSUME_STATS: the same of every group, and how many messages they have not read."""
+        behind = 0
+        parts = []
+        for group in self._groups.table:
+            stats = []
+            for topic in self._offsets.topics_of_group(group):
+                lags = list(self._lags(group, [topic]))
+                if lags:
+                    behind += sum(max(0, lag["brokerOffset"] - lag["consumerOffset"]) for _, lag in lags)
+                    stats.append(dump_queue_map("offsetTable", lags, {"consumeTps": self._tps(group, [topic])}))
+            parts.append(b"{" + dumps(group) + b":[" + b",".join(stats) + b"]}")
+        head = b'{"brokerAddr":' + dumps(self._address()) + b',"consumeStatsList":['
+        return command.reply(body=head + b",".join(parts) + b'],"totalDiff":%d,"totalInflightDiff":0}' % behind)
+
+    def topics_of_group(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """QUERY_TOPICS_BY_CONSUMER."""
+        topics = self._offsets.topics_of_group(need_str(command.ext, "group"))
+        return command.reply(body=dumps({"brokerAddr": self._address(), "topicList": topics}))
+
+    def subscription(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """QUERY_SUBSCRIPTION_BY_CONSUMER."""
+        group, topic = need_str(command.ext, "group"), need_str(command.ext, "topic")
+        document: dict[str, Any] = {"group": group, "topic": topic}
+        found = self._clients.subscription(group, topic)
+        if found is not None:
+            document["subscriptionData"] = found.to_json()
+        return command.reply(body=dumps(document))
+
+    # ------------------------------------------------------------------------------------------ clients
+
+    def consumer_connections(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_CONSUMER_CONNECTION_LIST."""
+        name = need_str(command.ext, "consumerGroup")
+        group = self._clients.consumers.get(name)
+        if group is None:
+            remark = f"the consumer group[{name}] not online"
+            return command.reply(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+        document = {
+            "connectionSet": [_connection(client) for client in group.clients.values()],
+            "consumeFromWhere": group.consume_from_where,
+            "consumeType": group.consume_type,
+            "messageModel": group.message_model,
+            "subscriptionTable": {topic: entry.to_json() for topic, entry in group.subscriptions.items()},
+        }
+        return command.reply(body=dumps(document))
+
+    def producer_connections(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_PRODUCER_CONNECTION_LIST."""
+        name = need_str(command.ext, "producerGroup")
+        members = self._clients.producers.get(name)
+        if not members:
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+        return command.reply(body=dumps({"connectionSet": [_connection(client) for client in members.values()]}))
+
+    def all_producers(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_ALL_PRODUCER_INFO."""
+        data = {
+            name: [
+                {
+                    "clientId": client.client_id,
+                    "language": client.language,
+                    "lastUpdateTimestamp": client.updated_ms,
+                    "remoteIP": f"/{peer_text(client.channel)}",
+                    "version": client.version,
+                }
+                for client in members.values()
+            ]
+            for name, members in self._clients.producers.items()
+        }
+        return command.reply(body=dumps({"data": data}))
+
+    async def _forward(self, command: RemotingCommand, body: bytes) -> RemotingCommand:
+        """Pass a request on to the client that it names, and the client's answer back."""
+        group, client_id = need_str(command.ext, "consumerGroup"), opt_str(command.ext, "clientId")
+        client = self._clients.find_consumer(group, client_id)
+        if client is None:
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+        try:
+            answer = await self._dispatcher.ask(client.channel, command.code, command.ext, body, _FORWARD_MS)
+        except TimeoutError:
+            remark = f"consumer <{group}> <{client_id}> Timeout: no answer within {_FORWARD_MS} ms"
+            return command.reply(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+        except OSError as error:
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"consumer <{group}> <{client_id}>: {error}")
+        return command.reply(answer.code, answer.remark, answer.ext, answer.body)
+
+    async def running_info(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """GET_CONSUMER_RUNNING_INFO."""
+        return await self._forward(command, b"")
+
+    async def consume_directly(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """CONSUME_MESSAGE_DIRECTLY: the client is given one stored message."""
+        text = need_str(command.ext, "msgId")
+        try:
+            _, offset = parse_message_id(text)
+        except MessageError as error:
+            return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
+        record = self._store.read_record(offset)
+        if record is None:
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"no message {text}")
+        command.ext["brokerName"] = self._broker_name
+        return await self._forward(command, record)
+
+    def stats_data(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """VIEW_BROKER_STATS_DATA."""
+        name, key = need_str(command.ext, "statsName"), need_str(command.ext, "statsKey")
+        figures = self._traffic.view(name, key)
+        if figures is None:
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+        return command.reply(body=dumps(figures))
+
+    # ------------------------------------------------------------------------------------------ setting offsets
+
+    def reset_offset(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """INVOKE_BROKER_TO_RESET_OFFSET: to an offset, or to a time; -1 is the end of each queue."""
+        ext = command.ext
+        topic, group = need_str(ext, "topic"), need_str(ext, "group")
+        timestamp, offset = need_long(ext, "timestamp"), opt_long(ext, "offset", -1)
+        one_queue = opt_int(ext, "queueId", -1)
+        config = self._topics.get(topic)
+        if config is None:
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
+        if self._groups.get(group) is None:
+            remark = f"Group {group} does not exist"
+            return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if one_queue >= config.write_queue_nums:
+            remark = f"queue {one_queue} of topic {topic} does not exist, it has {config.write_queue_nums}"
+            return command.reply(ResponseCode.INVALID_PARAMETER, remark)
+        if one_queue >= 0 and offset != -1:
+            begin, end = self._range(topic, one_queue)
+            if not begin <= offset <= end:
+                remark = f"Target offset {offset} not in consume queue range [{begin}-{end}]"
+                return command.reply(ResponseCode.SYSTEM_ERROR, remark)
+        queues = [one_queue] if one_queue >= 0 else range(config.write_queue_nums)
+        targets = {queue_id: self._target(topic, queue_id, timestamp, offset) for queue_id in queues}
+        for queue_id, target in targets.items():
+            self._offsets.reset(group, topic, queue_id, target)
+        pairs = [((topic, self._broker_name, queue_id), target) for queue_id, target in targets.items()]
+        return command.reply(body=dump_queue_map("offsetTable", pairs))
+
+    def _target(self, topic: str, queue_id: int, timestamp: int, offset: int) -> int:
+        """Find where a reset goes, within the queue."""
+        begin, end = self._range(topic, queue_id)
+        if offset < 0:
+            offset = end if timestamp < 0 else self._store.offset_by_time(topic, queue_id, timestamp)
+        return min(max(offset, begin), end)
+
+    def _range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        return max(0, self._store.min_offset(topic, queue_id)), max(0, self._store.max_offset(topic, queue_id))
+
+    def clone_offset(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+        """CLONE_GROUP_OFFSET: give a group the offsets of another one, in one topic or in all."""
+        ext = command.ext
+        source, target = need_str(ext, "srcGroup"), need_str(ext, "destGroup")
+        topic = opt_str(ext, "topic")
+        for name in [topic] if topic else self._offsets.topics_of_group(source):
+            self._offsets.clone(source, target, name)
+        return command.reply()
+
+
+def _connection(client: ClientInfo) -> dict[str, Any]:
+    return {
+        "clientAddr": peer_text(client.channel),
+        "clientId": client.client_id,
+        "language": client.language,
+        "version": client.version,
+    }

@@ -1,0 +1,106 @@
+"""Looking messages up: VIEW_MESSAGE_BY_ID (33), QUERY_MESSAGE (12).
+
+An id names a position: in the CommitLog, or (at or above 2**62) a virtual one that a plug-in gave to a message
+it keeps for later. The plug-in answers for it while it is pending, the store's index afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from broker.channel import Channel
+from broker.dispatcher import Handler
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.headers import QueryMessageHeader, need_long
+
+if TYPE_CHECKING:
+    from store.hook import Plugin
+    from store.message_store import MessageStore
+
+__all__ = ["FIRST_VIRTUAL_OFFSET", "QueryProcessor"]
+
+FIRST_VIRTUAL_OFFSET = 1 << 62
+_BODY_MAX_BYTES = 15 << 20
+
+
+class QueryProcessor:
+    """Answers look-ups, which may read from the disk: in a thread, not in the network loop.
+
+    Args:
+        store: Where messages are.
+        plugins: Know what is pending.
+        max_unique: Most messages for a unique key (``defaultQueryMaxNum``).
+    """
+
+    def __init__(self, *, store: MessageStore, plugins: Sequence[Plugin], max_unique: int = 32) -> None:
+        self._store = store
+        self._plugins = tuple(plugins)
+        self._max_unique = max_unique
+
+    def set_max_unique(self, count: int) -> None:
+        """Change the most messages for a unique key."""
+        self._max_unique = count
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """List what it answers."""
+        return {RequestCode.VIEW_MESSAGE_BY_ID: self.view, RequestCode.QUERY_MESSAGE: self.query}
+
+    def view(
+        self,
+        _: Channel,
+        command: RemotingCommand,
+        _now_ms: int,
+    ) -> Coroutine[Any, Any, RemotingCommand]:
+        """VIEW_MESSAGE_BY_ID: one message by its position."""
+        return self._view(command, need_long(command.ext, "offset"))
+
+    def query(
+        self,
+        _: Channel,
+        command: RemotingCommand,
+        _now_ms: int,
+    ) -> Coroutine[Any, Any, RemotingCommand]:
+        """QUERY_MESSAGE: messages of a topic by a key."""
+        return self._query(command, QueryMessageHeader(command.ext))
+
+    def find(self, offset: int) -> bytes | None:
+        """Find a record by its position, real or virtual; may read from the disk. Any thread."""
+        if offset < 0:
+            return None
+        if offset < FIRST_VIRTUAL_OFFSET:
+            return self._store.read_record(offset)
+        # In this order: a message that is delivered in between is found by the second look.
+        for plugin in self._plugins:
+            record = plugin.view(offset)
+            if record is not None:
+                return record
+        return self._store.find_delivered(offset)
+
+    async def _view(self, command: RemotingCommand, offset: int) -> RemotingCommand:
+        record = await asyncio.to_thread(self.find, offset)
+        if record is None:
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        return command.reply(body=record)
+
+    async def _query(self, command: RemotingCommand, header: QueryMessageHeader) -> RemotingCommand:
+        if header.max_count < 0:
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"maxNum is {header.max_count}: 0 or more is possible")
+        most = self._max_unique if header.unique else min(header.max_count, 1_000)
+        records = []
+        if most:
+            records = await asyncio.to_thread(
+                self._store.query, header.topic, header.key, most, header.begin_ms, header.end_ms
+            )
+        ext = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": str(self._store.commit_log.end)}
+        if not records:
+            remark = "can not find message, maybe time range not correct"
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, remark, ext)
+        body = bytearray()
+        for record in records:
+            if body and len(body) + len(record) > _BODY_MAX_BYTES:
+                break
+            body += record
+        return command.reply(ext=ext, body=bytes(body))

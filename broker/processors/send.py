@@ -1,0 +1,377 @@
+"""Sends: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), with and without a reply.
+
+What is checked, in this order, and what the sender is told:
+
+=======================================================================  ============================================
+the broker may not be written and the topic is an ordered one            NO_PERMISSION
+the topic's name is empty, too long, or has other than ``%|a-zA-Z0-9_-``  INVALID_PARAMETER
+the topic is the broker's own (schedule, half messages, …)               NO_PERMISSION
+the topic is unknown and may not be created                              TOPIC_NOT_EXIST
+the topic may not be written (Apache stores it)                          NO_PERMISSION
+the queue id is beyond the topic's queues                                INVALID_PARAMETER
+the body is empty or too long, or the message claims to be an inner batch  MESSAGE_ILLEGAL
+it is a batch with a transaction's half message in it                    MESSAGE_ILLEGAL
+it is a half message, and these are switched off                         NO_PERMISSION (``rejectTransactionMessage``)
+it goes to ``%RETRY%group`` and the group is unknown                     SUBSCRIPTION_GROUP_NOT_EXIST
+=======================================================================  ============================================
+
+To a message's properties are added what Apache adds: MSG_REGION, TRACE_ON and CLUSTER, and UNIQ_KEY if the client
+made none; to a batch's messages nothing (Go's client makes no UNIQ_KEY for them, so its consumers show the offset id,
+as they do on Apache's broker). Properties that only a broker may set are taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import TYPE_CHECKING
+
+from broker.channel import Channel, peer_text
+from broker.dispatcher import Handler
+from broker.processors.remarks import group_not_exist, topic_not_exist
+from broker.topics import DLQ_PREFIX, NOT_ALLOWED_TO_SEND, RETRY_PREFIX, TopicConfig, Topics, topic_problem
+from remoting.codes import Permission, RequestCode, ResponseCode, SysFlag
+from remoting.command import RemotingCommand
+from remoting.headers import SendHeader
+from remoting.message import Message, MessageError, split_batch
+from remoting.properties import (
+    CLUSTER,
+    DELAY,
+    MSG_REGION,
+    OWN_PROPERTIES,
+    POP_CK,
+    TRACE_ON,
+    TRAN_MSG,
+    UNIQ_KEY,
+    get_property,
+    remove_properties,
+    with_property,
+)
+from store.hook import PutResult, PutStatus
+
+if TYPE_CHECKING:
+    from broker.groups import SubscriptionGroups
+    from broker.processors.lock import QueueLocks
+    from broker.turn import Turn
+    from broker.unique_keys import UniqueKeys
+
+__all__ = ["SendProcessor"]
+
+_BROKERS_OWN = (*OWN_PROPERTIES, POP_CK, MSG_REGION, TRACE_ON, CLUSTER)
+_SUSPICIOUS_SYS_FLAG = 0xC4  # inner batch bits, and half message
+_INNER_BATCH = 0xC0
+_FIRST_WITH_MAX_RECONSUME = 121  # V3_4_9
+_UNIT_TOPIC, _UNIT_SUB_TOPIC = 1, 2
+
+PutHalf = Callable[[Channel, RemotingCommand, Message, str, str, int], RemotingCommand | None]
+
+
+class SendProcessor:
+    """Checks sends and hands them to the turn.
+
+    Args:
+        topics, groups, locks: The broker's tables.
+        turn: Where messages are gathered.
+        unique_keys: Makes UNIQ_KEY where it is missing.
+        cluster_name: What CLUSTER says.
+        max_message_bytes: Longest body.
+        put_half: Takes a transaction's half message: (channel, command, message, unique key, producer group, now_ms).
+        permission: The broker's own permission (``brokerPermission``).
+        waiting_max: So many sends may wait for the disk (``sendThreadPoolQueueCapacity``).
+        address: The broker's address, for remarks.
+        random: Picks a queue for senders that leave the choice to the broker.
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        locks: QueueLocks,
+        turn: Turn,
+        unique_keys: UniqueKeys,
+        cluster_name: str,
+        max_message_bytes: int,
+        put_half: PutHalf,
+        permission: Callable[[], int] = lambda: 6,
+        waiting_max: int = 10_000,
+        address: str = "127.0.0.1",
+        random: Random | None = None,
+    ) -> None:
+        self._topics = topics
+        self._table = topics.table
+        self._groups = groups
+        self._locks = locks
+        self._turn = turn
+        self._unique_keys = unique_keys
+        self._max_message_bytes = max_message_bytes
+        self._put_half = put_half
+        self._permission = permission
+        self._waiting_max = waiting_max
+        self._address = address
+        self._random = random or Random()
+        ext = turn.reply_ext
+        self._added = "".join(
+            f"{name}\x01{value}\x02"
+            for name, value in ((MSG_REGION, ext["MSG_REGION"]), (TRACE_ON, ext["TRACE_ON"]), (CLUSTER, cluster_name))
+        )
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """List what it answers."""
+        return {
+            RequestCode.SEND_MESSAGE: self.send_v1,
+            RequestCode.SEND_MESSAGE_V2: self.send_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_batch,
+        }
+
+    def send_v1(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand | None:
+        """SEND_MESSAGE, with header fields by their long names."""
+        return self._send(channel, command, SendHeader.from_v1(command.ext), now_ms)
+
+    def send_batch(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand | None:
+        """SEND_BATCH_MESSAGE, with header fields of one letter."""
+        return self._send(channel, command, SendHeader.from_v2(command.ext), now_ms)
+
+    def send_v2(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand | None:
+        """SEND_MESSAGE_V2, with header fields of one letter: what nearly all clients send, so the hot path.
+
+        An ordinary message to a known topic is handed on from here, without an object for its header. Everything
+        else, and whatever cannot be read, goes the longer way.
+        """
+        if self._turn.waiting >= self._waiting_max:
+            return self._overloaded(command)
+        ext = command.ext
+        try:
+            topic = self._table[ext["b"]]
+            queue_id = int(ext["e"])
+            sys_flag = int(ext["f"])
+            born_ms = int(ext["g"])
+            flag = int(ext["h"])
+            properties = ext["i"]
+            ordinary = topic.plain and ext["m"] == "false" and ext["j"] == "0"
+        except (KeyError, ValueError):
+            ordinary = False
+        body = command.body
+        if (
+            not ordinary
+            or not 0 <= queue_id < topic.queue_limit
+            or sys_flag & _SUSPICIOUS_SYS_FLAG
+            or not 0 < len(body) <= self._max_message_bytes
+            or TRAN_MSG in properties
+        ):
+            return self._send(channel, command, SendHeader.from_v2(ext), now_ms)
+        properties, unique_key = self._complete(properties, now_ms)
+        properties += self._added
+        sys_flag |= topic.message_sys_flag
+        born_host = channel.state.born_host
+        message = Message(topic.name, queue_id, flag, sys_flag, born_ms, born_host, 0, 0, body, properties)
+        return self._turn.put(channel, command, message, unique_key, now_ms)
+
+    def _send(
+        self, channel: Channel, command: RemotingCommand, header: SendHeader, now_ms: int
+    ) -> RemotingCommand | None:
+        """Any send, with all checks."""
+        if self._turn.waiting >= self._waiting_max:
+            return self._overloaded(command)
+        name = header.topic
+        admitted = self.admit(channel, command, header)
+        if isinstance(admitted, RemotingCommand):
+            return admitted
+        topic, queue_id = admitted
+        body = command.body
+        if not body or len(body) > self._max_message_bytes:
+            return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, f"the body has {len(body)} bytes")
+        if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
+            return self._send_batch(channel, command, header, topic, queue_id, now_ms)
+        properties = header.properties
+        half = False
+        if header.sys_flag & _SUSPICIOUS_SYS_FLAG or TRAN_MSG in properties:
+            if header.sys_flag & _INNER_BATCH:
+                return self._refuse_inner_batch(command, header)
+            half = self._is_half(header, properties)
+        properties, unique_key = self._complete(properties, now_ms)
+        message = Message(
+            name,
+            queue_id,
+            header.flag,
+            header.sys_flag | topic.message_sys_flag,
+            header.born_ms,
+            channel.state.born_host,
+            header.reconsume_times,
+            0,
+            body,
+            properties + self._added,
+        )
+        if half:
+            return self._put_half(channel, command, message, unique_key, header.producer_group, now_ms)
+        if name.startswith(RETRY_PREFIX):
+            refusal = self._retry(command, header, message, now_ms)
+            if refusal is not None:
+                return refusal
+        return self._turn.put(channel, command, message, unique_key, now_ms)
+
+    def _complete(self, properties: str, now_ms: int) -> tuple[str, str]:
+        """Take out what only a broker may set, see to UNIQ_KEY and the last separator; properties and key."""
+        if "TRACE_ON" in properties or "__TW_" in properties or "POP_CK" in properties or properties[-1:] != "\x02":
+            properties = self._cleaned(properties)
+        unique_key = get_property(properties, UNIQ_KEY)
+        if unique_key is None:
+            unique_key = self._unique_keys.next(now_ms)
+            return with_property(properties, UNIQ_KEY, unique_key), unique_key
+        return properties, unique_key
+
+    @staticmethod
+    def _cleaned(properties: str) -> str:
+        """Take out what only a broker may set; what is left ends with its separator.
+
+        Whatever a broker has sent out has TRACE_ON with the other two; where a client sets one of these alone, the
+        broker's own, which is put behind it, counts.
+        """
+        if "TRACE_ON" in properties or "__TW_" in properties or "POP_CK" in properties:
+            properties = remove_properties(properties, _BROKERS_OWN)
+        return properties + "\x02" if properties and properties[-1] != "\x02" else properties
+
+    # ------------------------------------------------------------------------------------------------ rare cases
+
+    def admit(
+        self, channel: Channel, command: RemotingCommand, header: SendHeader
+    ) -> tuple[TopicConfig, int] | RemotingCommand:
+        """Find or make the topic and its queue, or refuse: the checks that a reply has in common with a send."""
+        name = header.topic
+        topic = self._topics.get(name)
+        if topic is not None and topic.order and not self._permission() & Permission.WRITE:
+            remark = f"the broker[{self._address}] sending message is forbidden"
+            return self._reply(command, ResponseCode.NO_PERMISSION, remark)
+        problem = topic_problem(name)
+        if problem is not None:
+            return self._reply(command, ResponseCode.INVALID_PARAMETER, problem)
+        if name in NOT_ALLOWED_TO_SEND:
+            return self._reply(command, ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+        if topic is None:
+            topic = self._create(header)
+            if topic is None:
+                return self._reply(command, ResponseCode.TOPIC_NOT_EXIST, topic_not_exist(name))
+        if not topic.writable:
+            remark = f"the topic[{name}] sending message is forbidden"
+            return self._reply(command, ResponseCode.NO_PERMISSION, remark)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = self._random.randrange(topic.write_queue_nums) if topic.write_queue_nums > 0 else 0
+        if queue_id >= topic.queue_limit:
+            remark = f"request queueId[{header.queue_id}] is illegal, {topic!r} Producer: {peer_text(channel)}"
+            return self._reply(command, ResponseCode.INVALID_PARAMETER, remark)
+        return topic, queue_id
+
+    def _create(self, header: SendHeader) -> TopicConfig | None:
+        """Make the topic of a first send, if that is allowed."""
+        retry = header.topic.startswith(RETRY_PREFIX)
+        sys_flag = 0 if not header.unit_mode else _UNIT_SUB_TOPIC if retry else _UNIT_TOPIC
+        topic = self._topics.create_for_send(header.topic, header.default_topic, header.default_topic_queues, sys_flag)
+        if topic is None and retry:
+            topic = self._topics.create_for_group(header.topic, 1, sys_flag)
+        return topic
+
+    def _refuse_inner_batch(self, command: RemotingCommand, header: SendHeader) -> RemotingCommand:
+        remark = f"sysFlag {header.sys_flag} says inner batch, which is not supported"
+        return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, remark)
+
+    @staticmethod
+    def _is_half(header: SendHeader, properties: str) -> bool:
+        """Whether it is a transaction's half message."""
+        level = get_property(properties, DELAY) or ""
+        retried = header.reconsume_times > 0 and level.isdecimal() and int(level) > 0  # clients before 4.6.1
+        half = (get_property(properties, TRAN_MSG) or "").lower() == "true" and not retried
+        return half or header.sys_flag & SysFlag.TRANSACTION_ROLLBACK == SysFlag.TRANSACTION_PREPARED
+
+    def _retry(
+        self, command: RemotingCommand, header: SendHeader, message: Message, now_ms: int
+    ) -> RemotingCommand | None:
+        """A message that a consumer sends to its retry topic: to the dead letters if it came too often."""
+        name = message.topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.find(name)
+        if group is None:
+            return self._reply(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, group_not_exist(name))
+        most = group.retry_max_times
+        if command.version >= _FIRST_WITH_MAX_RECONSUME and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        if message.reconsume_times > most or self._locks.any_live(name, now_ms):
+            message.topic = self._topics.create_for_group(DLQ_PREFIX + name, 1).name
+            message.queue_id = 0
+            message.properties = with_property(remove_properties(message.properties, (DELAY,)), DELAY, "-1")
+        return None
+
+    def _send_batch(
+        self,
+        channel: Channel,
+        command: RemotingCommand,
+        header: SendHeader,
+        topic: TopicConfig,
+        queue_id: int,
+        now_ms: int,
+    ) -> RemotingCommand | None:
+        """A batch: each message of it on its own, all stored or none, one reply."""
+        if header.topic.startswith(RETRY_PREFIX):
+            remark = f"batch request does not support retry group {header.topic}"
+            return self._reply(command, ResponseCode.MESSAGE_ILLEGAL, remark)
+        try:
+            elements = split_batch(command.body)
+        except MessageError as error:
+            return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, str(error))
+        messages = []
+        for flag, body, properties in elements:
+            if header.sys_flag & _INNER_BATCH:
+                return self._refuse_inner_batch(command, header)
+            if self._is_half(header, properties):
+                remark = "a batch cannot hold a transaction's half message"
+                return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, remark)
+            messages.append(
+                Message(
+                    header.topic,
+                    queue_id,
+                    flag,
+                    header.sys_flag | topic.message_sys_flag,
+                    header.born_ms,
+                    channel.state.born_host,
+                    header.reconsume_times,
+                    0,
+                    body,
+                    self._cleaned(properties),
+                )
+            )
+        if not messages:
+            return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, "the batch is empty")
+        unique_key = get_property(header.properties, UNIQ_KEY)
+
+        def answer(results: list[PutResult]) -> RemotingCommand:
+            return self._answer_batch(command, queue_id, unique_key, results)
+
+        return self._turn.put_request(channel, command, messages, answer, now_ms)
+
+    def _answer_batch(
+        self, command: RemotingCommand, queue_id: int, unique_key: str | None, results: list[PutResult]
+    ) -> RemotingCommand:
+        flushed = True
+        for result in results:
+            if result.status is PutStatus.FLUSH_DISK_TIMEOUT:
+                flushed = False
+            elif result.status is not PutStatus.PUT_OK:
+                return self._refuse(command, result.status, result.remark)
+        ids = ",".join([self._turn.message_id(result.offset) for result in results])
+        return self._turn.stored(
+            command.serialize_type, command.opaque, ids, queue_id, results[0].queue_offset, unique_key, flushed
+        )
+
+    def _overloaded(self, command: RemotingCommand) -> RemotingCommand:
+        """Flow control, as Apache's broker answers when the queue in front of its send threads is full."""
+        remark = (
+            "[OVERLOAD]system busy, start flow control for a while: "
+            f"{self._turn.waiting} sends wait for the disk, "
+            f"at most {self._waiting_max} may (sendThreadPoolQueueCapacity)"
+        )
+        return self._reply(command, ResponseCode.SYSTEM_BUSY, remark)
+
+    def _reply(self, command: RemotingCommand, code: ResponseCode, remark: str) -> RemotingCommand:
+        return command.reply(code, remark, dict(self._turn.reply_ext))
+
+    def _refuse(self, command: RemotingCommand, status: PutStatus, remark: str) -> RemotingCommand:
+        return self._turn.refusal(command, status, remark)

@@ -1,0 +1,304 @@
+"""Transactions: half messages come in, END_TRANSACTION (37) decides them, once.
+
+A decision is one write of two records, the committed message and the op message behind it (a rollback: the op message
+alone). While it is on its way, and for ever after, the same decision is answered with the same success and the
+opposite one is refused; Apache's broker delivers once more for each END_TRANSACTION that it gets.
+
+=====================================================================  =============================================
+``commitOrRollback`` is neither 8 (commit) nor 12 (rollback)             no reply and no effect, as Apache
+no record, or no half message, at ``commitLogOffset``                    SYSTEM_ERROR
+another producer group, or another ``tranStateTableOffset``              SYSTEM_ERROR
+not from a check, and the producer's own check immunity is over          ILLEGAL_OPERATION: a check will ask
+the opposite was decided before, or the message was given up             ILLEGAL_OPERATION
+its topic has been deleted meanwhile                                     TOPIC_NOT_EXIST; it stays undecided
+=====================================================================  =============================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.channel import Channel, MemoryChannel
+from broker.dispatcher import Handler
+from broker.processors.remarks import topic_not_exist
+from broker.put_status import failure
+from broker.transaction_messages import (
+    check_due_ms,
+    committed_message,
+    discarded_message,
+    immunity_ms,
+    make_half,
+    op_message,
+)
+from remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode, SysFlag
+from remoting.command import RemotingCommand, encode_command
+from remoting.headers import EndTransactionHeader
+from remoting.message import Message, RecordError, StoredMessage, decode_record
+from remoting.properties import DELAY, PGROUP, REAL_TOPIC, UNIQ_KEY, get_property
+from store.half_messages import DECIDED, DISCARD_TOPIC, HALF_TOPIC, HalfMessages
+from store.hook import PutResult, PutStatus
+
+if TYPE_CHECKING:
+    from broker.topics import Topics
+    from broker.turn import Turn
+    from store.message_store import MessageStore
+
+__all__ = ["TransactionProcessor"]
+
+_LOG = logging.getLogger(__name__)
+COMMIT = int(SysFlag.TRANSACTION_COMMIT)
+ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
+_STORED = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)
+_FOREVER = (1 << 63) - 1
+_GIVE_UP = -1
+_NAMES = {COMMIT: "commit", ROLLBACK: "roll back", _GIVE_UP: "give it up"}
+_NOBODY = MemoryChannel()
+_UNASKED = RemotingCommand(RequestCode.END_TRANSACTION, 0, FLAG_ONEWAY)
+
+
+class _Deciding:
+    """A decision on its way to the log, and who else asked for one meanwhile."""
+
+    __slots__ = ("outcome", "waiting")
+
+    def __init__(self, outcome: int) -> None:
+        self.outcome = outcome
+        self.waiting: list[tuple[Channel, RemotingCommand, int]] = []
+
+
+class TransactionProcessor:
+    """Stores half messages and answers END_TRANSACTION.
+
+    Args:
+        store: Where half messages are read.
+        topics: The broker's topics.
+        turn: Where messages are gathered.
+        halves: What is undecided.
+        timeout_ms: Age at which a half message may be checked (``transactionTimeOut``).
+        may_send: Whether half messages are taken at all (not ``rejectTransactionMessage``).
+        address: The broker's address, for remarks.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: Topics,
+        turn: Turn,
+        halves: HalfMessages,
+        timeout_ms: Callable[[], int],
+        may_send: Callable[[], bool] = lambda: True,
+        address: str = "127.0.0.1",
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._turn = turn
+        self._halves = halves
+        self._timeout_ms = timeout_ms
+        self._may_send = may_send
+        self._address = address
+        self._deciding: dict[int, _Deciding] = {}
+        self.counts = dict.fromkeys(_NAMES, 0)
+        """Decisions since the start."""
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """List what it answers."""
+        return {RequestCode.END_TRANSACTION: self.end}
+
+    def is_deciding(self, number: int) -> bool:
+        """Whether a decision about a half message is on its way to the log."""
+        return number in self._deciding
+
+    # ------------------------------------------------------------------------------------------ half messages
+
+    def put_half(
+        self,
+        channel: Channel,
+        command: RemotingCommand,
+        message: Message,
+        unique_key: str,
+        producer_group: str,
+        now_ms: int,
+    ) -> RemotingCommand | None:
+        """Gather a half message, checked as any send; the reply if it is refused at once."""
+        turn = self._turn
+        if not self._may_send():
+            remark = f"the broker[{self._address}] sending transaction message is forbidden"
+            return command.reply(ResponseCode.NO_PERMISSION, remark, dict(turn.reply_ext))
+        level = get_property(message.properties, DELAY) or ""
+        if level.removeprefix("+").isdecimal() and int(level) > 0:
+            remark = f"a transaction's half message cannot be delayed: its property DELAY is {level:.60}"
+            return turn.refusal(command, PutStatus.MESSAGE_ILLEGAL, remark)
+        queue_id = message.queue_id
+        make_half(message, unique_key, producer_group)
+        due_ms = check_due_ms(message.properties, message.born_ms, self._timeout_ms(), now_ms)
+
+        def answer(results: list[PutResult]) -> RemotingCommand:
+            result = results[0]
+            if result.status not in _STORED:
+                return turn.refusal(command, result.status, result.remark)
+            self._halves.add(result.queue_offset, due_ms)
+            message_id = turn.message_id(result.offset)
+            flushed = result.status is PutStatus.PUT_OK
+            return turn.stored(
+                command.serialize_type, command.opaque, message_id, queue_id, result.queue_offset, unique_key, flushed
+            )
+
+        return turn.put_request(channel, command, [message], answer, now_ms)
+
+    # ------------------------------------------------------------------------------------------ decisions
+
+    def end(
+        self, channel: Channel, command: RemotingCommand, now_ms: int
+    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand | None] | None:
+        """END_TRANSACTION."""
+        header = EndTransactionHeader(command.ext)
+        if header.end not in (COMMIT, ROLLBACK):
+            return None
+        half = self._halves.undecided.get(header.queue_offset)
+        if half is not None and half.offset == header.offset:
+            record = self._store.read_hot(half.offset, half.size)
+            if record is not None:
+                return self._end(channel, command, header, record, now_ms)
+        return self._end_cold(channel, command, header, now_ms)
+
+    async def _end_cold(
+        self, channel: Channel, command: RemotingCommand, header: EndTransactionHeader, now_ms: int
+    ) -> RemotingCommand | None:
+        """The same with a record that must be read from the disk, or a transaction that is decided already."""
+        record = await asyncio.to_thread(self._store.read_record, header.offset) if header.offset >= 0 else None
+        outcome: bool | None = None
+        if record is not None and header.queue_offset not in self._halves.undecided:
+            outcome = await asyncio.to_thread(self._was_committed, record, header)
+        return self._end(channel, command, header, record, now_ms, outcome)
+
+    def _end(
+        self,
+        channel: Channel,
+        command: RemotingCommand,
+        header: EndTransactionHeader,
+        record: bytes | None,
+        now_ms: int,
+        was_committed: bool | None = None,
+    ) -> RemotingCommand | None:
+        """Check the request against the half message's record, and decide."""
+        try:
+            stored = decode_record(record) if record else None
+        except RecordError:
+            stored = None
+        problem = self._problem(header, stored)
+        if stored is None or problem:
+            return command.reply(ResponseCode.SYSTEM_ERROR, problem)
+        if not header.from_check and self._is_late(stored, now_ms):
+            remark = f"transaction {header.transaction_id} is past its check immunity time: a check will ask"
+            return command.reply(ResponseCode.ILLEGAL_OPERATION, remark)
+        number = header.queue_offset
+        deciding = self._deciding.get(number)
+        if deciding is not None:
+            if not command.flag & FLAG_ONEWAY:
+                deciding.waiting.append((channel, command, header.end))
+            return None
+        if number not in self._halves.undecided:
+            return self._decided_before(command, header.end, COMMIT if was_committed else ROLLBACK)
+        return self._decide(channel, command, header.end, stored, now_ms)
+
+    @staticmethod
+    def _problem(header: EndTransactionHeader, stored: StoredMessage | None) -> str:
+        """Say why a request does not belong to the record that it names, in Apache's words; empty if it does."""
+        if stored is None or stored.topic != HALF_TOPIC:
+            return "Find prepared transaction message failed"
+        if get_property(stored.properties, PGROUP) != header.producer_group:
+            return "The producer group wrong"
+        if stored.queue_offset != header.queue_offset:
+            return "The transaction state table offset wrong"
+        if stored.offset != header.offset:
+            return "The commit log offset wrong"
+        return ""
+
+    def _is_late(self, stored: StoredMessage, now_ms: int) -> bool:
+        immunity = immunity_ms(stored.properties)
+        return immunity is not None and now_ms - stored.born_ms > max(immunity, self._timeout_ms())
+
+    def _was_committed(self, record: bytes, header: EndTransactionHeader) -> bool:
+        """Whether the committed message of a half message stands in the log (any thread)."""
+        properties = decode_record(record).properties
+        topic, key = get_property(properties, REAL_TOPIC), get_property(properties, UNIQ_KEY)
+        if topic is None or key is None:
+            return False
+        found = map(decode_record, self._store.query(topic, key, 64, 0, _FOREVER))
+        return any(one.prepared_offset == header.offset and one.sys_flag & ROLLBACK == COMMIT for one in found)
+
+    @staticmethod
+    def _decided_before(command: RemotingCommand, wanted: int, outcome: int) -> RemotingCommand:
+        if wanted == outcome:
+            return command.reply()
+        remark = f"cannot {_NAMES[wanted]}: the transaction was decided before, to {_NAMES[outcome]}"
+        return command.reply(ResponseCode.ILLEGAL_OPERATION, remark)
+
+    def give_up(self, stored: StoredMessage, now_ms: int) -> None:
+        """Move an undecided message to the discard topic. Raises StoreError if that topic cannot be made."""
+        self._topics.create_for_group(DISCARD_TOPIC, 1)
+        refusal = self._decide(_NOBODY, _UNASKED, _GIVE_UP, stored, now_ms)
+        if refusal is not None:
+            _LOG.error("half message %d cannot be given up: %s", stored.queue_offset, refusal.remark)
+
+    def _decide(
+        self, channel: Channel, command: RemotingCommand, outcome: int, stored: StoredMessage, now_ms: int
+    ) -> RemotingCommand | None:
+        """Gather the decision's records; the half message is decided when they are stored."""
+        number = stored.queue_offset
+        messages = [op_message(DECIDED, [number], self._store.store_host, now_ms)]
+        if outcome != ROLLBACK:
+            make = committed_message if outcome == COMMIT else discarded_message
+            try:
+                messages.insert(0, make(stored, self._halves.undecided[number].checks))
+            except RecordError as error:
+                return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
+            if self._topics.get(messages[0].topic) is None:
+                return command.reply(ResponseCode.TOPIC_NOT_EXIST, topic_not_exist(messages[0].topic))
+        deciding = self._deciding[number] = _Deciding(outcome)
+
+        def answer(results: list[PutResult]) -> RemotingCommand:
+            del self._deciding[number]
+            failed = next((result for result in results if result.status not in _STORED), None)
+            if failed is None:
+                self.counts[outcome] += 1
+                self._halves.apply(results[-1].queue_offset, DECIDED, [number])
+            for other_channel, other, wanted in deciding.waiting:
+                reply = (
+                    self._outcome(other, results, failed) if failed else self._decided_before(other, wanted, outcome)
+                )
+                other_channel.send(encode_command(reply))
+            return self._outcome(command, results, failed)
+
+        try:
+            refusal = self._turn.put_request(channel, command, messages, answer, now_ms)
+        except BaseException:
+            del self._deciding[number]
+            raise
+        if refusal is not None:
+            del self._deciding[number]
+        return refusal
+
+    def _outcome(self, command: RemotingCommand, results: list[PutResult], failed: PutResult | None) -> RemotingCommand:
+        if failed is not None:
+            code, text = failure(failed.status, failed.remark, self._store.options.max_message_bytes)
+            return command.reply(code, text)
+        if any(result.status is not PutStatus.PUT_OK for result in results):
+            return command.reply(ResponseCode.FLUSH_DISK_TIMEOUT, "decided, but not known to be on the disk")
+        return command.reply()
+
+    def runtime_info(self) -> dict[str, str]:
+        """Figures for GET_BROKER_RUNTIME_INFO."""
+        halves = self._halves
+        return {
+            "transactionsUndecided": str(len(halves.undecided)),
+            "transactionsHalfOffset": f"{halves.lowest},{halves.seen}",
+            "transactionsLost": str(halves.lost_count),
+            "transactionsCommitted": str(self.counts[COMMIT]),
+            "transactionsRolledBack": str(self.counts[ROLLBACK]),
+            "transactionsDiscarded": str(self.counts[_GIVE_UP]),
+        }

@@ -1,0 +1,157 @@
+"""Java's properties format, as `java.util.Properties.load` reads it: what an Apache ``broker.conf`` is written in.
+
+The rules that surprise, each as Java has it:
+
+=========================  ==========================================================================
+encoding                   ISO-8859-1, other characters as ``\\uXXXX`` (a UTF-8 byte order mark is skipped)
+comment                    a line whose first visible character is ``#`` or ``!``; never behind a value
+separator                  the first unescaped ``=``, ``:`` or blank, with blanks around it
+continuation               an odd number of backslashes at the end of a line; the next line's leading
+                           blanks are dropped; a comment line is not continued
+escapes                    ``\\t \\n \\r \\f \\uXXXX``; a backslash before anything else vanishes
+a key twice                the last one counts
+=========================  ==========================================================================
+
+Source: java.util.Properties (Java SE 17), method ``load``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+__all__ = ["PropertiesError", "parse_properties_file", "update_properties_file"]
+
+_BLANKS = " \t\f"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+class PropertiesError(ValueError):
+    """A file that Java's reader would refuse as well: a ``\\u`` without four hex digits."""
+
+
+def parse_properties_file(data: bytes) -> dict[str, str]:
+    r"""Parse the bytes of a properties file.
+
+    >>> parse_properties_file(b"# where\nbrokerName = broker-a\nnamesrvAddr: 192.0.2.1:9876;\\\n  192.0.2.2:9876\n")
+    {'brokerName': 'broker-a', 'namesrvAddr': '192.0.2.1:9876;192.0.2.2:9876'}
+    """
+    text = data.removeprefix(b"\xef\xbb\xbf").decode("iso-8859-1")
+    return dict(_split(line) for line in _logical_lines(text))
+
+
+def update_properties_file(data: bytes, changes: Mapping[str, str]) -> bytes:
+    r"""Give keys of a file new values: where a key stands its line is replaced, a new key goes to the end.
+
+    Comments, order and all other lines stay as they are. Of a key that stands there twice the last line counts, as
+    it does for the reader. Raises PropertiesError for a file that Java's reader would refuse.
+
+    >>> update_properties_file(b"# ours\nfileReservedTime = 48\nbrokerName=a\n", {"fileReservedTime": "72", "x": "1"})
+    b'# ours\nfileReservedTime=72\nbrokerName=a\nx=1\n'
+    """
+    text = data.removeprefix(b"\xef\xbb\xbf").decode("iso-8859-1").replace("\r\n", "\n").replace("\r", "\n")
+    pieces = _pieces(text)
+    last = {key: at for at, (key, _) in enumerate(pieces) if key in changes}
+    lines = [
+        _escape(key, True) + "=" + _escape(changes[key], False) if key is not None and last.get(key) == at else piece
+        for at, (key, piece) in enumerate(pieces)
+    ]
+    lines += [_escape(key, True) + "=" + _escape(value, False) for key, value in changes.items() if key not in last]
+    return ("\n".join(lines) + "\n").encode("ascii" if text.isascii() else "iso-8859-1")
+
+
+def _pieces(text: str) -> list[tuple[str | None, str]]:
+    """Cut a file into its logical lines as they are written, each with its key (None: a comment or nothing)."""
+    pieces: list[tuple[str | None, str]] = []
+    pending: list[str] = []
+    for natural in text.removesuffix("\n").split("\n") if text else []:
+        line = natural.lstrip(_BLANKS)
+        if not pending and (not line or line[0] in "#!"):
+            pieces.append((None, natural))
+            continue
+        pending.append(natural)
+        if not _ends_with_odd_backslashes(natural):
+            pieces.append(_piece(pending))
+            pending = []
+    if pending:
+        pieces.append(_piece(pending))
+    return pieces
+
+
+def _piece(natural: list[str]) -> tuple[str | None, str]:
+    text = "\n".join(natural)
+    return next((_split(line)[0] for line in _logical_lines(text)), None), text
+
+
+def _escape(text: str, key: bool) -> str:
+    """Write a key or a value so that Java's reader reads it back."""
+    out = []
+    for at, char in enumerate(text):
+        if char in "\t\n\r\f":
+            out.append("\\" + "tnrf"["\t\n\r\f".index(char)])
+        elif not " " <= char <= "~":
+            units = char.encode("utf-16-be")
+            out.extend(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+        elif char == "\\" or (key and char in "=: #!") or (char == " " and at == 0):
+            out.append("\\" + char)
+        else:
+            out.append(char)
+    return "".join(out)
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Join continued lines and leave out blank lines and comments."""
+    pending: str | None = None
+    for natural in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        line = natural.lstrip(_BLANKS)
+        if pending is None:
+            if not line or line[0] in "#!":
+                continue
+        else:
+            line = pending + line
+            pending = None
+        if _ends_with_odd_backslashes(natural):
+            pending = line[:-1]
+        else:
+            yield line
+    if pending:
+        yield pending
+
+
+def _ends_with_odd_backslashes(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Cut a logical line at its first unescaped separator."""
+    at = 0
+    while at < len(line) and line[at] not in "=:" + _BLANKS:
+        at += 2 if line[at] == "\\" else 1
+    key, rest = line[:at], line[at:].lstrip(_BLANKS)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANKS)
+    return _unescape(key), _unescape(rest)
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if char != "\\":
+            out.append(char)
+            continue
+        escaped = text[at : at + 1]
+        at += 1
+        if escaped == "u":
+            digits = text[at : at + 4]
+            if len(digits) < 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
+                raise PropertiesError(f"\\u{digits} is not a character: four hex digits belong behind \\u")
+            out.append(chr(int(digits, 16)))
+            at += 4
+        else:
+            out.append(_ESCAPES.get(escaped, escaped))
+    # Java's characters are UTF-16 units: what lies beyond 16 bits is escaped as two of them.
+    return "".join(out).encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")

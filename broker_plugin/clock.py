@@ -1,0 +1,117 @@
+"""The plug-in's only clock: what time it is, how to wait for a millisecond, and whether the wall clock jumped.
+
+==============  ==================================================================================================
+wall clock      due times mean it; read as whole milliseconds, rounded down, so ``now >= due`` is never early
+monotonic       waiting, and measuring how long something took
+==============  ==================================================================================================
+
+A wait is cut at `WAIT_MAX_MS`: whoever sleeps until a wall-clock time must look up from time to time, because
+the wall clock may be set while it sleeps.
+
+`Alarm` is a bare lock used as a binary semaphore. Measured on Linux, two cores, waits of 2-4 ms, µs after the
+wanted time (p50, p99)::
+
+    Lock.acquire(timeout)   93, 160     ringing costs 0.1 µs
+    Event.wait             110, 170     and takes a Condition, which makes a lock for each wait
+    select on an eventfd   100, 400     ringing is a system call
+    time.sleep              92, 220     cannot be rung
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Lock
+
+__all__ = ["WAIT_MAX_MS", "Alarm", "Clock", "StepWatch"]
+
+WAIT_MAX_MS = 250
+"""Longest wait of a thread of the plug-in."""
+STEP_MIN_MS = 50
+"""A difference between wall clock and monotonic clock below this is drift or a late thread, not a step."""
+
+
+class Clock:
+    """The machine's clocks, or one that a test or a simulation moves.
+
+    Args:
+        now_ms: a wall clock to use instead, epoch ms; the monotonic clock then follows it.
+    """
+
+    __slots__ = ("monotonic_ns", "now_ms", "seconds_until")
+
+    def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
+        self.now_ms: Callable[[], int] = now_ms or _wall_ms
+        """Read the wall clock: epoch ms, rounded down."""
+        self.monotonic_ns: Callable[[], int] = time.monotonic_ns if now_ms is None else lambda: now_ms() * 1_000_000
+        """Read the monotonic clock, ns from an arbitrary start."""
+        self.seconds_until: Callable[[int], float] = (
+            _seconds_until if now_ms is None else lambda due_ms: (due_ms - now_ms()) / 1000
+        )
+        """Say how long until a wall-clock ms has begun; below zero when it has."""
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _seconds_until(due_ms: int) -> float:
+    return due_ms / 1000 - time.time()
+
+
+class Alarm:
+    """Something to wait on that another thread may ring; a ring that comes before the wait is kept.
+
+    One thread waits, any thread rings.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._lock.acquire()
+
+    def ring(self) -> None:
+        """End the wait that is on, or else the next one."""
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # it has been rung already
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most this long; True if it was rung."""
+        return self._lock.acquire(timeout=seconds) if seconds > 0 else self._lock.acquire(blocking=False)
+
+
+class StepWatch:
+    """Notices that the wall clock was set: it then moves by another amount than the monotonic clock.
+
+    A machine that was suspended looks the same (the monotonic clock stands still meanwhile), and is told the
+    same way. Slow corrections (NTP's slewing, at most 0.5 ms a second) stay below the threshold.
+    """
+
+    __slots__ = ("_difference_ms", "backward_count", "forward_count", "last_step_ms")
+
+    def __init__(self) -> None:
+        self._difference_ms: int | None = None
+        self.forward_count = 0
+        self.backward_count = 0
+        self.last_step_ms = 0
+        """By how much the clock was last set; negative is backwards."""
+
+    def look(self, wall_ms: int, monotonic_ns: int) -> int:
+        """Compare the two clocks with the last look; answers the step in ms, 0 for none."""
+        difference = wall_ms - monotonic_ns // 1_000_000
+        before = self._difference_ms
+        self._difference_ms = difference
+        if before is None:
+            return 0
+        step = difference - before
+        if -STEP_MIN_MS < step < STEP_MIN_MS:
+            return 0
+        if step > 0:
+            self.forward_count += 1
+        else:
+            self.backward_count += 1
+        self.last_step_ms = step
+        return step

@@ -1,0 +1,297 @@
+"""One delivery: read the finished records, append them, mark them done; all under the delivery lock.
+
+This is the only place of the plug-in that puts anything, so "once" is decided here: a record is delivered if
+it is not done *now*, under the lock under which it is marked. Who asks for it (sweeper, recovery's range, a
+retry of failures) matters for order and punctuality, never for correctness: two that ask for the same record
+are no harm.
+
+What `DeliveryTarget.put_batch` says of each record, and what is made of it::
+
+    PUT_OK, FLUSH_DISK_TIMEOUT      done (the latter is stored too, by RocketMQ's meaning of it)
+    NOT_DUE                         kept by who asked: the clock has been set back
+    SERVICE_NOT_AVAILABLE, ...      kept by who asked; when it is all of a batch, everybody stops for a while
+    TOPIC_NOT_EXIST, NO_PERMISSION  failed, see `broker_plugin.failures`
+    anything else                   failed
+
+A record that cannot be read back does not hold the others: they are then read one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from broker_plugin.due_record import due_record
+from broker_plugin.failures import ANY_TOPIC, UNREADABLE, Failures
+from broker_plugin.stats import Lateness, Stats
+from remoting.message import RecordError
+from store.errors import StoreError
+from store.hook import DeliveryTarget, PutRecord, PutResult, PutStatus
+
+if TYPE_CHECKING:
+    from store.checkpoint import DeliveryCheckpoint
+    from store.spill.spill_store import SpillStore
+
+__all__ = ["BATCH_BYTES", "Deliverer", "Outcome"]
+
+BATCH_BYTES = 256 << 10
+"""Bytes of records after which a batch ends: one write of the CommitLog, and a bound of the memory for it."""
+SINGLY_MAX = 32
+"""Records that are read one by one in a step, when one of a batch cannot be read."""
+STALL_MIN_MS = 100
+STALL_MAX_MS = 1000
+"""Longest pause between two tries while the store refuses everything: so soon it goes on after that."""
+
+_T = TypeVar("_T")
+_STORE_HOST = slice(64, 72)
+"""Where a record has its store host, if both hosts are IPv4."""
+_STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT})
+_STORE_REFUSES = frozenset(
+    {
+        PutStatus.SERVICE_NOT_AVAILABLE,
+        PutStatus.OS_PAGE_CACHE_BUSY,
+        PutStatus.CREATE_MAPPED_FILE_FAILED,
+    }
+)
+_OK = PutStatus.PUT_OK
+
+
+class Outcome:
+    """What became of a batch.
+
+    Only the first ``looked_at`` were looked at (a batch is bounded in bytes). ``kept`` are the places (indices,
+    ascending) of those among them that are neither done nor failed and stay with who asked. ``delivered`` and
+    ``failed`` are counts, the latter of what failed for its topic's or its own fault.
+    """
+
+    __slots__ = ("delivered", "failed", "kept", "looked_at")
+
+    def __init__(self, looked_at: int, delivered: int = 0, failed: int = 0, kept: Sequence[int] = ()) -> None:
+        self.looked_at = looked_at
+        self.delivered = delivered
+        self.failed = failed
+        self.kept = kept
+
+
+class Deliverer:
+    """Puts pending records into the target. Everything here is called under the delivery lock."""
+
+    __slots__ = (
+        "_checkpoint",
+        "_failures",
+        "_rehost",
+        "_spill",
+        "_stalls",
+        "_target",
+        "_warn",
+        "lose_track",
+        "stalled_until_ms",
+        "stats",
+        "uncertain",
+    )
+
+    def __init__(
+        self,
+        spill: SpillStore,
+        target: DeliveryTarget,
+        checkpoint: DeliveryCheckpoint,
+        failures: Failures,
+        stats: Stats,
+        warn: Callable[[str], None],
+        *,
+        rehost: bytes | None = None,
+    ) -> None:
+        """With ``rehost``, records that name another IPv4 host get this one: they were accepted at an old address."""
+        self._rehost = rehost if rehost is not None and len(rehost) == 8 else None
+        self._spill = spill
+        self._target = target
+        self._checkpoint = checkpoint
+        self._failures = failures
+        self._warn = warn
+        self._stalls = 0
+        self.stats = stats
+        self.lose_track: Callable[[], None] = lambda: None
+        """Takes care that the durable checkpoint stays as it is until a restart."""
+        self.uncertain = 0
+        """Messages of which it is not known whether they were appended."""
+        self.stalled_until_ms = 0
+        """Nobody delivers before: the store refused everything."""
+
+    def deliver(
+        self,
+        dues: Sequence[int],
+        refs: Sequence[int],
+        now_ms: int,
+        lateness: Lateness,
+        wanted: Callable[[str, int], bool] | None = None,
+        *,
+        fresh: bool = False,
+    ) -> Outcome:
+        """Deliver what is not done of these records, in the order given (due times ascending), up to `BATCH_BYTES`.
+
+        With ``wanted``, only those of whose topic and due time it says True; the rest is not touched. ``fresh``: they
+        come from a scan under this very hold of the lock, so none is done.
+        """
+        spill = self._spill
+        is_done = spill.is_done
+        looked_at = len(refs)
+        places: Sequence[int] = range(looked_at)
+        if not fresh:
+            places = [place for place, ref in enumerate(refs) if not is_done(ref)]
+        if not places:
+            return Outcome(looked_at)
+        if len(places) < len(refs):
+            dues, refs = _chosen(places, dues), _chosen(places, refs)
+        try:
+            records = spill.read(refs, BATCH_BYTES)
+            if len(records) < len(refs):
+                count = len(records)
+                looked_at = places[count]
+                places, dues, refs = places[:count], dues[:count], refs[:count]
+            if self._rehost is not None:
+                records = [_rehosted(record, self._rehost) for record in records]
+            puts = list(map(due_record, records, dues))
+        except (StoreError, RecordError):
+            return self._deliver_singly(places, dues, refs, now_ms, lateness, wanted)
+        if wanted is not None:
+            chosen = [at for at, put in enumerate(puts) if wanted(put.topic, put.due_ms)]
+            if len(chosen) < len(puts):
+                places, dues, refs = _chosen(chosen, places), _chosen(chosen, dues), _chosen(chosen, refs)
+                puts = _chosen(chosen, puts)
+            if not chosen:
+                return Outcome(looked_at)
+        outcome = self._put(places, dues, refs, puts, now_ms, lateness)
+        outcome.looked_at = looked_at
+        return outcome
+
+    def _put(
+        self,
+        places: Sequence[int],
+        dues: Sequence[int],
+        refs: Sequence[int],
+        puts: list[PutRecord],
+        now_ms: int,
+        lateness: Lateness,
+    ) -> Outcome:
+        try:
+            results = self._target.put_batch(puts)
+        except StoreError as error:
+            self._warn(f"delivery of {len(puts)} messages: {error}")
+            results = [PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=str(error))] * len(puts)
+        except Exception as error:
+            # A bug: what was appended is not known here. It will be after a restart, by the scan of the
+            # CommitLog, for which no later checkpoint may be taken. Until then nobody touches these, whoever finds
+            # them: twice is worse than late. (The marks are in memory only, as there is no later checkpoint.)
+            self.uncertain += len(puts)
+            self.lose_track()
+            self._spill.mark_done(refs)
+            self._warn(f"delivery of {len(puts)} messages: {type(error).__name__}: {error}; pending until a restart")
+            return Outcome(0)
+        for result in results:
+            if result.status is not _OK:
+                return self._sort_out(places, dues, refs, puts, results, now_ms, lateness)
+        self._done(dues, refs, results[0].store_ms, lateness)
+        return Outcome(0, len(puts))
+
+    def _done(self, dues: Sequence[int], refs: Sequence[int], store_ms: int, lateness: Lateness) -> None:
+        self._spill.mark_done(refs)
+        self._checkpoint.touch(len(refs))
+        self._stalls = 0
+        self.stats.delivered += len(refs)
+        lateness.add(store_ms, dues)
+
+    def _sort_out(
+        self,
+        places: Sequence[int],
+        dues: Sequence[int],
+        refs: Sequence[int],
+        puts: Sequence[PutRecord],
+        results: Sequence[PutResult],
+        now_ms: int,
+        lateness: Lateness,
+    ) -> Outcome:
+        stored: list[int] = []
+        kept: list[int] = []
+        refused = failed = 0
+        for at, result in enumerate(results):
+            status = result.status
+            if status in _STORED:
+                stored.append(at)
+            elif status is PutStatus.NOT_DUE:
+                kept.append(places[at])
+            elif status in _STORE_REFUSES:
+                refused += 1
+                kept.append(places[at])
+            else:
+                failed += 1
+                self._failures.add(status.name, puts[at].topic, dues[at], now_ms)
+        if stored:
+            store_ms = results[stored[0]].store_ms
+            self._done([dues[at] for at in stored], [refs[at] for at in stored], store_ms, lateness)
+        elif refused and refused == len(kept):
+            self._stall(now_ms, next(r for r in results if r.status in _STORE_REFUSES))
+        return Outcome(0, len(stored), failed, kept)
+
+    def _stall(self, now_ms: int, result: PutResult) -> None:
+        if not self._stalls:
+            self.stats.stalls += 1
+            self._warn(f"deliveries wait: the store refuses everything ({result.status.name} {result.remark})")
+        self.stalled_until_ms = now_ms + min(STALL_MAX_MS, STALL_MIN_MS << min(self._stalls, 10))
+        self._stalls += 1
+
+    def _deliver_singly(
+        self,
+        places: Sequence[int],
+        dues: Sequence[int],
+        refs: Sequence[int],
+        now_ms: int,
+        lateness: Lateness,
+        wanted: Callable[[str, int], bool] | None,
+    ) -> Outcome:
+        """At least one of these cannot be read: deliver the others, count those as failed."""
+        total = Outcome(0)
+        kept: list[int] = []
+        for place, due_ms, ref in zip(places[:SINGLY_MAX], dues, refs, strict=False):
+            total.looked_at = place + 1
+            try:
+                record = self._spill.read((ref,))[0]
+                put = due_record(_rehosted(record, self._rehost) if self._rehost else record, due_ms)
+            except (StoreError, RecordError) as error:
+                if wanted is None or wanted(UNREADABLE, due_ms):
+                    self.stats.unreadable += 1
+                    total.failed += 1
+                    self._failures.add(UNREADABLE, ANY_TOPIC, due_ms, now_ms)
+                    if self.stats.unreadable & (self.stats.unreadable - 1) == 0:  # 1, 2, 4, 8, …
+                        self._warn(f"pending message due at {due_ms} cannot be read: {error}")
+                continue
+            if wanted is not None and not wanted(put.topic, due_ms):
+                continue
+            part = self._put((place,), (due_ms,), (ref,), [put], now_ms, lateness)
+            total.delivered += part.delivered
+            total.failed += part.failed
+            kept.extend(part.kept)
+        total.kept = kept
+        return total
+
+    def trouble(self, text: str) -> None:
+        """Count an error of the disk, and warn of the first, the second, the fourth, and so on."""
+        self.stats.troubles += 1
+        if self.stats.troubles & (self.stats.troubles - 1) == 0:
+            self._warn(f"{text} (error {self.stats.troubles})")
+
+    def is_stalled(self, now_ms: int) -> bool:
+        """Whether the store refused everything lately, and it is too soon to ask again."""
+        if now_ms < self.stalled_until_ms - STALL_MAX_MS:
+            self.stalled_until_ms = now_ms  # the clock was set back
+        return now_ms < self.stalled_until_ms
+
+
+def _chosen(places: Sequence[int], column: Sequence[_T]) -> list[_T]:
+    return [column[place] for place in places]
+
+
+def _rehosted(record: bytes, host: bytes) -> bytes:
+    """The record with this store host, which clients dial; as it is if a host in it is no IPv4 address."""
+    if record[_STORE_HOST] == host or record[39] & 0x30:
+        return record
+    return b"".join((record[: _STORE_HOST.start], host, record[_STORE_HOST.stop :]))

@@ -1,0 +1,179 @@
+"""Deliveries that failed: kept for ever, counted, listed, tried again with back-off; in bounded memory.
+
+A million messages may be pending for a topic that somebody deletes. So failures are kept in *groups*, one for each
+(reason, topic): the range of due times in which its messages lie, how many there are, and when to try again.
+The messages themselves are where they were, in the spill store, not done; a retry is a scan over the group's range
+that delivers what belongs to the group.
+
+================  =====================================================================================
+topic failures    TOPIC_NOT_EXIST, NO_PERMISSION: the first few of the group speak for all. While they fail, the
+                  rest is not tried. `topics_changed` makes them due at once
+others            each message is tried at each retry: one that can never go must not hold the others back
+================  =====================================================================================
+
+Records that cannot be read are a group of their own, with the topic ``*``: any.
+
+Back-off doubles from `BACKOFF_MIN_MS` to `BACKOFF_MAX_MS`. Where there are more groups than `GROUPS_MAX`, a group
+with the topic ``*`` takes in what is new.
+"""
+
+from __future__ import annotations
+
+from store.hook import PutStatus
+
+__all__ = ["ANY_TOPIC", "BACKOFF_MAX_MS", "BACKOFF_MIN_MS", "UNREADABLE", "FailedGroup", "Failures", "backoff_ms"]
+
+BACKOFF_MIN_MS = 100
+BACKOFF_MAX_MS = 60_000
+GROUPS_MAX = 10_000
+ANY_TOPIC = "*"
+UNREADABLE = "UNREADABLE"
+"""Reason of a record that could not be read back or is no record; also stands for its topic, which is not known."""
+_TOPIC_REASONS = frozenset({PutStatus.TOPIC_NOT_EXIST.name, PutStatus.NO_PERMISSION.name})
+
+
+def backoff_ms(attempts: int) -> int:
+    """How long to wait after this many failures in a row.
+
+    >>> [backoff_ms(n) for n in (1, 2, 3, 10, 11, 1000)]
+    [100, 200, 400, 51200, 60000, 60000]
+    """
+    return min(BACKOFF_MAX_MS, BACKOFF_MIN_MS << min(attempts - 1, 16))
+
+
+class FailedGroup:
+    """Failed deliveries of one topic for one reason, between two due times (both inclusive)."""
+
+    __slots__ = ("attempts", "count", "first_ms", "last_ms", "next_ms", "reason", "topic")
+
+    def __init__(self, reason: str, topic: str, due_ms: int, next_ms: int) -> None:
+        self.reason = reason
+        self.topic = topic
+        self.first_ms = due_ms
+        self.last_ms = due_ms
+        self.count = 0
+        self.attempts = 1
+        self.next_ms = next_ms
+
+    @property
+    def is_about_topic(self) -> bool:
+        """Whether one message's failure means that all of the group would fail."""
+        return self.reason in _TOPIC_REASONS
+
+    def takes(self, topic: str) -> bool:
+        """Whether a message of this topic may belong to the group."""
+        return self.topic in (topic, ANY_TOPIC)
+
+    def covers(self, topic: str, due_ms: int) -> bool:
+        """Whether an overdue message of this topic and due time counts as one of the group."""
+        return self.first_ms <= due_ms <= self.last_ms and self.takes(topic)
+
+    def __repr__(self) -> str:
+        return (
+            f"FailedGroup({self.reason}, {self.topic!r}, {self.count} due {self.first_ms}..{self.last_ms}, "
+            f"attempts={self.attempts}, next_ms={self.next_ms})"
+        )
+
+
+class Failures:
+    """All failed groups. Not thread-safe: it lives under the delivery lock."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, str], FailedGroup] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @property
+    def groups(self) -> list[FailedGroup]:
+        """Every group, in no order."""
+        return list(self._groups.values())
+
+    @property
+    def count(self) -> int:
+        """Failed messages, as of each group's last try. Any thread."""
+        return sum(group.count for group in list(self._groups.values()))
+
+    def add(self, reason: str, topic: str, due_ms: int, now_ms: int) -> None:
+        """Count one failed delivery."""
+        group = self._groups.get((reason, topic))
+        if group is None:
+            if len(self._groups) >= GROUPS_MAX:
+                topic = ANY_TOPIC
+                group = self._groups.get((reason, topic))
+            if group is None:
+                group = FailedGroup(reason, topic, due_ms, now_ms + BACKOFF_MIN_MS)
+                self._groups[reason, topic] = group
+        group.count += 1
+        if due_ms < group.first_ms:
+            group.first_ms = due_ms
+        if due_ms > group.last_ms:
+            group.last_ms = due_ms
+
+    def removed(self, topic: str, due_ms: int) -> None:
+        """Note that a message was cancelled or moved; if it was among the failed, there is one less."""
+        for group in self._groups.values():
+            if group.count and group.covers(topic, due_ms):
+                group.count -= 1
+                return
+
+    def belongs(self, group: FailedGroup, topic: str, due_ms: int) -> bool:
+        """Whether a message within the due times of a group that was taken out is one of it.
+
+        A group for any topic takes what no other group claims.
+        """
+        if group.topic != ANY_TOPIC:
+            return group.topic == topic
+        if topic == UNREADABLE:
+            return group.reason == UNREADABLE
+        return not self.is_failed(topic, due_ms)
+
+    def is_failed(self, topic: str, due_ms: int) -> bool:
+        """Whether an overdue message counts as failed."""
+        return any(group.covers(topic, due_ms) for group in self._groups.values())
+
+    def take_due(self, now_ms: int) -> FailedGroup | None:
+        """Take the group out whose retry is due first; None if none is. `put_back` what still fails of it."""
+        best: FailedGroup | None = None
+        for group in self._groups.values():
+            if group.next_ms <= now_ms and (best is None or group.next_ms < best.next_ms):
+                best = group
+        if best is not None:
+            del self._groups[best.reason, best.topic]
+        return best
+
+    def put_back(self, group: FailedGroup, now_ms: int) -> None:
+        """Return a group whose retry was given up: it waits longer. Joins what failed meanwhile."""
+        group.attempts += 1
+        group.next_ms = now_ms + backoff_ms(group.attempts)
+        newer = self._groups.get((group.reason, group.topic))
+        if newer is not None:
+            group.count += newer.count
+            group.first_ms = min(group.first_ms, newer.first_ms)
+            group.last_ms = max(group.last_ms, newer.last_ms)
+        self._groups[group.reason, group.topic] = group
+
+    def went_on(self, group: FailedGroup, now_ms: int) -> None:
+        """Note that a retry came to its end; what failed of it again, counted anew, waits longer."""
+        again = self._groups.get((group.reason, group.topic))
+        if again is not None:
+            again.attempts = group.attempts + 1
+            again.next_ms = now_ms + backoff_ms(again.attempts)
+
+    def next_ms(self) -> int | None:
+        """When the first retry is due; None without failures."""
+        return min((group.next_ms for group in self._groups.values()), default=None)
+
+    def topics_changed(self, now_ms: int) -> None:
+        """Try what failed because of its topic at once, and with a short back-off from there."""
+        for group in self._groups.values():
+            if group.is_about_topic:
+                group.attempts = 0
+                group.next_ms = now_ms
+
+    def clock_went_back(self, now_ms: int) -> None:
+        """No retry waits longer than the longest back-off, whatever the clock did."""
+        for group in self._groups.values():
+            group.next_ms = min(group.next_ms, now_ms + BACKOFF_MAX_MS)

@@ -1,0 +1,209 @@
+"""The gate: every message that a client sends comes by here, most of them for a fraction of a microsecond.
+
+A message that is to wait gets a delay id and becomes its finished CommitLog record at once, so all limits are
+checked while the sender still listens, and a delivery has nothing left to compute. The records of one turn of
+the network loop are appended to the spill journal as one frame by one write.
+
+Both calls belong to the network loop's thread.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker_plugin.properties import (
+    TimerError,
+    delay_level,
+    disarmed,
+    has_start_time_only,
+    is_half,
+    read_due,
+    stamped,
+    without_timers,
+)
+from broker_plugin.stats import Stats
+from remoting.message import MAX_PROPERTIES_BYTES, Message, MessageError, encode_record
+from remoting.properties import OWN_PROPERTIES, remove_properties
+from store.errors import StoreError
+from store.hook import Held, PutStatus, Refused
+
+if TYPE_CHECKING:
+    from broker_plugin.sweeper import Sweeper
+    from store.flusher import Flusher, Ticket
+    from store.spill.model import Block
+    from store.spill.spill_store import SpillStore
+
+__all__ = ["Gate"]
+
+ROW_BYTES = 28
+"""What a record costs in a journal frame beside its own bytes (`SpillStore.append_bytes_max`)."""
+ROOM_FOR_MOVES_BYTES = 16
+"""Property bytes kept free, so that a later move (a version, a longer due time) always fits."""
+
+
+class Gate:
+    """Decides about each message, and journals what is held once a turn.
+
+    Args:
+        spill: where held messages go.
+        sweeper: is offered every block.
+        flusher: tells when a block is synced (``flush_sync``).
+        store_host: the broker's address, as records hold it.
+        flush_sync: SYNC_FLUSH: nothing is armed before it is synced.
+        max_delay_ms: longest delay; None for none.
+        max_body_bytes: longest body.
+        max_record_bytes: longest record that will be accepted when it is due.
+        stats: counts.
+    """
+
+    def __init__(
+        self,
+        spill: SpillStore,
+        sweeper: Sweeper,
+        flusher: Flusher,
+        store_host: bytes,
+        stats: Stats,
+        *,
+        flush_sync: bool,
+        max_delay_ms: int | None,
+        max_body_bytes: int,
+        max_record_bytes: int,
+    ) -> None:
+        self._spill = spill
+        self._sweeper = sweeper
+        self._flusher = flusher
+        self._store_host = store_host
+        self._stats = stats
+        self._flush_sync = flush_sync
+        self._max_delay_ms = max_delay_ms
+        self._max_body_bytes = max_body_bytes
+        self._frame_bytes = spill.append_bytes_max
+        self._max_record_bytes = min(max_record_bytes, self._frame_bytes - ROW_BYTES) - ROOM_FOR_MOVES_BYTES
+        self._entries: list[tuple[int, int, bytes]] = []
+        self._blocks: list[Block] = []  # of the last turn
+        self._next_id = spill.next_id
+
+    def before_put(self, message: Message, now_ms: int) -> Held | Refused | None:
+        """Look at one message: hold it, refuse it, or let it pass (perhaps with fewer properties)."""
+        text = message.properties
+        # The three substrings of `may_be_timed` and of our own names, in place: this line is paid by every message.
+        if "__STARTD" in text or "TIMER_DEL" in text:
+            return self._timed(message, text, now_ms)
+        if "__TW_" in text:
+            message.properties = remove_properties(text, OWN_PROPERTIES)
+        return None
+
+    def _timed(self, message: Message, text: str, now_ms: int) -> Held | Refused | None:
+        half = is_half(text, message.sys_flag)
+        if not half and delay_level(text) > 0:
+            message.properties = without_timers(text)
+            return None
+        try:
+            due_ms = read_due(text, now_ms, self._max_delay_ms)
+        except TimerError as error:
+            return self._refused(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, str(error))
+        if due_ms is None:  # the names stand in a value, or in a longer name
+            message.properties = remove_properties(text, OWN_PROPERTIES)
+            return None
+        if half:
+            return self._refused(
+                PutStatus.WHEEL_TIMER_MSG_ILLEGAL,
+                f"a transaction's half message cannot be delayed: it is due at {due_ms} by its timer property",
+            )
+        if due_ms <= now_ms:
+            message.properties = disarmed(text, now_ms)
+            message.due_ms = due_ms  # for the append to check again: the clock may be set back until then
+            return None
+        return self._hold(message, text if has_start_time_only(text) else disarmed(text, due_ms), due_ms)
+
+    def _hold(self, message: Message, text: str, due_ms: int) -> Held | Refused:
+        if len(message.body) > self._max_body_bytes:
+            return self._refused(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"the body has {len(message.body)} bytes, at most {self._max_body_bytes} are possible",
+            )
+        delay_id = self._next_id()
+        message.properties = text = stamped(text, delay_id, due_ms)
+        if len(text) > MAX_PROPERTIES_BYTES // 4:
+            size = len(text.encode("utf-8", "surrogatepass"))
+            if size > MAX_PROPERTIES_BYTES - ROOM_FOR_MOVES_BYTES:
+                return self._refused(
+                    PutStatus.PROPERTIES_SIZE_EXCEEDED,
+                    f"the properties have {size} bytes with those of the delay, "
+                    f"at most {MAX_PROPERTIES_BYTES - ROOM_FOR_MOVES_BYTES} are possible",
+                )
+        try:
+            record = encode_record(message, self._store_host)
+        except MessageError as error:
+            return self._refused(PutStatus.MESSAGE_ILLEGAL, str(error))
+        if len(record) > self._max_record_bytes:
+            return self._refused(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"the record has {len(record)} bytes, at most {self._max_record_bytes} are possible",
+            )
+        self._entries.append((due_ms, delay_id, record))
+        return Held(delay_id, due_ms)
+
+    def _refused(self, status: PutStatus, remark: str) -> Refused:
+        self._stats.refused += 1
+        return Refused(status, remark)
+
+    def take_back(self, held: Held) -> None:
+        """Forget one that was held in this turn, or in the one that was just journalled (under the delivery lock)."""
+        entries = self._entries
+        for at in range(len(entries) - 1, -1, -1):
+            if entries[at][1] == held.offset:
+                del entries[at]
+                return
+        for block in self._blocks:
+            if held.offset in block.ids:
+                self._spill.withdraw(block, held.offset)
+
+    def commit_turn(self) -> Ticket | None:
+        """Journal what was held since the last call; raises StoreError, and then none of it is pending."""
+        entries = self._entries
+        if not entries:
+            return None
+        self._entries = []
+        ticket: Ticket | None = None
+        self._blocks = []
+        self._blocks = self._append(entries)
+        for block in self._blocks:
+            soonest_ms = min(block.dues)
+            ticket = block.ticket.joined(ticket)
+            if self._flush_sync:
+                self._flusher.submit(block.ticket, partial(self._synced, block, soonest_ms))
+            else:
+                self._sweeper.offer(block, soonest_ms)
+        self._stats.accepted += len(entries)
+        return ticket
+
+    def _append(self, entries: list[tuple[int, int, bytes]]) -> list[Block]:
+        """Append as one frame, or where that would be larger than a frame may be, as several; all or nothing."""
+        blocks: list[Block] = []
+        try:
+            first = size = 0
+            for at, entry in enumerate(entries):
+                needs = len(entry[2]) + ROW_BYTES
+                if size + needs > self._frame_bytes:
+                    blocks.append(self._spill.append(entries[first:at]))
+                    first, size = at, 0
+                size += needs
+            blocks.append(self._spill.append(entries[first:] if first else entries))
+        except StoreError:
+            self._take_out(blocks)
+            raise
+        return blocks
+
+    def _take_out(self, blocks: list[Block]) -> None:
+        """Cancel what of a failed turn was written already: its senders are told that it was not."""
+        with self._spill.lock:
+            for block in blocks:
+                for delay_id in block.ids:
+                    self._spill.withdraw(block, delay_id)
+
+    def _synced(self, block: Block, soonest_ms: int, ok: bool) -> None:
+        # After a failed sync the sender was told that nothing is promised; but the bytes are in the journal and
+        # will be written again, so they count as accepted when they are durable after all.
+        self._sweeper.offer(block, soonest_ms, None if ok else block.ticket)

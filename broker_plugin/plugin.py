@@ -1,0 +1,299 @@
+"""`DelayPlugin`: arbitrary-time delay for any broker that hosts `store.hook.Plugin`.
+
+The parts, and who may call them::
+
+    Gate        before_put, commit_turn             network loop
+    Sweeper     what is due now                     its thread  ─┐
+    Recovery    what is overdue for a reason        its thread   │ each a step(now_ms); all state of theirs
+    Spiller     journal segments into runs          its thread   │ lives under the delivery lock
+    Commands    cancel, move, send now, list, view  any thread  ─┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker_plugin.clock import Clock, StepWatch
+from broker_plugin.commands import Commands
+from broker_plugin.delivery import Deliverer
+from broker_plugin.failures import Failures
+from broker_plugin.hook import Gate
+from broker_plugin.pace import BATCH_MAX
+from broker_plugin.properties import own_properties_of
+from broker_plugin.ranges import KeyRanges
+from broker_plugin.recovery import Recovery
+from broker_plugin.spiller import Spiller
+from broker_plugin.stats import Lateness, Rate, Stats
+from broker_plugin.sweeper import ARMED_MAX, HAND_MAX, Sweeper
+from broker_plugin.worker import Worker
+from remoting.message import Message, RecordError, record_fields
+from remoting.properties import TW_ID
+from store.errors import StoreFormatError
+from store.hook import CommandResult, Held, PendingMessage, PluginContext, Refused
+from store.spill.model import SpillOptions
+from store.spill.spill_store import SpillStore
+
+if TYPE_CHECKING:
+    from store.flusher import Ticket
+
+__all__ = ["DelayPlugin", "config_number", "spill_options"]
+
+SECTION = "delay"
+"""Name of our section in the delivery checkpoint."""
+_MARK = f"{TW_ID}\x01".encode()
+_RESTORE_AT_ONCE = 50_000
+_MAX_BODY_BYTES = 4 << 20
+_MAX_RECORD_BYTES = (4 << 20) + (64 << 10)
+_FLUSH_INTERVAL_MS = 500
+
+
+class DelayPlugin:
+    """Delivers messages at their millisecond; see `store.hook.Plugin` for what each call promises."""
+
+    name = "delay"
+
+    def __init__(self) -> None:
+        self.stats = Stats()
+        self.watch = StepWatch()
+        self._accept_rate, self._deliver_rate = Rate(), Rate()
+        self._opened = False
+        self._workers: list[Worker] = []
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    def open(self, context: PluginContext) -> None:
+        """Open the spill store, learn from the CommitLog what was delivered, and own what is overdue."""
+        checkpoint = context.checkpoint
+        self.clock = Clock(context.now_ms)
+        self.lock = checkpoint.lock
+        self._context = context
+        self.spill = SpillStore.open(
+            context.files,
+            context.directory,
+            context.store_id,
+            spill_options(context.config),
+            checkpoint.sections.get(SECTION),
+            self.lock,
+        )
+        self._opened = True
+        self._restore(context.target.scan(checkpoint.position_of(SECTION)))
+        self._make_parts(context, self.clock.now_ms())
+        self._make_workers(context)
+        checkpoint.register(SECTION, self.spill.snapshot, self.spill.durable, self.spill.journal.sync)
+        self.deliverer.lose_track = partial(checkpoint.unregister, SECTION)
+        context.flusher.add(
+            self.spill.journal, config_number(context.config, "flushIntervalCommitLog", _FLUSH_INTERVAL_MS)
+        )
+
+    def _make_parts(self, context: PluginContext, now_ms: int) -> None:
+        config, spill, clock, lock = context.config, self.spill, self.clock, self.lock
+        batch_max = config_number(config, "timewheelBatchRecords", BATCH_MAX)
+        self.failures = Failures()
+        self.ranges = KeyRanges()
+        self.ranges.add((-1, 0), now_ms)
+        self.deliverer = Deliverer(
+            spill,
+            context.target,
+            context.checkpoint,
+            self.failures,
+            self.stats,
+            context.warn,
+            rehost=context.store_host if spill.pending_count else None,
+        )
+        self.sweeper = Sweeper(
+            spill,
+            self.deliverer,
+            self.ranges,
+            lock,
+            clock,
+            now_ms,
+            armed_max=config_number(config, "timewheelArmedRecords", ARMED_MAX),
+            hand_max=config_number(config, "timewheelHotRecords", HAND_MAX),
+            batch_max=batch_max,
+        )
+        self.recovery = Recovery(spill, self.deliverer, self.ranges, self.failures, lock, clock, batch_max=batch_max)
+        self.spiller = Spiller(spill, lambda: self.sweeper.frontier_ms, context.checkpoint)
+        max_delay_sec = config_number(config, "timerMaxDelaySec", 0)
+        self.gate = Gate(
+            spill,
+            self.sweeper,
+            context.flusher,
+            context.store_host,
+            self.stats,
+            flush_sync=context.flush_sync,
+            max_delay_ms=max_delay_sec * 1000 if max_delay_sec > 0 else None,
+            max_body_bytes=config_number(config, "maxMessageSize", _MAX_BODY_BYTES),
+            max_record_bytes=getattr(context.target, "record_bytes_max", _MAX_RECORD_BYTES),
+        )
+        self.commands = Commands(spill, self.sweeper, self.recovery, context.flusher, context.target, lock, self.stats)
+        self.before_put = self.gate.before_put  # type: ignore[method-assign]  # one call less for each message
+
+    def _make_workers(self, context: PluginContext) -> None:
+        clock, warn = self.clock, context.warn
+        sweeping = Worker("sweeper", self.sweeper.step, clock, self.sweeper.pace, warn, self.watch)
+        recovering = Worker("recovery", self.recovery.step, clock, self.recovery.pace, warn)
+        spilling = Worker("spiller", self.spiller.step, clock, self.spiller.pace, warn)
+        self.sweeper.ring = sweeping.ring
+        self.sweeper.ring_recovery = self.recovery.ring = recovering.ring
+        self._workers = [sweeping, recovering, spilling]
+
+    def _restore(self, records: Iterable[tuple[int, bytes]]) -> None:
+        """Mark what the CommitLog has behind the checkpoint, before anything is delivered."""
+        ids: list[int] = []
+        versions: list[int] = []
+        for _, record in records:
+            if _MARK not in record:
+                continue
+            try:
+                own = own_properties_of(record_fields(record)[2])
+            except RecordError:
+                continue
+            if own is not None:
+                ids.append(own[0])
+                versions.append(own[1])
+                if len(ids) == _RESTORE_AT_ONCE:
+                    self.stats.restored += self.spill.restore_delivered_many(ids, versions)
+                    ids, versions = [], []
+        if ids:
+            self.stats.restored += self.spill.restore_delivered_many(ids, versions)
+
+    def start(self) -> None:
+        """Start sweeper, recovery and spiller."""
+        for worker in self._workers:
+            worker.start()
+
+    def stop(self) -> None:
+        """End the threads, each after the slice it is in."""
+        for worker in self._workers:
+            worker.stop()
+
+    def close(self) -> None:
+        """Sync the journal and give the files back."""
+        if self._opened:
+            self._opened = False
+            self.stop()
+            self._context.checkpoint.unregister(SECTION)
+            self._context.flusher.remove(self.spill.journal)
+            self.spill.close()
+
+    # ------------------------------------------------------------------------------------------------ messages
+
+    def before_put(self, message: Message, now_ms: int) -> Held | Refused | None:
+        """Look at one message (an opened plug-in answers with the gate's own method, which saves a call)."""
+        return self.gate.before_put(message, now_ms)
+
+    def take_back(self, held: Held) -> None:
+        """Forget one that was held in this turn."""
+        self.gate.take_back(held)
+
+    def commit_turn(self) -> Ticket | None:
+        """Journal what was held since the last call."""
+        return self.gate.commit_turn()
+
+    def view(self, offset: int) -> bytes | None:
+        """Read a pending message in its stored form."""
+        return self.commands.view(offset)
+
+    def topics_changed(self) -> None:
+        """Try failed deliveries again at once."""
+        self.recovery.topics_changed()
+
+    # ------------------------------------------------------------------------------------------------ commands
+
+    def cancel(self, offset: int, now_ms: int) -> CommandResult:  # noqa: ARG002 (the hook's signature)
+        """Take a pending message out."""
+        return self.commands.cancel(offset)
+
+    def move(self, offset: int, due_ms: int, now_ms: int) -> CommandResult:
+        """Give a pending message another due time."""
+        return self.commands.move(offset, due_ms, now_ms)
+
+    def send_now(self, offset: int, now_ms: int) -> CommandResult:
+        """Move a pending message to now."""
+        return self.commands.move(offset, now_ms, now_ms)
+
+    def list_pending(self, after: tuple[int, int] | None, limit: int) -> list[PendingMessage]:
+        """List pending messages in (due, offset) order."""
+        return self.commands.list_pending(after, limit, self.clock.now_ms())
+
+    # ------------------------------------------------------------------------------------------------ figures
+
+    def pending_count(self) -> int:
+        """Count what is neither delivered nor cancelled."""
+        return self.spill.pending_count
+
+    def runtime_info(self) -> dict[str, str]:
+        """Figures, those of RocketMQ's timer under its names, ours with ``timewheel`` in front."""
+        stats, sweeper, watch = self.stats, self.sweeper, self.watch
+        info = {
+            "timerReadBehind": sweeper.behind_ms // 1000,
+            "timerOffsetBehind": 0,
+            "timerCongestNum": self.spill.pending_count,
+            "timewheelPending": self.spill.pending_count,
+            "timewheelPendingBytes": self.spill.pending_bytes,
+            "timewheelArmed": sweeper.armed_count,
+            "timewheelFailed": self.recovery.failed_count,
+            "timewheelRecoveryRanges": len(self.ranges),
+            "timewheelUncertain": self.deliverer.uncertain,
+            "timewheelAccepted": stats.accepted,
+            "timewheelRefused": stats.refused,
+            "timewheelDelivered": stats.delivered,
+            "timewheelCancelled": stats.cancelled,
+            "timewheelMoved": stats.moved,
+            "timewheelRestored": stats.restored,
+            "timewheelHandedOver": stats.handed_over,
+            "timewheelStalls": stats.stalls,
+            "timewheelUnreadable": stats.unreadable,
+            "timewheelClockStepsForward": watch.forward_count,
+            "timewheelClockStepsBackward": watch.backward_count,
+            "timewheelClockLastStepMs": watch.last_step_ms,
+            "timewheelJournalBytes": self.spill.journal_bytes,
+            "timewheelRuns": self.spill.run_count,
+            "timewheelErrors": stats.troubles + sum(worker.error_count for worker in self._workers),
+        }
+        text = {key: str(value) for key, value in info.items()}
+        now_ns = self.clock.monotonic_ns()
+        text["timerEnqueueTps"] = f"{self._accept_rate.look(now_ns, stats.accepted):.1f}"
+        text["timerDequeueTps"] = f"{self._deliver_rate.look(now_ns, stats.delivered):.1f}"
+        text["timewheelLatenessMs"] = _lateness_text(stats.on_time)
+        text["timewheelOverdueLatenessMs"] = _lateness_text(stats.overdue)
+        return text
+
+    def check(self) -> list[str]:
+        """Say everything that is wrong with files and memory; empty when nothing is."""
+        with self.lock:
+            problems = self.sweeper.check() + self.ranges.check()
+            if self.deliverer.uncertain:
+                problems.append(f"{self.deliverer.uncertain} messages are uncertain until a restart")
+        return problems + self.spill.check()
+
+
+def _lateness_text(lateness: Lateness) -> str:
+    """Count, mean, and upper bounds of p50, p99, p99.9 and the maximum, ms."""
+    mean = lateness.sum_ms / lateness.count if lateness.count else 0.0
+    p50, p99, p999 = (lateness.percentile_ms(share) for share in (0.5, 0.99, 0.999))
+    return f"n={lateness.count} mean={mean:.2f} p50<={p50} p99<={p99} p99.9<={p999} max={lateness.max_ms}"
+
+
+def config_number(config: Mapping[str, str], key: str, default: int) -> int:
+    """Read a whole number from the broker's configuration; raises StoreFormatError for what is none."""
+    text = config.get(key, "").strip()
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise StoreFormatError(f"{key} = {text!r} is not a whole number") from None
+
+
+def spill_options(config: Mapping[str, str]) -> SpillOptions:
+    """Read the options of the spill store: ``segment_bytes`` is ``timewheelSegmentBytes``, and so on."""
+    defaults = SpillOptions()
+    return SpillOptions(
+        **{
+            name: config_number(config, "timewheel" + name.title().replace("_", ""), getattr(defaults, name))
+            for name in SpillOptions.__slots__
+        }
+    )

@@ -1,0 +1,214 @@
+"""From a message's properties to its due time, or to a refusal that says what was wrong.
+
+Which property wins when several are set (the first that is present, whatever the others say)::
+
+    DELAY > 0               a fixed level: the timer properties are removed, the level scheduler has it
+    __STARTDELIVERTIME      epoch ms; Aliyun ONS, ali-ons, and this product's own
+    TIMER_DELAY_SEC         seconds from now         ─┐
+    TIMER_DELAY_MS          milliseconds from now     ├ RocketMQ 5's, in its order
+    TIMER_DELIVER_MS        epoch ms                 ─┘
+
+Only the winner is read; its value must be a whole number in ASCII digits. Apache reads it with Java's
+``Long.parseLong``, which also takes ``+5`` and the digits of other scripts; no client writes those, so they
+are refused like ``" 5"``, ``1e3`` and the empty text: a message whose sender meant some other time must not go out
+at ours.
+
+What is stored never carries a time that would delay it once more when its consumer sends it on or back:
+relative properties are removed, and so is an absolute one that lies after the due time (it lost against another).
+An absolute one that won stays: it is past by then, so whoever gets it sees what was sent. The plug-in's own names
+are removed from everything that a client brings.
+"""
+
+from __future__ import annotations
+
+from remoting.properties import (
+    DELAY,
+    OWN_PROPERTIES,
+    STARTDELIVERTIME,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    TW_DUE,
+    TW_ID,
+    get_property,
+    remove_properties,
+)
+
+__all__ = [
+    "ABSOLUTE",
+    "DUE_MAX_MS",
+    "PRECEDENCE",
+    "RELATIVE",
+    "VIRTUAL_BASE",
+    "TimerError",
+    "delay_id_text",
+    "delay_level",
+    "delivered_as",
+    "disarmed",
+    "has_start_time_only",
+    "is_half",
+    "may_be_timed",
+    "own_properties_of",
+    "read_due",
+    "stamped",
+    "without_timers",
+]
+
+RELATIVE = {TIMER_DELAY_SEC: 1000, TIMER_DELAY_MS: 1}
+"""Name to milliseconds per unit, of what counts from now."""
+ABSOLUTE = (STARTDELIVERTIME, TIMER_DELIVER_MS)
+PRECEDENCE = (STARTDELIVERTIME, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+"""The first of these that is present decides."""
+_FIRST = (STARTDELIVERTIME,)
+
+DUE_MAX_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+VIRTUAL_BASE = 1 << 62
+"""Delay ids are offsets from here on; a CommitLog never gets there."""
+
+_VALUE_SHOWN = 60
+_TRANSACTION_TYPE = 0xC
+_PREPARED = 0x4
+_OWN_MARK = "__TW_"
+
+
+class TimerError(Exception):
+    """A timer property that no due time can be read from; the text has its name and value, for the sender."""
+
+
+def may_be_timed(text: str) -> bool:
+    """Say cheaply whether a timer property may be there; False is certain."""
+    return "__STARTD" in text or "TIMER_DEL" in text
+
+
+def has_start_time_only(text: str) -> bool:
+    """Say cheaply that there is nothing to disarm once `read_due` has read the due time; True is certain."""
+    return "TIMER_DEL" not in text and _OWN_MARK not in text
+
+
+def read_due(text: str, now_ms: int, max_delay_ms: int | None = None) -> int | None:
+    """Read the due time, epoch ms, from a property text; None if no timer property is set.
+
+    The answer may lie in the past. Raises `TimerError` when the property that decides is not a number, negative,
+    beyond the year 9999, or further ahead than ``max_delay_ms``.
+
+    >>> read_due("TIMER_DELAY_SEC\\x0190\\x02TIMER_DELIVER_MS\\x015\\x02", 1_000)
+    91000
+    """
+    for name in PRECEDENCE if "TIMER_DEL" in text else _FIRST:
+        value = _value(text, name)
+        if value is None:
+            continue
+        number = _number(name, value)
+        unit = RELATIVE.get(name)
+        due_ms = number if unit is None else now_ms + number * unit
+        if due_ms > DUE_MAX_MS:
+            raise TimerError(f"property {name}: {_shown(value)} lies beyond the year 9999")
+        if max_delay_ms is not None and due_ms - now_ms > max_delay_ms:
+            raise TimerError(
+                f"property {name}: {_shown(value)} is {due_ms - now_ms} ms ahead, "
+                f"at most {max_delay_ms} ms are allowed (timerMaxDelaySec)"
+            )
+        return due_ms
+    return None
+
+
+def _value(text: str, name: str) -> str | None:
+    """Look a value up; unlike `get_property`, a pair that is there without value is an empty one."""
+    if name not in text:
+        return None
+    value = get_property(text, name)
+    if value is None and f"\x02{name}\x01" in f"\x02{text}":
+        return ""
+    return value
+
+
+def _number(name: str, value: str) -> int:
+    if value.isdecimal() and value.isascii() and len(value) < 20:
+        return int(value)
+    if len(value) > 1 and value[0] == "-" and value[1:].isdecimal() and value.isascii():
+        raise TimerError(f"property {name}: {_shown(value)} is negative")
+    if value.isdecimal() and value.isascii():
+        raise TimerError(f"property {name}: {_shown(value)} lies beyond the year 9999")
+    raise TimerError(f"property {name}: {_shown(value)} is not a whole number")
+
+
+def _shown(value: str) -> str:
+    return repr(value) if len(value) <= _VALUE_SHOWN else f"{value[:_VALUE_SHOWN]!r}…"
+
+
+def delay_level(text: str) -> int:
+    """Read the fixed delay level, 0 for none or what is no number."""
+    if "DELAY\x01" not in text:  # TIMER_DELAY_MS does not contain this
+        return 0
+    value = get_property(text, DELAY)
+    if value is None or not value.isascii() or not value.isdecimal() or len(value) > 10:
+        return 0
+    return int(value)
+
+
+def is_half(text: str, sys_flag: int) -> bool:
+    """Say whether this is a transaction's half message: prepared by flag, or marked and not yet decided."""
+    kind = sys_flag & _TRANSACTION_TYPE
+    if kind:
+        return kind == _PREPARED
+    marked = get_property(text, TRAN_MSG)
+    return marked is not None and marked.lower() == "true"
+
+
+def without_timers(text: str) -> str:
+    """Drop every timer property and the plug-in's own: what a level message keeps."""
+    return remove_properties(text, (*PRECEDENCE, *OWN_PROPERTIES))
+
+
+def disarmed(text: str, due_ms: int) -> str:
+    """Drop what would delay the message once more after ``due_ms``, and the plug-in's own properties."""
+    if _OWN_MARK in text:
+        text = remove_properties(text, OWN_PROPERTIES)
+    if "TIMER_DELAY_" in text:
+        text = remove_properties(text, RELATIVE)
+    for name in ABSOLUTE:
+        value = _value(text, name)
+        if value is not None and not _is_past(value, due_ms):
+            text = remove_properties(text, (name,))
+    return text
+
+
+def _is_past(value: str, due_ms: int) -> bool:
+    return value.isascii() and value.isdecimal() and len(value) < 20 and int(value) <= due_ms
+
+
+def delay_id_text(delay_id: int, version: int = 0) -> str:
+    """Write a delay id as the property TW_ID holds it.
+
+    >>> delay_id_text((1 << 62) | (3 << 40) | 0x2a), delay_id_text((1 << 62) | (3 << 40) | 0x2a, 2)
+    ('3000000002a', '3000000002a.2')
+    """
+    text = "%x" % (delay_id - VIRTUAL_BASE)
+    return text if version == 0 else f"{text}.{version}"
+
+
+def stamped(text: str, delay_id: int, due_ms: int, version: int = 0) -> str:
+    """Append the plug-in's own properties to a text that has none of them."""
+    if text and text[-1] != "\x02":
+        text += "\x02"
+    return f"{text}{TW_ID}\x01{delay_id_text(delay_id, version)}\x02{TW_DUE}\x01{due_ms}\x02"
+
+
+def own_properties_of(text: str) -> tuple[int, int, int] | None:
+    """Read (delay id, version, due ms) of a delivered message's properties; None if they are not there."""
+    name = get_property(text, TW_ID)
+    due = get_property(text, TW_DUE)
+    if name is None or due is None:
+        return None
+    digits, _, version = name.partition(".")
+    try:
+        return VIRTUAL_BASE | int(digits, 16), int(version or 0), int(due)
+    except ValueError:
+        return None
+
+
+def delivered_as(text: str, delay_id: int, due_ms: int, version: int) -> str:
+    """Restamp a pending message's properties for another due time."""
+    return stamped(disarmed(text, due_ms), delay_id, due_ms, version)

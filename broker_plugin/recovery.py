@@ -1,0 +1,219 @@
+"""Missed-bucket recovery: everything that is overdue for a reason, without delaying what is on time.
+
+It owns
+
+* **ranges** of keys (`broker_plugin.ranges`): everything that was overdue at start, and the tails of hot seconds that
+  the sweeper handed over. They are read by cursor in due order, a batch at a time; a range of ten million
+  messages costs two numbers of memory;
+* **failed deliveries** (`broker_plugin.failures`): retried with back-off by a scan over the range of due times in
+  which they lie. What the ranges own is jumped over.
+
+``step`` does one batch under the delivery lock and lets go of it, so the sweeper waits for one batch at most. While
+the sweeper has its hands full, or the network loop is busy, batches are small and the pauses in between
+real (`broker_plugin.pace`).
+
+Two owners of one record would be no harm (`broker_plugin.delivery`); one owner each keeps order, and saves
+reading everything twice.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker_plugin.clock import WAIT_MAX_MS, Clock
+from broker_plugin.delivery import Deliverer
+from broker_plugin.failures import FailedGroup, Failures
+from broker_plugin.pace import BATCH_MAX, Pace
+from broker_plugin.ranges import KEY_MAX, Key, KeyRange, KeyRanges
+from store.errors import StoreClosedError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from threading import RLock
+
+    from store.spill.spill_store import SpillStore
+
+__all__ = ["Recovery"]
+
+PROBE = 16
+"""Messages of a topic that are tried before the rest of its failed ones is."""
+ERROR_PAUSE_MS = 100
+"""Pause after a scan that failed."""
+RETRY_EVERY = 8
+"""While ranges are worked on, every so many-th batch goes to the retry that is under way."""
+
+
+class _Retry:
+    """A retry under way: a cursor over the due times of a failed group."""
+
+    __slots__ = ("after", "again", "delivered", "group", "left")
+
+    def __init__(self, group: FailedGroup) -> None:
+        self.group = group
+        self.after: Key = (group.first_ms - 1, KEY_MAX)
+        self.left = group.count
+        self.delivered = False
+        self.again = False
+        """Topics changed meanwhile: if it is given up, try again at once."""
+
+
+class Recovery:
+    """Delivers what is overdue; `step` may be called from any thread, one at a time."""
+
+    def __init__(
+        self,
+        spill: SpillStore,
+        deliverer: Deliverer,
+        ranges: KeyRanges,
+        failures: Failures,
+        lock: RLock,
+        clock: Clock,
+        *,
+        batch_max: int = BATCH_MAX,
+    ) -> None:
+        self.pace = Pace(batch_max)
+        self.ring: Callable[[], None] = lambda: None
+        """Wakes the thread that calls `step`."""
+        self._spill = spill
+        self._deliverer = deliverer
+        self._ranges = ranges
+        self._failures = failures
+        self._lock = lock
+        self._clock = clock
+        self._retry: _Retry | None = None
+        self._turn = 0
+        self._now_ms = 0
+        self._topics_changed = False
+
+    def step(self, now_ms: int) -> int:
+        """Do one batch of what is to be done; answers when to come back (now or earlier: at once)."""
+        with self._lock:
+            if now_ms < self._now_ms:
+                self._failures.clock_went_back(now_ms)
+            self._now_ms = now_ms
+            if self._topics_changed:
+                self._topics_changed = False
+                self._failures.topics_changed(now_ms)
+                if self._retry is not None:
+                    self._retry.again = True
+            if self._deliverer.is_stalled(now_ms):
+                return min(self._deliverer.stalled_until_ms, now_ms + WAIT_MAX_MS)
+            try:
+                return self._work(now_ms)
+            except StoreClosedError:
+                raise
+            except StoreError as error:
+                self._deliverer.trouble(f"cannot look for what is overdue: {error}")
+                return now_ms + ERROR_PAUSE_MS
+
+    def _work(self, now_ms: int) -> int:
+        if self._retry is None:
+            group = self._failures.take_due(now_ms)
+            if group is not None:
+                self._retry = _Retry(group)
+        self._turn += 1
+        if self._retry is not None and (not self._ranges or self._turn % RETRY_EVERY == 0):
+            self._try_again(self._retry, now_ms)
+            return now_ms
+        found = self._ranges.next()
+        if found is not None:
+            return self._work_on(found, now_ms)
+        next_ms = self._failures.next_ms()
+        return now_ms + WAIT_MAX_MS if next_ms is None else min(next_ms, now_ms + WAIT_MAX_MS)
+
+    def topics_changed(self) -> None:
+        """Try what failed because of its topic at once. Any thread; takes no lock."""
+        self._topics_changed = True
+        self.ring()
+
+    @property
+    def failed_count(self) -> int:
+        """Messages whose last delivery failed, as far as counted. Any thread."""
+        retry = self._retry
+        return self._failures.count + (0 if retry is None else retry.left)
+
+    def is_failed(self, topic: str, due_ms: int) -> bool:
+        """Whether a pending message of this topic and due time counts as failed. Under the delivery lock."""
+        retry = self._retry
+        if retry is not None and retry.group.covers(topic, due_ms):
+            return True
+        return self._failures.is_failed(topic, due_ms)
+
+    def removed(self, topic: str, due_ms: int) -> None:
+        """Note that a message was cancelled or moved. Under the delivery lock."""
+        retry = self._retry
+        if retry is not None and retry.left and retry.group.covers(topic, due_ms) and due_ms >= retry.after[0]:
+            retry.left -= 1
+        else:
+            self._failures.removed(topic, due_ms)
+
+    # ------------------------------------------------------------------------------------------------ parts of it
+
+    def _work_on(self, found: KeyRange, now_ms: int) -> int:
+        limit = self.pace.batch
+        begin = self._clock.monotonic_ns()
+        columns = self._spill.scan(found.after, found.until_ms, limit)
+        dues, ids, refs = columns.dues, columns.ids, columns.refs
+        if not refs:
+            self._ranges.remove(found)
+            return now_ms
+        outcome = self._deliverer.deliver(dues, refs, now_ms, self._deliverer.stats.overdue, fresh=True)
+        done = outcome.kept[0] if outcome.kept else outcome.looked_at
+        if done:
+            found.after = (dues[done - 1], ids[done - 1])
+            self.pace.worked(len(refs), outcome.looked_at, self._clock.monotonic_ns() - begin)
+        if outcome.kept:
+            # Refused by the store, or not due after all (the clock was set back).
+            return max(now_ms + 1, min(dues[done], now_ms + WAIT_MAX_MS))
+        if done == len(refs) < limit:
+            self._ranges.remove(found)
+        return now_ms
+
+    def _try_again(self, retry: _Retry, now_ms: int) -> None:
+        group = retry.group
+        until_ms = self._jump_over_ranges(retry)
+        limit = PROBE if group.is_about_topic and not retry.delivered else self.pace.batch
+        columns = self._spill.scan(retry.after, until_ms, limit)
+        dues, refs = columns.dues, columns.refs
+        if refs:
+            stats = self._deliverer.stats
+            outcome = self._deliverer.deliver(dues, refs, now_ms, stats.overdue, partial(self._failures.belongs, group))
+            retry.delivered = retry.delivered or outcome.delivered > 0
+            retry.left = max(0, retry.left - outcome.delivered - outcome.failed)
+            if outcome.kept:
+                self._give_up(retry, now_ms)
+                return
+            if group.is_about_topic and outcome.failed and not retry.delivered:
+                self._give_up(retry, now_ms)
+                return
+            done = outcome.looked_at
+            retry.after = (dues[done - 1], columns.ids[done - 1])
+            if done < len(refs):
+                return
+        if len(refs) < limit:
+            if until_ms <= group.last_ms:
+                retry.after = max(retry.after, (until_ms - 1, KEY_MAX))
+            else:
+                self._retry = None
+                self._failures.went_on(group, now_ms)
+
+    def _give_up(self, retry: _Retry, now_ms: int) -> None:
+        """The first few failed again, or the store refuses: the rest waits for the next time."""
+        self._retry = None
+        group = retry.group
+        group.count = retry.left
+        self._failures.put_back(group, now_ms)
+        if retry.again:
+            self._failures.topics_changed(now_ms)
+
+    def _jump_over_ranges(self, retry: _Retry) -> int:
+        """Move the cursor out of recovery's own ranges; answers where the next one begins, or the end."""
+        until_ms = retry.group.last_ms + 1
+        for found in self._ranges:
+            if found.after <= retry.after < found.last:
+                retry.after = found.last
+            elif found.after > retry.after:
+                until_ms = min(until_ms, found.after[0] + 1)
+                break
+        return until_ms

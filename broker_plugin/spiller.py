@@ -1,0 +1,39 @@
+"""The spiller: closed journal segments become sorted runs, runs are merged, space is given back.
+
+All of that is `SpillStore.spill_step`, in slices of about half a millisecond; this only says when. It has a thread
+of its own because its syncs may take long, and neither a delivery nor a waiting send should stand behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker_plugin.pace import Pace
+
+if TYPE_CHECKING:
+    from store.checkpoint import DeliveryCheckpoint
+    from store.spill.spill_store import SpillStore
+
+__all__ = ["Spiller"]
+
+IDLE_MS = 100
+"""Pause when there was nothing to do: closing a segment takes longer than that to fill."""
+
+
+class Spiller:
+    """Steps the spill store's background work."""
+
+    def __init__(self, spill: SpillStore, frontier_ms: Callable[[], int], checkpoint: DeliveryCheckpoint) -> None:
+        self.pace = Pace()
+        self._spill = spill
+        self._frontier_ms = frontier_ms
+        self._checkpoint = checkpoint
+
+    def step(self, now_ms: int) -> int:
+        """Do a slice; answers when to come back (now or earlier: at once)."""
+        if self._spill.spill_step(now_ms, self._frontier_ms()):
+            return now_ms
+        if self._spill.unsaved:
+            self._checkpoint.touch()  # the next checkpoint lets files go
+        return now_ms + IDLE_MS

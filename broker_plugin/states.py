@@ -1,0 +1,158 @@
+"""The life of a delayed message: one table of legal moves.
+
+::
+
+                      pass            expire?  never: a message that is due is delivered, however late
+    OFFERED ──────────────► (ordinary message, not ours)
+       │ ├──── refuse ────► REFUSED
+       │ accept
+       ▼
+    ACCEPTED ◄────── publish makes it visible ──────►  below the frontier: ARMED, else SPILLED
+       │
+       ▼                arm (its second comes near)
+    SPILLED ─────────────────────────────► ARMED ──── claim ────► DELIVERING ── put ok ──► DELIVERED
+       ▲                                     │ ▲                      │  │
+       └───── hand over / window shrinks ────┘ └────── not due ───────┘  │ put failed
+                                                                         ▼
+    any of ACCEPTED, SPILLED, ARMED, FAILED:                          FAILED ── claim ──► DELIVERING
+        cancel ──► CANCELLED          move ──► MOVED (a new version of it is ACCEPTED)
+
+What stands where, in the code: `broker_plugin.hook` offers, accepts and refuses; `store.spill` *is* ACCEPTED and
+SPILLED (a record that is not done); the sweeper's wheel is ARMED; DELIVERING lasts as long as the delivery
+lock is held, so nobody else ever meets it; the done-sets of the spill store are DELIVERED, CANCELLED and MOVED;
+`broker_plugin.failures` is FAILED. No object with a state field exists for a message: ten million of them must
+fit into the memory of none. The table is what all these places agree on, and what the tests hold them to.
+
+"Once" is in this table: DELIVERED, CANCELLED and MOVED have no way out, and the only way into DELIVERED is
+through one claim at a time.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from store.hook import CommandOutcome
+
+__all__ = ["ANSWERS", "FINAL", "MOVES", "PENDING", "IllegalMoveError", "Move", "State", "after", "answer"]
+
+
+class State(Enum):
+    """Where a delayed message is."""
+
+    OFFERED = "offered"
+    """In a send, not yet looked at."""
+    PASSED = "passed"
+    """Not ours: ordinary, or for the level scheduler."""
+    REFUSED = "refused"
+    """Nothing was stored; the sender was told why."""
+    ACCEPTED = "accepted"
+    """In the journal; not yet looked at by the sweeper."""
+    SPILLED = "spilled"
+    """Due beyond the frontier (or in a range of recovery's): on disk only, found by its key."""
+    ARMED = "armed"
+    """Due before the frontier: in the wheel."""
+    DELIVERING = "delivering"
+    """Claimed for one append, under the delivery lock."""
+    DELIVERED = "delivered"
+    """In the CommitLog under its own topic."""
+    FAILED = "failed"
+    """Overdue, the append was refused; tried again for ever."""
+    CANCELLED = "cancelled"
+    """Taken out by a command."""
+    MOVED = "moved"
+    """Superseded by a later version of itself with another due time."""
+
+
+class Move(Enum):
+    """What may happen to a delayed message."""
+
+    PASS = "pass"
+    REFUSE = "refuse"
+    ACCEPT = "accept"
+    ARM = "arm"
+    SPILL = "spill"
+    CLAIM = "claim"
+    PUT_OK = "put ok"
+    NOT_DUE = "not due"
+    """The clock, read inside the append lock, stood before the due time."""
+    STORE_REFUSES = "store refuses"
+    """The store takes nothing at all now (disk full, shutting down): no fault of this message."""
+    PUT_FAILED = "put failed"
+    CANCEL = "cancel"
+    MOVE = "move"
+    RESTORE = "restore"
+    """At open: the id was found in the CommitLog."""
+
+
+class IllegalMoveError(Exception):
+    """A move that the table does not have: a bug, never a condition to handle."""
+
+
+MOVES: dict[tuple[State, Move], State] = {
+    (State.OFFERED, Move.PASS): State.PASSED,
+    (State.OFFERED, Move.REFUSE): State.REFUSED,
+    (State.OFFERED, Move.ACCEPT): State.ACCEPTED,
+    #
+    (State.ACCEPTED, Move.ARM): State.ARMED,
+    (State.ACCEPTED, Move.SPILL): State.SPILLED,
+    (State.ACCEPTED, Move.CANCEL): State.CANCELLED,
+    (State.ACCEPTED, Move.MOVE): State.MOVED,
+    (State.ACCEPTED, Move.RESTORE): State.DELIVERED,
+    #
+    (State.SPILLED, Move.ARM): State.ARMED,
+    (State.SPILLED, Move.CLAIM): State.DELIVERING,  # by recovery, which reads its ranges by cursor
+    (State.SPILLED, Move.CANCEL): State.CANCELLED,
+    (State.SPILLED, Move.MOVE): State.MOVED,
+    (State.SPILLED, Move.RESTORE): State.DELIVERED,
+    #
+    (State.ARMED, Move.CLAIM): State.DELIVERING,
+    (State.ARMED, Move.SPILL): State.SPILLED,
+    (State.ARMED, Move.CANCEL): State.CANCELLED,
+    (State.ARMED, Move.MOVE): State.MOVED,
+    #
+    (State.DELIVERING, Move.PUT_OK): State.DELIVERED,
+    (State.DELIVERING, Move.NOT_DUE): State.ARMED,
+    (State.DELIVERING, Move.STORE_REFUSES): State.ARMED,
+    (State.DELIVERING, Move.PUT_FAILED): State.FAILED,
+    #
+    (State.FAILED, Move.CLAIM): State.DELIVERING,
+    (State.FAILED, Move.CANCEL): State.CANCELLED,
+    (State.FAILED, Move.MOVE): State.MOVED,
+}
+"""Every legal move; what is not here is a bug."""
+
+PENDING = frozenset({State.ACCEPTED, State.SPILLED, State.ARMED, State.DELIVERING, State.FAILED})
+"""Accepted, and neither delivered nor cancelled nor superseded: what `pending_count` counts."""
+
+FINAL = frozenset({State.PASSED, State.REFUSED, State.DELIVERED, State.CANCELLED, State.MOVED})
+"""No way out."""
+
+ANSWERS: dict[State, CommandOutcome] = {
+    State.OFFERED: CommandOutcome.UNKNOWN,
+    State.PASSED: CommandOutcome.UNKNOWN,
+    State.REFUSED: CommandOutcome.UNKNOWN,
+    State.ACCEPTED: CommandOutcome.DONE,
+    State.SPILLED: CommandOutcome.DONE,
+    State.ARMED: CommandOutcome.DONE,
+    State.FAILED: CommandOutcome.DONE,
+    State.DELIVERED: CommandOutcome.ALREADY_DELIVERED,
+    State.CANCELLED: CommandOutcome.ALREADY_CANCELLED,
+}
+"""What cancel, move and send-now answer to a message in this state. DELIVERING is not among them, because a
+command waits for the delivery lock; nor is MOVED, because a command looks at the latest version."""
+
+
+def after(state: State, move: Move) -> State:
+    """Say where a move leads; raises `IllegalMoveError` if the table does not have it."""
+    try:
+        return MOVES[state, move]
+    except KeyError:
+        raise IllegalMoveError(f"a message that is {state.value} cannot take the move '{move.value}'") from None
+
+
+def answer(state: State) -> CommandOutcome:
+    """Say what a command on a message in this state answers; raises `IllegalMoveError` where none can be asked."""
+    try:
+        return ANSWERS[state]
+    except KeyError:
+        raise IllegalMoveError(f"no command ever meets a message that is {state.value}") from None

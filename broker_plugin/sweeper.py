@@ -1,0 +1,352 @@
+"""The sweeper: what is due now goes out now.
+
+It owns every key that recovery does not own, up to a *frontier* about a second ahead of the clock::
+
+        ranges of recovery                    covered (frontier)
+    ──┬──────────────┬───────────┬────────────┬───────────────────────────► key = (due ms, delay id)
+      │ overdue at   │ delivered │   armed:   │ not looked at yet: in the spill store,
+      │ start, tails │           │  the wheel │ found by scan(covered, ...)
+
+`step` does a slice of three things:
+
+1. **Publish** what the network loop has accepted: it becomes visible to scans, and what lies at or below the
+   frontier is armed (the scan has passed there already).
+2. **Deliver** a batch of what is due. It is taken from the wheel into the *hand*, a short list in due order; what
+   cannot go (the store refuses, the clock was set back) stays at its place in the hand, so order survives.
+3. **Advance the frontier** by a bounded scan: about a second ahead, but never so far that more than `ARMED_MAX`
+   are armed. A second of 500,000 messages is therefore never armed singly: the frontier stops inside it.
+
+**A hot second.** When more is due than fits into the hand, everything behind it that is due by now is dropped
+from the wheel and handed to recovery as one key range, and the frontier continues behind it. Dropping costs
+a few milliseconds at most, because the wheel is small. So what comes due next is on time.
+
+**The clock.** `step` is told the wall clock. If that has been set back, everything armed for later is forgotten and
+found again by the scan. Never early does not depend on any of this: the target reads the clock inside its append
+lock and refuses what is not due.
+
+**Wake-ups.** ``wake_ms`` says until when the sweeper wants to sleep. The loop puts a block into the inbox and then
+reads ``wake_ms``; the sweeper sets ``wake_ms`` and then looks into the inbox. So either the loop sees that it must
+ring, or the sweeper sees the block. For what is due later nobody is woken: the sweeper looks up often enough.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from typing import TYPE_CHECKING
+
+from broker_plugin.clock import WAIT_MAX_MS, Clock
+from broker_plugin.delivery import Deliverer
+from broker_plugin.pace import BATCH_MAX, Pace
+from broker_plugin.ranges import KEY_MAX, Key, KeyRanges
+from store.errors import StoreClosedError, StoreError
+from store.spill.model import Columns
+from timewheel import TimingWheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from threading import RLock
+
+    from store.flusher import Ticket
+    from store.spill.model import Block
+    from store.spill.spill_store import SpillStore
+
+__all__ = ["ARMED_MAX", "HAND_MAX", "LOOKAHEAD_MS", "Sweeper"]
+
+LOOKAHEAD_MS = 1000
+"""How far ahead of the clock the frontier is kept."""
+LOOKAHEAD_LOW_MS = 750
+"""The frontier is advanced when it is no further ahead than this: a few scans a second, not one per ms."""
+ARMED_MAX = 8192
+"""Most messages in the wheel, but for those accepted for the next milliseconds."""
+HAND_MAX = 1024
+"""Most due messages that the sweeper delivers itself; more is a hot second, and its tail is handed over."""
+PUBLISH_MAX = 4096
+"""Records published in one step."""
+SCAN_MAX = 512
+"""Records of one scan of the frontier."""
+INBOX_MAX = 256
+"""Blocks in the inbox from which on the sweeper is woken to publish them."""
+SCAN_RETRY_MS = 100
+"""Pause after a scan that failed."""
+STEP_BACK_MS = 20
+"""A clock that went back by less is waited for."""
+
+
+class Sweeper:
+    """Arms what comes near and delivers what is due; `step` may be called from any thread, one at a time.
+
+    ``offer`` is for the network loop and the flusher; everything else takes the delivery lock itself.
+    """
+
+    def __init__(
+        self,
+        spill: SpillStore,
+        deliverer: Deliverer,
+        ranges: KeyRanges,
+        lock: RLock,
+        clock: Clock,
+        now_ms: int,
+        *,
+        armed_max: int = ARMED_MAX,
+        hand_max: int = HAND_MAX,
+        scan_max: int = SCAN_MAX,
+        batch_max: int = BATCH_MAX,
+    ) -> None:
+        self.pace = Pace(batch_max)
+        self.ring: Callable[[], None] = lambda: None
+        """Wakes the thread that calls `step`."""
+        self.ring_recovery: Callable[[], None] = lambda: None
+        self.wake_ms = 0
+        """When `step` wants to be called again, epoch ms; see the text on top."""
+        self._spill = spill
+        self._deliverer = deliverer
+        self._ranges = ranges
+        self._lock = lock
+        self._clock = clock
+        self._armed_max = armed_max
+        self._hand_max = hand_max
+        self._scan_max = scan_max
+        self._inbox: deque[tuple[Block, Ticket | None]] = deque()
+        self._unsynced: list[tuple[Block, Ticket]] = []
+        self._wheel = TimingWheel(now_ms)
+        self._hand_dues: list[int] = []
+        self._hand_refs: list[int] = []
+        self._now_ms = now_ms
+        self._scan_ms = 0  # no scan before, after one that failed
+        self._cover((now_ms - 1, KEY_MAX))
+
+    # ------------------------------------------------------------------------------------------------ network loop
+
+    def offer(self, block: Block, soonest_ms: int, ticket: Ticket | None = None) -> None:
+        """Take a block that was accepted; its earliest due time decides whether the sweeper is woken.
+
+        With a ticket, the block's sync has failed: it is published when the ticket is done after all.
+        """
+        self._inbox.append((block, ticket))
+        if soonest_ms < self.wake_ms or len(self._inbox) > INBOX_MAX:
+            self.ring()
+
+    # ------------------------------------------------------------------------------------------------ the step
+
+    def step(self, now_ms: int) -> int:
+        """Do a slice of what is to be done now; answers when to come back (now or earlier: at once)."""
+        with self._lock:
+            if now_ms < self._now_ms - STEP_BACK_MS:
+                self._scan_ms = 0
+                self._forget_from(now_ms + 1)
+                self._ranges.cut(now_ms + 1)
+            self._now_ms = now_ms
+            self._publish(PUBLISH_MAX)
+            if self._deliverer.is_stalled(now_ms):
+                wake = min(self._deliverer.stalled_until_ms, now_ms + WAIT_MAX_MS)
+            else:
+                self._catch_up(now_ms)
+                self._take_in_hand(now_ms)
+                self._deliver(now_ms)
+                wake = self._next_wake(now_ms)
+            self.wake_ms = wake
+            if self._inbox:
+                wake = self.wake_ms = now_ms
+            return wake
+
+    def publish_all(self) -> None:
+        """Publish everything that was offered: a command must find what was accepted before it."""
+        with self._lock:
+            self._publish(KEY_MAX)
+
+    def arm(self, dues: list[int], ids: list[int], refs: list[int]) -> None:
+        """Arm what lies at or below the frontier and in no range of recovery's. Under the delivery lock."""
+        covered = self._covered
+        if not dues or min(dues) > covered[0]:
+            return
+        ranges = self._ranges
+        insert = self._wheel.insert
+        for due_ms, delay_id, ref in zip(dues, ids, refs, strict=True):
+            key = (due_ms, delay_id)
+            if key <= covered and not (ranges and key in ranges):
+                insert(due_ms, ref)
+        if len(self._wheel) > self._armed_max:
+            self._shrink()
+
+    # ------------------------------------------------------------------------------------------------ parts of it
+
+    def _publish(self, most: int) -> None:
+        inbox = self._inbox
+        while inbox and most > 0:
+            block, ticket = inbox.popleft()
+            if ticket is not None:
+                self._unsynced.append((block, ticket))
+                continue
+            # Some of it was withdrawn if it is published already; the rest is to be armed all the same.
+            columns = Columns(block.dues, block.ids, block.refs) if block.published else self._spill.publish(block)
+            most -= len(columns.refs)
+            self.arm(columns.dues, columns.ids, columns.refs)
+        if self._unsynced:
+            waiting, self._unsynced = self._unsynced, []
+            for block, ticket in waiting:
+                if ticket.is_done():
+                    inbox.append((block, None))
+                else:
+                    self._unsynced.append((block, ticket))
+
+    def _take_in_hand(self, now_ms: int) -> None:
+        """Fill the hand with what is due; if that is not all of it, hand the rest over."""
+        dues, refs = self._hand_dues, self._hand_refs
+        room = self._hand_max - len(dues)
+        if room > 0:
+            more_dues, more_refs = self._wheel.advance(now_ms, room)
+            if not more_dues:
+                return
+            in_order = not dues or dues[-1] <= more_dues[0]
+            dues += more_dues
+            refs += more_refs
+            if not in_order or any(map(int.__gt__, more_dues, more_dues[1:])):
+                order = sorted(range(len(dues)), key=dues.__getitem__)
+                self._hand_dues = [dues[at] for at in order]
+                self._hand_refs = [refs[at] for at in order]
+        if len(self._hand_dues) >= self._hand_max:
+            self._hand_over(now_ms)
+
+    def _hand_over(self, now_ms: int) -> None:
+        """Give recovery what is due by now and not in hand, if there is such a thing."""
+        after: Key | None = None if self._covered >= (now_ms, KEY_MAX) else self._covered
+        while True:
+            dues, _ = self._wheel.advance(now_ms, SCAN_MAX)
+            if not dues:
+                break
+            first = (min(dues) - 1, KEY_MAX)
+            if after is None or first < after:
+                after = first
+        if after is not None:
+            self._ranges.add(after, now_ms + 1)
+            if self._covered < (now_ms, KEY_MAX):
+                self._cover((now_ms, KEY_MAX))
+            self._deliverer.stats.handed_over += 1
+            self.ring_recovery()
+
+    def _deliver(self, now_ms: int) -> None:
+        count = min(self.pace.batch, bisect_right(self._hand_dues, now_ms))
+        if not count:
+            return
+        dues, refs = self._hand_dues[:count], self._hand_refs[:count]
+        del self._hand_dues[:count], self._hand_refs[:count]
+        begin = self._clock.monotonic_ns()
+        kept: Sequence[int] = range(count)
+        try:
+            outcome = self._deliverer.deliver(dues, refs, now_ms, self._deliverer.stats.on_time)
+            kept = (*outcome.kept, *range(outcome.looked_at, count))
+        finally:
+            if kept:
+                self._hand_dues[:0] = [dues[at] for at in kept]
+                self._hand_refs[:0] = [refs[at] for at in kept]
+        self.pace.worked(count, outcome.looked_at, self._clock.monotonic_ns() - begin)
+
+    def _catch_up(self, now_ms: int) -> None:
+        """Find what is due by now, as far as it fits into the hand; else, in good time, what comes next."""
+        if now_ms < self._scan_ms:
+            return
+        found = 0
+        try:
+            while self._covered < (now_ms, KEY_MAX) and found < self._hand_max:
+                found += self._advance(now_ms)
+            if not found and self._covered[0] < now_ms + LOOKAHEAD_LOW_MS and self._has_room:
+                self._advance(now_ms)
+        except StoreClosedError:
+            raise
+        except StoreError as error:
+            # What is armed already can still go out.
+            self._scan_ms = now_ms + SCAN_RETRY_MS
+            self._deliverer.trouble(f"cannot look for what is due: {error}")
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._wheel) <= self._armed_max // 2
+
+    def _advance(self, now_ms: int) -> int:
+        """Scan one portion behind the frontier and arm it; answers how many."""
+        until_ms = now_ms + 1 + (LOOKAHEAD_MS if self._has_room else 0)
+        found = self._spill.scan(self._covered, until_ms, self._scan_max)
+        count = len(found.refs)
+        self._cover((found.dues[-1], found.ids[-1]) if count == self._scan_max else (until_ms - 1, KEY_MAX))
+        if count:
+            self._wheel.insert_many(found.dues, found.refs)
+        return count
+
+    def _cover(self, key: Key) -> None:
+        # The spill store is told first: from here on a record below may be known by its ref.
+        self._spill.frontier_ms = key[0] + 1
+        self._covered: Key = key
+
+    def _shrink(self) -> None:
+        """Too many are armed: forget the later half."""
+        dues: list[int] = []
+        refs: list[int] = []
+        while True:
+            more_dues, more_refs = self._wheel.advance(KEY_MAX, SCAN_MAX)
+            if not more_dues:
+                break
+            dues += more_dues
+            refs += more_refs
+        order = sorted(range(len(dues)), key=dues.__getitem__)
+        bound_ms = max(dues[order[len(order) // 2]], self._now_ms + 1)
+        self._rearm_before(bound_ms, [dues[at] for at in order], [refs[at] for at in order])
+
+    def _forget_from(self, bound_ms: int) -> None:
+        """The clock was set back: what is due at or after this is left to the scan again."""
+        dues, refs = self._wheel.advance(bound_ms - 1, KEY_MAX)
+        count = bisect_right(self._hand_dues, bound_ms - 1)
+        del self._hand_dues[count:], self._hand_refs[count:]
+        self._rearm_before(bound_ms, dues, refs)
+
+    def _rearm_before(self, bound_ms: int, dues: list[int], refs: list[int]) -> None:
+        self._wheel = TimingWheel(max(self._now_ms, 0))
+        if self._covered[0] >= bound_ms:
+            self._cover((bound_ms - 1, KEY_MAX))
+        for due_ms, ref in zip(dues, refs, strict=True):
+            if due_ms < bound_ms:
+                self._wheel.insert(due_ms, ref)
+
+    def _next_wake(self, now_ms: int) -> int:
+        wake = now_ms + WAIT_MAX_MS
+        if self._hand_dues:
+            wake = min(wake, self._hand_dues[0])
+        next_ms = self._wheel.next_wake_ms()
+        if next_ms is not None and next_ms < wake:
+            wake = next_ms
+        # The frontier: in good time while there is room in the wheel, else when what lies behind it is due.
+        bound_ms = self._covered[0] + 1
+        if self._has_room:
+            bound_ms -= LOOKAHEAD_LOW_MS
+        return min(wake, max(bound_ms, self._scan_ms))
+
+    # ------------------------------------------------------------------------------------------------ figures
+
+    @property
+    def frontier_ms(self) -> int:
+        """Due times from which on nothing is armed."""
+        return self._covered[0] + 1
+
+    @property
+    def armed_count(self) -> int:
+        """Messages armed, in wheel and hand."""
+        return len(self._wheel) + len(self._hand_dues)
+
+    @property
+    def behind_ms(self) -> int:
+        """How long ago the oldest message in hand came due, as of the last step. Any thread."""
+        first = self._hand_dues[:1]
+        return max(0, self._now_ms - first[0]) if first else 0
+
+    def check(self) -> list[str]:
+        """Say what is wrong; empty when nothing is. Under the delivery lock."""
+        problems = [f"wheel: {problem}" for problem in self._wheel.check()]
+        if len(self._hand_dues) != len(self._hand_refs):
+            problems.append(f"hand: {len(self._hand_dues)} due times, {len(self._hand_refs)} records")
+        if any(map(int.__gt__, self._hand_dues, self._hand_dues[1:])):
+            problems.append("hand: not in due order")
+        if len(self._hand_dues) > self._hand_max:
+            problems.append(f"hand: {len(self._hand_dues)} records, at most {self._hand_max} are allowed")
+        if self._spill.frontier_ms < self.frontier_ms:
+            problems.append(f"frontier {self.frontier_ms}, but the spill store was told {self._spill.frontier_ms}")
+        return problems

@@ -1,0 +1,98 @@
+"""The thin shell round a ``step(now_ms)``: a thread that calls it, and waits as long as it says.
+
+``step`` answers when it wants to be called again, epoch ms; now or earlier means that there is more to do, and
+then the thread pauses for a moment only (see `broker_plugin.pace`), so that others get their turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from broker_plugin.clock import WAIT_MAX_MS, Alarm, Clock, StepWatch
+from broker_plugin.pace import Pace
+from store.errors import StoreClosedError
+
+__all__ = ["Worker"]
+
+ERROR_PAUSE_S = 0.1
+
+
+class Worker:
+    """One thread of the plug-in.
+
+    Args:
+        name: of the thread, and in warnings.
+        step: does a slice of work at a time (epoch ms) and answers when to come back.
+        clock: what time it is, and how long to wait.
+        pace: told how long each pause was.
+        warn: told of errors; the thread goes on after them.
+        watch: told both clocks at each look, to notice steps of the wall clock.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[int], int],
+        clock: Clock,
+        pace: Pace,
+        warn: Callable[[str], None],
+        watch: StepWatch | None = None,
+    ) -> None:
+        self.name = name
+        self._step = step
+        self._clock = clock
+        self._pace = pace
+        self._warn = warn
+        self._watch = watch
+        self._alarm = Alarm()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self.error_count = 0
+
+    def start(self) -> None:
+        """Start the thread."""
+        if self._thread is None:
+            self._stopping = False
+            self._thread = threading.Thread(target=self._run, name=f"delay-{self.name}", daemon=True)
+            self._thread.start()
+
+    def ring(self) -> None:
+        """Have it look up now. Any thread."""
+        self._alarm.ring()
+
+    def stop(self) -> None:
+        """Ask the thread to end, and wait until it has: one slice at most."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stopping = True
+            self._alarm.ring()
+            thread.join()
+
+    def _run(self) -> None:
+        clock, alarm, pace = self._clock, self._alarm, self._pace
+        now_ms, seconds_until, monotonic_ns = clock.now_ms, clock.seconds_until, clock.monotonic_ns
+        longest = WAIT_MAX_MS / 1000
+        while not self._stopping:
+            now = now_ms()
+            if self._watch is not None:
+                step_ms = self._watch.look(now, monotonic_ns())
+                if step_ms:
+                    self._warn(f"the wall clock was set by {step_ms:+d} ms")
+            try:
+                wake = self._step(now)
+            except StoreClosedError:
+                return
+            except Exception as error:
+                self.error_count += 1
+                if self.error_count & (self.error_count - 1) == 0:  # 1, 2, 4, 8, …
+                    self._warn(f"{self.name}, error {self.error_count}: {type(error).__name__}: {error}")
+                alarm.wait(ERROR_PAUSE_S)
+                continue
+            wait = seconds_until(wake)
+            if wait > 0:
+                alarm.wait(min(wait, longest))
+            else:
+                begin = monotonic_ns()
+                if not alarm.wait(pace.pause_s):
+                    pace.paused(monotonic_ns() - begin)

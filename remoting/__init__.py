@@ -1,0 +1,3 @@
+"""RocketMQ's protocol as values: bytes in, values out; no socket, no file, no clock."""
+
+__all__: list[str] = []

@@ -1,0 +1,61 @@
+"""Client batches: many messages in the body of one send.
+
+An element: ``total size i32 | magic i32 | CRC i32 | flag i32 | body length i32, body | properties length i16,
+properties``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from struct import error as struct_error
+
+from remoting.errors import MessageError
+
+__all__ = ["join_batch", "split_batch"]
+
+_BATCH_HEAD = Struct(">iiiii")
+_SHORT = Struct(">h")
+
+
+def split_batch(body: bytes) -> list[tuple[int, bytes, str]]:
+    """Split a client batch into (flag, body, properties) each; raises MessageError if it does not come out even.
+
+    The elements' own total size, magic and CRC are not looked at: Apache's broker does not either, and clients
+    fill them carelessly.
+    """
+    elements: list[tuple[int, bytes, str]] = []
+    at = 0
+    end = len(body)
+    try:
+        while at < end:
+            _, _, _, flag, length = _BATCH_HEAD.unpack_from(body, at)
+            at += 20
+            properties_at = at + length + 2
+            if length < 0 or properties_at > end:
+                raise MessageError(f"batch element {len(elements)}: body of {length} bytes, {end - at} are left")
+            (properties_length,) = _SHORT.unpack_from(body, properties_at - 2)
+            next_at = properties_at + properties_length
+            if properties_length < 0 or next_at > end:
+                raise MessageError(f"batch element {len(elements)}: properties of {properties_length} bytes")
+            elements.append((flag, body[at : at + length], str(body[properties_at:next_at], "utf-8", "replace")))
+            at = next_at
+    except struct_error as error:
+        raise MessageError(f"batch element {len(elements)} is cut off") from error
+    return elements
+
+
+def join_batch(elements: Iterable[tuple[int, bytes, str]]) -> bytes:
+    """Join (flag, body, properties) elements into a batch body; raises MessageError for what has no room."""
+    parts: list[bytes] = []
+    for flag, body, properties in elements:
+        try:
+            encoded = properties.encode()
+            parts.append(_BATCH_HEAD.pack(22 + len(body) + len(encoded), 0, 0, flag, len(body)))
+            parts.append(body)
+            parts.append(_SHORT.pack(len(encoded)))
+            parts.append(encoded)
+        except (struct_error, UnicodeEncodeError) as error:
+            remark = f"batch element with flag {flag} and {len(properties)} characters of properties: {error}"
+            raise MessageError(remark) from error
+    return b"".join(parts)

@@ -1,0 +1,85 @@
+"""Bytes of one connection in, commands out.
+
+A frame that is whole in what was just read is decoded from it in place: its body is one slice, nothing is
+copied twice. Only what is left over at the end is kept and joined to the next read; a frame longer than a
+read is gathered in a growing buffer, so that a long frame in many pieces costs linear time.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from remoting.codes import MAX_FRAME_BYTES
+from remoting.command import ProtocolError, RemotingCommand, decode_command, decode_json
+
+__all__ = ["FrameDecoder"]
+
+_WORDS = Struct(">II")
+_TLS_HANDSHAKE = 0x16
+
+
+class FrameDecoder:
+    """Cuts a byte stream into commands.
+
+    Args:
+        max_frame_bytes: The longest frame accepted, length word included.
+    """
+
+    __slots__ = ("_max_frame_bytes", "_need", "_rest")
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._rest: bytes | bytearray = b""
+        self._need = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes of an unfinished frame are held."""
+        return len(self._rest)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
+        """Take what was read and return the commands that are whole now, in order.
+
+        Raises ProtocolError at the first thing that is no frame; commands before it in the same read are lost
+        with it, and the connection must be closed.
+        """
+        rest = self._rest
+        if rest:
+            if len(rest) + len(data) < self._need:
+                if type(rest) is not bytearray:
+                    rest = self._rest = bytearray(rest)
+                rest += data
+                return []
+            data = b"".join((rest, data))
+        elif type(data) is not bytes:
+            data = bytes(data)
+        commands: list[RemotingCommand] = []
+        at = 0
+        available = len(data)
+        while available - at >= 8:
+            total, header_word = _WORDS.unpack_from(data, at)
+            end = at + 4 + total
+            if total < 4 or end - at > self._max_frame_bytes:
+                raise self._no_frame(total)
+            if end > available:
+                self._need = end - at
+                break
+            body_at = at + 8 + header_word
+            if body_at <= end:  # so the serialize type, in the word's highest byte, is 0: JSON
+                commands.append(decode_json(data[at + 8 : body_at], data[body_at:end]))
+            else:
+                commands.append(decode_command(data, header_word, at + 8, end))
+            at = end
+        else:
+            if available - at >= 4:
+                total = int.from_bytes(data[at : at + 4], "big")
+                if total < 4 or total + 4 > self._max_frame_bytes:
+                    raise self._no_frame(total)
+            self._need = 8
+        self._rest = data[at:] if at else data
+        return commands
+
+    def _no_frame(self, total: int) -> ProtocolError:
+        if total >> 24 == _TLS_HANDSHAKE:
+            return ProtocolError("peer begins a TLS handshake, which is not served here")
+        return ProtocolError(f"frame of {total + 4} bytes; 8 to {self._max_frame_bytes} are allowed")

@@ -1,0 +1,60 @@
+"""Addresses as records hold them (4 or 16 bytes and the port as int32), and the message ids made of them."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+from struct import Struct
+from struct import error as struct_error
+
+from remoting.errors import MessageError, RecordError
+
+__all__ = ["NO_HOST", "decode_host", "encode_host", "message_id", "parse_message_id"]
+
+NO_HOST = bytes(8)
+"""0.0.0.0:0, for messages that no connection brought."""
+
+_INT = Struct(">i")
+
+
+@lru_cache(maxsize=4096)
+def encode_host(ip: str, port: int) -> bytes:
+    """Encode an address as records hold it: 4 or 16 bytes and the port as int32.
+
+    An IPv4 address in IPv6 clothes becomes IPv4. Raises MessageError for what is no address.
+    """
+    try:
+        address = ipaddress.ip_address(ip.partition("%")[0])
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return address.packed + _INT.pack(port)
+    except (ValueError, struct_error) as error:
+        raise MessageError(f"not an IP address and port: {ip!r:.100}:{port}") from error
+
+
+def decode_host(host: bytes) -> tuple[str, int]:
+    """Read (ip, port) from 8 or 20 bytes; raises RecordError for another length."""
+    if len(host) not in (8, 20):
+        raise RecordError(f"a host has 8 or 20 bytes: {host!r:.100}")
+    return str(ipaddress.ip_address(host[:-4])), int.from_bytes(host[-4:], "big", signed=True)
+
+
+@lru_cache(maxsize=256)
+def _hex(host: bytes) -> str:
+    return host.hex().upper()
+
+
+def message_id(store_host: bytes, offset: int) -> str:
+    """Make the offset message id: store host and position in upper-case hex, 32 or 56 characters."""
+    return "%s%016X" % (_hex(store_host), offset)  # noqa: UP031 (half the time of an f-string's format)
+
+
+def parse_message_id(text: str) -> tuple[bytes, int]:
+    """Read (store host, offset) from an offset message id; raises MessageError for anything else."""
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError as error:
+        raise MessageError(f"not a message id: {text!r:.100}") from error
+    if len(text) not in (32, 56) or len(raw) * 2 != len(text):
+        raise MessageError(f"a message id has 32 or 56 hex digits: {text!r:.100}")
+    return raw[:-8], int.from_bytes(raw[-8:], "big", signed=True)

@@ -1,0 +1,179 @@
+"""The JSON of bodies: standard and compact going out, Apache's dialect (fastjson) coming in.
+
+fastjson writes three things that JSON does not know: integer keys without quotes (``{0:5}``), objects as keys
+(``{{"brokerName":"b","queueId":0,"topic":"t"}:5}``) and references to earlier objects (``{"$ref":"$.a"}``). Java
+clients and tools expect the second where a map is keyed by a message queue; `dump_queue_map` writes it. Reading,
+an integer key becomes its text, an object key its compact JSON text with sorted names (`queue_map` gives such
+maps back as pairs), and a reference stays the object that it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from remoting.errors import ProtocolError
+
+__all__ = ["dump_queue_map", "dumps", "loads", "queue_key", "queue_map"]
+
+_MAX_DEPTH = 64
+_BLANK = re.compile(r"[ \t\r\n]*")
+_WORD = re.compile(r"[^\s,:{}\[\]\"']+")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
+
+
+def dumps(value: Any) -> bytes:
+    """Write standard compact JSON; raises ProtocolError for what JSON cannot hold."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError as error:
+        raise ProtocolError(f"cannot be written as JSON: {error}") from error
+
+
+def queue_key(topic: str, broker_name: str, queue_id: int) -> str:
+    """Write a message queue as it stands as a key of a fastjson map."""
+    return dumps({"brokerName": broker_name, "queueId": queue_id, "topic": topic}).decode()
+
+
+def dump_queue_map(
+    name: str,
+    pairs: Iterable[tuple[tuple[str, str, int], Any]],
+    more: Mapping[str, Any] | None = None,
+) -> bytes:
+    """Write ``{name:{{queue}:value,…},…}`` for ((topic, broker name, queue id), value) pairs, ``more`` behind it."""
+    entries = b",".join(queue_key(*queue).encode() + b":" + dumps(value) for queue, value in pairs)
+    tail = b"".join(b"," + dumps(key) + b":" + dumps(value) for key, value in (more or {}).items())
+    return b"{" + dumps(name) + b":{" + entries + b"}" + tail + b"}"
+
+
+def queue_map(mapping: Mapping[str, Any]) -> list[tuple[tuple[str, str, int], Any]]:
+    """Read a map keyed by message queues, as `loads` gives it, into ((topic, broker name, queue id), value) pairs."""
+    pairs = []
+    for key, value in mapping.items():
+        try:
+            queue = orjson.loads(key)
+            pairs.append(((str(queue["topic"]), str(queue["brokerName"]), int(queue["queueId"])), value))
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            raise ProtocolError(f"not a message queue: {key!r:.200}") from error
+    return pairs
+
+
+def loads(data: bytes | bytearray | memoryview) -> Any:
+    """Read JSON or its fastjson dialect; raises ProtocolError."""
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        pass
+    try:
+        return _Reader(str(data, "utf-8", "replace")).document()
+    except (ValueError, TypeError) as error:
+        raise ProtocolError(f"not JSON: {error}: {bytes(data[:200])!r}") from error
+
+
+class _Reader:
+    """A small reader of the dialect; only texts that are not standard JSON come here."""
+
+    __slots__ = ("_at", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def document(self) -> Any:
+        value = self._value(0)
+        if self._peek():
+            raise ValueError(f"something follows the document at {self._at}")
+        return value
+
+    def _peek(self) -> str:
+        """Skip blanks and look at the next character; empty at the end."""
+        match = _BLANK.match(self._text, self._at)
+        assert match is not None  # the pattern matches nothing at least
+        self._at = match.end()
+        return self._text[self._at : self._at + 1]
+
+    def _value(self, depth: int) -> Any:
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"nested deeper than {_MAX_DEPTH}")
+        first = self._peek()
+        if first == "{":
+            return self._object(depth)
+        if first == "[":
+            return self._array(depth)
+        if first == '"':
+            return self._string()
+        if first == "'":
+            return self._quoted()
+        return _scalar(self._word())
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        self._at += 1
+        found: dict[str, Any] = {}
+        while (first := self._peek()) != "}":
+            if first == "{":
+                key = orjson.dumps(self._value(depth + 1), option=orjson.OPT_SORT_KEYS).decode()
+            elif first == '"':
+                key = self._string()
+            elif first == "'":
+                key = self._quoted()
+            else:
+                key = self._word()
+            self._expect(":")
+            found[key] = self._value(depth + 1)
+            if self._peek() != "}":
+                self._expect(",")
+        self._at += 1
+        return found
+
+    def _array(self, depth: int) -> list[Any]:
+        self._at += 1
+        found: list[Any] = []
+        while self._peek() != "]":
+            found.append(self._value(depth + 1))
+            if self._peek() != "]":
+                self._expect(",")
+        self._at += 1
+        return found
+
+    def _expect(self, character: str) -> None:
+        if self._peek() != character:
+            raise ValueError(f"{character!r} expected at {self._at}")
+        self._at += 1
+
+    def _string(self) -> str:
+        match = _STRING.match(self._text, self._at)
+        if match is None:
+            raise ValueError(f"text without end at {self._at}")
+        self._at = match.end()
+        text = json.loads(match.group(), strict=False)
+        return str(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    def _quoted(self) -> str:
+        match = _QUOTED.match(self._text, self._at)
+        if match is None:
+            raise ValueError(f"text without end at {self._at}")
+        self._at = match.end()
+        return match.group(1).replace("\\'", "'")
+
+    def _word(self) -> str:
+        match = _WORD.match(self._text, self._at)
+        if match is None:
+            raise ValueError(f"nothing to read at {self._at}")
+        self._at = match.end()
+        return match.group()
+
+
+def _scalar(word: str) -> Any:
+    """Read true, false, null or a number, with the L, F, D that fastjson may put behind one."""
+    if word in ("true", "false", "null"):
+        return {"true": True, "false": False, "null": None}[word]
+    digits = word[:-1] if word[-1] in "LFDSB" else word
+    try:
+        return int(digits) if digits.lstrip("-").isdecimal() else float(digits)
+    except ValueError:
+        raise ValueError(f"not a value: {word!r:.50}") from None

@@ -1,0 +1,72 @@
+"""Everything about one message, in one place to import from.
+
+=====================  ====================================================================
+`remoting.record`      `Message`, and the CommitLog record that is made of it
+`remoting.stored`      `StoredMessage`: a record read back
+`remoting.hosts`       addresses and message ids
+`remoting.keys`        tag hashes and search keys
+`remoting.batch`       client batches
+`remoting.properties`  the property text (imported from there)
+=====================  ====================================================================
+"""
+
+from __future__ import annotations
+
+from remoting.batch import join_batch, split_batch
+from remoting.errors import MessageError, RecordError
+from remoting.hosts import NO_HOST, decode_host, encode_host, message_id, parse_message_id
+from remoting.keys import java_hash, message_keys, tags_code
+from remoting.record import (
+    BORN_HOST_V6,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAX_PROPERTIES_BYTES,
+    MAX_TOPIC_BYTES,
+    MAX_TOPIC_BYTES_V1,
+    OFFSET_AT,
+    QUEUE_OFFSET_AT,
+    STORE_HOST_V6,
+    SYS_FLAG_AT,
+    Message,
+    encode_record,
+    record_fields,
+    record_magic,
+    record_size,
+    store_ms_at,
+)
+from remoting.stored import StoredMessage, decode_record
+
+__all__ = [
+    "BORN_HOST_V6",
+    "MAGIC_BLANK",
+    "MAGIC_V1",
+    "MAGIC_V2",
+    "MAX_PROPERTIES_BYTES",
+    "MAX_TOPIC_BYTES",
+    "MAX_TOPIC_BYTES_V1",
+    "NO_HOST",
+    "OFFSET_AT",
+    "QUEUE_OFFSET_AT",
+    "STORE_HOST_V6",
+    "SYS_FLAG_AT",
+    "Message",
+    "MessageError",
+    "RecordError",
+    "StoredMessage",
+    "decode_host",
+    "decode_record",
+    "encode_host",
+    "encode_record",
+    "java_hash",
+    "join_batch",
+    "message_id",
+    "message_keys",
+    "parse_message_id",
+    "record_fields",
+    "record_magic",
+    "record_size",
+    "split_batch",
+    "store_ms_at",
+    "tags_code",
+]

@@ -1,0 +1,200 @@
+"""The property text of a message: ``name \\x01 value \\x02 name \\x01 value \\x02 …``.
+
+The text, not a dictionary, travels from the wire to the disk, so what a broker needs of it is read from the
+text in place: a lookup that finds nothing costs one substring search.
+
+Rules, as Apache's MessageDecoder reads it: the name ends at the first ``\\x01``, the value at the next ``\\x02``
+(the last one may be missing); a pair without name or value does not exist; of two pairs with one name the
+last counts. `get_property` and `parse_properties` agree on all of that for every text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from remoting.errors import MessageError
+
+__all__ = [
+    "BORN_HOST",
+    "BORN_TIMESTAMP",
+    "CHECK_IMMUNITY_TIME_IN_SECONDS",
+    "CLUSTER",
+    "CORRELATION_ID",
+    "DELAY",
+    "DLQ_ORIGIN_MESSAGE_ID",
+    "DLQ_ORIGIN_TOPIC",
+    "INSTANCE_ID",
+    "KEYS",
+    "MAX_OFFSET",
+    "MAX_RECONSUME_TIMES",
+    "MIN_OFFSET",
+    "MSG_REGION",
+    "MSG_TYPE",
+    "NAME_VALUE_SEPARATOR",
+    "ORIGIN_MESSAGE_ID",
+    "OWN_PROPERTIES",
+    "PGROUP",
+    "POP_CK",
+    "PROPERTY_SEPARATOR",
+    "PUSH_REPLY_TIME",
+    "REAL_QID",
+    "REAL_TOPIC",
+    "RECONSUME_TIME",
+    "REPLY_TO_CLIENT",
+    "RETRY_TOPIC",
+    "SHARDING_KEY",
+    "STARTDELIVERTIME",
+    "TAGS",
+    "TIMER_DELAY_LEVEL",
+    "TIMER_DELAY_MS",
+    "TIMER_DELAY_SEC",
+    "TIMER_DELIVER_MS",
+    "TIMER_DEL_UNIQKEY",
+    "TIMER_DEQUEUE_MS",
+    "TIMER_ENQUEUE_MS",
+    "TIMER_OUT_MS",
+    "TIMER_ROLL_TIMES",
+    "TRACE_ON",
+    "TRANSACTION_CHECK_TIMES",
+    "TRANSACTION_ID",
+    "TRAN_MSG",
+    "TRAN_PREPARED_QUEUE_OFFSET",
+    "TTL",
+    "TW_DUE",
+    "TW_ID",
+    "TW_LEVEL",
+    "UNIQ_KEY",
+    "WAIT",
+    "format_properties",
+    "get_property",
+    "has_property",
+    "parse_properties",
+    "remove_properties",
+    "with_properties",
+    "with_property",
+]
+
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+WAIT = "WAIT"
+DELAY = "DELAY"
+RETRY_TOPIC = "RETRY_TOPIC"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QID = "REAL_QID"
+TRAN_MSG = "TRAN_MSG"
+PGROUP = "PGROUP"
+TRANSACTION_ID = "__transactionId__"
+TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+MIN_OFFSET = "MIN_OFFSET"
+MAX_OFFSET = "MAX_OFFSET"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+MSG_REGION = "MSG_REGION"
+TRACE_ON = "TRACE_ON"
+UNIQ_KEY = "UNIQ_KEY"
+INSTANCE_ID = "INSTANCE_ID"
+CLUSTER = "CLUSTER"
+CORRELATION_ID = "CORRELATION_ID"
+REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+TTL = "TTL"
+MSG_TYPE = "MSG_TYPE"
+PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+POP_CK = "POP_CK"
+BORN_TIMESTAMP = "BORN_TIMESTAMP"
+BORN_HOST = "__BORNHOST"
+SHARDING_KEY = "__SHARDINGKEY"
+DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+
+STARTDELIVERTIME = "__STARTDELIVERTIME"
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+TIMER_DELAY_MS = "TIMER_DELAY_MS"
+TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+TIMER_OUT_MS = "TIMER_OUT_MS"
+TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
+TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
+TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
+TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL"
+TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
+
+TW_ID = "__TW_ID"
+"""The delay id of a delivered message: hex of epoch and sequence, with ``.version`` after a move."""
+TW_DUE = "__TW_DUE"
+"""The due time of a delivered message, epoch ms."""
+TW_LEVEL = "__TW_LEVEL"
+"""Where a level copy came from: ``level:queue offset`` in SCHEDULE_TOPIC_XXXX."""
+OWN_PROPERTIES = (TW_ID, TW_DUE, TW_LEVEL)
+"""The names that only a Timewheel broker may set; they are stripped from whatever a client sends."""
+
+
+def get_property(text: str, name: str) -> str | None:
+    """Look one property up without parsing the rest; None if it is absent or empty."""
+    if name not in text:
+        return None
+    end = len(text)
+    pattern = name + "\x01"
+    while True:
+        at = text.rfind(pattern, 0, end)
+        if at < 0:
+            return None
+        if at == 0 or text[at - 1] == "\x02":
+            begin = at + len(pattern)
+            stop = text.find("\x02", begin)
+            value = text[begin:] if stop < 0 else text[begin:stop]
+            if value:
+                return value
+        end = at + len(pattern) - 1
+
+
+def has_property(text: str, name: str) -> bool:
+    """Say whether a property is there with a value."""
+    return name in text and get_property(text, name) is not None
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Read the whole text; pairs without name or value are dropped, the last of a name counts."""
+    properties: dict[str, str] = {}
+    for pair in text.split("\x02"):
+        name, separator, value = pair.partition("\x01")
+        if separator and name and value:
+            properties[name] = value
+    return properties
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """Write a property text with its last separator; raises MessageError if a name or value holds one."""
+    return with_properties("", properties)
+
+
+def with_property(text: str, name: str, value: str) -> str:
+    """Append one pair, which then wins over an earlier one of that name.
+
+    Raises MessageError if the name or value contains a separator.
+    """
+    if "\x01" in value or "\x02" in value or "\x01" in name or "\x02" in name:
+        raise MessageError(f"property {name!r} contains a separator (0x01 or 0x02): {value!r:.100}")
+    if text and text[-1] != "\x02":
+        return f"{text}\x02{name}\x01{value}\x02"
+    return f"{text}{name}\x01{value}\x02"
+
+
+def with_properties(text: str, properties: Mapping[str, str]) -> str:
+    """Append several pairs; raises MessageError as `with_property` does."""
+    for name, value in properties.items():
+        text = with_property(text, name, value)
+    return text
+
+
+def remove_properties(text: str, names: Iterable[str]) -> str:
+    """Drop every pair with one of these names; the text itself comes back if there is none."""
+    unwanted = [name for name in names if name in text]
+    if not unwanted:
+        return text
+    kept = [pair for pair in text.split("\x02") if pair and pair.partition("\x01")[0] not in unwanted]
+    return "\x02".join(kept) + "\x02" if kept else ""

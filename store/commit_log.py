@@ -1,0 +1,409 @@
+"""The CommitLog: every message of the broker, one behind the other, byte for byte as Apache RocketMQ writes it.
+
+Appending
+    Records come finished (`remoting.message.encode_record`); the append copies them into one buffer, patches
+    queue offset, position and store time, and writes the buffer by one pwrite of at most `CHUNK_BYTES`. A record
+    never crosses a segment: what no longer fits together with 8 bytes more goes to the next segment, and a blank
+    record says so. The caller holds the append lock.
+
+Visible, durable
+    ``end`` is where the next record goes; everything below it can be read. ``synced`` is what a power cut cannot
+    take back. `sync` closes the gap, from the flusher.
+
+A write fails (a full disk)
+    Nothing of the buffer counts, ``end`` stays. But its torn bytes stand behind the end, and a shorter record
+    written over their beginning could leave a whole old one in just the right place, so they are made zeros,
+    durably, before the next append.
+
+A sync fails
+    The kernel has thrown the dirty pages away, so a second sync that "succeeds" proves nothing. What is not durable
+    yet is therefore kept in memory (up to `KEPT_BYTES_MAX`) until a sync covers it, and written again before the
+    next sync. Until that succeeds nothing can be appended (``failed``). If more than that was unsynced, the log
+    stays failed until it is opened again and recovery has seen what the disk really holds.
+
+Recovery
+    `recover` walks from an offset, believes only records that are whole (see `store.log_scan`), and cuts the log
+    behind the last one: the rest of the file becomes zeros, durably, and later files are moved out of the way. After
+    an unclean end it also writes again what it has read: if the last run ended because a sync had failed, those bytes
+    are in the page cache, look well, and are not on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from struct import Struct
+
+from store.errors import StoreCorruptError, StoreError, SyncFailedError
+from store.files import Files
+from store.log_reader import LogReader
+from store.log_scan import BLANK_BYTES, Stop, blank_record, walk
+from store.segments import Segment, segment_name
+
+__all__ = ["CHUNK_BYTES", "KEPT_BYTES_MAX", "CommitLog"]
+
+CHUNK_BYTES = 256 << 10
+KEPT_BYTES_MAX = 64 << 20
+REWRITE_BYTES_MAX = 256 << 20
+"""More than that is never unsynced at the end of a run."""
+
+_TWO_LONGS = Struct(">qq")
+_LONG = Struct(">q")
+
+
+class CommitLog(LogReader):
+    """The log of one store. `append` under the caller's lock; everything else from any thread."""
+
+    name = "CommitLog"
+
+    def __init__(self, files: Files, directory: Path, segment_bytes: int, aside: Path | None = None) -> None:
+        """Open the directory; nothing can be read or appended before `recover`.
+
+        ``aside`` is where segments behind the end go that hold something (default: they are removed).
+        """
+        files.makedirs(directory)
+        super().__init__(files, directory, segment_bytes)
+        self._aside = aside
+        self._tail: Segment | None = None
+        self._ahead: Segment | None = None
+        self._ahead_lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._synced = self._begin
+        self._directory_dirty = False
+        self._kept: deque[tuple[int, Segment, bytearray]] = deque()  # (end offset, segment, what was written)
+        self._kept_in = 0  # bytes that went into _kept, counted by the appender
+        self._kept_out = 0  # bytes that left it, counted by the syncer
+        self._unkept_end = 0  # end of what was written last without being kept
+        self._sync_failed = False
+        self._torn_end = 0
+
+    # ------------------------------------------------------------------------------------------ positions
+
+    @property
+    def written(self) -> int:
+        """The same as ``end``, for the flusher."""
+        return self._end
+
+    @property
+    def synced(self) -> int:
+        """Everything below is durable."""
+        return self._synced
+
+    @property
+    def failed(self) -> bool:
+        """A sync has failed and the bytes behind it are not on disk yet: nothing may be appended."""
+        return self._sync_failed
+
+    # ------------------------------------------------------------------------------------------ appending
+
+    def append(
+        self,
+        records: Sequence[bytes | bytearray],
+        queue_offsets: Sequence[int],
+        store_ms: int,
+        whole: bool = False,
+    ) -> tuple[list[int], StoreError | None]:
+        """Append finished records with their queue offsets; answers the offset of each, and what stopped it.
+
+        Offsets come back for a leading part of the records (normally all); the rest was not appended, and the error
+        says why. ``whole`` writes all of them as one, into one segment, or none. Caller holds the append lock.
+        """
+        offsets: list[int] = []
+        done = 0  # records that are written, not only gathered
+        chunk_bytes = CHUNK_BYTES
+        try:
+            self._ready()
+            segment = self._tail or self._next_segment()
+            position = self._end
+            room = segment.end - BLANK_BYTES  # no record may end behind this
+            if whole:
+                chunk_bytes = sum(map(len, records))
+                if position + chunk_bytes > room:
+                    segment = self._roll(segment, chunk_bytes)
+                    position = segment.start
+                    room = segment.end - BLANK_BYTES
+            buffer = bytearray()
+            add = offsets.append
+            for record, queue_offset in zip(records, queue_offsets, strict=True):
+                size = len(record)
+                at = len(buffer)
+                if at + size > chunk_bytes or position + at + size > room:
+                    if at:
+                        self._write(segment, buffer, position)
+                        position += at
+                        done = len(offsets)
+                        buffer = bytearray()
+                        at = 0
+                    if position + size > room:
+                        segment = self._roll(segment, size)
+                        position = segment.start
+                        room = segment.end - BLANK_BYTES
+                buffer += record
+                _TWO_LONGS.pack_into(buffer, at + 20, queue_offset, position + at)
+                _LONG.pack_into(buffer, at + (68 if record[39] & 16 else 56), store_ms)
+                add(position + at)
+            if buffer:
+                self._write(segment, buffer, position)
+        except StoreError as error:
+            with contextlib.suppress(StoreError):
+                self._clear_torn()  # at once, if the disk lets us: a crash must not bring back what was refused
+            return offsets[:done], error
+        return offsets, None
+
+    def _ready(self) -> None:
+        """Refuse while a sync has failed, or while something torn stands behind the end and will not go away."""
+        if self._sync_failed:
+            raise SyncFailedError(f"{self.directory}: a sync failed; nothing is accepted until one succeeds")
+        self._clear_torn()
+
+    def _clear_torn(self) -> None:
+        if self._torn_end > self._end:
+            segment = self._tail
+            if segment is not None and segment.start < self._torn_end:
+                at = self._end - segment.start
+                n = min(self._torn_end, segment.end) - self._end
+                segment.file.clear(at, n)
+                self._sync_file(segment)
+            self._torn_end = 0
+
+    def _write(self, segment: Segment, buffer: bytearray, offset: int) -> None:
+        end = offset + len(buffer)
+        # Kept before it is written: whatever a failing sync may have dropped is then sure to be written again.
+        keep = self._kept_in - self._kept_out < KEPT_BYTES_MAX
+        if keep:
+            self._kept.append((end, segment, buffer))
+            self._kept_in += len(buffer)
+        else:
+            self._unkept_end = end
+        try:
+            segment.file.pwrite(buffer, offset - segment.start)
+        except StoreError:
+            self._torn_end = max(self._torn_end, end)
+            if keep:
+                self._kept.pop()
+                self._kept_in -= len(buffer)
+            raise
+        self._end = end
+
+    def _roll(self, segment: Segment, needed: int) -> Segment:
+        """Close a full segment with a blank and go on in the next one."""
+        if needed > self.record_bytes_max:
+            raise StoreError(f"{needed} bytes do not fit into a segment of {self.segment_bytes}")
+        following = self._next_segment(segment)
+        left = segment.end - self._end
+        if left:
+            # Only once the next segment is there: a log must not end on a blank that leads nowhere.
+            self._write(segment, bytearray(blank_record(left)), self._end)
+        self._end = following.start
+        self._tail = following
+        return following
+
+    def _next_segment(self, segment: Segment | None = None) -> Segment:
+        start = self._end if segment is None else segment.end
+        with self._ahead_lock:
+            following = self._ahead or self._segments.get(start)
+            if following is None or following.start != start:
+                following = Segment(self._files, self.directory, start, self.segment_bytes)
+                following.create()
+                self._directory_dirty = True
+            self._ahead = None
+            # Within the lock: `allocate_ahead` must not make, and `close` then remove, a segment that is in use.
+            self._segments[start] = following
+        if segment is None:
+            self._tail = following
+        return following
+
+    def allocate_ahead(self) -> bool:
+        """Make the next segment before it is needed, when the present one is three quarters full. For the flusher."""
+        tail = self._tail
+        if tail is None or self._ahead is not None or tail.end - self._end > self.segment_bytes // 4:
+            return False
+        with self._ahead_lock:
+            if self._ahead is None and tail.end not in self._segments:
+                ahead = Segment(self._files, self.directory, tail.end, self.segment_bytes)
+                ahead.create()
+                self._files.sync_dir(self.directory)
+                self._ahead = ahead
+        return True
+
+    # ------------------------------------------------------------------------------------------ syncing
+
+    def sync(self) -> None:
+        """Make everything written durable. Raises `SyncFailedError`; see the top of this file for what then holds."""
+        with self._sync_lock:
+            target = self._end
+            if self._sync_failed:
+                self._rewrite()
+                target = self._end
+            elif target == self._synced:
+                return
+            try:
+                if self._directory_dirty:
+                    self._directory_dirty = False
+                    self._files.sync_dir(self.directory)
+                for segment in self._between(self._synced, target):
+                    segment.file.sync()
+            except StoreError:
+                self._directory_dirty = True
+                self._sync_failed = True
+                raise
+            self._synced = target
+            self._sync_failed = False
+            self._forget(target)
+
+    def _forget(self, target: int) -> None:
+        """Give back the memory of what is durable now."""
+        kept = self._kept
+        while kept and kept[0][0] <= target:
+            self._kept_out += len(kept.popleft()[2])
+
+    def _between(self, start: int, end: int) -> list[Segment]:
+        """The segments that hold bytes of a range."""
+        size = self.segment_bytes
+        first = start - start % size
+        return [segment for at in range(first, end, size) if (segment := self._segments.get(at)) is not None]
+
+    def _rewrite(self) -> None:
+        """Write what was never durable again, from memory."""
+        if self._unkept_end > self._synced:
+            raise SyncFailedError(
+                f"{self.directory}: a sync failed with more than {KEPT_BYTES_MAX} bytes not durable; "
+                "the broker has to be restarted, so that recovery sees what the disk really holds"
+            )
+        for end, segment, buffer in list(self._kept):
+            segment.file.pwrite(buffer, end - len(buffer) - segment.start)
+
+    def _sync_file(self, segment: Segment) -> None:
+        with self._sync_lock:
+            try:
+                segment.file.sync()
+            except SyncFailedError:
+                self._sync_failed = True
+                raise
+
+    # ------------------------------------------------------------------------------------------ life
+
+    def recover(self, from_offset: int, at_least: int = 0, clean: bool = False) -> Iterator[tuple[int, bytes]]:
+        """Find the end by walking from a record's offset, yielding (offset, record); then cut the log there.
+
+        ``at_least`` is known to have been durable once: an end below it is `StoreCorruptError`, and nothing is cut.
+        ``clean``: the log was closed properly. The log can be used when the iterator is exhausted.
+        """
+        offset = max(from_offset, self._begin)
+        if offset > self._begin and offset - offset % self.segment_bytes not in self._segments:
+            raise StoreCorruptError(
+                f"{self.directory}: {segment_name(offset - offset % self.segment_bytes)} is missing; "
+                f"{max(offset, at_least)} bytes were durable before"
+            )
+        while (segment := self._segments.get(offset - offset % self.segment_bytes)) is not None:
+            stop = Stop()
+            yield from walk(
+                segment.file.pread,
+                segment.start,
+                offset - segment.start,
+                segment.size,
+                stop,
+                segment_bytes=segment.size,
+            )
+            offset = segment.start + stop.position
+            if not stop.blank or segment.end not in self._segments:
+                break
+            offset = segment.end
+        if offset < at_least:
+            raise StoreCorruptError(
+                f"{self.directory}: the last valid record ends at {offset}, but {at_least} was durable before; "
+                "the log has been cut off or damaged. Nothing was changed: restore the missing files"
+            )
+        self._check_gaps(offset)
+        if not clean:
+            self._write_again(max(min(from_offset, offset), offset - REWRITE_BYTES_MAX), offset)
+        self._cut(offset, from_offset)
+
+    def _write_again(self, start: int, end: int) -> None:
+        """Write bytes as they are read, so that the sync that follows is about them."""
+        while start < end:
+            segment = self._segments.get(start - start % self.segment_bytes)
+            if segment is None:
+                break
+            data = segment.file.pread(min(1 << 20, end - start, segment.end - start), start - segment.start)
+            segment.file.pwrite(data, start - segment.start)
+            start += len(data)
+
+    def _check_gaps(self, end: int) -> None:
+        expected = self._begin
+        for start in sorted(self._segments):
+            if start != expected and start <= end:
+                raise StoreCorruptError(f"{self.directory}: {segment_name(expected)} is missing, {start} is there")
+            expected = start + self.segment_bytes
+
+    def _cut(self, end: int, scanned_from: int) -> None:
+        """Make ``end`` the end: nothing behind it may ever be read again, not even after another crash."""
+        for start in sorted(self._segments, reverse=True):
+            if start > end:
+                self._put_away(self._segments.pop(start))
+        self._tail = self._segments.get(end - end % self.segment_bytes)
+        if self._tail is not None:
+            self._tail.file.clear(end - self._tail.start, self._tail.end - end)
+        self._end = end
+        for segment in self._between(min(scanned_from, end), end + 1):
+            segment.file.sync()
+        self._files.sync_dir(self.directory)
+        self._synced = end
+
+    def _put_away(self, segment: Segment) -> None:
+        """Take a segment behind the end out of the directory; one that holds something is kept elsewhere."""
+        empty = not any(segment.file.pread(4096, 0))
+        segment.release()
+        if empty or self._aside is None:
+            self._files.remove(segment.path)
+            return
+        self._files.makedirs(self._aside)
+        target = self._aside / segment.path.name
+        number = 0
+        while self._files.exists(target):  # what was put aside there before is kept, too
+            number += 1
+            target = target.with_name(f"{segment.path.name}.{number}")
+        self._files.rename(segment.path, target)
+        self._files.sync_dir(self._aside)
+
+    def remove_oldest(self) -> Segment | None:
+        """Remove the oldest segment, unless it is the one that is written to; answers which."""
+        segments = self.segments()
+        if len(segments) < 2 or segments[0].end > self._end or segments[0].end > self._synced:
+            return None
+        oldest = segments[0]
+        self._begin = oldest.end
+        del self._segments[oldest.start]
+        oldest.release()
+        self._files.remove(oldest.path)
+        self._files.sync_dir(self.directory)
+        return oldest
+
+    def check(self, from_offset: int = 0) -> list[str]:
+        """Walk the records with their CRCs and say what is wrong; empty when nothing is."""
+        wrong = super().check(from_offset)
+        if not self._begin <= self._synced <= self._end:
+            wrong.append(f"CommitLog: begin {self._begin}, synced {self._synced}, end {self._end} out of order")
+        return wrong
+
+    def close(self) -> None:
+        """Sync, and remove a segment that was made ahead and not used.
+
+        Raises StoreError also when a failed write has left something behind the end that will not go away: it may look
+        like a record, and after a clean end nobody would write it again, or doubt that it is on the disk.
+        """
+        try:
+            self.sync()
+            self._clear_torn()
+        finally:
+            with self._ahead_lock:
+                ahead, self._ahead = self._ahead, None
+            if ahead is not None:
+                ahead.release()
+                self._files.remove(ahead.path)
+                self._files.sync_dir(self.directory)
+            for segment in self._segments.values():
+                segment.release()

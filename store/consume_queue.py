@@ -1,0 +1,367 @@
+"""One queue's index into the CommitLog: 20 bytes a message, byte for byte as Apache RocketMQ keeps it.
+
+Entry N stands at byte 20 N of an endless range that is cut into files (see `store.segments`)::
+
+    0   8   CommitLog offset of the record
+    8   4   its size
+    12  8   tags code: Java hash of the tag, sign-extended; for a level message its deliver time in ms
+
+Where an entry is
+    The appender only adds 20 bytes to a buffer in memory. The flusher writes the buffer to the files from time to
+    time, syncs them, and drops from memory what is durable::
+
+        files  [ … ………… synced )        memory  [ synced ……………… count )
+
+    So readers need no lock, a failed sync loses nothing (the bytes are still in memory and are written again), and
+    a crash loses only what the CommitLog's tail gives back (see `store.recovery`).
+
+A queue that does not begin at 0
+    When the log's older part is gone before a queue is rebuilt, its first entry is some N > 0. The file that holds N
+    is filled with *pre-blanks* in front of it (offset 0, size 0x7FFFFFFF), as Apache does.
+
+Never more than one thread may be in `flush`, `load`, `forget_files`, `delete_before`; `add` and `settle` are called
+under the append lock; everything else from any thread.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+
+from store.errors import StoreError
+from store.file_cache import FileCache
+from store.segments import list_segments, segment_name
+
+__all__ = ["ENTRY", "ENTRY_BYTES", "PRE_BLANK_SIZE", "ConsumeQueue"]
+
+ENTRY_BYTES = 20
+ENTRY = Struct(">qiq")
+PRE_BLANK_SIZE = 0x7FFFFFFF
+_PRE_BLANK = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
+_COLUMNS = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+_CHUNK_ENTRIES = 20_000
+
+
+class ConsumeQueue:
+    """The entries of one queue of one topic.
+
+    ==============  ===================================================================================
+    ``next``        int, the number that the next message gets (append lock)
+    ``count``       int, the number behind the last entry that can be read: the queue's max offset
+    ``buffer``      bytearray, where the appender adds entries (append lock)
+    ``dirty``       bool, the appender has told the flusher about this queue (append lock)
+    ``synced``      int, entries below are durable
+    ==============  ===================================================================================
+    """
+
+    __slots__ = (
+        "_cache",
+        "_memory",
+        "_min",
+        "_min_begin",
+        "_unmade",
+        "buffer",
+        "count",
+        "directory",
+        "dirty",
+        "file_bytes",
+        "next",
+        "queue_id",
+        "synced",
+        "topic",
+    )
+
+    def __init__(self, cache: FileCache, directory: Path, topic: str, queue_id: int, file_bytes: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.next = 0
+        self.count = 0
+        self.synced = 0
+        self.dirty = False
+        self.buffer = bytearray()
+        self._memory = (0, self.buffer)  # (number of its first entry, the buffer): replaced together
+        self._cache = cache
+        self._min = 0
+        self._min_begin = -1  # the log's begin for which _min is right
+        self._unmade = True  # no file has been made for this queue yet
+
+    # ------------------------------------------------------------------------------------------ appending
+
+    def start_at(self, number: int) -> None:
+        """Begin an empty queue at a number above 0, because what came before is gone."""
+        self.next = self.count = self.synced = self._min = number
+        self.buffer = bytearray()
+        self._memory = (number, self.buffer)
+        self._min_begin = -1
+
+    def add(self, offset: int, size: int, tags_code: int) -> None:
+        """Add the next entry (under the append lock, which may do the same in line)."""
+        self.buffer += ENTRY.pack(offset, size, tags_code)
+        self.count += 1
+        self.next = self.count
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def read(self, number: int, limit: int) -> bytes:
+        """Read up to ``limit`` entries from a number on; fewer at the end of a file, none beyond the queue."""
+        count = self.count
+        first, buffer = self._memory
+        limit = min(limit, count - number)
+        if limit <= 0 or number < 0:
+            return b""
+        if number >= first:
+            at = (number - first) * ENTRY_BYTES
+            return bytes(buffer[at : at + limit * ENTRY_BYTES])
+        position = number * ENTRY_BYTES
+        start = position - position % self.file_bytes
+        size = min(limit * ENTRY_BYTES, start + self.file_bytes - position, (first - number) * ENTRY_BYTES)
+        path = self.directory / segment_name(start)
+        try:
+            data = self._cache.get(path, self.file_bytes).pread(size, position - start)
+        except StoreError:
+            if self._cache.files.exists(path):
+                raise
+            return b""  # retention was faster
+        return data if len(data) == size else data[: len(data) - len(data) % ENTRY_BYTES]
+
+    def entry(self, number: int) -> tuple[int, int, int] | None:
+        """Read one entry (CommitLog offset, size, tags code); None outside the queue."""
+        data = self.read(number, 1)
+        return ENTRY.unpack(data) if data else None
+
+    def min_offset(self, log_begin: int) -> int:
+        """The number of the first entry whose record is still in the log; ``count`` if there is none."""
+        if self._min_begin != log_begin:
+            self._min = self._find_min(log_begin)
+            self._min_begin = log_begin
+        return self._min
+
+    def _find_min(self, log_begin: int) -> int:
+        low, high = self._lowest(), self.count
+        while low < high:
+            middle = (low + high) // 2
+            found = self.entry(middle)
+            if found is not None and found[1] == PRE_BLANK_SIZE:
+                found = self.entry(self._skip_blanks(middle, high))
+            if found is not None and found[0] < log_begin:
+                low = middle + 1
+            else:
+                high = middle
+        return self._skip_blanks(low, self.count)
+
+    def _skip_blanks(self, number: int, end: int) -> int:
+        """The first number from here on that is no pre-blank, or ``end``."""
+        while number < end:
+            sizes = np.frombuffer(self.read(number, min(_CHUNK_ENTRIES, end - number)), _COLUMNS)["size"]
+            real = sizes != PRE_BLANK_SIZE
+            if real.any():
+                return number + int(real.argmax())
+            if not len(sizes):
+                break
+            number += len(sizes)
+        return number
+
+    def _lowest(self) -> int:
+        """The number of the first entry that is still in a file, or in memory."""
+        starts = self._starts()
+        in_memory = self._memory[0]
+        return min(starts[0] // ENTRY_BYTES, in_memory) if starts else in_memory
+
+    def _starts(self) -> list[int]:
+        if self._unmade:
+            return []
+        return [int(name) for name in self._cache.files.listdir(self.directory) if name.isdigit()]
+
+    # ------------------------------------------------------------------------------------------ flushing
+
+    def flush(self, upto: int) -> None:
+        """Write the entries below ``upto`` to their files and sync them; `settle` then drops them from memory.
+
+        Raises StoreError: nothing is lost then, the next flush writes the same entries again.
+        """
+        first, buffer = self._memory
+        if upto <= first:
+            return
+        data = bytes(buffer[: (upto - first) * ENTRY_BYTES])
+        position = first * ENTRY_BYTES
+        end = position + len(data)
+        while position < end:
+            start = position - position % self.file_bytes
+            n = min(end, start + self.file_bytes) - position
+            path = self.directory / segment_name(start)
+            self._make(path, position - start)
+            file = self._cache.get(path, self.file_bytes)
+            at = position - first * ENTRY_BYTES
+            file.pwrite(data[at : at + n], position - start)
+            file.sync()
+            position += n
+        self.synced = max(self.synced, upto)
+
+    def settle(self) -> None:
+        """Drop what is durable from memory (under the append lock)."""
+        first, buffer = self._memory
+        if self.synced > first:
+            self.buffer = buffer[(self.synced - first) * ENTRY_BYTES :]
+            self._memory = (self.synced, self.buffer)
+
+    def _make(self, path: Path, blanks_to: int) -> None:
+        files = self._cache.files
+        if files.exists(path):
+            self._unmade = False
+            return
+        if self._unmade:
+            files.makedirs(self.directory)
+        file = self._cache.get(path, self.file_bytes, create=True)
+        if blanks_to:
+            file.pwrite(_PRE_BLANK * (blanks_to // ENTRY_BYTES), 0)
+        file.sync()
+        files.sync_dir(self.directory)
+        self._unmade = False
+
+    # ------------------------------------------------------------------------------------------ life
+
+    def load(self, count: int) -> bool:
+        """Take over the files with a number of entries that is known to be durable; False if files are missing."""
+        segments = list_segments(
+            self._cache.files, self.directory, self.file_bytes, "ConsumeQueue", "mappedFileSizeConsumeQueue"
+        )
+        self._unmade = not segments
+        if count and segments:
+            last = (count - 1) * ENTRY_BYTES
+            starts = {segment.start for segment in segments}
+            whole = all(s in starts for s in range(segments[0].start, last + 1, self.file_bytes))
+            if not whole or segments[0].start > last:
+                return False
+        elif count:
+            return False
+        self.start_at(count)
+        return True
+
+    def load_scanning(self, log_limit: int) -> None:
+        """Take over files without knowing how many entries are good: those of records below ``log_limit``.
+
+        As Apache does: from the third file from the end, up to the first entry that cannot be one.
+        """
+        segments = list_segments(
+            self._cache.files, self.directory, self.file_bytes, "ConsumeQueue", "mappedFileSizeConsumeQueue"
+        )
+        self._unmade = not segments
+        gap = next((i for i in range(1, len(segments)) if segments[i].start != segments[i - 1].end), len(segments))
+        segments = segments[:gap]
+        at = max(0, len(segments) - 3)
+        while True:
+            count = segments[at].start // ENTRY_BYTES if segments else 0
+            for segment in segments[at:]:
+                found = self._valid_in(segment.start, log_limit)
+                count += found
+                if found < self.file_bytes // ENTRY_BYTES:
+                    break
+            if at == 0 or count > segments[at].start // ENTRY_BYTES:
+                break
+            at -= 1
+        self.start_at(count)
+
+    def _valid_in(self, start: int, log_limit: int) -> int:
+        """Count the good entries at the beginning of a file."""
+        file = self._cache.get(self.directory / segment_name(start), self.file_bytes)
+        total = self.file_bytes // ENTRY_BYTES
+        done = 0
+        while done < total:
+            want = min(_CHUNK_ENTRIES, total - done)
+            data = file.pread(want * ENTRY_BYTES, done * ENTRY_BYTES)
+            entries = np.frombuffer(data[: len(data) - len(data) % ENTRY_BYTES], _COLUMNS)
+            offset, size = entries["offset"], entries["size"]
+            bad = (offset < 0) | (size <= 0) | ((offset + size > log_limit) & (size != PRE_BLANK_SIZE))
+            if bad.any():
+                return done + int(bad.argmax())
+            done += len(entries)
+            if len(entries) < want:
+                break
+        return done
+
+    def clear_behind(self) -> None:
+        """Make everything behind the last entry zeros, on disk too: old entries there must not be believed later."""
+        files = self._cache.files
+        end = self._memory[0] * ENTRY_BYTES
+        for name in files.listdir(self.directory):
+            start = int(name)
+            path = self.directory / name
+            if start > end or (start == end and start > 0):
+                self._cache.forget(path)
+                files.remove(path)
+            elif start + self.file_bytes > end:
+                file = self._cache.get(path, self.file_bytes)
+                file.clear(end - start, start + self.file_bytes - end)
+                file.sync()
+        files.sync_dir(self.directory)
+
+    def log_end(self) -> int:
+        """CommitLog offset behind the record of the last entry; 0 for none, or when that is a pre-blank."""
+        last = self.entry(self.count - 1)
+        return 0 if last is None or last[1] == PRE_BLANK_SIZE else last[0] + last[1]
+
+    def delete_before(self, log_begin: int) -> int:
+        """Remove files whose every record is gone from the log; the last file always stays. Answers how many went."""
+        starts = self._starts()
+        gone = 0
+        for start, following in pairwise(starts):
+            last = self.entry(following // ENTRY_BYTES - 1)
+            if last is None or following > self._memory[0] * ENTRY_BYTES:
+                break
+            if last[0] >= log_begin and last[1] != PRE_BLANK_SIZE:
+                break
+            path = self.directory / segment_name(start)
+            self._cache.forget(path)
+            self._cache.files.remove(path)
+            gone += 1
+        if gone:
+            self._cache.files.sync_dir(self.directory)
+        return gone
+
+    def remove(self) -> None:
+        """Remove the queue's files and its directory."""
+        files = self._cache.files
+        for name in files.listdir(self.directory):
+            self._cache.forget(self.directory / name)
+            files.remove(self.directory / name)
+        if files.exists(self.directory):
+            files.remove(self.directory)
+        self._unmade = True
+
+    def check(self, log_begin: int, log_end: int) -> list[str]:
+        """Say what is wrong with the entries: order, sizes, positions outside the log."""
+        where = f"{self.directory}"
+        wrong: list[str] = []
+        if not self._memory[0] <= self.count or self.synced > self.count:
+            wrong.append(f"{where}: memory from {self._memory[0]}, synced {self.synced}, count {self.count}")
+        number = self.min_offset(log_begin)
+        before = log_begin
+        while number < self.count:
+            data = self.read(number, _CHUNK_ENTRIES)
+            if not data:
+                wrong.append(f"{where}: entry {number} of {self.count} cannot be read")
+                break
+            entries = np.frombuffer(data, _COLUMNS)
+            offsets = entries["offset"].astype(np.int64)
+            ends = offsets + entries["size"]
+            starts = np.concatenate(([before], ends[:-1]))
+            bad = (entries["size"] <= 0) | (offsets < starts) | (ends > log_end)
+            bad &= entries["size"] != PRE_BLANK_SIZE
+            if bad.any():
+                at = int(bad.argmax())
+                wrong.append(
+                    f"{where}: entry {number + at} says offset {int(offsets[at])}, size {int(entries['size'][at])}; "
+                    f"the one before ends at {int(starts[at])}, the log at {log_end}"
+                )
+                break
+            before = int(ends[-1])
+            number += len(entries)
+        return wrong
+
+    def __repr__(self) -> str:
+        return f"ConsumeQueue({self.topic!r}, {self.queue_id}, count={self.count}, synced={self.synced})"

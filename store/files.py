@@ -1,0 +1,412 @@
+"""The store's one door to the disk: nothing else in this package opens, syncs, renames, removes or locks.
+
+Everything that changes state is a method of `Files` or `File`, so a test or a simulation replaces both, and
+sees (and breaks) every write, sync and rename in the order in which the store asked for them.
+
+What the disk promises, and what not (the rest of the store is built on exactly this):
+
+- ``pwrite`` is visible to readers at once and durable after ``sync`` of the same file; before that a power
+  cut may keep any part of it, in any order.
+- After a *failed* sync the kernel has dropped the dirty pages: the bytes must be written again before a sync
+  that returns well means anything.
+- A new name, a rename and a removal are durable after ``sync_dir`` of the directory that holds the name.
+- A write past the end of the free space fails as a whole or in part (`StoreFullError`); what got through is
+  unknown, so callers write again at the same position.
+
+No memory maps: a full disk under a map is SIGBUS, under pwrite it is an error with a name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from store.errors import StoreError, StoreFullError, StoreLockedError, SyncFailedError
+
+__all__ = ["File", "Files"]
+
+_FALLOC_KEEP_SIZE = 1
+_FALLOC_PUNCH_HOLE = 2
+_IOV_MAX = 1024
+_ZERO_CHUNK = bytes(1 << 20)
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))
+_LOCK_TEXT = b"lock"
+
+
+def _error(doing: str, path: Path, cause: OSError) -> StoreError:
+    text = f"{doing} {path}: {cause.strerror or cause} (errno {cause.errno})"
+    return StoreFullError(text) if cause.errno in _FULL else StoreError(text)
+
+
+class File:
+    """One open file, addressed by position; safe to use from several threads at once.
+
+    Writes are complete or raise: `StoreFullError` when there is no room, `StoreError` for everything else.
+    After an error any part of the data may have been written. ``close`` may only be called when no other
+    thread is reading; dropping the last reference closes too: so goes a file that somebody may read.
+    """
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of ``data`` at ``offset``; short writes are continued."""
+        try:
+            written = os.pwrite(self._fd, data, offset)
+            if written == len(data):
+                return
+            view = memoryview(data)
+            while written < len(view):
+                written += os.pwrite(self._fd, view[written:], offset + written)
+        except OSError as cause:
+            raise _error(f"cannot write {len(data)} bytes at {offset} of", self.path, cause) from cause
+
+    def pwritev(self, buffers: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+        """Write the buffers one behind the other from ``offset`` on, without joining them first."""
+        for start in range(0, len(buffers), _IOV_MAX):
+            part = buffers[start : start + _IOV_MAX]
+            size = sum(map(len, part))
+            try:
+                written = os.pwritev(self._fd, part, offset)
+            except OSError as cause:
+                raise _error(f"cannot write {size} bytes at {offset} of", self.path, cause) from cause
+            if written != size:
+                self.pwrite(memoryview(b"".join(part))[written:], offset + written)
+            offset += size
+
+    def pread(self, n: int, offset: int) -> bytes:
+        """Read up to ``n`` bytes; fewer only at the end of the file. May wait for the disk."""
+        try:
+            data = os.pread(self._fd, n, offset)
+            if len(data) == n or not data:
+                return data
+            parts = [data]
+            got = len(data)
+            while got < n:
+                data = os.pread(self._fd, n - got, offset + got)
+                if not data:
+                    break
+                parts.append(data)
+                got += len(data)
+        except OSError as cause:
+            raise _error(f"cannot read {n} bytes at {offset} of", self.path, cause) from cause
+        return b"".join(parts)
+
+    def pread_hot(self, n: int, offset: int) -> bytes | None:
+        """Read ``n`` bytes if all of them are in the page cache; None when that would wait for the disk.
+
+        On a file system that cannot tell (no RWF_NOWAIT) this is a plain read.
+        """
+        buffer = bytearray(n)
+        try:
+            got = os.preadv(self._fd, [buffer], offset, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as cause:
+            if cause.errno in _UNSUPPORTED:
+                return self.pread(n, offset)
+            raise _error(f"cannot read {n} bytes at {offset} of", self.path, cause) from cause
+        if got == n:
+            return bytes(buffer)
+        return None if offset + n <= self.size() else bytes(buffer[:got])
+
+    def sync(self) -> None:
+        """Make the content durable (fdatasync). After a failure what was dirty must be written again."""
+        try:
+            os.fdatasync(self._fd)
+        except OSError as cause:
+            raise SyncFailedError(
+                f"cannot sync {self.path}: {cause.strerror or cause} (errno {cause.errno})"
+            ) from cause
+
+    def size(self) -> int:
+        """Size in bytes."""
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError as cause:
+            raise _error("cannot stat", self.path, cause) from cause
+
+    def truncate(self, n: int) -> None:
+        """Set the size to ``n`` bytes; what is added is a hole that reads as zeros."""
+        try:
+            os.ftruncate(self._fd, n)
+        except OSError as cause:
+            raise _error(f"cannot set size {n} of", self.path, cause) from cause
+
+    def zero(self, offset: int, n: int) -> None:
+        """Write ``n`` real zeros at ``offset``: blocks are allocated, later writes there need no metadata."""
+        end = offset + n
+        while offset < end:
+            size = min(len(_ZERO_CHUNK), end - offset)
+            self.pwrite(_ZERO_CHUNK if size == len(_ZERO_CHUNK) else bytes(size), offset)
+            offset += size
+
+    def punch(self, offset: int, n: int) -> bool:
+        """Make ``n`` bytes at ``offset`` a hole that reads as zeros, size kept; False where unsupported."""
+        if n <= 0:
+            return True
+        failed = _fallocate(self._fd, _FALLOC_PUNCH_HOLE | _FALLOC_KEEP_SIZE, offset, n)
+        if failed == 0:
+            return True
+        if failed in _UNSUPPORTED:
+            return False
+        cause = OSError(failed, os.strerror(failed))
+        raise _error(f"cannot punch {n} bytes at {offset} of", self.path, cause) from cause
+
+    def clear(self, offset: int, n: int) -> None:
+        """Make ``n`` bytes at ``offset`` read as zeros: a hole, or where that is unsupported zeros over what is not."""
+        if self.punch(offset, n):
+            return
+        end = offset + n
+        while offset < end:
+            data = self.pread(min(len(_ZERO_CHUNK), end - offset), offset)
+            if not data:
+                break
+            if data.count(0) != len(data):
+                self.zero(offset, len(data))
+            offset += len(data)
+
+    def allocate(self, offset: int, n: int) -> bool:
+        """Reserve disk space for ``n`` bytes at ``offset``, size kept; False where that is unsupported."""
+        failed = _fallocate(self._fd, _FALLOC_KEEP_SIZE, offset, n)
+        if failed == 0:
+            return True
+        if failed in _UNSUPPORTED:
+            return False
+        cause = OSError(failed, os.strerror(failed))
+        raise _error(f"cannot reserve {n} bytes at {offset} of", self.path, cause) from cause
+
+    def close(self) -> None:
+        """Give the descriptor back; a second call does nothing. Does not sync."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"File({str(self.path)!r})"
+
+
+class Files:
+    """The file system as the store sees it; errors are `StoreError` with the path and the cause."""
+
+    def open(self, path: Path, *, create: bool = False, size: int | None = None) -> File:
+        """Open to read and write; ``create`` makes it if missing, ``size`` grows it (sparse) if smaller.
+
+        A new name is durable only after `sync_dir` of its directory.
+        """
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        except OSError as cause:
+            raise _error("cannot open", path, cause) from cause
+        file = File(path, fd)
+        try:
+            if size is not None and file.size() < size:
+                file.truncate(size)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def listdir(self, path: Path) -> list[str]:
+        """Names in a directory, sorted; empty when there is no such directory."""
+        try:
+            return sorted(entry.name for entry in path.iterdir())
+        except FileNotFoundError:
+            return []
+        except OSError as cause:
+            raise _error("cannot list", path, cause) from cause
+
+    def exists(self, path: Path) -> bool:
+        """Whether the name exists, as a file or a directory."""
+        return path.exists()
+
+    def is_dir(self, path: Path) -> bool:
+        """Whether the name is a directory."""
+        return path.is_dir()
+
+    def makedirs(self, path: Path) -> None:
+        """Make a directory and its parents; the new names are durable on return."""
+        missing: list[Path] = []
+        step = path
+        while not step.is_dir():
+            missing.append(step)
+            if step.parent == step:
+                break
+            step = step.parent
+        for directory in reversed(missing):
+            try:
+                directory.mkdir(exist_ok=True)
+            except OSError as cause:
+                raise _error("cannot make directory", directory, cause) from cause
+            self.sync_dir(directory.parent)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, or an empty directory; nothing happens when it is missing."""
+        try:
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as cause:
+            raise _error("cannot remove", path, cause) from cause
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename, replacing ``target``; durable after `sync_dir`."""
+        try:
+            source.replace(target)
+        except OSError as cause:
+            raise _error(f"cannot rename to {target}", source, cause) from cause
+
+    def sync_dir(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as cause:
+            raise _error("cannot open directory", path, cause) from cause
+        try:
+            os.fsync(fd)
+        except OSError as cause:
+            raise SyncFailedError(f"cannot sync directory {path}: {cause.strerror} (errno {cause.errno})") from cause
+        finally:
+            os.close(fd)
+
+    def read_file(self, path: Path) -> bytes:
+        """Read a whole file."""
+        file = self.open(path)
+        try:
+            return file.pread(file.size(), 0)
+        finally:
+            file.close()
+
+    def replace_file(self, path: Path, data: bytes) -> None:
+        """Write a whole file so that after any crash the old or the new content is there, never a mixture."""
+        temporary = path.with_name(path.name + ".tmp")
+        file = self.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.pwrite(data, 0)
+            file.sync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        self.sync_dir(path.parent)
+
+    def move_aside(self, path: Path) -> Path:
+        """Rename a file that nobody claims to a free ``NAME.aside[.number]``; returns that path."""
+        number = 0
+        while True:
+            target = path.with_name(f"{path.name}.aside" + (f".{number}" if number else ""))
+            if not self.exists(target):
+                break
+            number += 1
+        self.rename(path, target)
+        self.sync_dir(path.parent)
+        return target
+
+    def lock(self, path: Path) -> Callable[[], None]:
+        """Take the exclusive lock of a store directory, or raise `StoreLockedError`; the answer unlocks.
+
+        A POSIX record lock on byte 0 of ``path``, as Apache RocketMQ takes it, so that its broker and ours
+        keep each other out. Such a lock does not keep out the own process, so a registry does.
+        """
+        return _lock(path)
+
+    def free_bytes(self, path: Path) -> tuple[int, int]:
+        """(bytes free for us, bytes in all but what is kept for root) of the file system that holds ``path``.
+
+        So 1 - free / all is what `df` shows as used, and what Apache's broker takes for it.
+        """
+        try:
+            stat = os.statvfs(path)
+        except OSError as cause:
+            raise _error("cannot stat file system of", path, cause) from cause
+        kept_blocks = stat.f_bfree - stat.f_bavail
+        return stat.f_bavail * stat.f_frsize, (stat.f_blocks - kept_blocks) * stat.f_frsize
+
+    def mtime_ms(self, path: Path) -> int:
+        """Time of the last change, epoch milliseconds."""
+        try:
+            return path.stat().st_mtime_ns // 1_000_000
+        except OSError as cause:
+            raise _error("cannot stat", path, cause) from cause
+
+    def set_mtime_ms(self, path: Path, time_ms: int) -> None:
+        """Set the time of the last change, epoch milliseconds."""
+        try:
+            os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
+        except OSError as cause:
+            raise _error("cannot set time of", path, cause) from cause
+
+    def file_size(self, path: Path) -> int:
+        """Size in bytes."""
+        try:
+            return path.stat().st_size
+        except OSError as cause:
+            raise _error("cannot stat", path, cause) from cause
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _fallocate(fd: int, mode: int, offset: int, n: int) -> int:
+    """Call fallocate(2): 0, or the errno."""
+    call = getattr(_LIBC, "fallocate64", None) or getattr(_LIBC, "fallocate", None)
+    if call is None:
+        return errno.ENOSYS
+    while True:
+        if call(ctypes.c_int(fd), ctypes.c_int(mode), ctypes.c_int64(offset), ctypes.c_int64(n)) == 0:
+            return 0
+        failed = ctypes.get_errno()
+        if failed != errno.EINTR:
+            return failed
+
+
+_held_lock = threading.Lock()
+_held: set[tuple[int, int]] = set()  # (device, inode) of the lock files that this process holds
+
+
+def _lock(path: Path) -> Callable[[], None]:
+    with _held_lock:
+        try:
+            if path.exists():
+                stat = path.stat()
+                if (stat.st_dev, stat.st_ino) in _held:
+                    # Not opened: closing any descriptor of it would drop the lock that this process holds.
+                    raise StoreLockedError(f"{path} is locked: the store is already open in this process")
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as cause:
+            raise _error("cannot open lock file", path, cause) from cause
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            if os.fstat(fd).st_size == 0:
+                os.pwrite(fd, _LOCK_TEXT, 0)
+        except OSError as cause:
+            os.close(fd)
+            if cause.errno in (errno.EACCES, errno.EAGAIN):
+                raise StoreLockedError(f"{path} is locked: another process has this store open") from cause
+            raise _error("cannot lock", path, cause) from cause
+        stat = os.fstat(fd)
+        key = (stat.st_dev, stat.st_ino)
+        _held.add(key)
+
+    def release() -> None:
+        with _held_lock:
+            if key in _held:
+                _held.discard(key)
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+
+    return release

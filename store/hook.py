@@ -1,0 +1,231 @@
+"""The joint between a broker and its plug-ins: plain types and protocols, no behaviour.
+
+A plug-in sees every message before it is appended (`Plugin.before_put`) and answers with
+
+==============  ==========================================================================
+``None``        not mine: append it to the CommitLog as usual
+`Held`          mine: it is stored by `Plugin.commit_turn`, and delivered by the plug-in later
+`Refused`       nothing is stored; the sender gets this status and this remark
+==============  ==========================================================================
+
+What the plug-in delivers later it hands to one narrow interface, `DeliveryTarget.put_batch`: the broker's
+own CommitLog today, a producer to a remote cluster some other day.
+
+Threads: ``before_put`` and ``commit_turn`` are called by the broker's network loop only, once per message
+and once per turn of the loop. Everything else of a plug-in may be called from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from store.put import Held, PutRecord, PutResult, PutStatus, Refused, put_record, put_record_of
+
+if TYPE_CHECKING:
+    from remoting.message import Message
+    from store.checkpoint import DeliveryCheckpoint
+    from store.files import Files
+    from store.flusher import Flusher, Ticket
+
+__all__ = [
+    "CommandOutcome",
+    "CommandResult",
+    "DeliveryTarget",
+    "Held",
+    "PendingMessage",
+    "Plugin",
+    "PluginContext",
+    "PutRecord",
+    "PutResult",
+    "PutStatus",
+    "Refused",
+    "put_record",
+    "put_record_of",
+]
+
+
+class CommandOutcome(IntEnum):
+    """The definite answer to cancel, move and send-now."""
+
+    DONE = 0
+    ALREADY_DELIVERED = 1
+    ALREADY_CANCELLED = 2
+    UNKNOWN = 3
+
+
+class CommandResult:
+    """What a command on a pending message came to; ``detail`` is a sentence for people."""
+
+    __slots__ = ("detail", "outcome")
+
+    def __init__(self, outcome: CommandOutcome, detail: str = "") -> None:
+        self.outcome = outcome
+        self.detail = detail
+
+
+class PendingMessage:
+    """One row of a listing of what is pending."""
+
+    __slots__ = ("due_ms", "failed", "offset", "queue_id", "size", "topic", "version")
+
+    def __init__(
+        self, offset: int, version: int, due_ms: int, topic: str, queue_id: int, size: int, failed: bool
+    ) -> None:
+        self.offset = offset
+        self.version = version
+        self.due_ms = due_ms
+        self.topic = topic
+        self.queue_id = queue_id
+        self.size = size
+        self.failed = failed
+
+
+class DeliveryTarget(Protocol):
+    """Where due messages go. The broker's own CommitLog is one."""
+
+    def put_batch(self, records: Sequence[PutRecord]) -> list[PutResult]:
+        """Append in order, as one write where possible; one result each. Any thread.
+
+        The clock is read once inside the append lock; a record whose ``due_ms`` lies after that reading is
+        not appended (`PutStatus.NOT_DUE`). Never raises for a refused message; a full disk or a closed store is
+        SERVICE_NOT_AVAILABLE for each.
+        """
+        ...
+
+    def scan(self, from_offset: int) -> Iterable[tuple[int, bytes]]:
+        """Yield (CommitLog offset, record) from an offset to the end: how recovery learns what was delivered."""
+        ...
+
+
+class PluginContext:
+    """What the host gives a plug-in when it opens it."""
+
+    __slots__ = (
+        "checkpoint",
+        "config",
+        "directory",
+        "files",
+        "flush_sync",
+        "flusher",
+        "now_ms",
+        "store_host",
+        "store_id",
+        "target",
+        "warn",
+    )
+
+    def __init__(
+        self,
+        *,
+        target: DeliveryTarget,
+        files: Files,
+        directory: Path,
+        store_id: bytes,
+        store_host: bytes,
+        config: Mapping[str, str],
+        flush_sync: bool,
+        flusher: Flusher,
+        checkpoint: DeliveryCheckpoint,
+        now_ms: Callable[[], int] | None = None,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.target = target
+        self.files = files
+        self.directory = directory  # the plug-in's own: <store>/timewheel/<plug-in name>
+        self.store_id = store_id
+        self.store_host = store_host
+        self.config = config  # broker configuration, keys as in broker.conf
+        self.flush_sync = flush_sync  # SYNC_FLUSH
+        self.flusher = flusher
+        self.checkpoint = checkpoint
+        self.now_ms = now_ms  # a clock to use instead of the plug-in's own (tests, simulation)
+        self.warn = warn
+
+
+@runtime_checkable
+class Plugin(Protocol):
+    """What a broker loads by name (entry point group ``timewheel.plugins``, or ``package.module:Class``).
+
+    Life: ``Plugin()``, ``open(context)``, ``start()``, … , ``stop()``, ``close()``. ``open`` recovers (before
+    the broker listens), ``start`` starts threads, ``stop`` ends them, ``close`` gives files back.
+    """
+
+    name: str
+
+    def open(self, context: PluginContext) -> None:
+        """Recover; raises StoreError when the plug-in's files cannot be trusted."""
+        ...
+
+    def start(self) -> None:
+        """Start the threads. A simulation does not call this and steps the parts itself."""
+        ...
+
+    def stop(self) -> None:
+        """End the threads; returns within a fraction of a second; nothing is flushed to buckets."""
+        ...
+
+    def close(self) -> None:
+        """Sync and give the files back."""
+        ...
+
+    def before_put(self, message: Message, now_ms: int) -> Held | Refused | None:
+        """Look at one message. May change ``message.properties``. Never blocks, never does I/O."""
+        ...
+
+    def take_back(self, held: Held) -> None:
+        """Forget what `before_put` took in this turn: another message of its batch was refused, so all are.
+
+        Also called after `commit_turn`, for a message of that very turn, if the store refused the rest of its batch.
+        The host then has held the delivery lock (``checkpoint.lock``) since before `commit_turn`, so nothing of it was
+        delivered.
+        """
+        ...
+
+    def commit_turn(self) -> Ticket | None:
+        """Write all that was held since the last call, as one frame by one write.
+
+        Returns None when nothing was held; else a ticket for the flusher, for a host that may reply only
+        after a sync. Under ASYNC_FLUSH the messages are armed at once; under SYNC_FLUSH the plug-in arms them
+        when the flusher has synced that ticket. Raises StoreError when the write failed: nothing of this turn is
+        pending then, and the host answers SERVICE_NOT_AVAILABLE to those sends.
+        """
+        ...
+
+    def view(self, offset: int) -> bytes | None:
+        """Answer with the stored form of a pending message by its virtual offset; None if it is not pending."""
+        ...
+
+    def topics_changed(self) -> None:
+        """Topics or permissions changed: failed deliveries may be worth another try."""
+        ...
+
+    def pending_count(self) -> int:
+        """Count accepted messages that are neither delivered nor cancelled."""
+        ...
+
+    def cancel(self, offset: int, now_ms: int) -> CommandResult:
+        """Take a pending message out; durable when it returns."""
+        ...
+
+    def move(self, offset: int, due_ms: int, now_ms: int) -> CommandResult:
+        """Give a pending message another due time; durable when it returns."""
+        ...
+
+    def send_now(self, offset: int, now_ms: int) -> CommandResult:
+        """Move a pending message to now."""
+        ...
+
+    def list_pending(self, after: tuple[int, int] | None, limit: int) -> list[PendingMessage]:
+        """List pending messages in (due, offset) order, after a (due_ms, offset) key."""
+        ...
+
+    def runtime_info(self) -> dict[str, str]:
+        """Figures for GET_BROKER_RUNTIME_INFO."""
+        ...
+
+    def check(self) -> list[str]:
+        """Say everything that is wrong with the plug-in's state; empty when nothing is."""
+        ...

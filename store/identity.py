@@ -1,0 +1,42 @@
+"""Who a store directory belongs to: ``timewheel/store``, a text file with the format's version and the store's id.
+
+The id is drawn when the directory is first opened, and stands in every other file of ours that must not be mixed up
+with those of another store.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from store.errors import StoreCorruptError, StoreFormatError
+from store.files import Files
+
+__all__ = ["FORMAT_VERSION", "store_identity"]
+
+FORMAT_VERSION = 1
+
+
+def store_identity(files: Files, path: Path) -> bytes:
+    """Read the store's id (16 bytes), or give the directory one.
+
+    Raises `StoreFormatError` for a directory of another format version, `StoreCorruptError` for an unreadable file.
+    """
+    if not files.exists(path):
+        store_id = uuid.uuid4().bytes
+        files.makedirs(path.parent)
+        text = f"Timewheel store directory. Do not edit.\nformat={FORMAT_VERSION}\nid={store_id.hex()}\n"
+        files.replace_file(path, text.encode())
+        return store_id
+    text = files.read_file(path).decode("utf-8", "replace")
+    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    version = values.get("format", "")
+    if version.isdigit() and int(version) != FORMAT_VERSION:
+        raise StoreFormatError(f"{path.parent} has format version {version}, this program knows {FORMAT_VERSION}")
+    try:
+        store_id = bytes.fromhex(values["id"])
+    except (KeyError, ValueError):
+        store_id = b""
+    if not version.isdigit() or len(store_id) != 16:
+        raise StoreCorruptError(f"{path} is unreadable: {text!r:.200}")
+    return store_id

@@ -1,0 +1,188 @@
+"""The store's housekeeping, in slices: what the append leaves for later so that it can be quick.
+
+A *round* makes what was derived durable: under the append lock it notes the log's end and the queues with new
+entries; then it writes and syncs those queues, a few a slice; then ``timewheel/progress`` says how far a restart may
+trust them, and Apache's ``checkpoint`` says the same to an Apache broker.
+
+All of it may fail (a full disk) without harm: nothing is forgotten before it is durable, and the next round tries
+again. It runs in a thread of its own (`MessageStore.housekeeper`), so that its syncs never stand in front of a send
+that waits for one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from store.apache_files import ApacheCheckpoint
+from store.commit_log import CommitLog
+from store.consume_queue import ConsumeQueue
+from store.consume_queues import ConsumeQueues
+from store.errors import StoreError
+from store.files import Files
+from store.index import KeyIndex
+from store.progress import Progress
+
+__all__ = ["Keeper"]
+
+ROUND_INTERVAL_MS = 2000
+"""Longest time without a round while messages come in."""
+ROUND_BYTES = 32 << 20
+"""A round begins early after this much log: a restart reads at most about that."""
+TAIL_INTERVAL_MS = 10_000
+"""Longest time without a saved tail of the key index."""
+_SLICE = 4
+_LOOK_MS = 50
+
+
+class _Round:
+    __slots__ = ("last", "position", "queues")
+
+    def __init__(self, position: int, last: tuple[int, int, int], queues: list[tuple[ConsumeQueue, int]]) -> None:
+        self.position = position
+        self.last = last
+        self.queues = queues
+
+
+class Keeper:
+    """Makes derived data durable. `step` by one thread, `finish` by any."""
+
+    def __init__(
+        self,
+        files: Files,
+        root: Path,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: KeyIndex,
+        append_lock: AbstractContextManager[object],
+        last: Callable[[], tuple[int, int, int]],
+    ) -> None:
+        """``last`` answers (offset, size, store ms) of the last record, under the append lock."""
+        self._files = files
+        self._root = root
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._append_lock = append_lock
+        self._last = last
+        self._stepping = threading.RLock()
+        self._round: _Round | None = None
+        self._due_ms = 0
+        self._tail_due_ms = 0
+        self._written = -1
+        """Position of the progress file on disk; -1: unknown."""
+        self._counts: dict[tuple[str, int], int] = {}
+        self._checkpoint = ApacheCheckpoint.read(files, root / "checkpoint")
+        self.rounds = 0
+
+    @property
+    def progress_path(self) -> Path:
+        """The progress file."""
+        return self._root / "timewheel" / "progress"
+
+    @property
+    def position(self) -> int:
+        """Everything derived from below this CommitLog position is durable; -1 before the first round."""
+        return self._written
+
+    def begin(self) -> None:
+        """Take over the queues as recovery has left them: those without new entries are durable as they are."""
+        for queue in self._queues:
+            if queue.synced:
+                self._counts[queue.topic, queue.queue_id] = queue.synced
+
+    def delete_topic(self, topic: str) -> bool:
+        """Remove a topic's queues, and say so on disk; False if it had none."""
+        with self._stepping:
+            with self._append_lock:
+                found = self._queues.drop(topic)
+            self._queues.remove_files(topic)
+            for key in [key for key in self._counts if key[0] == topic]:
+                del self._counts[key]
+            if self._round is not None:
+                self._round.queues = [pair for pair in self._round.queues if pair[0].topic != topic]
+            self.finish()
+            return found
+
+    def step(self, now_ms: int) -> int | None:
+        """Do one slice of what is due; answers when to come back."""
+        with self._stepping:
+            more = self._index.step()
+            if self._round is None:
+                if now_ms < self._due_ms - ROUND_INTERVAL_MS:
+                    self._due_ms = now_ms  # the clock went back
+                fresh = self._log.end - max(self._written, self._log.begin)
+                if self._log.end == self._written or (now_ms < self._due_ms and fresh < ROUND_BYTES):
+                    return now_ms if more else now_ms + _LOOK_MS
+                self._start()
+                self._due_ms = now_ms + ROUND_INTERVAL_MS
+            if self._flush_some(_SLICE):
+                return now_ms
+            self._save_tail(now_ms)
+            self._end(clean=False)
+            return now_ms if more else now_ms + _LOOK_MS
+
+    def finish(self, clean: bool = False) -> None:
+        """Do a whole round now; ``clean`` is for the last one, with nothing appended any more."""
+        with self._stepping:
+            if self._round is not None:
+                self._flush_some(len(self._round.queues))
+                self._end(clean=False)
+            self._start()
+            self._flush_some(1 << 30)
+            self._end(clean)
+
+    def _start(self) -> None:
+        with self._append_lock:
+            self._round = _Round(self._log.end, self._last(), self._queues.take_dirty())
+
+    def _flush_some(self, limit: int) -> bool:
+        """Write and sync some of the round's queues; True if there are more."""
+        round_ = self._round
+        if round_ is None:
+            return False
+        flushed: list[ConsumeQueue] = []
+        try:
+            while round_.queues and len(flushed) < limit:
+                queue, count = round_.queues[-1]
+                queue.flush(count)
+                round_.queues.pop()
+                flushed.append(queue)
+                self._counts[queue.topic, queue.queue_id] = count
+        except StoreError:
+            self._round = None
+            with self._append_lock:
+                for queue, _ in round_.queues:
+                    self._queues.mark_dirty(queue)
+            raise
+        finally:
+            if flushed:
+                with self._append_lock:
+                    for queue in flushed:
+                        queue.settle()
+        return bool(round_.queues)
+
+    def _save_tail(self, now_ms: int) -> None:
+        behind = self._log.end - self._index.saved_to
+        late = not now_ms < self._tail_due_ms <= now_ms + TAIL_INTERVAL_MS
+        if behind >= ROUND_BYTES or (behind and late):
+            self._index.save_tail()
+            self._tail_due_ms = now_ms + TAIL_INTERVAL_MS
+
+    def _end(self, clean: bool) -> None:
+        """Say on disk how far everything is."""
+        round_, self._round = self._round, None
+        if round_ is None:
+            return
+        if self._log.synced < round_.position:
+            self._log.sync()
+        Progress(round_.position, self._counts, round_.last, clean).write(self._files, self.progress_path)
+        self._written = round_.position
+        self.rounds += 1
+        if round_.last[2]:
+            checkpoint = self._checkpoint
+            checkpoint.physic_ms = checkpoint.logics_ms = round_.last[2]
+            checkpoint.confirmed = checkpoint.master_flushed = 0
+            checkpoint.write(self._files, self._root / "checkpoint")

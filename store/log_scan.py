@@ -1,0 +1,170 @@
+"""Walking CommitLog bytes record by record, believing none of them.
+
+A record counts only if everything about it holds: a whole record within the bytes, a magic of ours, parts that
+add up to its size, the body's CRC, and a PHYSICALOFFSET that equals the place where it stands. The last one is
+ours, Apache's scanner does not look at it: a log that was cut back keeps its old bytes behind the cut, and after
+another crash a scan may run into them; an old record has valid CRCs but was written for another place, unless
+it stands exactly where it was, which is why the bytes behind the end are zeroed before the first append.
+
+The body's CRC does not cover topic and properties. A write that was torn there leaves zeros, from a sector's
+boundary on, where text should stand; a record with such a hole does not count either.
+
+What a scan meets where the next record should start:
+
+============  ============================================================================
+a record      goes on behind it
+a blank       (magic `MAGIC_BLANK`) this segment is full, goes on at the start of the next one
+all else      (zeros, a torn write) the end of the log
+============  ============================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from struct import Struct
+from zlib import crc32
+
+from remoting.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+
+__all__ = ["BLANK_BYTES", "RECORD_BYTES_MIN", "SECTOR_BYTES", "Stop", "blank_record", "valid_size", "walk"]
+
+BLANK_BYTES = 8
+RECORD_BYTES_MIN = 91
+"""A V1 record without body, properties and topic name, between IPv4 hosts."""
+
+SECTOR_BYTES = 512
+"""The smallest piece that a disk writes whole, or not at all."""
+
+_HEAD = Struct(">iIIiiqqi")
+_INT = Struct(">i")
+_WORDS = Struct(">iI")
+_READ_BYTES = 4 << 20
+
+
+def blank_record(bytes_left: int) -> bytes:
+    """Make the end of a segment: ``bytes_left`` counts these 8 bytes too."""
+    return _WORDS.pack(bytes_left, MAGIC_BLANK)
+
+
+def valid_size(
+    buffer: bytes | bytearray | memoryview, at: int, offset: int, check_crc: bool = True, segment_start: int = 0
+) -> int:
+    """Size of the record that starts at ``at`` and belongs at CommitLog position ``offset``.
+
+    0 if there is none, -1 if there is a blank. A record that is cut off by the end of the buffer is none.
+    """
+    left = len(buffer) - at
+    if left < BLANK_BYTES:
+        return 0
+    if left < RECORD_BYTES_MIN:
+        return -1 if _WORDS.unpack_from(buffer, at)[1] == MAGIC_BLANK else 0
+    size, magic, crc, _, _, _, position, sys_flag = _HEAD.unpack_from(buffer, at)
+    if magic == MAGIC_BLANK:
+        return -1
+    if magic == MAGIC_V1:
+        wide = 1
+    elif magic == MAGIC_V2:
+        wide = 2
+    else:
+        return 0
+    if position != offset or size < RECORD_BYTES_MIN or size > left:
+        return 0
+    end = at + size
+    body_at = at + 88
+    if sys_flag & 0x30:
+        body_at += 24 if sys_flag & 0x30 == 0x30 else 12
+        if body_at > end:
+            return 0
+    (body_bytes,) = _INT.unpack_from(buffer, body_at - 4)
+    topic_at = body_at + body_bytes
+    if body_bytes < 0 or topic_at + wide + 2 > end:
+        return 0
+    topic_bytes = buffer[topic_at] if wide == 1 else buffer[topic_at] << 8 | buffer[topic_at + 1]
+    properties_at = topic_at + wide + topic_bytes + 2
+    if properties_at > end:
+        return 0
+    properties_bytes = buffer[properties_at - 2] << 8 | buffer[properties_at - 1]
+    if properties_at + properties_bytes != end:
+        return 0
+    if check_crc and (
+        crc32(memoryview(buffer)[body_at:topic_at]) & 0x7FFFFFFF != crc
+        or _has_hole(buffer, topic_at + wide, end, offset - at - segment_start, properties_bytes)
+    ):
+        return 0
+    return int(size)
+
+
+def _has_hole(
+    buffer: bytes | bytearray | memoryview, topic_at: int, end: int, base: int, properties_bytes: int
+) -> bool:
+    """Whether topic and properties, which no CRC covers, miss a sector or their end: zeros where text should be.
+
+    ``base`` is the position in the file of the buffer's first byte.
+    """
+    if not buffer[end - 1 if properties_bytes else end - 3] and end - topic_at > 2:
+        return True
+    sector = topic_at + -(base + topic_at) % SECTOR_BYTES
+    while sector < end - 2:
+        if not any(buffer[sector : min(sector + SECTOR_BYTES, end)]):
+            return True
+        sector += SECTOR_BYTES
+    return False
+
+
+class Stop:
+    """Why and where a walk through one segment ended: ``position`` in the segment, ``blank`` if it was full."""
+
+    __slots__ = ("blank", "position")
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.blank = False
+
+
+def walk(
+    read: Callable[[int, int], bytes],
+    base: int,
+    begin: int,
+    limit: int,
+    stop: Stop,
+    *,
+    segment_bytes: int = 0,
+    check_crc: bool = True,
+    read_bytes: int = _READ_BYTES,
+) -> Iterator[tuple[int, bytes]]:
+    """Yield (CommitLog offset, record) of one segment from position ``begin`` up to ``limit``.
+
+    ``read(n, position)`` gives bytes of the segment, ``base`` is the segment's first CommitLog offset. ``stop`` is
+    filled when the walk ends; a blank counts only if it reaches to the end of ``segment_bytes``. Never holds more
+    than one read (or one record) in memory.
+    """
+    buffer = read(min(read_bytes, limit - begin), begin)
+    at = 0  # in the buffer
+    start = begin  # of the buffer, in the segment
+    while True:
+        size = valid_size(buffer, at, base + start + at, check_crc, base)
+        if size > 0:
+            yield base + start + at, buffer[at : at + size]
+            at += size
+            continue
+        place = start + at
+        if size == 0 and start + len(buffer) < limit and (more := _wants(buffer, at, base + place, limit - place)):
+            start = place
+            at = 0
+            buffer = read(min(max(read_bytes, more), limit - start), start)
+            if len(buffer) >= more:
+                continue
+        break
+    stop.position = start + at
+    stop.blank = size < 0 and _INT.unpack_from(buffer, at)[0] == segment_bytes - stop.position
+
+
+def _wants(buffer: bytes, at: int, offset: int, room: int) -> int:
+    """How many bytes it takes to judge a record that the buffer may have cut off; 0 if it is judged already."""
+    left = len(buffer) - at
+    if left < RECORD_BYTES_MIN:
+        return min(RECORD_BYTES_MIN, room) if min(RECORD_BYTES_MIN, room) > left else 0
+    size, magic, _, _, _, _, position, _ = _HEAD.unpack_from(buffer, at)
+    if magic not in (MAGIC_V1, MAGIC_V2) or position != offset or not left < size <= room:
+        return 0
+    return int(size)

@@ -1,0 +1,410 @@
+"""`MessageStore`: one directory with its CommitLog, ConsumeQueues and key index, opened, written, read and closed.
+
+How a put goes
+    Under the append lock: read the clock (the never-early check and the store time are that one reading), number the
+    messages in their queues, copy and patch them into one buffer, write it. Then add what derives from them to the
+    memory of ConsumeQueues and index. No sync, no read, no allocation, no record building. Who waits for a sync takes
+    a ticket afterwards (`MessageStore.commit_ticket`).
+
+Threads
+    ``flusher`` syncs (the CommitLog here, a plug-in's journal besides); ``housekeeper`` does everything that may take
+    its time: ConsumeQueues and index to disk, checkpoints, segments ahead, retention. `start` starts both; a
+    simulation does not, and steps them. Locks, outer first: ``checkpoint.lock`` (deliveries), the append lock.
+
+Life
+    `open` takes the directory's lock, refuses what it cannot read, recovers, and writes ``abort``; `close` makes
+    everything durable and removes it. The directory is then one that an Apache broker opens too.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from store.apache_files import TIMER_TOPIC, check_layout, check_timer
+from store.apache_index import ApacheIndex
+from store.checkpoint import DeliveryCheckpoint
+from store.commit_log import CommitLog
+from store.consume_queue import ENTRY, ConsumeQueue
+from store.consume_queues import ConsumeQueues
+from store.dispatch import SCHEDULE_TOPIC, Derived
+from store.files import Files
+from store.flusher import Flusher, Ticket
+from store.hook import PutRecord, PutResult, PutStatus
+from store.identity import store_identity
+from store.index import KeyIndex
+from store.keeper import Keeper
+from store.options import StoreOptions
+from store.recovery import Recovery
+from store.retention import Retention, levels_need, readable_bytes
+from store.store_reader import FIRST_VIRTUAL_OFFSET, PullResult, PullStatus, StoreReader
+
+__all__ = ["FIRST_VIRTUAL_OFFSET", "MessageStore", "PullResult", "PullStatus"]
+
+DIRTY_BYTES_MAX = 32 << 20
+"""More CommitLog bytes than that are synced at once, whatever the interval."""
+
+_pack_entry = ENTRY.pack
+_OK = PutStatus.PUT_OK
+
+
+class MessageStore(StoreReader):
+    """The store of one broker. Every method may be called from any thread, unless it says otherwise.
+
+    ====================  ================================================================================
+    ``store_id``          bytes (16), drawn when the directory was first opened
+    ``store_host``        bytes (8 or 20), what records name as their host; the broker sets it
+    ``options``           `StoreOptions`
+    ``flusher``           `Flusher`, for tickets and for syncables of plug-ins
+    ``housekeeper``       `Flusher`, for chores that may take their time
+    ``checkpoint``        `DeliveryCheckpoint`, with the delivery lock
+    ``retention``         `Retention`; its ``pins`` keep segments that somebody still needs
+    ``on_arrival``        called after a put with the (topic, queue id) pairs that have something new
+    ``topic_guard``       asked for each guarded record: PUT_OK, TOPIC_NOT_EXIST or NO_PERMISSION
+    ``recovery``          `Recovery`, what opening found
+    ====================  ================================================================================
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        root: Path,
+        options: StoreOptions,
+        now_ms: Callable[[], int],
+        warn: Callable[[str], None],
+        release: Callable[[], None],
+    ) -> None:
+        """Not for callers: see `open`."""
+        self._append_lock = threading.Lock()
+        mine = root / "timewheel"
+        log_path = Path(options.commit_log_path) if options.commit_log_path else root / "commitlog"
+        super().__init__(
+            CommitLog(files, log_path, options.commit_log_segment_bytes, mine / "aside"),
+            ConsumeQueues(files, root / "consumequeue", options.consume_queue_segment_bytes),
+            KeyIndex(files, mine / "keyindex", self._append_lock),
+            ApacheIndex(files, root / "index"),
+        )
+        self.files = files
+        self.root = root
+        self.options = options
+        self.store_host = bytes(8)
+        self.on_arrival: Callable[[list[tuple[str, int]]], None] | None = None
+        self.topic_guard: Callable[[str, int], PutStatus] | None = None
+        self.put_count = 0
+        self.put_bytes = 0
+        self._now_ms = now_ms
+        self._warn = warn
+        self._release = release
+        self._closed = False
+        self._woken_for = 0
+        self._last = (-1, 0, 0)
+        self._boot_ms = now_ms()
+        self._clean = not files.exists(root / "abort")
+        self._never_ours = not files.exists(mine / "store")
+        self.store_id = store_identity(files, mine / "store")
+        self.checkpoint = DeliveryCheckpoint.open(files, mine / "checkpoint", self.store_id)
+        self.flusher = Flusher(now_ms, warn)
+        self.housekeeper = Flusher(now_ms, warn, pause_ms=0.5)
+        self._keeper = Keeper(
+            files, root, self.commit_log, self.queues, self.index, self._append_lock, lambda: self._last
+        )
+        self.retention = Retention(files, root, self.commit_log, self.queues, options, warn)
+        self.retention.followers = [self.index.drop_before, self.older_index.drop_before]
+        self.recovery = Recovery(
+            files,
+            root,
+            self.commit_log,
+            self.queues,
+            self.index,
+            options.delay_levels_ms,
+            clean=self._clean,
+            warn=warn,
+        )
+
+    # ------------------------------------------------------------------------------------------ opening
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        root: Path,
+        options: StoreOptions | None = None,
+        now_ms: Callable[[], int] = lambda: 0,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> MessageStore:
+        """Open a directory, or begin one; recovers first if it was not closed.
+
+        Raises `StoreLockedError` if another broker has it, `StoreFormatError` for what is of another version or
+        configuration or cannot be taken over, `StoreCorruptError` for a log that ends before what was durable.
+        """
+        options = options or StoreOptions()
+        files.makedirs(root)
+        release = files.lock(root / "lock")
+        try:
+            check_layout(files, root)
+            store = cls(files, root, options, now_ms, warn, release)
+            store._recover()
+            return store
+        except BaseException:
+            release()
+            raise
+
+    def _recover(self) -> None:
+        checkpoint, log = self.checkpoint, self.commit_log
+        durable = max([checkpoint.position, *(checkpoint.position_of(name) for name in checkpoint.sections)])
+        self._check_timer_before()
+        self.recovery.run(self._keeper.progress_path, durable)
+        self._last = self.recovery.last
+        check_timer(self.files, self.root, self.options.timer_precision_ms, self.max_offset(TIMER_TOPIC, 0))
+        checkpoint.check_log_end(log.end)
+        if self._never_ours and log.end:
+            checkpoint.begin_at(log.end)
+        self._keeper.begin()
+        self.files.replace_file(self.root / "abort", b"%d" % self._boot_ms)
+        self.retention.look_at_disk()
+        self.retention.pins.append(lambda: checkpoint.position)
+        self.retention.pins.append(lambda: self._keeper.position)
+        self.retention.pins.append(lambda: levels_need(log, self.queues, self._now_ms()))
+        self.flusher.add(log, self.options.flush_interval_ms, DIRTY_BYTES_MAX)
+        self.housekeeper.add_chore("segments ahead", self._allocate)
+        self.housekeeper.add_chore("delivery checkpoint", self._step_checkpoint)
+        self.housekeeper.add_chore("derived data", self._keeper.step)
+        self.housekeeper.add_chore("retention", self.retention.step)
+
+    def _check_timer_before(self) -> None:
+        """Look for messages in Apache's timer before anything is changed; the log's tail may hold more."""
+        directory = self.root / "consumequeue" / TIMER_TOPIC / "0"
+        if self.files.exists(directory):
+            known = ConsumeQueue(self.queues.cache, directory, TIMER_TOPIC, 0, self.options.consume_queue_segment_bytes)
+            known.load_scanning(FIRST_VIRTUAL_OFFSET)
+            check_timer(self.files, self.root, self.options.timer_precision_ms, known.count)
+
+    def start(self) -> None:
+        """Start the threads of ``flusher`` and ``housekeeper``; ``flusher.on_failure`` is told if either dies."""
+        if self.housekeeper.on_failure is None:
+            self.housekeeper.on_failure = self.flusher.on_failure
+        self.flusher.start()
+        self.housekeeper.start()
+
+    # ------------------------------------------------------------------------------------------ putting
+
+    def put_batch(self, records: Sequence[PutRecord], units: Sequence[int] | None = None) -> list[PutResult]:
+        """Append finished records in order; one result each, never an exception for what is refused.
+
+        The clock is read once, inside the append lock. A record that is due later is not appended (NOT_DUE), nor is
+        a guarded one whose topic is gone or may not be written. ``units`` cuts the records into groups (their
+        lengths, in order): a group is appended as one write into one segment, or not at all.
+        """
+        results: list[PutResult] = [_NOTHING] * len(records)
+        arrived: dict[ConsumeQueue, None] = {}
+        with self._append_lock:
+            now_ms = self._now_ms()
+            refusal = self._refusal(records)
+            if refusal is not None:
+                return [PutResult(refusal[0], remark=refusal[1]) for _ in records]
+            if units is None:
+                self._append(records, results, 0, now_ms, arrived, False)
+            else:
+                start = 0
+                for count in units:
+                    self._append(records[start : start + count], results, start, now_ms, arrived, count > 1)
+                    start += count
+            end = self.commit_log.end
+            self.index.covers(end)
+        if end - self.commit_log.synced > DIRTY_BYTES_MAX and end - self._woken_for > DIRTY_BYTES_MAX // 4:
+            self._woken_for = end
+            self.flusher.wake()
+        if arrived and self.on_arrival is not None:
+            self.on_arrival([(queue.topic, queue.queue_id) for queue in arrived])
+        return results
+
+    @property
+    def record_bytes_max(self) -> int:
+        """The largest record that a put accepts: what is to be put later should be checked against it now."""
+        return min(self.options.max_record_bytes, self.commit_log.record_bytes_max)
+
+    def _refusal(self, records: Sequence[PutRecord]) -> tuple[PutStatus, str] | None:
+        if self._closed:
+            return PutStatus.SERVICE_NOT_AVAILABLE, "the store is closed"
+        if self.retention.disk_status is not _OK and not all(record.guarded or record.accepted for record in records):
+            # What was accepted before goes on being delivered: room for it was held back.
+            return self.retention.disk_status, self.retention.disk_remark
+        return None
+
+    def _append(
+        self,
+        records: Sequence[PutRecord],
+        results: list[PutResult],
+        start: int,
+        now_ms: int,
+        arrived: dict[ConsumeQueue, None],
+        whole: bool,
+    ) -> None:
+        """Number, write and derive; ``results`` are filled from ``start`` on. Caller holds the append lock."""
+        table = self.queues.table
+        limit = self.record_bytes_max
+        taken: list[PutRecord] = []
+        raw: list[bytes | bytearray] = []
+        numbers: list[int] = []
+        queues: list[ConsumeQueue] = []
+        places: list[int] = []
+        for place, record in enumerate(records, start):
+            data = record.record
+            if record.due_ms > now_ms or record.guarded or len(data) > limit:
+                refused = self._why_not(record, now_ms, limit)
+                if refused is not None:
+                    results[place] = refused
+                    continue
+            try:
+                queue = table[record.topic][record.queue_id]
+            except KeyError:
+                queue = self.queues.get(record.topic, record.queue_id)
+            number = queue.next
+            queue.next = number + 1
+            taken.append(record)
+            raw.append(data)
+            numbers.append(number)
+            queues.append(queue)
+            places.append(place)
+        if not taken:
+            return
+        offsets, error = self.commit_log.append(raw, numbers, now_ms, whole)
+        done = len(offsets)
+        if error is not None:
+            for queue in queues[done:]:
+                queue.next -= 1
+            for place in places[done:]:
+                results[place] = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=str(error))
+        add_keys = self.index.add
+        for record, offset, number, queue, place in zip(taken, offsets, numbers, queues, places, strict=False):
+            tags = record.tags_code
+            keys = record.keys
+            if record.topic == SCHEDULE_TOPIC:
+                tags = self._schedule_code(record, now_ms)
+            queue.buffer += _pack_entry(offset, len(record.record), tags)
+            queue.count = number + 1
+            if not queue.dirty:
+                queue.dirty = True
+                self.queues.dirty.append(queue)
+            if keys:
+                add_keys(record.topic, keys, offset, now_ms)
+            results[place] = PutResult(_OK, offset, number, now_ms)
+            arrived[queue] = None
+        if done:
+            size = len(raw[done - 1])
+            self._last = (offsets[-1], size, now_ms)
+            self.put_count += done
+            self.put_bytes += offsets[-1] + size - offsets[0]
+
+    def _why_not(self, record: PutRecord, now_ms: int, limit: int) -> PutResult | None:
+        """Why a record may not be appended now, if there is a reason."""
+        if record.due_ms > now_ms:
+            return PutResult(PutStatus.NOT_DUE, store_ms=now_ms)
+        if record.guarded and self.topic_guard is not None:
+            status = self.topic_guard(record.topic, record.queue_id)
+            if status is not _OK:
+                return PutResult(status, remark=f"topic {record.topic}: {status.name}")
+        size = len(record.record)
+        if size > limit:
+            remark = f"record of {size} bytes, at most {limit} are possible"
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
+        return None
+
+    def _schedule_code(self, record: PutRecord, now_ms: int) -> int:
+        """The deliver time of a level message, which only the append knows."""
+        patched = bytearray(record.record)
+        at = 68 if patched[39] & 16 else 56
+        patched[at : at + 8] = now_ms.to_bytes(8, "big")
+        return Derived(bytes(patched), self.options.delay_levels_ms).tags_code
+
+    # ------------------------------------------------------------------------------------------ durability
+
+    def commit_ticket(self) -> Ticket:
+        """A ticket for everything that has been appended so far."""
+        log = self.commit_log
+        return Ticket((log, log.end))
+
+    def writable(self, _now_ms: int = 0) -> PutStatus:
+        """Whether puts are accepted: SERVICE_NOT_AVAILABLE when closed, after a failed sync, or on a full disk."""
+        if self._closed or self.commit_log.failed:
+            return PutStatus.SERVICE_NOT_AVAILABLE
+        return self.retention.disk_status
+
+    def take_checkpoint(self) -> None:
+        """Write a delivery checkpoint now, as the last act of those who deliver. Raises StoreError."""
+        log = self.commit_log
+        self.checkpoint.write(lambda: log.end, log.sync)
+
+    def _allocate(self, now_ms: int) -> int | None:
+        self.commit_log.allocate_ahead()
+        return now_ms + 100
+
+    def _step_checkpoint(self, now_ms: int) -> int | None:
+        log = self.commit_log
+        self.checkpoint.step(now_ms, lambda: log.end, log.sync)
+        return self.checkpoint.next_step_ms() or now_ms + 1000
+
+    # ------------------------------------------------------------------------------------------ topics, retention
+
+    def delete_topic(self, topic: str) -> bool:
+        """Remove a topic's queues, durably; False if it had none. Its records stay in the log until they expire."""
+        return self._keeper.delete_topic(topic)
+
+    def delete_expired(self, now_ms: int) -> int:
+        """Remove the segments that may go now; answers how many. The housekeeper does this by itself."""
+        return self.retention.delete_expired(now_ms)
+
+    # ------------------------------------------------------------------------------------------ figures, checks, end
+
+    def runtime_info(self) -> dict[str, str]:
+        """Figures for GET_BROKER_RUNTIME_INFO, under Apache's names where it has one."""
+        log = self.commit_log
+        return {
+            "bootTimestamp": str(self._boot_ms),
+            "commitLogMinOffset": str(log.begin),
+            "commitLogMaxOffset": str(log.end),
+            **self.retention.runtime_info(),
+            "msgPutTotalTodayNow": str(self.put_count),
+            "putMessageTimesTotal": str(self.put_count),
+            "putMessageSizeTotal": str(self.put_bytes),
+            "remainHowManyDataToFlush": readable_bytes(log.end - log.synced),
+            "flushBehindBytes": str(log.end - log.synced),
+            "derivedBehindBytes": str(log.end - max(self._keeper.position, log.begin)),
+            "earliestMessageTimeStamp": str(self.earliest_store_time()),
+            "queueCount": str(sum(map(len, self.queues.table.values()))),
+            "deliveryCheckpoint": str(self.checkpoint.position),
+        }
+
+    def check(self) -> list[str]:
+        """Walk log, queues and index, and say what is wrong; empty when nothing is. Takes as long as reading it all."""
+        wrong = self.check_reader()
+        begin, end, position = self.commit_log.begin, self.commit_log.end, self.checkpoint.position
+        if position > end or (position < begin and self.checkpoint.sections):
+            wrong.append(f"delivery checkpoint at {position}, outside the log [{begin}, {end})")
+        return wrong
+
+    def close(self) -> None:
+        """Make everything durable, remove ``abort``, unlock. A second call does nothing.
+
+        Raises the first StoreError on the way; ``abort`` then stays, and the next opening recovers.
+        """
+        with self._append_lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.flusher.stop()
+        self.housekeeper.stop()
+        try:
+            self.flusher.sync_all()
+            self._keeper.finish(clean=True)
+            self.index.close()
+            self.commit_log.close()
+            self.files.remove(self.root / "abort")
+            self.files.sync_dir(self.root)
+        finally:
+            self.queues.close()
+            self._release()
+
+
+_NOTHING = PutResult(PutStatus.UNKNOWN_ERROR)

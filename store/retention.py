@@ -1,0 +1,192 @@
+"""How long messages stay: by age, by the disk's filling, and never past what is still needed.
+
+==========================================  =====================================================================
+hour is one of ``deleteWhen``, or the disk  segments older than ``fileReservedTime`` go (age of the last write)
+above ``diskMaxUsedSpaceRatio``
+above ``diskSpaceCleanForciblyRatio``       segments go whatever their age, if ``cleanFileForciblyEnable``
+above ``diskSpaceWarningLevelRatio``        besides, nothing new is accepted (`Retention.disk_status`)
+==========================================  =====================================================================
+
+A segment stays while a *pin* wants it: the delivery checkpoint's position, the one up to which everything derived is
+durable, the next message of each delay level, and whatever else has been added to `Retention.pins`. The segment that
+is written to always stays. At most ``deleteFileBatchMax`` go in one pass; ConsumeQueues and key index follow in slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from store.commit_log import CommitLog
+from store.consume_queue import ConsumeQueue
+from store.consume_queues import ConsumeQueues
+from store.dispatch import SCHEDULE_TOPIC
+from store.errors import StoreError
+from store.files import Files
+from store.hook import PutStatus
+from store.options import StoreOptions
+
+__all__ = ["Retention", "levels_need", "readable_bytes"]
+
+INTERVAL_MS = 10_000
+DISK_INTERVAL_MS = 1_000
+_HOUR_MS = 3_600_000
+_SLICE = 20
+_OVERDUE_MS = _HOUR_MS
+
+
+class Retention:
+    """Removes what is old, and watches the disk. `step` by one thread."""
+
+    def __init__(
+        self,
+        files: Files,
+        root: Path,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        options: StoreOptions,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.pins: list[Callable[[], int]] = []
+        """Each answers the lowest CommitLog offset that it still needs. Called without locks."""
+        self.followers: list[Callable[[int], None]] = []
+        """Told the log's new begin when segments have gone."""
+        self.disk_status = PutStatus.PUT_OK
+        self.disk_remark = ""
+        self.disk_used = 0.0
+        self.disk_free = self.disk_total = 0
+        self.removed = 0
+        self._files = files
+        self._root = root
+        self._log = log
+        self._queues = queues
+        self._options = options
+        self._warn = warn
+        self._due_ms = 0
+        self._disk_due_ms = 0
+        self._following: Iterator[ConsumeQueue] | None = None
+
+    def set_options(self, options: StoreOptions) -> None:
+        """Go by other options from the next step on."""
+        self._options = options
+
+    def step(self, now_ms: int) -> int | None:
+        """Do what is due, in slices; answers when to come back."""
+        if not now_ms < self._disk_due_ms <= now_ms + DISK_INTERVAL_MS:
+            self._disk_due_ms = now_ms + DISK_INTERVAL_MS
+            self.look_at_disk()
+        if self._following is not None:
+            if self._follow():
+                return now_ms
+        elif not now_ms < self._due_ms <= now_ms + INTERVAL_MS:
+            self._due_ms = now_ms + INTERVAL_MS
+            if self.delete_expired(now_ms):
+                return now_ms
+        return min(self._disk_due_ms, self._due_ms)
+
+    def look_at_disk(self) -> PutStatus:
+        """Measure how full the disk is, and decide whether anything is accepted."""
+        free, total = self._files.free_bytes(self._log.directory)
+        self.disk_free, self.disk_total = free, total
+        self.disk_used = 1 - free / total if total else 0.0
+        limit = self._options.disk_warning_ratio
+        full = self.disk_used > limit
+        if full and self.disk_status is PutStatus.PUT_OK:
+            self._warn(f"{self._root}: the disk is {self.disk_used:.1%} full, above {limit:.0%} nothing is accepted")
+        elif not full and self.disk_status is not PutStatus.PUT_OK:
+            self._warn(f"{self._root}: the disk is {self.disk_used:.1%} full, messages are accepted again")
+        self.disk_status = PutStatus.SERVICE_NOT_AVAILABLE if full else PutStatus.PUT_OK
+        self.disk_remark = (
+            f"the disk of the store is {self.disk_used:.1%} full, the limit is {limit:.0%}" if full else ""
+        )
+        return self.disk_status
+
+    def runtime_info(self) -> dict[str, str]:
+        """Figures of the disk, as Apache's broker writes them; ConsumeQueues lie on the same one."""
+        ratio = f"{self.disk_used:.2f}"
+        total, free = readable_bytes(self.disk_total), readable_bytes(self.disk_free)
+        return {
+            "commitLogDiskRatio": ratio,
+            f"commitLogDiskRatio_{self._log.directory}": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
+        }
+
+    def delete_expired(self, now_ms: int) -> int:
+        """Remove the segments that may go now; answers how many."""
+        options = self._options
+        self.look_at_disk()
+        forced = options.clean_file_forcibly and self.disk_used > options.disk_clean_forcibly_ratio
+        hour = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone().hour
+        if not forced and hour not in options.delete_when and self.disk_used <= options.disk_max_used_ratio:
+            return 0
+        needed = min((pin() for pin in self.pins), default=self._log.end)
+        count = 0
+        for segment in self._log.segments()[:-1]:
+            if count >= options.delete_batch_max or segment.end > needed:
+                break
+            age_ms = now_ms - self._files.mtime_ms(segment.path)
+            if not forced and age_ms < options.file_reserved_hours * _HOUR_MS:
+                break
+            if self._log.remove_oldest() is None:
+                break
+            count += 1
+        if count:
+            self.removed += count
+            self._following = iter(list(self._queues))
+        return count
+
+    def _follow(self) -> bool:
+        """Let ConsumeQueues and index follow the log's begin, a few a time; True if there are more."""
+        following = self._following
+        if following is None:
+            return False
+        begin = self._log.begin
+        for _ in range(_SLICE):
+            queue = next(following, None)
+            if queue is None:
+                self._following = None
+                for follow in self.followers:
+                    follow(begin)
+                return False
+            try:
+                queue.delete_before(begin)
+            except StoreError as error:
+                self._warn(f"{queue.directory}: {error}")
+        return True
+
+
+def levels_need(log: CommitLog, queues: ConsumeQueues, now_ms: int) -> int:
+    """The lowest CommitLog offset of a level message that is not due, or was not an hour ago.
+
+    A guess from the ConsumeQueues alone, for a store without a level scheduler; a scheduler's own pin is exact.
+    """
+    needed = log.end
+    for queue in list(queues.table.get(SCHEDULE_TOPIC, {}).values()):
+        low, high = queue.min_offset(log.begin), queue.count
+        while low < high:
+            middle = (low + high) // 2
+            entry = queue.entry(middle)
+            if entry is not None and entry[2] < now_ms - _OVERDUE_MS:
+                low = middle + 1
+            else:
+                high = middle
+        entry = queue.entry(low)
+        if entry is not None:
+            needed = min(needed, entry[0])
+    return needed
+
+
+def readable_bytes(count: int) -> str:
+    """Write a number of bytes as Apache's broker does.
+
+    >>> readable_bytes(0), readable_bytes(2048), readable_bytes(3 << 30)
+    ('0 B', '2.0 KiB', '3.0 GiB')
+    """
+    if count < 1024:
+        return f"{count} B"
+    size, unit = float(count), 0
+    while size >= 1024 and unit < 6:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.1f} {'KMGTPE'[unit - 1]}iB"

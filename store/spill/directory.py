@@ -1,0 +1,239 @@
+"""The spill store's directory: what files there are, by the manifest, and how they come and go.
+
+::
+
+    manifest              which files there are and what is whose (`store.spill.manifest`)
+    journal/0000000001    segments; a file number is never used twice
+    runs/0000000002       runs
+    …/0000000003.tmp      being written; removed at start
+    …/0000000004.aside    was there, but in no manifest; never touched again
+
+A name without ``.tmp`` is a whole, synced file. It counts from the moment the manifest names it, and is
+removed after the manifest no longer does, so whatever is unlisted at start is a left-over of a crash.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from store.errors import StoreCorruptError, StoreError
+from store.files import File, Files
+from store.spill.format import HEADER_BYTES, JOURNAL_MAGIC, RUN_MAGIC, file_header, read_file_header
+from store.spill.manifest import Manifest, RunEntry, SegmentEntry
+from store.spill.model import LAST_KEY, Key
+from store.spill.run import PageCache, Run
+from store.spill.run_writer import run_name
+from store.spill.segment import Segment
+
+__all__ = ["SpillDirectory"]
+
+_ZERO_BYTES = 256 << 10
+_SYNC_EVERY = 16
+
+
+class SpillDirectory:
+    """Files and manifest. Any thread: every change of the manifest is made and written under ``_lock``."""
+
+    def __init__(self, files: Files, path: Path, store_id: bytes) -> None:
+        self.files = files
+        self.path = path
+        self.store_id = store_id
+        self.journal_path = path / "journal"
+        self.runs_path = path / "runs"
+        self.manifest_path = path / "manifest"
+        self.moved_aside: list[Path] = []
+        self._lock = threading.Lock()
+        self.manifest = Manifest(store_id)
+
+    def load(self) -> None:
+        """Read the manifest (or begin with an empty one) and tidy up what a crash left behind."""
+        for path in (self.path, self.journal_path, self.runs_path):
+            self.files.makedirs(path)
+        folders = (self.journal_path, self.runs_path)
+        if self.files.exists(self.manifest_path):
+            data = self.files.read_file(self.manifest_path)
+            self.manifest = Manifest.decode(data, self.store_id, self.manifest_path)
+        else:
+            for folder in folders:
+                lost = [name for name in self.files.listdir(folder) if name.isdecimal()]
+                if lost:
+                    raise StoreCorruptError(
+                        f"{self.manifest_path} is missing, but {folder} has files ({lost[0]}, …): bring it back from "
+                        "a copy; without it nobody knows which messages of these files are still pending"
+                    )
+            self.save()  # before the first file: a crash in between must not look like a lost manifest
+        listed = ([s.no for s in self.manifest.segments], [r.no for r in self.manifest.runs])
+        for folder, numbers in zip(folders, listed, strict=True):
+            names = set(map(run_name, numbers))
+            for name in self.files.listdir(folder):
+                if name.endswith(".tmp"):
+                    self.files.remove(folder / name)
+                elif name.isdecimal() and name not in names:
+                    self.moved_aside.append(self.files.move_aside(folder / name))
+                    self.manifest.next_no = max(self.manifest.next_no, int(name) + 1)
+
+    def save(self) -> None:
+        """Write the manifest."""
+        with self._lock:
+            self._save()
+
+    def _save(self) -> None:
+        self.files.replace_file(self.manifest_path, self.manifest.encode())
+
+    def take_no(self) -> int:
+        """A file number that was never used."""
+        with self._lock:
+            no = self.manifest.next_no
+            self.manifest.next_no = no + 1
+            return no
+
+    def _open(self, path: Path, size: int) -> File:
+        if not self.files.exists(path):
+            raise StoreCorruptError(f"{path} is missing, but the manifest lists it: messages in it are pending")
+        file = self.files.open(path)
+        if file.size() != size:
+            raise StoreCorruptError(f"{path} has {file.size()} bytes, not {size} as the manifest says")
+        return file
+
+    def open_segments(self) -> list[Segment]:
+        """Open every listed segment, in journal order; their content is replay's business."""
+        segments = []
+        for entry in self.manifest.segments:
+            file = self._open(self.journal_path / run_name(entry.no), entry.size)
+            segment = Segment(entry.no, entry.base, entry.size, file)
+            segment.upper = entry.upper
+            segments.append(segment)
+        return segments
+
+    def open_runs(self, cache: PageCache) -> list[Run]:
+        """Open every listed run; nothing but its header is read."""
+        runs = []
+        for entry in self.manifest.runs:
+            path = self.runs_path / run_name(entry.no)
+            file = self._open(path, entry.shape.file_bytes)
+            read_file_header(file.pread(HEADER_BYTES, 0), RUN_MAGIC, self.store_id, entry.no, path)
+            runs.append(Run(entry.no, file, entry.shape, self.store_id, cache, entry.first, entry.end))
+        return runs
+
+    def prepare_segment(self, size: int) -> Iterator[Callable[[], Segment] | None]:
+        """Make a zero-filled segment in slices; the last value is a function that lists it and answers it."""
+        no = self.take_no()
+        path = self.journal_path / run_name(no)
+        temporary = path.with_name(path.name + ".tmp")
+        self.files.remove(temporary)
+        file = self.files.open(temporary, create=True)
+        try:
+            for number, at in enumerate(range(0, size, _ZERO_BYTES), 1):
+                file.zero(at, min(_ZERO_BYTES, size - at))
+                if number % _SYNC_EVERY == 0:
+                    file.sync()  # in portions, so that no send's sync waits for 64 MiB of zeros
+                yield None
+            file.sync()
+            yield None
+        except (StoreError, GeneratorExit):
+            file.close()
+            self.files.remove(temporary)
+            raise
+        yield partial(self._list_segment, no, size, file, temporary, path)
+
+    def make_segment(self, size: int) -> Segment:
+        """Make and list a segment at once, not zero-filled: for when none was prepared in time."""
+        no = self.take_no()
+        path = self.journal_path / run_name(no)
+        temporary = path.with_name(path.name + ".tmp")
+        self.files.remove(temporary)
+        file = self.files.open(temporary, create=True, size=size)
+        return self._list_segment(no, size, file, temporary, path)
+
+    def _list_segment(self, no: int, size: int, file: File, temporary: Path, path: Path) -> Segment:
+        with self._lock:
+            try:
+                listed = self.manifest.segments
+                base = listed[-1].base + listed[-1].size if listed else 0
+                file.pwrite(file_header(JOURNAL_MAGIC, self.store_id, no, base, size), 0)
+                file.sync()
+                self.files.rename(temporary, path)
+                self.files.sync_dir(self.journal_path)
+            except StoreError:
+                file.close()
+                self.files.remove(temporary)
+                self.files.remove(path)
+                raise
+            file.close()
+            listed.append(SegmentEntry(no, base, size, LAST_KEY))
+            try:
+                self._save()
+            except StoreError:
+                listed.pop()
+                self._remove_unless_listed(no, path)
+                raise
+        return Segment(no, base, size, self.files.open(path))
+
+    def _remove_unless_listed(self, no: int, path: Path) -> None:
+        """Remove a file after a failed write of the manifest, unless the manifest got through after all.
+
+        Which manifest a power cut would leave is known only when their directory was synced since.
+        """
+        try:
+            self.files.sync_dir(self.path)
+            manifest = Manifest.decode(self.files.read_file(self.manifest_path), self.store_id, self.manifest_path)
+            if no not in {s.no for s in manifest.segments} | {r.no for r in manifest.runs}:
+                self.files.remove(path)
+        except StoreError:
+            pass  # it stays, unlisted, and is moved aside at the next start
+
+    def discard_run(self, no: int) -> None:
+        """Remove a run that could not be switched to, unless the manifest on disk names it."""
+        with self._lock:
+            if all(entry.no != no for entry in self.manifest.runs):
+                self._remove_unless_listed(no, self.runs_path / run_name(no))
+
+    def switch(self, run: RunEntry, uppers: dict[int, Key], ends: dict[int, int]) -> None:
+        """List a run, and that it owns from now on what its sources had from there on; one atomic step.
+
+        ``uppers`` are the new bounds of segments, ``ends`` those of runs, by file number.
+        """
+        with self._lock:
+            before = (self.manifest.segments, self.manifest.runs)
+            self._set_bounds([*(entry for entry in before[1] if entry.no != run.no), run], uppers, ends)
+            try:
+                self._save()
+            except StoreError:
+                self.manifest.segments, self.manifest.runs = before
+                raise
+
+    def switch_back(self, no: int, uppers: dict[int, Key], ends: dict[int, int]) -> None:
+        """Undo a `switch` that nobody has acted on, or that has failed.
+
+        If it cannot be written now, the next manifest says it. Until then the one on disk is still right: what it
+        gives to the run is copied there, and its sources stay listed, with what a checkpoint says is done in them.
+        """
+        with self._lock:
+            self._set_bounds([entry for entry in self.manifest.runs if entry.no != no], uppers, ends)
+            self._save()
+
+    def _set_bounds(self, runs: list[RunEntry], uppers: dict[int, Key], ends: dict[int, int]) -> None:
+        self.manifest.segments = [
+            SegmentEntry(s.no, s.base, s.size, uppers.get(s.no, s.upper)) for s in self.manifest.segments
+        ]
+        self.manifest.runs = [RunEntry(r.no, r.first, ends.get(r.no, r.end), r.shape) for r in runs]
+
+    def forget(self, nos: set[int]) -> None:
+        """Take finished files out of the manifest, which now relies on the checkpoint that counts them as done."""
+        with self._lock:
+            before = (self.manifest.segments, self.manifest.runs, self.manifest.relied)
+            self.manifest.segments = [entry for entry in before[0] if entry.no not in nos]
+            self.manifest.runs = [entry for entry in before[1] if entry.no not in nos]
+            self.manifest.relied = True
+            try:
+                self._save()
+            except StoreError:
+                self.manifest.segments, self.manifest.runs, self.manifest.relied = before
+                raise
+
+    def remove(self, path: Path) -> None:
+        """Remove a file that the manifest no longer lists."""
+        self.files.remove(path)

@@ -1,0 +1,362 @@
+"""The bytes of the spill store's files, and nothing else: pure functions from values to bytes and back.
+
+All integers are little-endian (the columns are used in place by numpy); RocketMQ's own records, which stand in
+these files unchanged, are big-endian. ``docs/disk-format.md`` draws the same bytes.
+
+=================  ==============================================================================================
+file header        64 bytes at the start of every journal segment and run
+frame              one append to the journal: header, one row for each record, the records
+column page        a run's records in key order as columns: due, id, size, version, CRC
+id page            a run's ids in order, each with due, ordinal and version
+run trailer        the last 128 bytes of a run
+=================  ==============================================================================================
+
+Checksums are CRC-32. Those of frames and pages begin with a seed made of the store id (pages: and the file
+number), so that a page of another file, or a body that a sender made to look like a frame, never counts. The CRC
+of a frame covers its header and rows; each row carries the CRC of its record, so the frame is all or nothing by
+one chain of checksums, and the same CRC goes with the record into a run and is checked when it is delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from struct import Struct
+from typing import ClassVar
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.errors import StoreCorruptError, StoreFormatError
+
+__all__ = [
+    "ACCEPT",
+    "CANCEL",
+    "END",
+    "FRAME_BYTES",
+    "HEADER_BYTES",
+    "ID_DTYPE",
+    "ID_ROW_BYTES",
+    "JOURNAL_MAGIC",
+    "MOVE",
+    "PAGE_HEAD_BYTES",
+    "PAGE_ROW_BYTES",
+    "ROW_BYTES",
+    "ROW_DTYPE",
+    "RUN_MAGIC",
+    "TRAILER_BYTES",
+    "VERSION",
+    "ColumnPage",
+    "Frame",
+    "RunShape",
+    "column_page",
+    "encode_frame",
+    "file_header",
+    "frame_seed",
+    "id_page",
+    "page_seed",
+    "read_column_page",
+    "read_file_header",
+    "read_frame",
+    "read_id_page",
+    "run_trailer",
+]
+
+VERSION = 1
+JOURNAL_MAGIC = 0x534A5754  # "TWJS"
+RUN_MAGIC = 0x53525754  # "TWRS"
+FRAME_MAGIC = 0x464A5754  # "TWJF"
+_COLUMN_MAGIC = 0x43525754  # "TWRC"
+_ID_MAGIC = 0x49525754  # "TWRI"
+_TRAILER_MAGIC = 0x54525754  # "TWRT"
+
+HEADER_BYTES = 64
+_HEADER = Struct("<II16sQQQ12xI")
+
+FRAME_BYTES = 48
+_FRAME = Struct("<IHHIIQQIII")  # and the CRC
+_CRC = Struct("<I")
+ROW_BYTES = 28
+_ROW = Struct("<qqIII")
+ROW_DTYPE = np.dtype([("due", "<i8"), ("id", "<i8"), ("size", "<u4"), ("version", "<u4"), ("crc", "<u4")])
+
+ACCEPT, CANCEL, MOVE, END = 1, 2, 3, 9
+"""Kinds of frame; END closes a segment."""
+_KINDS = frozenset((ACCEPT, CANCEL, MOVE, END))
+
+PAGE_HEAD_BYTES = 32
+_PAGE_HEAD = Struct("<IIIIQQ")
+PAGE_ROW_BYTES = 28
+ID_ROW_BYTES = 24
+ID_DTYPE = np.dtype([("id", "<i8"), ("due", "<i8"), ("ordinal", "<u4"), ("version", "<u4")])
+
+TRAILER_BYTES = 128
+_TRAILER_HEAD = Struct("<II16sQ")
+
+Longs = NDArray[np.int64]
+Words = NDArray[np.uint32]
+IdRows = NDArray[np.void]
+
+
+def file_header(magic: int, store_id: bytes, number: int, first: int, second: int) -> bytes:
+    """Make a file header; segments keep (base, size) in the last two, runs (reserved pages, page bytes)."""
+    head = _HEADER.pack(magic, VERSION, store_id, number, first, second, 0)
+    return head[:-4] + _CRC.pack(crc32(head[:-4]))
+
+
+def read_file_header(data: bytes, magic: int, store_id: bytes, number: int, path: Path) -> tuple[int, int]:
+    """Check a file header and answer its last two fields."""
+    if len(data) < HEADER_BYTES:
+        raise StoreCorruptError(f"{path} is cut off in its header: {len(data)} of {HEADER_BYTES} bytes")
+    found, version, owner, no, first, second, crc = _HEADER.unpack_from(data)
+    if found != magic:
+        raise StoreCorruptError(f"{path} at 0: magic {found:#010x}, not {magic:#010x}")
+    if version != VERSION:
+        raise StoreFormatError(f"{path} has format version {version}; this software reads {VERSION}")
+    if crc32(data[: HEADER_BYTES - 4]) != crc:
+        raise StoreCorruptError(f"{path} at 0: the header's checksum is wrong")
+    if owner != store_id:
+        raise StoreFormatError(f"{path} belongs to store {owner.hex()}, not to {store_id.hex()}")
+    if no != number:
+        raise StoreCorruptError(f"{path} at 0: it says it is file {no}, not {number}")
+    return first, second
+
+
+def frame_seed(store_id: bytes) -> int:
+    """Start value of the checksums of a store's frames."""
+    return crc32(store_id)
+
+
+def page_seed(store_id: bytes, number: int) -> int:
+    """Start value of the checksums of a run's pages."""
+    return crc32(number.to_bytes(8, "little"), crc32(store_id))
+
+
+class Frame:
+    """The header of one frame; ``end`` is the length of the whole frame."""
+
+    __slots__ = ("count", "epoch", "first_ordinal", "kind", "length", "offset", "synced")
+
+    def __init__(
+        self, kind: int, length: int, count: int, offset: int, synced: int, epoch: int, first_ordinal: int
+    ) -> None:
+        self.kind = kind
+        self.length = length
+        self.count = count
+        self.offset = offset
+        self.synced = synced
+        self.epoch = epoch
+        self.first_ordinal = first_ordinal
+
+
+def encode_frame(
+    kind: int,
+    rows: Sequence[tuple[int, int, int]],
+    records: Sequence[bytes],
+    offset: int,
+    synced: int,
+    epoch: int,
+    first_ordinal: int,
+    seed: int,
+) -> tuple[bytes, bytes]:
+    """Make a frame of ``(due, id, version)`` and records; answers (whole frame, its rows).
+
+    A cancel has rows without records (``records`` is empty): size and CRC are 0.
+    """
+    pack = _ROW.pack
+    if records:
+        packed = b"".join(
+            [
+                pack(due, id_, len(record), version, crc32(record))
+                for (due, id_, version), record in zip(rows, records, strict=True)
+            ]
+        )
+        body = b"".join(records)
+    else:
+        packed = b"".join([pack(due, id_, 0, version, 0) for due, id_, version in rows])
+        body = b""
+    length = FRAME_BYTES + len(packed) + len(body)
+    head = _FRAME.pack(FRAME_MAGIC, kind, 0, length, len(rows), offset, synced, epoch, first_ordinal, 0)
+    return b"".join((head, _CRC.pack(crc32(packed, crc32(head, seed))), packed, body)), packed
+
+
+def read_frame(data: bytes, at: int, offset: int, seed: int) -> Frame | None:
+    """Read the frame that begins at ``at`` and belongs at journal position ``offset``; None if there is none.
+
+    ``data`` must reach to the end of the rows, else it is none; the records' own CRCs are the caller's to check.
+    """
+    if len(data) - at < FRAME_BYTES:
+        return None
+    magic, kind, _, length, count, where, synced, epoch, first_ordinal, _ = _FRAME.unpack_from(data, at)
+    if magic != FRAME_MAGIC or where != offset or kind not in _KINDS:
+        return None
+    rows_end = at + FRAME_BYTES + count * ROW_BYTES
+    if rows_end > len(data) or length < rows_end - at:
+        return None
+    head = data[at : at + FRAME_BYTES - 4]
+    if crc32(data[at + FRAME_BYTES : rows_end], crc32(head, seed)) != _CRC.unpack_from(data, at + FRAME_BYTES - 4)[0]:
+        return None
+    return Frame(kind, length, count, where, synced, epoch, first_ordinal)
+
+
+class ColumnPage:
+    """Some consecutive records of a run: columns, and where each record's bytes start in the file."""
+
+    __slots__ = ("crcs", "dues", "first", "ids", "sizes", "starts", "versions")
+
+    def __init__(
+        self, first: int, dues: Longs, ids: Longs, sizes: Words, versions: Words, crcs: Words, position: int
+    ) -> None:
+        self.first = first
+        self.dues = dues
+        self.ids = ids
+        self.sizes = sizes
+        self.versions = versions
+        self.crcs = crcs
+        ends = np.cumsum(sizes, dtype=np.int64)
+        ends += position
+        self.starts: Longs = ends - sizes
+
+    def __len__(self) -> int:
+        return len(self.dues)
+
+
+def _page(magic: int, seed: int, number: int, count: int, first: int, position: int, body: bytes, size: int) -> bytes:
+    rest = _PAGE_HEAD.pack(magic, 0, number, count, first, position)[8:] + body
+    rest += bytes(size - 8 - len(rest))
+    return _CRC.pack(magic) + _CRC.pack(crc32(rest, seed)) + rest
+
+
+def _read_page(data: bytes, magic: int, seed: int, number: int, row: int, path: Path, at: int) -> tuple[int, int, int]:
+    if len(data) >= PAGE_HEAD_BYTES:
+        found, crc, no, count, first, position = _PAGE_HEAD.unpack_from(data)
+        fits = found == magic and no == number and 0 < count <= (len(data) - PAGE_HEAD_BYTES) // row
+        if fits and crc32(memoryview(data)[8:], seed) == crc:
+            return count, first, position
+    raise StoreCorruptError(f"{path} at {at}: page {number} is not what was written (magic, number or checksum)")
+
+
+def column_page(page: ColumnPage, number: int, page_bytes: int, seed: int) -> bytes:
+    """Encode a column page."""
+    columns = (page.dues, page.ids, page.sizes, page.versions, page.crcs)
+    body = b"".join([column.tobytes() for column in columns])
+    return _page(_COLUMN_MAGIC, seed, number, len(page), page.first, int(page.starts[0]), body, page_bytes)
+
+
+def read_column_page(data: bytes, number: int, seed: int, path: Path, at: int) -> ColumnPage:
+    """Decode a column page; StoreCorruptError if it is not page ``number`` of this run."""
+    n, first, position = _read_page(data, _COLUMN_MAGIC, seed, number, PAGE_ROW_BYTES, path, at)
+    where = PAGE_HEAD_BYTES
+    return ColumnPage(
+        first,
+        np.frombuffer(data, "<i8", n, where),
+        np.frombuffer(data, "<i8", n, where + 8 * n),
+        np.frombuffer(data, "<u4", n, where + 16 * n),
+        np.frombuffer(data, "<u4", n, where + 20 * n),
+        np.frombuffer(data, "<u4", n, where + 24 * n),
+        position,
+    )
+
+
+def id_page(rows: IdRows, number: int, page_bytes: int, seed: int) -> bytes:
+    """Encode an id page from rows of `ID_DTYPE`, sorted by (id, version)."""
+    return _page(_ID_MAGIC, seed, number, len(rows), 0, 0, rows.tobytes(), page_bytes)
+
+
+def read_id_page(data: bytes, number: int, seed: int, path: Path, at: int) -> IdRows:
+    """Decode an id page; StoreCorruptError if it is not page ``number`` of this run."""
+    n, _, _ = _read_page(data, _ID_MAGIC, seed, number, ID_ROW_BYTES, path, at)
+    return np.frombuffer(data, ID_DTYPE, n, PAGE_HEAD_BYTES)
+
+
+class RunShape:
+    """What a run is made of; the manifest keeps it, the run's trailer repeats it.
+
+    ==============  ================================================================================
+    ``count``       records
+    ``page_bytes``  size of column and id pages
+    ``pages``       column pages in use (they start behind the header)
+    ``id_pages``    id pages
+    ``data_at``     file position of the first record; the records stand in key order, without gaps
+    ``data_bytes``  bytes of all records
+    ``id_at``       file position of the first id page
+    ``file_bytes``  size of the file, trailer included
+    ``due_min`` …   smallest and largest due time and delay id
+    ==============  ================================================================================
+    """
+
+    __slots__ = (
+        "count",
+        "data_at",
+        "data_bytes",
+        "due_max",
+        "due_min",
+        "file_bytes",
+        "id_at",
+        "id_max",
+        "id_min",
+        "id_pages",
+        "page_bytes",
+        "pages",
+    )
+
+    PACKED: ClassVar = Struct("<IIIIQQQQ4q")
+
+    def __init__(
+        self,
+        count: int,
+        page_bytes: int,
+        pages: int,
+        id_pages: int,
+        data_at: int,
+        data_bytes: int,
+        id_at: int,
+        file_bytes: int,
+        due_min: int,
+        due_max: int,
+        id_min: int,
+        id_max: int,
+    ) -> None:
+        self.count = count
+        self.page_bytes = page_bytes
+        self.pages = pages
+        self.id_pages = id_pages
+        self.data_at = data_at
+        self.data_bytes = data_bytes
+        self.id_at = id_at
+        self.file_bytes = file_bytes
+        self.due_min = due_min
+        self.due_max = due_max
+        self.id_min = id_min
+        self.id_max = id_max
+
+    def pack(self) -> bytes:
+        """The twelve numbers as bytes, in the order of the constructor."""
+        return self.PACKED.pack(
+            self.count,
+            self.page_bytes,
+            self.pages,
+            self.id_pages,
+            self.data_at,
+            self.data_bytes,
+            self.id_at,
+            self.file_bytes,
+            self.due_min,
+            self.due_max,
+            self.id_min,
+            self.id_max,
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes, at: int = 0) -> RunShape:
+        """Read them back."""
+        return cls(*cls.PACKED.unpack_from(data, at))
+
+
+def run_trailer(shape: RunShape, store_id: bytes, number: int) -> bytes:
+    """Make the last `TRAILER_BYTES` of a run."""
+    packed = shape.pack()
+    head = _TRAILER_HEAD.pack(_TRAILER_MAGIC, VERSION, store_id, number) + packed
+    head += bytes(TRAILER_BYTES - 4 - len(head))
+    return head + _CRC.pack(crc32(head))

@@ -1,0 +1,126 @@
+"""The manifest: which files there are, and which keys of each are its own. One small file, replaced atomically.
+
+The whole truth about ownership is here, in two numbers a file:
+
+- a journal segment owns the records with a key below its ``upper`` (the others were written into runs);
+- a run owns the ordinals ``first … end - 1`` (below ``first``: left to the sources it was copied from, because
+  the frontier had reached them; from ``end`` on: merged into another run).
+
+So one replacement of this file moves any number of records from some files to another, and a crash before or
+after it finds each record in exactly one place. ``upper`` and ``end`` only ever decrease.
+
+::
+
+    0   magic "TWMF" u32 | version u32 | store id 16 | epoch u32 | next file number u32
+    32  segments u32 | runs u32 | flags u32 (1: a checkpoint was relied on) | CRC u32 over all but itself
+    48  segments: number u64 | base u64 | size u64 | upper due i64 | upper id i64            (40 bytes each)
+    …   runs: number u64 | first u32 | end u32 | shape (80 bytes, see `RunShape`)            (96 bytes each)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+from zlib import crc32
+
+from store.errors import StoreCorruptError, StoreFormatError
+from store.spill.format import RunShape
+from store.spill.model import Key
+
+__all__ = ["Manifest", "RunEntry", "SegmentEntry"]
+
+_MAGIC = 0x464D5754  # "TWMF"
+_VERSION = 1
+_HEAD = Struct("<II16sIIIII")
+_CRC = Struct("<I")
+_HEAD_BYTES = 48  # with the CRC
+_SEGMENT = Struct("<QQQqq")
+_RUN = Struct("<QII")
+_RELIED = 1
+
+
+class SegmentEntry:
+    """One journal segment: its file number, journal position, size, and what of it is its own."""
+
+    __slots__ = ("base", "no", "size", "upper")
+
+    def __init__(self, no: int, base: int, size: int, upper: Key) -> None:
+        self.no = no
+        self.base = base
+        self.size = size
+        self.upper = upper
+
+
+class RunEntry:
+    """One run: its file number, the ordinals that are its own, and its shape."""
+
+    __slots__ = ("end", "first", "no", "shape")
+
+    def __init__(self, no: int, first: int, end: int, shape: RunShape) -> None:
+        self.no = no
+        self.first = first
+        self.end = end
+        self.shape = shape
+
+
+class Manifest:
+    """The content of the manifest, as values; segments in journal order."""
+
+    __slots__ = ("epoch", "next_no", "relied", "runs", "segments", "store_id")
+
+    def __init__(self, store_id: bytes) -> None:
+        self.store_id = store_id
+        self.epoch = 0
+        self.next_no = 1
+        self.relied = False
+        self.segments: list[SegmentEntry] = []
+        self.runs: list[RunEntry] = []
+
+    def encode(self) -> bytes:
+        """The bytes of the file."""
+        head = _HEAD.pack(
+            _MAGIC,
+            _VERSION,
+            self.store_id,
+            self.epoch,
+            self.next_no,
+            len(self.segments),
+            len(self.runs),
+            _RELIED if self.relied else 0,
+        )
+        parts = [_SEGMENT.pack(s.no, s.base, s.size, *s.upper) for s in self.segments]
+        parts += [_RUN.pack(r.no, r.first, r.end) + r.shape.pack() for r in self.runs]
+        body = b"".join(parts)
+        return head + _CRC.pack(crc32(body, crc32(head))) + body
+
+    @classmethod
+    def decode(cls, data: bytes, store_id: bytes, path: Path) -> Manifest:
+        """Read it; StoreCorruptError, or StoreFormatError for another version or another store."""
+        if len(data) < _HEAD_BYTES:
+            raise StoreCorruptError(f"{path} has {len(data)} bytes: at least {_HEAD_BYTES} are needed")
+        magic, version, owner, epoch, next_no, segments, runs, flags = _HEAD.unpack_from(data)
+        if magic != _MAGIC:
+            raise StoreCorruptError(f"{path} at 0: magic {magic:#010x}, not {_MAGIC:#010x}")
+        if version != _VERSION:
+            raise StoreFormatError(f"{path} has format version {version}; this software reads {_VERSION}")
+        size = _HEAD_BYTES + segments * _SEGMENT.size + runs * (_RUN.size + RunShape.PACKED.size)
+        crc = _CRC.unpack_from(data, _HEAD_BYTES - 4)[0]
+        if len(data) != size or crc32(data[_HEAD_BYTES:], crc32(data[: _HEAD_BYTES - 4])) != crc:
+            raise StoreCorruptError(f"{path} at 0: {len(data)} bytes that are not a whole manifest (checksum)")
+        if owner != store_id:
+            raise StoreFormatError(
+                f"{path} belongs to store {owner.hex()}, not to {store_id.hex()}: "
+                "put the directory back where it came from"
+            )
+        manifest = cls(store_id)
+        manifest.epoch, manifest.next_no, manifest.relied = epoch, next_no, bool(flags & _RELIED)
+        at = _HEAD_BYTES
+        for _ in range(segments):
+            no, base, size, due, id_ = _SEGMENT.unpack_from(data, at)
+            manifest.segments.append(SegmentEntry(no, base, size, (due, id_)))
+            at += _SEGMENT.size
+        for _ in range(runs):
+            no, first, end = _RUN.unpack_from(data, at)
+            manifest.runs.append(RunEntry(no, first, end, RunShape.unpack(data, at + _RUN.size)))
+            at += _RUN.size + RunShape.PACKED.size
+        return manifest

@@ -1,0 +1,143 @@
+"""Opening the spill store: manifest, runs, journal, and what the checkpoint says is done.
+
+A bit of the checkpoint's done-sets is a statement about a *record*, made where it lived then. If the record was
+relocated after that checkpoint and before the crash (the manifest names the new run, the checkpoint does not
+know it), the bit is carried over to the run, by id and version. After that the journal's cancels and moves behind
+the checkpoint are applied, wherever their records are. Deliveries behind the checkpoint come from the CommitLog
+(`SpillStore.restore_delivered_many`).
+
+The checkpoint section (little-endian)::
+
+    0   version u32 | files u32 | journal position u64
+    16  for each file: number u64 | done-set (`store.spill.done_set`)
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import numpy as np
+
+from store.errors import StoreCorruptError, StoreFormatError
+from store.spill.directory import SpillDirectory
+from store.spill.done_set import DoneSet
+from store.spill.model import EPOCH_MAX
+from store.spill.replay import Replayed, cut_behind, replay, write_again
+from store.spill.run import Run
+from store.spill.segment import Segment
+from store.spill.state import SpillState
+
+__all__ = ["encode_section", "open_sources"]
+
+_SECTION = Struct("<IIQ")
+_NUMBER = Struct("<Q")
+_VERSION = 1
+FIRST_SEGMENT_BYTES = 8 << 20
+
+
+def encode_section(journal_position: int, done: dict[int, bytes]) -> bytes:
+    """Make the checkpoint section from encoded done-sets by file number."""
+    parts = [_SECTION.pack(_VERSION, len(done), journal_position)]
+    for no, encoded in done.items():
+        parts.append(_NUMBER.pack(no))
+        parts.append(encoded)
+    return b"".join(parts)
+
+
+def _decode_section(section: bytes) -> tuple[int, dict[int, DoneSet]]:
+    if len(section) < _SECTION.size:
+        raise StoreCorruptError(f"the delay store's checkpoint section has {len(section)} bytes")
+    version, count, position = _SECTION.unpack_from(section)
+    if version != _VERSION:
+        raise StoreFormatError(f"the delay store's checkpoint section has version {version}, not {_VERSION}")
+    found: dict[int, DoneSet] = {}
+    at = _SECTION.size
+    for _ in range(count):
+        if at + _NUMBER.size > len(section):
+            raise StoreCorruptError(f"the delay store's checkpoint section breaks off at {at}")
+        (no,) = _NUMBER.unpack_from(section, at)
+        found[no], at = DoneSet.decode(section, at + _NUMBER.size)
+    if at != len(section):
+        raise StoreCorruptError(f"the delay store's checkpoint section ends at {at} of {len(section)} bytes")
+    return position, found
+
+
+def open_sources(directory: SpillDirectory, state: SpillState, section: bytes | None) -> tuple[list[Segment], int]:
+    """Fill ``state`` with all sources as they were; answers (segments in journal order, the new epoch).
+
+    On return the new epoch is durable, and nothing but zeros stands behind the journal's end.
+    """
+    directory.load()
+    manifest = directory.manifest
+    if section is None and manifest.relied:
+        raise StoreCorruptError(
+            f"{directory.manifest_path} relies on a checkpoint, and there is none (or none with a section of the delay "
+            "store): bring the store's checkpoint file back; without it messages would be delivered twice"
+        )
+    claim, done = (0, {}) if section is None else _decode_section(section)
+    if manifest.epoch >= EPOCH_MAX:
+        raise StoreFormatError(f"{directory.manifest_path}: all {EPOCH_MAX} epochs are used up")
+    runs = directory.open_runs(state.cache)
+    segments = directory.open_segments()
+    if segments:
+        replayed = replay(segments, directory.store_id, claim)
+        cut_behind(replayed)
+        write_again(segments, max(claim, replayed.synced))
+    else:
+        replayed = Replayed()
+    if replayed.epoch > manifest.epoch:
+        raise StoreCorruptError(
+            f"{directory.manifest_path} says epoch {manifest.epoch}, but the journal has frames of epoch "
+            f"{replayed.epoch}: the manifest is older than the journal"
+        )
+    manifest.epoch += 1
+    if not segments or segments[-1].closed:
+        segments.append(_first_segment(directory, state.options.segment_bytes))
+    else:
+        directory.save()
+    everything: list[Segment | Run] = [*segments, *runs]
+    for source in everything:
+        _set_done(source, done.get(source.no))
+        if isinstance(source, Run) or source.count:
+            state.add(source)
+    _carry_over(state, frozenset(done))
+    if replayed.kill_ids:
+        state.mark_versions(np.concatenate(replayed.kill_ids), np.concatenate(replayed.kill_versions))
+    return segments, manifest.epoch
+
+
+def _first_segment(directory: SpillDirectory, size: int) -> Segment:
+    """A zero-filled segment at once; a small one, so that a new store is there in milliseconds."""
+    for finish in directory.prepare_segment(min(size, FIRST_SEGMENT_BYTES)):
+        if finish is not None:
+            return finish()
+    raise AssertionError("prepare_segment ends with a segment")
+
+
+def _set_done(source: Segment | Run, done: DoneSet | None) -> None:
+    if done is not None:
+        if done.count_range(source.count, max(done.top, source.count)):
+            raise StoreCorruptError(
+                f"the checkpoint says that record {done.top - 1} of {source.file.path} is done, "
+                f"but it has only {source.count}"
+            )
+        source.done = done
+        source.saved = done.encode()
+        if isinstance(source, Run):
+            source.done.add_range(0, source.first)
+    source.recount()
+
+
+def _carry_over(state: SpillState, known: frozenset[int]) -> None:
+    """Apply done bits of records that were relocated since the checkpoint to the runs that it does not know."""
+    if all(run.no in known for run in state.runs):
+        return
+    for source in state.sources.values():
+        if isinstance(source, Run):
+            ordinals = source.done.ordinals(source.end, source.count)
+        else:
+            ordinals = source.done.ordinals(0, source.count)
+            ordinals = ordinals[~source.owned_mask(ordinals)]
+        for start in range(0, len(ordinals), 1 << 16):
+            ids, versions = source.identities(ordinals[start : start + (1 << 16)])
+            state.mark_versions(ids, versions, known)

@@ -1,0 +1,277 @@
+"""Writing a run: records come in key order, columns and ids are laid out beside them, in bounded memory.
+
+The number of records is known beforehand only as an upper bound (some are cancelled while the run is written), so
+room for that many column pages is left at the front; what is not used stays a hole.
+
+The id index is sorted after the records are written: from the column pages, in portions of `SORT_ROWS`; if
+there are several portions they go to a scratch file, sorted each, and are merged into pages. So a run of
+10,000,000 records needs 6 MB, not 240.
+
+The file is written as ``NUMBER.tmp``, synced, renamed, and its directory synced: a name without ``.tmp`` is a whole
+run. It belongs to the store only when the manifest names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from store.files import File, Files
+from store.spill.format import (
+    HEADER_BYTES,
+    ID_DTYPE,
+    ID_ROW_BYTES,
+    PAGE_HEAD_BYTES,
+    PAGE_ROW_BYTES,
+    RUN_MAGIC,
+    TRAILER_BYTES,
+    ColumnPage,
+    IdRows,
+    RunShape,
+    column_page,
+    file_header,
+    id_page,
+    page_seed,
+    read_column_page,
+    run_trailer,
+)
+
+__all__ = ["RunWriter", "run_name"]
+
+WRITE_BYTES = 256 << 10
+SYNC_BYTES = 4 << 20
+SORT_ROWS = 1 << 16
+_NOTHING = np.empty(0, ID_DTYPE)
+
+
+def run_name(number: int) -> str:
+    """File name of a run (or a journal segment) by its number."""
+    return f"{number:010d}"
+
+
+class RunWriter:
+    """Writes one run. Call `add` in key order, then walk `finish`, or `discard`."""
+
+    def __init__(
+        self, files: Files, directory: Path, no: int, store_id: bytes, count_max: int, page_bytes: int
+    ) -> None:
+        self.no = no
+        self.count = 0
+        self.path = directory / run_name(no)
+        self.shape: RunShape | None = None
+        self.file: File | None = None
+        self._files = files
+        self._store_id = store_id
+        self._seed = page_seed(store_id, no)
+        self._page_bytes = page_bytes
+        self._rows = (page_bytes - PAGE_HEAD_BYTES) // PAGE_ROW_BYTES
+        reserved = -(-count_max // self._rows)
+        self._data_at = HEADER_BYTES + reserved * page_bytes
+        self._position = self._data_at  # of the next record
+        self._flushed = self._data_at
+        self._synced = self._data_at
+        self._buffer: list[bytes] = []
+        self._columns: list[tuple[int, int, int, int, int]] = []
+        self._page_start = self._data_at
+        self._pages = 0
+        self._due_min = 0
+        self._due_max = 0
+        self._id_min = (1 << 63) - 1
+        self._id_max = 0
+        self._temporary = self.path.with_name(self.path.name + ".tmp")
+        self._scratch_path = self.path.with_name(self.path.name + ".ids.tmp")
+        self._files.remove(self._temporary)
+        self._out = files.open(self._temporary, create=True)
+        self._out.pwrite(file_header(RUN_MAGIC, store_id, no, reserved, page_bytes), 0)
+
+    def add(
+        self,
+        dues: Sequence[int],
+        ids: Sequence[int],
+        versions: Sequence[int],
+        crcs: Sequence[int],
+        records: Sequence[bytes],
+    ) -> None:
+        """Append records, in key order; the CRCs are kept as given, so a damaged record stays recognisable."""
+        if not self.count:
+            self._due_min = dues[0]
+        self._due_max = dues[-1]
+        self._id_min = min(self._id_min, min(ids))
+        self._id_max = max(self._id_max, max(ids))
+        sizes = list(map(len, records))
+        self._columns += zip(dues, ids, sizes, versions, crcs, strict=True)
+        self._buffer += records
+        self._position += sum(sizes)
+        self.count += len(records)
+        if self._position - self._flushed >= WRITE_BYTES:
+            self._flush()
+        while len(self._columns) >= self._rows:
+            self._emit_page(self._rows)
+
+    def _flush(self) -> None:
+        if self._buffer:
+            self._out.pwrite(b"".join(self._buffer), self._flushed)
+            self._buffer.clear()
+            self._flushed = self._position
+            if self._flushed - self._synced >= SYNC_BYTES:
+                self._out.sync()  # in portions, so that a journal sync never stands behind all of it
+                self._synced = self._flushed
+
+    def _emit_page(self, count: int) -> None:
+        part = self._columns[:count]
+        del self._columns[:count]
+        dues, ids, sizes, versions, crcs = zip(*part, strict=True)
+        page = ColumnPage(
+            self._pages * self._rows,
+            np.array(dues, np.int64),
+            np.array(ids, np.int64),
+            np.array(sizes, np.uint32),
+            np.array(versions, np.uint32),
+            np.array(crcs, np.uint32),
+            self._page_start,
+        )
+        data = column_page(page, self._pages, self._page_bytes, self._seed)
+        self._out.pwrite(data, HEADER_BYTES + self._pages * self._page_bytes)
+        self._page_start += sum(sizes)
+        self._pages += 1
+
+    def finish(self) -> Iterator[None]:
+        """Write the rest, sync, and give the file its name; afterwards `shape` and `file` are set."""
+        self._flush()
+        if self._columns:
+            self._emit_page(len(self._columns))
+        yield
+        id_pages = 0
+        id_at = self._position
+        pages = (self._page_bytes - PAGE_HEAD_BYTES) // ID_ROW_BYTES
+        waiting = np.empty(0, ID_DTYPE)
+        for rows in self._sorted_ids():
+            waiting = np.concatenate((waiting, rows)) if len(waiting) else rows
+            whole = len(waiting) // pages * pages
+            for start in range(0, whole, pages):
+                self._put_id_page(waiting[start : start + pages], id_pages, id_at)
+                id_pages += 1
+                if id_pages & 15 == 0:
+                    yield
+            waiting = waiting[whole:]
+            yield
+        if len(waiting):
+            self._put_id_page(waiting, id_pages, id_at)
+            id_pages += 1
+        trailer_at = id_at + id_pages * self._page_bytes
+        shape = RunShape(
+            self.count,
+            self._page_bytes,
+            self._pages,
+            id_pages,
+            self._data_at,
+            self._position - self._data_at,
+            id_at,
+            trailer_at + TRAILER_BYTES,
+            self._due_min,
+            self._due_max,
+            self._id_min,
+            self._id_max,
+        )
+        self._out.pwrite(run_trailer(shape, self._store_id, self.no), trailer_at)
+        self._files.remove(self._scratch_path)
+        yield
+        self._out.sync()
+        yield
+        self._out.close()
+        self._files.rename(self._temporary, self.path)
+        self._files.sync_dir(self.path.parent)
+        self.file = self._files.open(self.path)
+        self.shape = shape
+
+    def _put_id_page(self, rows: IdRows, number: int, id_at: int) -> None:
+        data = id_page(rows, number, self._page_bytes, self._seed)
+        self._out.pwrite(data, id_at + number * self._page_bytes)
+
+    def _id_portions(self) -> Iterator[IdRows]:
+        """The ids with their due, ordinal and version in portions, each sorted by (id, version).
+
+        An empty portion is a pause.
+        """
+        per_portion = max(1, SORT_ROWS // self._rows)
+        for first in range(0, self._pages, per_portion):
+            last = min(self._pages, first + per_portion)
+            at = HEADER_BYTES + first * self._page_bytes
+            data = self._out.pread((last - first) * self._page_bytes, at)
+            portion = np.empty(min((last - first) * self._rows, self.count - first * self._rows), ID_DTYPE)
+            filled = 0
+            for number in range(first, last):
+                if number & 15 == 15:
+                    yield _NOTHING
+                begin = (number - first) * self._page_bytes
+                body = data[begin : begin + self._page_bytes]
+                page = read_column_page(body, number, self._seed, self._temporary, at + begin)
+                rows = portion[filled : filled + len(page)]
+                rows["id"] = page.ids
+                rows["due"] = page.dues
+                rows["ordinal"] = np.arange(page.first, page.first + len(page))
+                rows["version"] = page.versions
+                filled += len(page)
+            yield portion[np.lexsort((portion["version"], portion["id"]))]
+
+    def _sorted_ids(self) -> Iterator[IdRows]:
+        """All ids in order, some at a time."""
+        if self._pages <= max(1, SORT_ROWS // self._rows):
+            yield from self._id_portions()
+            return
+        scratch = self._files.open(self._scratch_path, create=True)
+        try:
+            scratch.truncate(0)
+            ends: list[int] = []
+            at = 0
+            for portion in self._id_portions():
+                if not len(portion):
+                    yield portion
+                    continue
+                scratch.pwrite(portion.tobytes(), at)
+                at += portion.nbytes
+                ends.append(at)
+                yield portion[:0]
+            yield from _merge_portions(scratch, ends)
+        finally:
+            scratch.close()
+
+    def discard(self) -> None:
+        """Throw away what was written. A file that has its final name already is left to the caller."""
+        self._buffer.clear()
+        self._out.close()
+        for path in (self._temporary, self._scratch_path):
+            self._files.remove(path)
+
+
+def _merge_portions(scratch: File, ends: list[int]) -> Iterator[IdRows]:
+    """Merge sorted portions of a scratch file: what is at or below the smallest last id is complete."""
+    size = max(1, SORT_ROWS // len(ends)) * ID_ROW_BYTES
+    at = [0, *ends[:-1]]
+    buffers = [np.empty(0, ID_DTYPE) for _ in ends]
+    while True:
+        for n, end in enumerate(ends):
+            if not len(buffers[n]) and at[n] < end:
+                data = scratch.pread(min(size, end - at[n]), at[n])
+                buffers[n] = np.frombuffer(data, ID_DTYPE)
+                at[n] += len(data)
+        unread = [int(buffers[n]["id"][-1]) for n, end in enumerate(ends) if at[n] < end]
+        taken: list[IdRows] = []
+        for n, rows in enumerate(buffers):
+            # Versions of the bound's own id may follow in another portion: strictly below is safe.
+            cut = int(rows["id"].searchsorted(min(unread), "left")) if unread else len(rows)
+            taken.append(rows[:cut])
+            buffers[n] = rows[cut:]
+        merged = np.concatenate(taken)
+        if len(merged):
+            yield merged[np.lexsort((merged["version"], merged["id"]))]
+        elif not unread:
+            return
+        else:
+            for n, end in enumerate(ends):
+                if at[n] < end:  # a portion's buffer is one id only: read on
+                    data = scratch.pread(min(size, end - at[n]), at[n])
+                    buffers[n] = np.concatenate((buffers[n], np.frombuffer(data, ID_DTYPE)))
+                    at[n] += len(data)

@@ -1,0 +1,360 @@
+"""The spill store: every message that is pending, in key order, on disk; the heart of delayed delivery.
+
+Problem
+    Any number of messages, due at any time, must survive a crash at any byte, be found again in due order when their
+    time comes, be cancelled and moved, and cost neither memory nor restart time while they wait.
+
+Idea
+    All pending messages are one sequence, ordered by key = (due ms, delay id), kept in *sources*: journal segments
+    (accept order, a few dozen bytes of columns in memory) and runs (sorted files, nothing in memory). A message lives
+    in exactly one source; which one is written in the manifest as key bounds. The sweeper's *frontier* moves through
+    the keys: what lies behind it is armed, delivered or recovery's; what lies ahead is only here, and `scan` finds it.
+
+    ::
+
+        accept ──► journal segment ──(due soon)──────────────────────────► scan ──► wheel ──► CommitLog ──► done bit
+                        │ full                                              ▲                                  │
+                        └─(due later than 30 s)─► run ─┐                    │                                  ▼
+                                                  run ─┼─(above 256)─► run ─┘                      checkpoint, then
+                                                  run ─┘                                           files may go
+
+Exactly once, by three rules
+    1. *Accepted* is a whole frame in the journal; the reply waits for its sync if the flush mode says so.
+    2. *Done* is a bit in memory, made under the delivery lock together with the append to the CommitLog. It becomes
+       durable with the checkpoint (P, done-sets); after a crash the CommitLog behind P says which bits are missing
+       (`restore_delivered_many`), the journal behind its position in the checkpoint says what was cancelled or moved.
+    3. *Moved between files* is one replacement of the manifest (`store.spill.relocate`).
+
+Costs (1 KiB messages, 16 a frame; ``python -m bench.spill_bench``): appending 1.0 µs a message beside the write itself,
+publishing 0.5, scanning 1.5 and reading 1.5 with a few runs (5 and 8 with 190 that overlap), 5 µs in the background for
+the one copy to a run. Memory: 32 bytes for each record in a journal segment, nothing for one in a run but its done
+bit where order is broken: 10,000,000 pending over a year, half of them cancelled, add 30 MB to the interpreter's
+30, and a restart with them reads the first message after 75 ms.
+
+Worked example: three messages due at 10:00:05 (a), 10:45 (b) and 10:00:20 (c) are accepted at 10:00:00 into segment 1,
+which is then full. Closed: a and c are due within 30 s and stay; b goes to run 3, the manifest says "segment 1 owns
+keys below (10:00:30, 0), run 3 owns all of its records". At 10:00:04 the frontier passes a: scan answers it, the wheel
+fires it at 10:00:05, its bit is set. At 10:00:20 the same for c: segment 1 has nothing live, the next checkpoint says
+so, the segment is taken out of the manifest and removed. At 10:45 run 3 goes the same way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from store.errors import StoreError
+from store.files import Files
+from store.flusher import Syncable, Ticket
+from store.spill import checking
+from store.spill.directory import SpillDirectory
+from store.spill.format import ACCEPT, CANCEL, FRAME_BYTES, MOVE, ROW_BYTES
+from store.spill.housekeeping import Housekeeping
+from store.spill.journal import Journal
+from store.spill.model import Block, Columns, Found, Key, SpillOptions, delay_id
+from store.spill.opening import encode_section, open_sources
+from store.spill.room import Room
+from store.spill.run import PageCache
+from store.spill.segment import Segment
+from store.spill.state import SpillState
+
+__all__ = ["SpillStore"]
+
+DUE_LIMIT = 1 << 62
+
+
+class SpillStore:
+    """Pending messages: accepted, found by key, cancelled, moved, marked done, and forgotten when it is safe.
+
+    =====================  =========================================================================
+    network loop only      `next_id`, `append`
+    under ``lock``         `publish`, `abandon`, `withdraw`, `scan`, `read`, `mark_done`, `is_done`, `find`, `cancel`,
+                           `move`, `restore_delivered`, `restore_delivered_many`, `snapshot`;
+                           setting ``frontier_ms``
+    one thread, no lock    `spill_step` (it takes ``lock`` itself, for microseconds)
+    any thread             the figures, ``journal``, `durable`, `check`
+    =====================  =========================================================================
+    """
+
+    def __init__(self, state: SpillState, journal: Journal, room: Room, epoch: int) -> None:
+        """Use `open`."""
+        self.epoch = epoch
+        self.lock = state.lock
+        self._state = state
+        self._journal = journal
+        self._room = room
+        self._housekeeping = Housekeeping(state, journal, room)
+        self._stepping = threading.Lock()
+        self._sequence = 0
+        self._snapshot_end = 0
+        self._snapshot_finished: set[int] = set()
+        self._snapshot_done: dict[int, bytes] = {}
+        self._closed = False
+        # Records of blocks, each counted by one thread (or under the lock) only.
+        self._appended = 0
+        self._moved = 0
+        self._published = 0
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        directory: Path,
+        store_id: bytes,
+        options: SpillOptions,
+        section: bytes | None,
+        lock: threading.RLock | None = None,
+    ) -> SpillStore:
+        """Read manifest, checkpoint section and journal; the new epoch is durable on return.
+
+        ``lock`` is the delivery lock. Raises StoreCorruptError, StoreFormatError.
+        """
+        place = SpillDirectory(files, directory, store_id)
+        state = SpillState(place, options, lock or threading.RLock(), PageCache(options.cache_bytes))
+        segments, epoch = open_sources(place, state, section)
+        journal = Journal(
+            store_id, epoch, segments, options.segment_bytes, lambda: place.make_segment(options.segment_bytes)
+        )
+        room = Room(lambda: files.free_bytes(directory)[0], lambda: state.promised_bytes, options.reserve_bytes)
+        return cls(state, journal, room, epoch)
+
+    # ------------------------------------------------------------------------------------------------ accepting
+
+    @property
+    def journal(self) -> Syncable:
+        """What the flusher syncs."""
+        return self._journal
+
+    @property
+    def append_bytes_max(self) -> int:
+        """The most bytes of records that one `append` takes, each counted with 28 bytes more."""
+        return self._journal.frame_bytes_max - FRAME_BYTES
+
+    def next_id(self) -> int:
+        """Give the next delay id (a virtual offset)."""
+        sequence = self._sequence
+        self._sequence = sequence + 1
+        return delay_id(self.epoch, sequence)
+
+    def append(self, entries: Sequence[tuple[int, int, bytes]]) -> Block:
+        """Write ``(due_ms, delay_id, record)`` of one turn as one frame; all or nothing.
+
+        Raises StoreFullError when there is no room (nothing is pending then), StoreError for other failures.
+        """
+        dues, ids, records = zip(*entries, strict=True)
+        if not min(dues) >= 0 or not max(dues) < DUE_LIMIT:
+            raise StoreError(f"due times from {min(dues)} to {max(dues)}: 0 to {DUE_LIMIT - 1} ms are possible")
+        self._room.take(FRAME_BYTES + len(dues) * ROW_BYTES + sum(map(len, records)))
+        block = self._journal.append(ACCEPT, dues, ids, (0,) * len(dues), records)
+        self._appended += len(dues)
+        return block
+
+    def publish(self, block: Block) -> Columns:
+        """Make a block visible to `scan`, `find` and `read`; answers its columns, in accept order.
+
+        The caller arms what is below its frontier. Blocks may be published in any order. Every block must be
+        published or abandoned, or its segment can never be spilled.
+        """
+        if block.published:
+            raise StoreError("a block was published twice")
+        block.published = True
+        if block.dues:
+            segment = self._state.sources.get(block.segment_no)
+            if segment is None:
+                segment = self._journal.segment(block.segment_no)
+                self._state.add(segment)
+            assert isinstance(segment, Segment)
+            segment.publish(block.first_ordinal, block.at, block.columns)
+            self._published += len(block.dues)
+        return Columns(block.dues, block.ids, block.refs)
+
+    def abandon(self, block: Block) -> None:
+        """Forget a block whose sender was told that it failed (its sync did)."""
+        self.publish(block)
+        self._state.mark_done(block.refs)
+
+    def withdraw(self, block: Block, delay_id: int) -> None:
+        """Cancel a record of a block at once, published or not: its sender is told that it was refused."""
+        if not block.published:
+            self.publish(block)
+        try:
+            self.cancel(delay_id)
+        except StoreError:
+            # Not even that can be written. After a crash it may come back: nobody was promised anything.
+            self._state.mark_done((block.refs[block.ids.index(delay_id)],))
+
+    # ------------------------------------------------------------------------------------------------ finding
+
+    @property
+    def frontier_ms(self) -> int:
+        """Set by the sweeper, under ``lock``, *before* it arms anything below it.
+
+        Every record with due_ms < frontier_ms may be known by its ref to somebody: if it is relocated, it is forwarded.
+        """
+        return self._state.frontier_ms
+
+    @frontier_ms.setter
+    def frontier_ms(self, due_ms: int) -> None:
+        self._state.frontier_ms = due_ms
+
+    def scan(self, after: Key, until_ms: int, limit: int) -> Columns:
+        """Find live records with key > ``after`` and due < ``until_ms``, in key order: min(limit, all) of them."""
+        return self._state.scan(after, until_ms, limit)
+
+    def read(self, refs: Sequence[int], max_bytes: int | None = None) -> list[bytes]:
+        """Read finished records, in the order asked. RecordCorruptError (with ``ref``) names one that is bad.
+
+        With ``max_bytes`` only the first ones that make up no more than that, but at least one.
+        """
+        return self._state.read(refs, max_bytes)
+
+    def find(self, delay_id: int) -> Found | None:
+        """Find the highest version of an id; None if it is unknown here (never was, or done and forgotten)."""
+        return self._state.find(delay_id)
+
+    def is_done(self, ref: int) -> bool:
+        """Whether a record was marked done."""
+        return self._state.is_done(ref)
+
+    # ------------------------------------------------------------------------------------------------ changing
+
+    def mark_done(self, refs: Sequence[int]) -> None:
+        """Delivered or cancelled: these never come out of `scan` again. Marking twice does nothing."""
+        self._state.mark_done(refs)
+
+    def cancel(self, delay_id: int) -> Ticket | None:
+        """Journal a cancel and mark the message done at once; wait for the ticket before saying so.
+
+        None when nothing is pending under that id: ask `find`. StoreError: nothing has changed.
+        """
+        found = self._state.find(delay_id)
+        if found is None or found.done:
+            return None
+        block = self._journal.append(CANCEL, (found.due_ms,), (delay_id,), (found.version,), ())
+        self._state.mark_done((found.ref,))
+        return block.ticket
+
+    def move(self, found: Found, record: bytes, due_ms: int) -> Block:
+        """Journal a new copy under the same id, version one higher; the old one is done at once.
+
+        The new copy becomes visible by `publish`. StoreError: nothing has changed.
+        """
+        if not 0 <= due_ms < DUE_LIMIT:
+            raise StoreError(f"due time {due_ms}: 0 to {DUE_LIMIT - 1} ms are possible")
+        if self._state.is_done(found.ref):
+            raise StoreError(f"message {found.delay_id:#x} version {found.version} is not pending any more")
+        self._room.take(FRAME_BYTES + ROW_BYTES + len(record))
+        block = self._journal.append(MOVE, (due_ms,), (found.delay_id,), (found.version + 1,), (record,))
+        self._state.mark_done((found.ref,))
+        self._moved += 1
+        return block
+
+    def restore_delivered(self, delay_id: int, version: int) -> bool:
+        """At open: this id and version stands in the CommitLog. True if it was pending here (it is done now)."""
+        return self.restore_delivered_many((delay_id,), (version,)) > 0
+
+    def restore_delivered_many(self, ids: Sequence[int], versions: Sequence[int]) -> int:
+        """At open: the same for many at once, far quicker than one by one; answers how many were pending."""
+        return self._state.mark_versions(np.array(ids, np.int64), np.array(versions, np.int64))
+
+    # ------------------------------------------------------------------------------------------------ checkpoint
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether a checkpoint would let files go (or make a relocation final): worth a `touch`."""
+        return self._state.unsaved
+
+    def snapshot(self) -> bytes:
+        """Make the checkpoint section: the done-sets of all files, and up to where the journal is in them.
+
+        What stands in the journal below that position must be durable before the checkpoint is.
+        """
+        state = self._state
+        state.unsaved = False
+        busy = self._housekeeping.busy
+        finished = {run.no for run in state.runs if not run.live and run.no not in busy}
+        finished |= {segment.no for segment in self._journal.finished() if segment.no not in busy}
+        self._snapshot_finished = finished
+        self._snapshot_done = {no: source.done.encode() for no, source in state.sources.items()}
+        self._snapshot_end = self._journal.written
+        return encode_section(self._snapshot_end, self._snapshot_done)
+
+    def durable(self) -> None:
+        """Note that the checkpoint with the last snapshot is durable: finished files may go."""
+        if self._journal.synced < self._snapshot_end:
+            raise StoreError(
+                f"a checkpoint was written that covers the journal up to {self._snapshot_end}, "
+                f"but it is durable only up to {self._journal.synced}"
+            )
+        with self.lock:
+            for no, encoded in self._snapshot_done.items():
+                source = self._state.sources.get(no)
+                if source is not None:
+                    source.saved = encoded
+            self._snapshot_done = {}
+            self._housekeeping.removable |= self._snapshot_finished
+            self._snapshot_finished = set()
+
+    # ------------------------------------------------------------------------------------------------ background
+
+    def spill_step(self, now_ms: int, frontier_ms: int) -> bool:
+        """Do one slice of background work (about half a millisecond); True if there is more to do now."""
+        del frontier_ms  # the one that counts is set under the lock
+        if self._closed or not self._stepping.acquire(blocking=False):
+            return False
+        try:
+            return self._housekeeping.step(now_ms)
+        finally:
+            self._stepping.release()
+
+    # ------------------------------------------------------------------------------------------------ figures
+
+    @property
+    def pending_count(self) -> int:
+        """Records neither delivered nor cancelled, those included that are accepted and not yet published."""
+        return self._state.pending_count + self._appended - self._published + self._moved
+
+    @property
+    def pending_bytes(self) -> int:
+        """Their bytes, about (a file's average record is taken for each of its records)."""
+        return self._state.pending_bytes
+
+    @property
+    def journal_bytes(self) -> int:
+        """Bytes of all journal segments on disk, the one prepared ahead included."""
+        return sum(segment.size for segment in list(self._journal.segments))
+
+    @property
+    def run_count(self) -> int:
+        """Runs on disk."""
+        return len(self._state.runs)
+
+    @property
+    def trouble(self) -> str:
+        """Why the background work does not get on (a full disk); empty when it does."""
+        return self._housekeeping.trouble
+
+    @property
+    def moved_aside(self) -> list[Path]:
+        """Files that were found at start and are in no manifest."""
+        return self._state.directory.moved_aside
+
+    def check(self) -> list[str]:
+        """Say everything that is wrong, on disk or in memory; reads every file. Empty when nothing is."""
+        return checking.check(self._state, self._journal)
+
+    def close(self) -> None:
+        """Sync the journal and give the files back; nothing is spilled at stop."""
+        if self._closed:
+            return
+        self._closed = True
+        with self._stepping:
+            self._housekeeping.close()
+        try:
+            if self._journal.synced < self._journal.written:
+                self._journal.sync()
+        finally:
+            self._journal.close()

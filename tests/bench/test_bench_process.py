@@ -1,0 +1,86 @@
+"""The command as a user calls it, on our broker alone."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.process
+def test_send_measures_our_broker_and_cleans_up(tmp_path: Path) -> None:
+    stores = tmp_path / "stores"
+    stores.mkdir()
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "broker.cli", "bench", "send", "--quick", "--peers", "", "--seconds", "0.3"),
+            *("--kind", "timed far", "--shape", "16x1", "--shape", "16x1 b100", "--flush", "SYNC_FLUSH"),
+            *("--out", str(tmp_path / "out"), "--dir", str(stores)),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "16x1 b100" in done.stdout
+    content = json.loads((tmp_path / "out" / "results.json").read_text())
+    accepted = [f for f in content["sections"][0]["figures"] if f["metric"] == "accepted"]
+    assert [figure["case"]["shape"] for figure in accepted] == ["16x1", "16x1 b100"]
+    assert all(figure["median"] > 0 for figure in accepted)
+    assert content["machine"]["limits"]["disk_append_sync_us"] > 0
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert all(f"{round(figure['median']):,}" in page for figure in accepted)
+    assert list(stores.iterdir()) == []
+
+
+def processes_of(place: Path) -> list[str]:
+    """The command lines that name a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(place) in text:
+            found.append(text)
+    return found
+
+
+@pytest.mark.process
+def test_broken_off_it_leaves_no_process_and_no_store(tmp_path: Path) -> None:
+    stores = tmp_path / "stores"
+    stores.mkdir()
+    child = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "broker.cli", "bench", "send", "--peers", "", "--seconds", "300"),
+            *("--kind", "normal", "--shape", "1x1", "--flush", "ASYNC_FLUSH", "--dir", str(stores)),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # Whoever runs the tests in the background has SIGINT ignored, and Python leaves it so.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        until = time.monotonic() + 60
+        while not list(stores.glob("*/timewheel-*/store/commitlog/*")) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert list(stores.glob("*/timewheel-*/store/commitlog/*"))
+        child.send_signal(signal.SIGINT)
+        output, _ = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 130, output
+    assert "Traceback" not in output
+    assert list(stores.iterdir()) == []
+    assert processes_of(stores) == []

@@ -1,0 +1,121 @@
+"""Turns, shares of a load, what is left out, and what makes the command fail; nothing is started here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from bench.cli import bench
+from bench.generator.arrivals import Arrivals
+from bench.generator.load import Load, LoadResult
+from bench.peers.cache import MissingToolError
+from bench.peers.catalogue import OURS, PEERS
+from bench.peers.system import Running, Setup, System
+from bench.results import Section, document, write
+from bench.session import Session, merged, shares
+from bench.workloads.catalogue import WORKLOADS
+from bench.workloads.lateness import count_losses
+from bench.workloads.send import BATCH, SHAPES
+
+
+def nothing(_folder: Path, _setup: Setup) -> Running:
+    raise NotImplementedError
+
+
+def system(name: str, missing: str = "") -> System:
+    def need() -> None:
+        if missing:
+            raise MissingToolError(missing)
+
+    return System(name, name.title(), lambda: "1.2", "rocketmq", nothing, need)
+
+
+def test_systems_take_turns_in_each_repeat(tmp_path: Path) -> None:
+    session = Session(tmp_path, [], repeats=2)
+    order = [(repeat, one.name) for repeat, one in session.turns([system("a"), system("b")], "x")]
+    assert order == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
+
+
+def test_what_cannot_be_had_is_left_out_with_one_line(tmp_path: Path) -> None:
+    session = Session(tmp_path, [])
+    here, gone = system("here"), system("gone", "gone not found:\n apt install gone")
+    assert session.available([here, gone]) == [here]
+    assert session.notes["here"].version == "1.2"
+    assert session.notes["gone"].left_out == "gone not found: apt install gone"
+
+
+def test_shares_make_up_the_load_and_never_the_same_number() -> None:
+    parts = shares(Load(port=1, connections=5, rate=100, first_number=7), 2)
+    assert [part.connections for part in parts] == [3, 2]
+    assert sum(part.rate for part in parts) == 100
+    assert len({part.first_number for part in parts}) == 2
+
+
+def test_the_slowest_share_speaks_for_all() -> None:
+    fast = LoadResult(10, 10, 0, 1.0, 10.0, 0.2, 0.8, 50.0, 90.0, first_accepted_ms=5)
+    slow = LoadResult(10, 8, 2, 2.0, 4.0, 0.9, 0.0, 70.0, 95.0, first_accepted_ms=9, refusal="busy")
+    both = merged([fast, slow])
+    assert (both.sent, both.accepted, both.refused, both.per_second) == (20, 18, 2, 14.0)
+    assert (both.generator_cpu, both.waited, both.reply_p50_us) == (0.9, 0.0, 70.0)
+    assert (both.first_accepted_ms, both.refusal) == (5, "busy")
+
+
+@pytest.mark.parametrize(
+    ("rows", "accepted", "failures"),
+    [
+        ([(1, 1000, 1000, 1500), (2, 1000, 2000, 2500)], 2, 0),
+        ([(1, 1000, 1000, 1500)], 2, 1),
+        ([(1, 2_000_000, 1_999_000, 2_000_500)], 1, 1),
+        ([(1, 1000, 1000, 1500), (1, 1000, 2000, 2500)], 1, 0),
+    ],
+)
+def test_lost_and_early_messages_of_ours_fail_the_command(
+    rows: list[tuple[int, ...]], accepted: int, failures: int
+) -> None:
+    verdict = Arrivals(np.array(rows, np.int64)).judge()
+    for one, expected in ((OURS, failures), (PEERS["apache"], 0)):
+        section = Section("lateness", "Lateness")
+        count_losses(section, one, {"kind": "timed"}, verdict, accepted)
+        assert len(section.failures) == expected
+
+
+def test_list_names_every_workload_and_system() -> None:
+    shown = CliRunner().invoke(bench, ["--list"])
+    assert shown.exit_code == 0
+    for name in (*WORKLOADS, *PEERS, "timewheel"):
+        assert name in shown.output
+
+
+def test_markdown_of_a_result_without_measuring(tmp_path: Path) -> None:
+    section = Section("send", "Sends")
+    section.add("timewheel", {"shape": "1x1"}, "accepted", "1/s", "higher", 12_000.0)
+    machine = {"cpu": "A", "cores": 2, "memory_bytes": 1, "filesystem": "ext4", "kernel": "L", "python": "3"}
+    path = write(document("x", True, machine, [], [section]), tmp_path)
+    shown = CliRunner().invoke(bench, ["--markdown", str(path)])
+    assert shown.exit_code == 0
+    assert "| 1x1 | accepted [1/s] | 12,000 |" in shown.output
+    path.write_text("{}")
+    assert CliRunner().invoke(bench, ["--markdown", str(path)]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["send", "--peers", "kafka"], "known are apache, nats"),
+        (["send", "--body", "8"], "16 bytes at least"),
+        (["everything"], "'everything' is not one of"),
+        ([], "Missing argument"),
+    ],
+)
+def test_wrong_calls_say_what_is_right(arguments: list[str], complaint: str) -> None:
+    shown = CliRunner().invoke(bench, arguments)
+    assert shown.exit_code == 2
+    assert complaint in shown.output
+
+
+def test_shapes_are_named_for_what_they_are() -> None:
+    for name, (connections, in_flight, batch) in SHAPES.items():
+        assert name == (BATCH if batch > 1 else f"{connections}x{in_flight}")

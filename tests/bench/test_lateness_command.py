@@ -1,0 +1,110 @@
+"""The command's own part, without Spark: what is called wrongly, what is missing, what an expectation decides."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from bench.log_maker import make_log
+
+pytestmark = pytest.mark.spark  # it imports PySpark, and starts nothing
+
+
+def call(*arguments: object) -> Result:
+    from bench.lateness import command
+
+    return CliRunner().invoke(command.lateness_command, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    make_log(tmp_path / "store", np.zeros(3, np.int64), segment_bytes=1 << 20)
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--out", "x"], "Missing argument 'SOURCE...'"),
+        (["STORE"], "Missing option '--out'"),
+        (["STORE", "--out", "x", "--expect", "p99 <= soon"], "soon"),
+        (["STORE", "--out", "x", "--by", "topic,colour"], "no grouping colour; there are topic"),
+        (["STORE", "--out", "x", "--levels", "1s 5x"], "delay levels '1s 5x'"),
+        (["STORE", "--out", "x", "--spark", "spark.executor.cores"], "KEY=VALUE is expected"),
+        (["STORE", "--out", "x", "--name", "a", "--name", "b"], "2 names for 1 sources"),
+        (["STORE", "--out", "x", "--rounds", "0"], "0 is not in the range x>=1"),
+    ],
+)
+def test_called_wrongly(store: Path, arguments: list[str], said: str) -> None:
+    result = call(*[store if argument == "STORE" else argument for argument in arguments])
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_what_is_no_store_and_files_that_are_not_there(store: Path, tmp_path: Path) -> None:
+    result = call(tmp_path / "none", "--out", tmp_path / "out")
+    assert (result.exit_code, result.output) == (1, f"Error: {tmp_path / 'none'}: there is no such folder\n")
+    result = call(tmp_path, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "is no store" in result.output
+    result = call(store, "--out", tmp_path / "out", "--received", tmp_path / "seen.jsonl")
+    assert (result.exit_code, result.output) == (1, f"Error: {tmp_path / 'seen.jsonl'}: there is no such file\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_uri_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "s3fs"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    result = call("s3://logs/broker-a", "--out", tmp_path / "out")
+    assert (result.exit_code, len(result.output.splitlines())) == (1, 1)
+    assert result.output.startswith("Error: s3://logs/broker-a: ")
+    assert "pip install s3fs" in result.output
+
+
+def test_without_java(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = call(store, "--out", tmp_path / "out", "--quiet")
+    assert result.exit_code == 1
+    assert result.output.startswith(
+        "Error: the lateness report runs on Spark, which needs Java 17 or 21; none was found"
+    )
+    assert len(result.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("holds", "status", "word"), [(True, 0, "holds"), (False, 1, "FAILS")])
+def test_an_expectation_decides_the_exit_status(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds: bool, status: int, word: str
+) -> None:
+    from bench.lateness import command
+
+    @contextmanager
+    def no_spark(*_: object, **__: object) -> Iterator[None]:
+        yield None
+
+    def judged(_: object, job: Any, __: object) -> dict[str, Any]:
+        figures = dict.fromkeys(("p50", "p99", "p99.9", "max"), 7)
+        counts = {"sent": 3, "delivered": 3, "pending": 0, "overdue": 0, "lost": 0}
+        counts |= {"repeated": 0, "early": 0, "cancelled": 0, "unknown": 0}
+        total = {"percentiles": figures, "within": {}, "end_to_end": None, **counts}
+        judgements = [expectation.judge(total) for expectation in job.expectations]
+        return {"total": total, "sources": [{"damaged_count": 0}], "expectations": judgements}
+
+    monkeypatch.setattr(command, "spark_session", no_spark)
+    monkeypatch.setattr(command, "run_job", judged)
+    monkeypatch.setattr(command, "_draw", lambda *_: None)
+    text = "p99 <= 7ms" if holds else "p99 < 7ms"
+    result = call(store, "--out", tmp_path / "out", "--quiet", "--expect", text)
+    assert result.exit_code == status
+    assert result.output.splitlines() == [
+        "3 sent; 3 delivered; 0 early; lateness p50 7 ms, p99 7 ms, p99.9 7 ms, max 7 ms",
+        f"{word}: {text} (found 7)",
+    ]

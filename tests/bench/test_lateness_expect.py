@@ -1,0 +1,57 @@
+"""Expectations: what is understood, what holds, what is said of the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.lateness.expect import ExpectationError, parse_expectation
+
+TOTAL: dict[str, Any] = {
+    "lost": 0,
+    "percentiles": {"p99": 12, "p99.9": None},
+    "within": {"10": 0.98},
+    "end_to_end": {"early": 2, "percentiles": {"max": 1500}},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "holds"),
+    [
+        ("p99 <= 12ms", 12, True),
+        ("p99<12", 12, False),
+        ("p99 < 1s", 12, True),
+        ("p99.9 <= 1h", None, False),
+        ("p50 >= 0", None, False),
+        ("lost == 0", 0, True),
+        ("within.10 >= 98%", 0.98, True),
+        ("within.10 > 0.99", 0.98, False),
+        ("e2e.max <= 1.5s", 1500, True),
+        ("e2e.early = 0", 2, False),
+    ],
+)
+def test_what_is_understood(text: str, value: object, holds: bool) -> None:
+    assert parse_expectation(text).judge(TOTAL) == {"text": text, "value": value, "holds": holds}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("p99", "a figure, a comparison and a limit are expected"),
+        ("p98 <= 1", "p98 is no figure; there are p50"),
+        ("p99 <= 3%", "a time is expected"),
+        ("lost == 3ms", "a number without unit"),
+        ("within.10 >= 3s", "a share is expected"),
+        ("within.11 >= 3", "within.11 is no figure"),
+        ("e2e.lost == 0", "e2e.lost is no figure"),
+        ("p99 ! 3", "a comparison"),
+    ],
+)
+def test_what_is_not(text: str, why: str) -> None:
+    with pytest.raises(ExpectationError, match=why):
+        parse_expectation(text)
+
+
+def test_without_consumers_their_figures_do_not_hold() -> None:
+    assert parse_expectation("e2e.p99 <= 1s").judge({"end_to_end": None})["holds"] is False

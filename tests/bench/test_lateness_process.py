@@ -1,0 +1,126 @@
+"""Real brokers, ours and Apache's: what they leave on disk goes through the pipeline, levels and timed messages."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
+from tests.support.commitlog import read_commit_log
+from tests.support.need import need
+from tests.support.ours import OurBroker
+from tests.support.wire import Wire
+
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
+
+SEND_MESSAGE = 10
+EACH = 20
+SPAN_MS = 6_000
+FAR_MS = 3_600_000
+
+
+def send(wire: Wire, topic: str, number: int, properties: dict[str, str]) -> None:
+    text = "".join(f"{name}\x01{value}\x02" for name, value in {"UNIQ_KEY": f"{number:032X}", **properties}.items())
+    fields = {
+        "producerGroup": "lateness",
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": 4,
+        "queueId": 0,
+        "sysFlag": 0,
+        "bornTimestamp": time.time_ns() // 1_000_000,
+        "flag": 0,
+        "properties": text,
+        "reconsumeTimes": 0,
+        "unitMode": "false",
+    }
+    wire.ask(SEND_MESSAGE, fields, b"body %d" % number)
+
+
+def load(address: str) -> int:
+    """Send ordinary, level, timed and far messages; answers when the last near one is due (epoch ms)."""
+    last = 0
+    with Wire(address, 60) as wire:
+        send(wire, "Late", 4 * EACH, {"TAGS": "makes the topic"})
+        for number in range(EACH):
+            now_ms = time.time_ns() // 1_000_000
+            send(wire, "Late", 4 * number, {"TAGS": "plain"})
+            send(wire, "Late", 4 * number + 1, {"DELAY": "1"})
+            due_ms = now_ms + 4_000 + number * SPAN_MS // EACH
+            send(wire, "Late", 4 * number + 2, {"TIMER_DELIVER_MS": str(due_ms)})
+            send(wire, "Late", 4 * number + 3, {"TIMER_DELIVER_MS": str(now_ms + FAR_MS)})
+            last = max(last, due_ms)
+    return last
+
+
+def read(spark: Any, store: Path, out: Path) -> dict[str, Any]:
+    from bench.lateness.pipeline import Job, find_sources, run_job
+
+    return run_job(spark, Job(find_sources([str(store)]), out), lambda _: None)
+
+
+def stored_at_once(store: Path) -> int:
+    """How many timed messages a busy machine brought in after their time: those are ordinary ones to any broker."""
+    marks = {"__TW_ID", "TIMER_OUT_MS"}
+    timed = [r for r in read_commit_log(store) if r.topic == "Late" and int(r.body.split()[1]) % 4 == 2]
+    return sum(not marks & r.properties.keys() for r in timed)
+
+
+def check(summary: dict[str, Any], tables: Path, store: Path) -> None:
+    import pyarrow.parquet as pq
+
+    timed = EACH - stored_at_once(store)
+    assert timed > 0
+    total = summary["total"]
+    figures = {name: total[name] for name in ("sent", "delivered", "pending", "overdue", "lost", "repeated", "early")}
+    assert figures == {
+        "sent": 2 * EACH + timed,
+        "delivered": EACH + timed,
+        "pending": EACH,
+        "overdue": 0,
+        "lost": 0,
+        "repeated": 0,
+        "early": 0,
+    }
+    rows = pq.read_table(tables / "histograms" / "topic.parquet").to_pylist()
+    kinds: dict[tuple[str, str, int], int] = {}
+    for row in rows:
+        key = (row["topic"], row["kind"], row["level"])
+        kinds[key] = kinds.get(key, 0) + row["count"]
+    assert kinds == {("Late", "level", 1): EACH, ("Late", "timed", 0): timed}
+    print(summary["sources"][0]["kind"], total["percentiles"])
+
+
+def wait_until(due_ms: int) -> None:
+    time.sleep(max(0.0, due_ms / 1000 - time.time()))
+
+
+def test_our_broker_alive_and_stopped(spark: Any, tmp_path: Path) -> None:
+    broker = OurBroker(tmp_path / "broker", {"mappedFileSizeCommitLog": str(64 << 20)}).start()
+    try:
+        wait_until(load(broker.address) + 3_000)
+        alive = read(spark, broker.store, tmp_path / "alive")
+    finally:
+        broker.stop()
+    check(alive, tmp_path / "alive", broker.store)
+    check(read(spark, broker.store, tmp_path / "stopped"), tmp_path / "stopped", broker.store)
+    assert alive["sources"][0]["kind"] == "timewheel"
+
+
+@pytest.mark.apache
+def test_apaches_broker(spark: Any, tmp_path: Path) -> None:
+    need(apache_jars)
+    names = ApacheNameServer(tmp_path / "names")
+    broker = ApacheBroker(tmp_path / "broker", names.address, {"mappedFileSizeCommitLog": str(64 << 20)})
+    try:
+        broker.start()
+        wait_until(load(broker.address) + 6_000)
+    finally:
+        broker.stop()
+        names.stop()
+    summary = read(spark, broker.store, tmp_path / "out")
+    check(summary, tmp_path / "out", broker.store)
+    assert summary["sources"][0]["kind"] == "apache"

@@ -1,0 +1,161 @@
+"""Finding records: split anywhere, damage anywhere, torn and growing ends, against the list of what was written."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.lateness.planning import NoStoreError, plan_from_json, plan_log, plan_to_json, whole_end
+from bench.lateness.records import Segment, SplitReader
+from bench.lateness.storage import storage_for
+from remoting.message import Message
+from tests.support.lateness_world import HOST_V6, Log, make_world, write_world
+
+
+def small_log(folder: Path, seed: int, count: int = 60) -> Log:
+    rng = random.Random(seed)
+    return write_world(make_world(rng, count), folder, rng)
+
+
+def read_all(
+    folder: Path, split_bytes: int, chunk_bytes: int, check_crc: bool = False
+) -> tuple[list[int], list[tuple[int, int, bool]]]:
+    """Positions of all records that the splits yield, and all gaps as (position, size, torn)."""
+    starts: list[int] = []
+    gaps: list[tuple[int, int, bool]] = []
+    plan = plan_log(str(folder))
+    for split in plan.splits(split_bytes):
+        data = Path(split.segment.path).read_bytes()
+        reader = SplitReader(
+            lambda at, n, data=data: data[at : at + n],  # type: ignore[misc]
+            split.segment,
+            split.begin,
+            split.stop,
+            check_crc=check_crc,
+            chunk_bytes=chunk_bytes,
+        )
+        for _, position, heads in reader.chunks():
+            starts += [split.segment.base + position + int(at) for at in heads.starts]
+        gaps += [(split.segment.base + gap.offset, gap.size, gap.torn) for gap in reader.gaps]
+    return starts, gaps
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000), st.integers(150, 9_000), st.sampled_from([91, 400, 5_000, 1 << 20]))
+def test_every_record_is_read_once_however_it_is_split(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, split_bytes: int, chunk_bytes: int
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    log = small_log(folder, seed)
+    starts, gaps = read_all(folder, split_bytes, chunk_bytes, check_crc=True)
+    assert starts == [place for place, _ in log.places]
+    assert gaps == []
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000), st.integers(150, 9_000), st.data())
+def test_damage_hides_what_it_hits_and_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, split_bytes: int, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    log = small_log(folder, seed)
+    if len(log.places) < 3:
+        return
+    hit = sorted(data.draw(st.sets(st.integers(1, len(log.places) - 2), max_size=4)))
+    for index in hit:
+        place, size = log.places[index]
+        base = place - place % log.segment_bytes
+        path = log.folder / f"{base:020d}"
+        content = bytearray(path.read_bytes())
+        at = place - base + data.draw(st.sampled_from([0, 4, 28]))
+        length = min(data.draw(st.integers(8, 40)), size - (at - place + base))
+        content[at : at + length] = bytes(0x5A ^ byte for byte in content[at : at + length])
+        path.write_bytes(content)
+    starts, gaps = read_all(folder, split_bytes, 700, check_crc=True)
+    assert starts == [place for index, (place, _) in enumerate(log.places) if index not in hit]
+    covered = {place for index, (place, _) in enumerate(log.places) if index in hit}
+    assert all(any(begin <= place < begin + size for begin, size, _ in gaps) for place in covered)
+    assert not any(torn for _, _, torn in gaps)
+    assert sum(size for _, size, _ in gaps) == sum(log.places[index][1] for index in hit)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000), st.integers(150, 9_000), st.data())
+def test_the_torn_end_of_a_live_log(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, split_bytes: int, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    log = small_log(folder, seed)
+    if not log.places:
+        return
+    place, size = log.places[-1]
+    kept = data.draw(st.integers(0, size - 1))
+    path = log.folder / f"{place - place % log.segment_bytes:020d}"
+    at = place % log.segment_bytes + kept
+    before = path.read_bytes()
+    content = before[:at]
+    path.write_bytes(content.ljust(log.segment_bytes, b"\0"))
+    starts, gaps = read_all(folder, split_bytes, 700)
+    # Zeros at the end of a record may be cut off without taking anything away.
+    kept_whole = content.ljust(log.segment_bytes, b"\0") == before
+    assert starts == [start for start, _ in log.places[: None if kept_whole else -1]]
+    assert all(torn for _, _, torn in gaps)
+
+
+def test_an_empty_log_a_missing_segment_and_no_store(tmp_path: Path) -> None:
+    Log(tmp_path / "empty").close()
+    assert read_all(tmp_path / "empty", 1000, 1000) == ([], [])
+    with pytest.raises(NoStoreError, match="there is no such folder"):
+        plan_log(str(tmp_path / "nowhere"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("x")
+    with pytest.raises(NoStoreError, match="neither a folder commitlog in it, nor segments"):
+        plan_log(str(tmp_path / "other"))
+    log = small_log(tmp_path / "gap", 3, 200)
+    names = sorted(path.name for path in log.folder.iterdir())
+    assert len(names) > 2
+    (log.folder / names[1]).unlink()
+    plan = plan_log(str(tmp_path / "gap"))
+    assert [(path.rpartition("/")[2], size) for path, size in plan.missing] == [(names[1], log.segment_bytes)]
+    assert plan_from_json(plan_to_json(plan)) == plan
+
+
+def test_a_log_that_grows_is_read_up_to_where_it_was(tmp_path: Path) -> None:
+    log = Log(tmp_path, 1 << 14)
+    for number in range(20):
+        log.append(Message("Orders", 0, body=bytes(number), properties="TAGS\x01a\x02"), 1_000 + number, HOST_V6)
+    log.close()
+    plan = plan_log(str(tmp_path))
+    for number in range(20):
+        log.append(Message("Orders", 0, body=b"later", properties="TAGS\x01a\x02"), 2_000 + number)
+    log.close()
+    storage = storage_for(str(tmp_path))
+    found = []
+    for split in plan.splits(700):
+        file = storage.open(split.segment.path)
+        reader = SplitReader(file.read, split.segment, split.begin, split.stop)
+        found += [position + int(at) for _, position, heads in reader.chunks() for at in heads.starts]
+        file.close()
+        assert reader.gaps == []
+    assert found == [place for place, _ in log.places[:20]]
+
+
+def test_the_whole_end_of_a_log_lies_behind_its_last_record(tmp_path: Path) -> None:
+    log = small_log(tmp_path, 11, 200)
+    plan = plan_log(str(tmp_path))
+    storage = storage_for(str(tmp_path))
+    for segment in plan.segments:
+        inside = [
+            (place, size)
+            for place, size in log.places
+            if place // log.segment_bytes * log.segment_bytes == segment.base
+        ]
+        file = storage.open(segment.path)
+        assert whole_end(file, segment, 0) == inside[-1][0] + inside[-1][1] - segment.base
+        cut = Segment(segment.path, segment.base, segment.size, inside[-1][0] - segment.base + 50, segment.last)
+        assert whole_end(file, cut, 0) in (inside[-1][0] - segment.base, inside[-1][0] + inside[-1][1] - segment.base)
+        file.close()

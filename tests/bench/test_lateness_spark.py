@@ -1,0 +1,142 @@
+"""The whole pipeline on Spark against a plain count: random small worlds, known distributions, what a store may be."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.log_maker import FIRST_DUE_MS, make_log, spread_lateness
+from tests.support.lateness_world import LEVELS, START_MS, World, count_world, make_world, write_world
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+
+AS_OF_MS = START_MS + 40_000
+COUNTS = ("sent", "delivered", "pending", "overdue", "repeated", "early", "lost", "cancelled", "unknown")
+
+
+def run(spark: Any, out: Path, paths: list[Path], **values: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run the pipeline; answers the summary and the histograms as lists of rows."""
+    from bench.lateness.pipeline import Job, find_sources, run_job
+    from bench.lateness.result import read_result
+
+    values.setdefault("as_of_ms", AS_OF_MS)
+    sources = find_sources([str(path) for path in paths], levels=LEVELS)
+    run_job(spark, Job(sources, out, **values), lambda _: None)
+    result = read_result(out)
+    return result.summary, {name: table.to_pylist() for name, table in result.histograms.items()}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_worlds_against_a_plain_count(spark: Any, tmp_path: Path, seed: int) -> None:
+    worlds: dict[str, World] = {}
+    for number in range(10):
+        rng = random.Random(seed * 1_000 + number)
+        world = worlds[f"w{number}"] = make_world(rng, rng.choice([0, 1, 5, 60]))
+        write_world(world, tmp_path / f"w{number}", rng)
+    paths = [tmp_path / name for name in worlds]
+    summary, tables = run(spark, tmp_path / "out", paths, split_bytes=3_000, check_crc=True)
+    for source in summary["sources"]:
+        expected = count_world(worlds[source["name"]], AS_OF_MS)
+        assert {name: source[name] for name in COUNTS} == {name: expected["counts"][name] for name in COUNTS}  # type: ignore[index]
+        assert source["damaged"] == []
+        assert source["torn_tail"] is None
+        own = [row for row in tables["topic"] if row["source"] == source["name"]]
+        keys = ("topic", "kind", "level", "lateness_ms", "censored")
+        assert Counter({tuple(row[k] for k in keys): row["count"] for row in own}) == expected["topic"]
+        own = [row for row in tables["ms_in_second"] if row["source"] == source["name"]]
+        keys = ("ms_in_second", "lateness_ms", "censored")
+        assert Counter({tuple(row[k] for k in keys): row["count"] for row in own}) == expected["ms_in_second"]
+    for name, rows in tables.items():
+        measured = sum(s["delivered"] + s["overdue"] for s in summary["sources"])
+        assert sum(row["count"] for row in rows) == measured, name
+
+
+def test_a_known_distribution_gives_exactly_its_figures(spark: Any, tmp_path: Path) -> None:
+    late = spread_lateness(30_000, seed=3)
+    late[7] = -4
+    late[100:103] = 60_000
+    make_log(tmp_path / "log", late, record_bytes=300, segment_bytes=4 << 20, per_second=500)
+    summary, tables = run(spark, tmp_path / "out", [tmp_path / "log"], split_bytes=1 << 20)
+    total = summary["total"]
+    assert (total["sent"], total["delivered"], total["early"], total["repeated"]) == (30_000, 30_000, 1, 0)
+    ordered = np.sort(late)
+    for name, rank in (("p50", 15_000), ("p90", 27_000), ("p99", 29_700), ("p99.9", 29_970), ("p99.99", 29_997)):
+        assert total["percentiles"][name] == ordered[rank - 1]
+    assert total["percentiles"]["max"] == 60_000
+    assert total["within"] == {str(limit): int((late <= limit).sum()) / 30_000 for limit in (1, 10, 100, 1000)}
+    source = summary["sources"][0]
+    assert (source["records"], source["bytes"], source["clock_steps_back"]) == (30_000, 9_000_000, 0)
+    assert source["first_store_ms"] == (FIRST_DUE_MS + np.arange(30_000) * 2 + late).min()
+    assert {row["due_in_second_from"] for row in tables["due_in_second"]} == {500}
+    assert source["hot_from"] == 2_500
+    assert {row["minute_ms"] for row in tables["minute"]} == {
+        (FIRST_DUE_MS + 2 * n) // 60_000 * 60_000 for n in range(30_000)
+    }
+
+
+def test_damage_a_torn_end_an_empty_log_and_bounds(spark: Any, tmp_path: Path) -> None:
+    rng = random.Random(5)
+    world = make_world(rng, 200)
+    log = write_world(world, tmp_path / "hurt", rng)
+    place, size = log.places[10]
+    first = log.folder / f"{0:020d}"
+    content = bytearray(first.read_bytes())
+    content[place : place + 8] = b"\x5a" * 8
+    first.write_bytes(content)
+    end, _ = log.places[-1]
+    last = log.folder / f"{end - end % log.segment_bytes:020d}"
+    last.write_bytes(last.read_bytes()[: end % log.segment_bytes + 60].ljust(log.segment_bytes, b"\0"))
+    (tmp_path / "empty" / "commitlog").mkdir(parents=True)
+    summary, _ = run(spark, tmp_path / "out", [tmp_path / "hurt", tmp_path / "empty"], split_bytes=2_000)
+    hurt, empty = summary["sources"]
+    assert [(d["offset"], d["bytes"], Path(d["file"]).name) for d in hurt["damaged"]] == [(place, size, f"{0:020d}")]
+    assert hurt["torn_tail"]["offset"] == end % log.segment_bytes
+    assert hurt["records"] == len(log.places) - 2
+    assert (empty["sent"], empty["records"], empty["percentiles"]["p50"]) == (0, 0, None)
+    since, until = START_MS + 5_000, START_MS + 20_000
+    chosen, _ = run(spark, tmp_path / "some", [tmp_path / "hurt"], since_ms=since, until_ms=until)
+    assert 0 < chosen["total"]["sent"] < hurt["sent"]
+    assert chosen["since_ms"] == since
+    with pytest.raises(Exception, match="DamagedLogError"):
+        run(spark, tmp_path / "no", [tmp_path / "hurt"], fail_on_damage=True)
+
+
+def test_what_consumers_saw(spark: Any, tmp_path: Path) -> None:
+    late = np.zeros(50, np.int64)
+    make_log(tmp_path / "log", late, record_bytes=300, segment_bytes=1 << 20, per_second=500)
+    lines = []
+    for number in range(40):
+        due = FIRST_DUE_MS + number * 2
+        value = {"offset_message_id": f"7F00000100002A9F{number * 300:016X}", "store_ms": due, "received_ms": due + 3}
+        lines.append(json.dumps(value))
+    lines.append(lines[0])
+    lines.append(json.dumps({"offset_message_id": f"7F00000100002A9F{7:016X}", "store_ms": 5, "received_ms": 9}))
+    (tmp_path / "seen.jsonl").write_text("\n".join(lines) + "\n")
+    summary, tables = run(spark, tmp_path / "out", [tmp_path / "log"], received=[str(tmp_path / "seen.jsonl")])
+    found = summary["total"]["end_to_end"]
+    assert (found["received"], found["repeated"], found["early"], found["unmatched"]) == (40, 1, 0, 1)
+    assert found["percentiles"]["p99"] == 3
+    assert sum(row["count"] for row in tables["topic_received"]) == 40
+    # The run has made Parquet of the lines, which is as good as they are.
+    kept = str(tmp_path / "out" / "received.parquet")
+    assert spark.read.parquet(kept).count() == len(lines)
+    again, more = run(spark, tmp_path / "again", [tmp_path / "log"], received=[kept])
+    assert again["total"]["end_to_end"] == found
+    assert more == tables
+
+
+def test_every_record_is_a_row_of_the_public_source(spark: Any, tmp_path: Path) -> None:
+    rng = random.Random(9)
+    world = make_world(rng, 80)
+    log = write_world(world, tmp_path / "store", rng)
+    reader = spark.read.format("rocketmq-commitlog").option("splitBytes", "2000").option("levels", LEVELS)
+    rows = reader.load(str(tmp_path / "store")).orderBy("offset").collect()
+    assert [(row["offset"], row["size"]) for row in rows] == log.places
+    assert sum(row["stage"] == "ordinary" for row in rows) == world.ordinary
+    assert {row["topic"] for row in rows if row["stage"] == "delivered"} == {m[2] for m in world.messages if m[5]}

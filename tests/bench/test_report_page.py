@@ -1,0 +1,250 @@
+"""The lateness page: every section in its order, the figures of the input and no others, nothing to fetch."""
+
+from __future__ import annotations
+
+import html
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.lateness.result import Result
+from bench.report import lateness_page
+from bench.report.verdict import TARGET
+from tests.bench.report_world import AS_OF_MS, Message, apache_like, ours_like, result_of
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed: extra bench")
+
+SECTIONS = (
+    "verdict", "ccdf", "heatmap", "over-time", "crowds", "requested", "within-second", "topics", "sources",
+    "definitions", "damage",
+)  # fmt: skip
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+OVERDUE = [Message("timewheel", AS_OF_MS - 30_000 * k, 30_000 * k, censored=True) for k in range(1, 8)]
+
+
+class Page(HTMLParser):
+    """Reads a page: sections, words, tags that could fetch, and whether every tag is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sections: list[str] = []
+        self.fetches: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        found = dict(attrs)
+        if tag == "section":
+            self.sections.append(found["id"] or "")
+        if "id" in found:
+            self.ids.append(found["id"] or "")
+        if tag in ("script", "link", "iframe", "object", "embed", "base"):
+            self.fetches.append(tag)
+        for name, value in found.items():
+            reads = name in ("src", "srcset", "href", "xlink:href", "data", "action") or "url(" in (value or "")
+            if reads and not re.match(r"#|.*url\(#", value or ""):
+                self.fetches.append(f"{tag} {name}={value}")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def words(text: str) -> str:
+    """What a reader sees, one space between words."""
+    bare = re.sub(r"<(style|svg)\b.*?</\1>", " ", text, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", bare)))
+
+
+def drawn(result: Result) -> str:
+    text = lateness_page.render(result)
+    page = Page(text)
+    assert page.sections == list(SECTIONS)
+    assert not page.fetches
+    assert len(page.ids) == len(set(page.ids)), "ids are used twice"
+    assert not re.search(r"https?://(?!www\.w3\.org/)", text)
+    assert "@import" not in text
+    assert "default-src 'none'" in text
+    assert not re.search(r"\bnan\b|\bNone\b|\binf\b", words(text))
+    return text
+
+
+@pytest.fixture(scope="module")
+def two() -> tuple[Result, str]:
+    messages = ours_like("timewheel", 2_000, 1, 20) + apache_like("apache-5.5.0", 2_000, 2, 20) + OVERDUE
+    damaged = [{"file": "00000000000000000000", "offset": 123_456, "bytes": 400, "why": "body checksum <wrong>"}]
+    received = [Message(m.source, m.due_ms, m.lateness_ms + 1, m.topic) for m in messages if not m.censored]
+    result = result_of(
+        ["timewheel", "apache-5.5.0"], messages, received=received, damaged=damaged,
+        pending=21, cancelled=4, repeated=3,
+        expectations=[{"text": "p99 <= 10ms", "value": 1_034, "holds": False}],
+    )  # fmt: skip
+    return result, drawn(result)
+
+
+def test_counts_and_percentiles_are_those_of_the_input(two: tuple[Result, str]) -> None:
+    result, text = two
+    seen = words(text).replace("\u00a0", " ")
+    total = result.summary["total"]
+    for name in ("sent", "delivered", "pending", "overdue", "lost", "repeated", "early", "cancelled"):
+        assert f" {name} {total[name]:,} " in seen
+    for part in (total, total["end_to_end"], *result.summary["sources"]):
+        for value in part["percentiles"].values():
+            assert f"{value:,} ms" in seen
+    assert "Expectations: 0 of 1 hold." in seen
+    assert "p99 <= 10ms 1,034 FAILS" in seen
+    assert f"target, {TARGET * 100:g} %" in seen
+    assert 'class="verdict bad"' in text
+
+
+def test_shares_are_exact_and_their_pictures_say_so(two: tuple[Result, str]) -> None:
+    _, text = two
+    description = re.search(r'<desc id="within-wide-desc">(.*?)</desc>', text)
+    assert description is not None
+    for source in ("timewheel", "apache-5.5.0"):
+        assert source in description[1]
+    late = [m for m in apache_like("apache-5.5.0", 2_000, 2, 20) if m.lateness_ms > 100]
+    share = f"{(2_000 - len(late)) / 20:.2f}".rstrip("0").rstrip(".")
+    assert f"{share}\u00a0% within 100 ms" in description[1]
+
+
+def test_overdue_messages_are_in_the_curve_and_counted(two: tuple[Result, str]) -> None:
+    _, text = two
+    assert "timewheel: 7 overdue so far" in text
+    assert "7 overdue messages are in the curves" in words(text)
+    assert "7 messages are overdue: by the time at which they were due." in words(text)
+
+
+def test_damage_is_told_by_file_and_offset(two: tuple[Result, str]) -> None:
+    _, text = two
+    assert "00000000000000000000 123,456 400 body checksum <wrong>" in words(text)
+    assert "checksum <wrong>" not in text
+
+
+def test_definitions_and_what_was_read_are_there(two: tuple[Result, str]) -> None:
+    result, text = two
+    for term, meaning in result.summary["definitions"].items():
+        assert f"{term} {meaning}" in words(text)
+    assert "/var/lib/apache-5.5.0/store" in text
+    assert "Nothing is trimmed" in text
+
+
+def test_every_picture_has_two_sizes_a_title_and_a_description(two: tuple[Result, str]) -> None:
+    _, text = two
+    svgs = re.findall(r"<svg\b.*?</svg>", text, re.DOTALL)
+    assert len(svgs) >= 24
+    for svg in svgs:
+        assert re.search(r"<title [^>]+>[^<]+</title>", svg)
+        assert re.search(r"<desc [^>]+>[^<]{20,}</desc>", svg)
+    assert text.count('class="wide"') == text.count('class="narrow"') == len(svgs) // 2
+
+
+def test_the_page_depends_on_its_input_alone() -> None:
+    result = result_of(["timewheel"], ours_like("timewheel", 50, 3, 2))
+    assert lateness_page.render(result) == lateness_page.render(result)
+
+
+def test_nothing_was_read() -> None:
+    seen = words(drawn(result_of([], [])))
+    assert "No delayed message was found" in seen
+    assert "No source was read." in seen
+
+
+def test_a_log_without_delayed_messages() -> None:
+    text = drawn(result_of(["timewheel"], []))
+    assert "No delayed message was found" in words(text)
+    assert "<figure" not in text
+    assert words(text).count("Nothing was delivered") >= 5
+
+
+def test_only_overdue_messages() -> None:
+    text = drawn(result_of(["timewheel"], OVERDUE))
+    assert "0 of 7 delayed messages delivered; 7 overdue." in words(text)
+    assert 'class="verdict wary"' in text
+    assert 'id="ccdf-broker"' in text
+    assert 'id="overdue"' in text
+    assert 'id="heatmap-0"' not in text
+
+
+def test_one_message() -> None:
+    text = drawn(result_of(["timewheel"], [Message("timewheel", AS_OF_MS, 0)]))
+    assert "1 of 1 delayed messages delivered" in words(text)
+    assert "none lost, early, repeated or overdue" in words(text)
+
+
+def test_three_sources_and_many_topics() -> None:
+    names = ["timewheel", "apache-5.5.0", "a broker with a name that does not fit into any legend & <markup>"]
+    messages = [
+        Message(names[n % 3], AS_OF_MS - n * 997, n % 40, f"topic-of-a-team-with-a-long-name-{n % 50}")
+        for n in range(900)
+    ]
+    text = drawn(result_of(names, messages))
+    assert all(f'id="heatmap-{n}"' in text for n in range(3))
+    assert "more, together" in text
+    assert "&lt;markup&gt;" in text
+    assert "<markup" not in text
+
+
+def test_huge_counts_and_early_messages() -> None:
+    messages = [Message("timewheel", AS_OF_MS - k * 60_000, -k * 7, times=10**12) for k in range(1, 30)]
+    text = drawn(result_of(["timewheel"], messages))
+    assert "29,000,000,000,000 early" in words(text)
+    assert 'class="verdict bad"' in text
+
+
+@pytest.mark.parametrize("lateness", [10**9, 4 * 10**12, 2**53])
+def test_lateness_of_weeks_and_centuries(lateness: int) -> None:
+    text = drawn(result_of(["timewheel"], [Message("timewheel", AS_OF_MS, late) for late in (0, 1, lateness)]))
+    assert f"{lateness:,}" in words(text).replace("\u00a0", " ")
+
+
+def test_due_times_far_apart_and_beyond_the_calendar() -> None:
+    dues = [0, AS_OF_MS, 250 * 31_557_600_000, 10**16]
+    drawn(result_of(["timewheel"], [Message("timewheel", due, 1) for due in dues]))
+
+
+def test_choice_by_due_time_is_told() -> None:
+    result = result_of(["timewheel"], [Message("timewheel", AS_OF_MS, 0)])
+    result.summary["since_ms"] = AS_OF_MS - 1
+    assert "Chosen by due time: from 2025-10-09 09:53:19 UTC" in words(drawn(result))
+
+
+def test_many_damaged_regions_and_a_torn_tail() -> None:
+    damaged: list[dict[str, Any]] = [{"file": "f", "offset": n, "bytes": 1, "why": "magic"} for n in range(100)]
+    result = result_of(["timewheel"], [Message("timewheel", AS_OF_MS, 0)], damaged=damaged)
+    source = result.summary["sources"][0]
+    source["damaged_count"] = 250
+    source["torn_tail"] = {"file": "00000000001073741824", "offset": 77_000, "bytes": 12, "why": "cut off"}
+    seen = words(drawn(result))
+    assert "250 regions" in seen
+    assert "150 of them are not listed" in seen
+    assert "in 00000000001073741824 at offset 77,000, stand 12 bytes" in seen
+
+
+def test_a_file_is_written_whole(tmp_path: Path) -> None:
+    result = result_of(["timewheel"], [Message("timewheel", AS_OF_MS, 0)])
+    lateness_page.write(result, tmp_path / "report.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == lateness_page.render(result)
+
+
+def test_groupings_that_were_not_asked_for_are_told() -> None:
+    result = result_of(["timewheel"], [Message("timewheel", AS_OF_MS, 3)])
+    for name in [name for name in result.histograms if name != "topic"]:
+        del result.histograms[name]
+    seen = words(drawn(result))
+    assert "Not counted: --by left minute out." in seen
+    assert "Not counted: --by left ms_in_second out." in seen
+    assert "1 of 1 delayed messages delivered" in seen

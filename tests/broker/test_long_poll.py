@@ -1,0 +1,146 @@
+"""Pulls that wait: woken, kept, ended, dropped; against a stupid model."""
+
+import threading
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from broker.channel import MemoryChannel
+from broker.long_poll import Hold, LongPoll
+
+
+def make_hold(channel: MemoryChannel, queue: tuple[str, int], deadline_ms: int, answers: list, wanted: bool = True):
+    def retry(final: bool) -> bool:
+        if final or wanted:
+            answers.append((queue, final))
+        return final or wanted
+
+    return Hold(channel, queue, deadline_ms, retry)
+
+
+def test_an_arrival_answers_who_wants_it_and_leaves_the_others():
+    poll, channel, answers = LongPoll(), MemoryChannel(), []
+    poll.hold(make_hold(channel, ("T", 0), 100, answers))
+    poll.hold(make_hold(channel, ("T", 0), 100, answers, wanted=False))
+    poll.hold(make_hold(channel, ("T", 1), 100, answers))
+    poll.arrived([("T", 0), ("U", 0)])
+    assert answers == []
+    poll.drain()
+    assert answers == [(("T", 0), False)]
+    assert len(poll) == 2 and poll.check() == []
+
+
+def test_the_deadline_answers_in_any_case():
+    poll, channel, answers = LongPoll(), MemoryChannel(), []
+    poll.hold(make_hold(channel, ("T", 0), 100, answers, wanted=False))
+    assert poll.next_deadline_ms() == 100
+    poll.expire(99)
+    assert answers == []
+    poll.expire(100)
+    assert answers == [(("T", 0), True)]
+    assert len(poll) == 0 and poll.next_deadline_ms() is None
+
+
+def test_a_closed_channel_is_forgotten():
+    poll, channel, answers = LongPoll(), MemoryChannel(), []
+    poll.hold(make_hold(channel, ("T", 0), 100, answers))
+    poll.hold(make_hold(channel, ("T", 1), 100, answers))
+    poll.forget(channel)
+    assert len(poll) == 0 and channel.state.holds == set()
+    poll.hold(make_hold(channel, ("T", 0), 100, answers))
+    channel.close()
+    poll.arrived([("T", 0)])
+    poll.drain()
+    poll.expire(1000)
+    assert answers == [] and len(poll) == 0
+
+
+def test_a_deleted_topic_lets_its_pulls_go():
+    poll, channel, answers = LongPoll(), MemoryChannel(), []
+    poll.hold(make_hold(channel, ("T", 0), 100, answers))
+    poll.hold(make_hold(channel, ("U", 0), 100, answers))
+    poll.release("T")
+    assert answers == [(("T", 0), True)] and len(poll) == 1
+
+
+def test_another_thread_wakes_the_loop_once():
+    woken = []
+    poll, channel, answers = LongPoll(lambda: woken.append(1)), MemoryChannel(), []
+    poll.hold(make_hold(channel, ("T", 0), 100, answers))
+
+    def elsewhere():
+        poll.arrived([("U", 0)])
+        poll.arrived([("T", 0)])
+        poll.arrived([("T", 0)])
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert woken == [1]
+    poll.drain()
+    assert len(answers) == 1
+    poll.arrived([("T", 0)])
+    assert woken == [1], "the loop's own thread needs no wake-up"
+
+
+def test_what_is_done_does_not_pile_up():
+    poll, channel, answers = LongPoll(), MemoryChannel(), []
+    for _ in range(5_000):
+        poll.hold(make_hold(channel, ("T", 0), 10_000, answers))
+        poll.arrived([("T", 0)])
+        poll.drain()
+    assert len(answers) == 5_000
+    assert len(poll._deadlines) < 3_000
+
+
+class Holds(RuleBasedStateMachine):
+    """Any order of calls leaves each pull answered at most once, and by its deadline."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.poll = LongPoll()
+        self.channels = [MemoryChannel(), MemoryChannel()]
+        self.now_ms = 0
+        self.answered: list[int] = []
+        self.open: dict[int, tuple[MemoryChannel, int, int, bool]] = {}
+        self.number = 0
+
+    @rule(channel=st.integers(0, 1), queue=st.integers(0, 2), wait_ms=st.integers(0, 20), wanted=st.booleans())
+    def hold(self, channel, queue, wait_ms, wanted):
+        number = self.number = self.number + 1
+
+        def retry(final: bool) -> bool:
+            if final or wanted:
+                assert number in self.open, "answered twice, or after its channel was gone"
+                del self.open[number]
+            return final or wanted
+
+        self.open[number] = (self.channels[channel], queue, self.now_ms + wait_ms, wanted)
+        self.poll.hold(Hold(self.channels[channel], ("T", queue), self.now_ms + wait_ms, retry))
+
+    @rule(queues=st.lists(st.integers(0, 2), max_size=3))
+    def arrive(self, queues):
+        self.poll.arrived([("T", queue) for queue in queues])
+        self.poll.drain()
+        assert not [1 for _, queue, _, wanted in self.open.values() if wanted and queue in queues]
+
+    @rule(ms=st.integers(0, 10))
+    def pass_time(self, ms):
+        self.now_ms += ms
+        self.poll.expire(self.now_ms)
+        assert not [1 for _, _, deadline_ms, _ in self.open.values() if deadline_ms <= self.now_ms]
+
+    @rule(channel=st.integers(0, 1))
+    def forget(self, channel):
+        self.poll.forget(self.channels[channel])
+        self.open = {n: kept for n, kept in self.open.items() if kept[0] is not self.channels[channel]}
+
+    @invariant()
+    def agrees(self):
+        assert self.poll.check() == []
+        assert len(self.poll) == len(self.open)
+
+
+TestHolds = Holds.TestCase
+TestHolds.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

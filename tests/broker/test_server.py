@@ -1,0 +1,330 @@
+"""The sockets: real ones on 127.0.0.1, inside one loop."""
+
+import asyncio
+import errno
+import socket
+
+import pytest
+
+from broker.dispatcher import Dispatcher
+from broker.requester import Requester
+from broker.server import Server
+from remoting.command import RemotingCommand, encode_command, request
+from remoting.connection import FrameDecoder
+
+
+class Rig:
+    """A server that answers by what the code says, and its clients."""
+
+    def __init__(self, **options) -> None:
+        self.server = Server(**options)
+        self.dispatcher = Dispatcher(lambda: 0)
+        self.dispatcher.add(self)
+        self.gathered: list = []
+        self.turns: list[int] = []
+        self.closed: list = []
+        self.server.received = self.dispatcher.received
+        self.server.end_of_turn = self.end_turn
+        self.server.closed_listeners += [self.dispatcher.channel_closed, self.closed.append]
+        self.port = self.server.bind("127.0.0.1", 0)
+
+    def handlers(self):
+        return {1: self.echo, 2: self.gather, 3: self.big, 4: self.hang_up}
+
+    def echo(self, _channel, command, _now_ms):
+        return command.reply(body=command.body)
+
+    def gather(self, channel, command, _now_ms):
+        self.gathered.append((channel, command.reply(remark="gathered")))
+
+    def big(self, _channel, command, _now_ms):
+        return command.reply(body=bytes(1 << 20))
+
+    def hang_up(self, channel, command, _now_ms):
+        channel.send(encode_command(command.reply(remark="bye")))
+        channel.close()
+
+    def end_turn(self):
+        gathered, self.gathered = self.gathered, []
+        if gathered:
+            self.turns.append(len(gathered))
+        for channel, reply in gathered:
+            channel.send(encode_command(reply))
+
+    async def __aenter__(self):
+        self.server.open()
+        self.server.listen()
+        return self
+
+    async def __aexit__(self, *_):
+        self.server.close()
+
+    async def client(self) -> "Client":
+        sock = socket.socket()
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        return Client(sock)
+
+
+class Client:
+    """A socket that speaks frames."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.loop = asyncio.get_running_loop()
+        self.decoder = FrameDecoder()
+        self.came: list[RemotingCommand] = []
+
+    async def send(self, *commands: RemotingCommand) -> None:
+        await self.loop.sock_sendall(self.sock, b"".join(map(encode_command, commands)))
+
+    async def reply(self) -> RemotingCommand | None:
+        while not self.came:
+            data = await asyncio.wait_for(self.loop.sock_recv(self.sock, 1 << 16), 5)
+            if not data:
+                return None
+            self.came += self.decoder.feed(data)
+        return self.came.pop(0)
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def test_requests_are_answered_over_their_own_connection():
+    async def run():
+        async with Rig() as rig:
+            first, second = await rig.client(), await rig.client()
+            await first.send(RemotingCommand(1, 1, body=b"one"))
+            await second.send(RemotingCommand(1, 2, body=b"two"))
+            assert (await second.reply()).body == b"two"
+            assert (await first.reply()).body == b"one"
+            assert rig.server.connection_count == 2
+            first.close()
+            second.close()
+
+    asyncio.run(run())
+
+
+def test_what_one_turn_read_is_gathered_and_answered_together():
+    async def run():
+        async with Rig() as rig:
+            client = await rig.client()
+            await client.send(*[RemotingCommand(2, n) for n in range(50)])
+            assert [(await client.reply()).opaque for _ in range(50)] == list(range(50))
+            assert rig.turns == [50]
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_a_frame_in_small_pieces():
+    async def run():
+        async with Rig() as rig:
+            client = await rig.client()
+            for byte in encode_command(RemotingCommand(1, 5, body=b"x" * 20)):
+                await client.loop.sock_sendall(client.sock, bytes([byte]))
+                await asyncio.sleep(0)
+            assert (await client.reply()).body == b"x" * 20
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_a_frame_longer_than_one_read():
+    async def run():
+        async with Rig() as rig:
+            client = await rig.client()
+            await client.send(RemotingCommand(1, 5, body=bytes(3 << 20)))
+            assert len((await client.reply()).body) == 3 << 20
+            client.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02\x00\x00\x00\x00", b"\xff" * 64])
+def test_garbage_closes_its_connection_and_no_other(garbage):
+    async def run():
+        async with Rig() as rig:
+            bad, good = await rig.client(), await rig.client()
+            await bad.loop.sock_sendall(bad.sock, garbage)
+            assert await bad.reply() is None
+            await good.send(RemotingCommand(1, 1))
+            assert (await good.reply()).opaque == 1
+            assert len(rig.closed) == 1 and rig.closed[0].closed
+            bad.close()
+            good.close()
+
+    asyncio.run(run())
+
+
+def test_who_reads_slowly_is_not_read_from_until_it_has_caught_up():
+    async def run():
+        async with Rig() as rig:
+            client = await rig.client()
+            for n in range(40):
+                await client.send(RemotingCommand(3, n))
+                await asyncio.sleep(0.001)
+            (connection,) = rig.server._connections
+            async with asyncio.timeout(10):
+                while connection._backlog_bytes <= 4 << 20:  # a busy machine takes its time to bring the requests
+                    await asyncio.sleep(0.001)
+            assert connection._backlog_bytes < 64 << 20
+            assert not connection._events & 1, "nothing is read any more"
+            for n in range(40):
+                reply = await client.reply()
+                assert reply.opaque == n and len(reply.body) == 1 << 20
+            await client.send(RemotingCommand(1, 99))
+            assert (await client.reply()).opaque == 99
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_who_never_reads_is_closed():
+    async def run():
+        async with Rig() as rig:
+            client = await rig.client()
+            await client.send(*[RemotingCommand(3, n) for n in range(100)])
+            while not rig.closed:
+                await asyncio.sleep(0.001)
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_close_comes_after_what_was_sent():
+    async def run():
+        async with Rig() as rig:
+            client = await rig.client()
+            await client.send(RemotingCommand(4, 1))
+            assert (await client.reply()).remark == "bye"
+            assert await client.reply() is None
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_the_silent_are_closed_by_sweeps():
+    async def run():
+        async with Rig(idle_ms=20_000) as rig:
+            quiet, busy = await rig.client(), await rig.client()
+            for _ in range(3):
+                await busy.send(RemotingCommand(1, 1))
+                await busy.reply()
+                rig.server.sweep(10_000)
+            assert [channel.peer for channel in rig.closed] == [quiet.sock.getsockname()]
+            quiet.close()
+            busy.close()
+
+    asyncio.run(run())
+
+
+def test_a_port_in_use_is_named():
+    async def run():
+        async with Rig() as rig:
+            with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{rig.port}: Address already in use"):
+                Server().bind("127.0.0.1", rig.port)
+
+    asyncio.run(run())
+
+
+def test_nobody_gets_in_before_listen():
+    server = Server()
+    port = server.bind("127.0.0.1", 0)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 1)
+    server.close()
+
+
+def test_without_file_descriptors_accepting_pauses_and_goes_on(monkeypatch, caplog):
+    monkeypatch.setattr("broker.server._NO_FILES_PAUSE_S", 0.01)
+
+    async def run():
+        async with Rig() as rig:
+            (listener,) = rig.server._listeners
+            real, failed = listener._socket, []
+
+            class NoFiles:
+                def accept(self):
+                    if not failed:
+                        failed.append(1)
+                        raise OSError(errno.EMFILE, "Too many open files")
+                    return real.accept()
+
+                def close(self):
+                    real.close()
+
+            listener._socket = NoFiles()
+            client = await rig.client()
+            await client.send(RemotingCommand(1, 7))
+            assert (await client.reply()).opaque == 7
+            client.close()
+
+    asyncio.run(run())
+    assert "no connections are accepted" in caplog.text
+
+
+def test_a_requester_keeps_one_connection_and_makes_a_new_one_when_it_is_lost():
+    async def run():
+        async with Rig() as rig:
+            asker = Server()
+            asker.open()
+            dispatcher = Dispatcher(lambda: 0)
+            asker.received = dispatcher.received
+            asker.closed_listeners.append(dispatcher.channel_closed)
+            requester = Requester(asker, dispatcher)
+            address = f"127.0.0.1:{rig.port}"
+            asked = [requester.request(address, request(1, body=b"%d" % n)) for n in range(3)]
+            assert [reply.body for reply in await asyncio.gather(*asked)] == [b"0", b"1", b"2"]
+            assert rig.server.connection_count == 1
+            for connection in list(rig.server._connections):
+                connection.shut()
+            while asker.connection_count:
+                await asyncio.sleep(0)
+            assert (await requester.request(address, request(1, body=b"again"))).body == b"again"
+            rig.server.stop_listening()
+            rig.server.close()
+            while asker.connection_count:
+                await asyncio.sleep(0)
+            with pytest.raises(OSError):
+                await requester.request(address, request(1))
+            asker.close()
+
+    asyncio.run(run())
+
+
+def test_a_question_is_broken_off_when_the_peer_goes():
+    async def run():
+        async with Rig() as rig:
+            client = await rig.client()
+            await client.send(RemotingCommand(1, 1))
+            await client.reply()
+            (connection,) = rig.server._connections
+            asked = asyncio.create_task(rig.dispatcher.ask(connection, 307))
+            await asyncio.sleep(0)
+            assert (await client.reply()).code == 307
+            client.close()
+            with pytest.raises(ConnectionError):
+                await asked
+
+    asyncio.run(run())
+
+
+def test_stop_reading_leaves_what_comes_where_it_is():
+    async def run():
+        async with Rig() as rig:
+            client = await rig.client()
+            await client.send(RemotingCommand(1, 1))
+            await client.reply()
+            rig.server.stop_reading()
+            await client.send(RemotingCommand(1, 2))
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+            assert client.came == []
+            rig.server.close()
+            with pytest.raises(ConnectionError):
+                assert await client.reply() is None
+                raise ConnectionError
+            client.close()
+
+    asyncio.run(run())

@@ -1,0 +1,70 @@
+"""The broker ends and comes back with messages pending that are due before, during and after the downtime."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.support.fault_storm import Storm, check_store
+
+pytestmark = pytest.mark.process
+
+SETTLED_MS = 1_500
+"""How long after a start lateness is not held against it: what is overdue goes out first."""
+
+
+def test_sigterm_under_load_ends_at_once_and_cleanly(tmp_path: Path) -> None:
+    load = {"rate": 2_000, "due_to_ms": 3_000, "levels": 0}
+    with Storm(tmp_path, seed=3, flush="SYNC_FLUSH", load_options=load) as storm:
+        storm.start()
+        storm.begin_load()
+        took: list[float] = []
+        for _ in range(3):
+            time.sleep(1)
+            begin = time.monotonic()
+            assert storm.broker.stop() == 0, storm.broker.child.tail()
+            took.append(time.monotonic() - begin)
+            storm.note_down()
+            assert not (storm.broker.store / "abort").exists()
+            status, text = check_store(storm.broker)
+            assert status == 0, text
+            storm.start()
+        storm.end_load()
+        storm.settle()
+        verdict = storm.judge()
+    assert not verdict.wrong, str(verdict)
+    assert sorted(took)[1] < 0.5, f"seconds to end: {took}"
+
+
+def test_due_before_during_and_after_two_downtimes(tmp_path: Path) -> None:
+    with Storm(tmp_path, seed=4, load_options={"rate": 1_000, "due_to_ms": 16_000, "levels": 0}) as storm:
+        storm.start()
+        storm.begin_load()
+        time.sleep(2)
+        storm.end_load()
+        assert storm.broker.stop() == 0, storm.broker.child.tail()
+        storm.note_down()
+        time.sleep(1)
+        storm.start()
+        time.sleep(SETTLED_MS / 1000 + 1)
+        storm.down()
+        time.sleep(1)
+        storm.start()
+        storm.settle()
+        verdict = storm.judge()
+        up = storm.started
+    assert not verdict.wrong, str(verdict)
+    for (_, down_ms), (up_ms, next_down_ms) in pairwise(up):
+        during = [stored for due, stored in verdict.due_and_store_ms if down_ms < due < up_ms]
+        assert len(during) > 50
+        assert max(during) - up_ms < SETTLED_MS, "what was due in the downtime takes too long"
+        after = [
+            stored - due
+            for due, stored in verdict.due_and_store_ms
+            if up_ms + SETTLED_MS <= due and not 0 < next_down_ms <= stored
+        ]
+        assert len(after) > 50
+        assert sorted(after)[int(len(after) * 0.95)] < 250, "late although nothing is in the way"

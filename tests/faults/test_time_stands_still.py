@@ -1,0 +1,66 @@
+"""The process is stopped for a while (``TIMEWHEEL_STOPPED_SECONDS``), or the wall clock is set under it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.fault_storm import Storm, check_store
+
+pytestmark = pytest.mark.process
+
+HOUR_MS = 3_600_000
+STOPPED_SECONDS = float(os.environ.get("TIMEWHEEL_STOPPED_SECONDS", "4"))
+
+
+def test_stopped_and_continued(tmp_path: Path) -> None:
+    with Storm(
+        tmp_path, seed=7, flush="SYNC_FLUSH", load_options={"rate": 1_000, "due_to_ms": 5_000, "levels": 0}
+    ) as storm:
+        storm.start()
+        storm.begin_load()
+        time.sleep(1)
+        storm.broker.child.process.send_signal(signal.SIGSTOP)
+        stopped_ms = int(time.time() * 1000)
+        time.sleep(STOPPED_SECONDS)
+        storm.broker.child.process.send_signal(signal.SIGCONT)
+        continued_ms = int(time.time() * 1000)
+        time.sleep(1)
+        storm.end_load()
+        storm.settle()
+        verdict = storm.judge()
+        assert storm.broker.stop() == 0
+        status, text = check_store(storm.broker)
+    assert not verdict.wrong, str(verdict)
+    assert status == 0, text
+    missed = [stored for due, stored in verdict.due_and_store_ms if stopped_ms < due < continued_ms]
+    assert len(missed) > 100
+    assert max(missed) - continued_ms < 3_000, "what was missed takes too long"
+    later = sorted(stored - due for due, stored in verdict.due_and_store_ms if due > continued_ms + 2_500)
+    assert later[int(len(later) * 0.95)] < 250, "late although nothing is in the way"
+
+
+def test_a_clock_that_is_set_to_and_fro_and_kills(tmp_path: Path) -> None:
+    load = {"rate": 1_000, "due_to_ms": 3_000}
+    with Storm(tmp_path, seed=8, load_options=load) as storm:
+        storm.start()
+        storm.begin_load()
+        for step_ms in (700, HOUR_MS, -2_500):
+            storm.broker.control["clock_ms"] = step_ms
+            storm.kill_after(0.8)
+        # What was stored for a level in the hour ahead is due then, by the wall clock: it has to come there again.
+        storm.broker.control["clock_ms"] = HOUR_MS
+        time.sleep(1)
+        assert int(storm.broker.info()["timewheelClockStepsForward"]) >= 1
+        time.sleep(1)
+        storm.end_load()
+        storm.settle()
+        verdict = storm.judge()
+        assert storm.broker.stop() == 0
+        status, text = check_store(storm.broker)
+    assert not verdict.wrong, str(verdict)
+    assert status == 0, text

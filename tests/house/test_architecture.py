@@ -1,0 +1,331 @@
+"""The house rules that a machine can check: layers, who touches files, sockets and clocks, sizes, names.
+
+The layer table is the one of docs/architecture.md. A rule that fails here is mended by moving the code, not
+by widening the rule.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PACKAGES = ("timewheel", "remoting", "store", "timewheel_client", "broker", "broker_plugin", "bench")
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "timewheel": set(),
+    "remoting": {"orjson"},
+    "store": {"remoting", "timewheel", "sortedcontainers", "numpy"},
+    "timewheel_client": {"remoting"},
+    "broker": {"remoting", "store", "timewheel_client", "aiofiles", "click", "rich"},
+    "broker_plugin": {"store", "timewheel", "remoting"},
+    "bench": {
+        "remoting",
+        "timewheel_client",
+        "store",
+        "timewheel",
+        "numpy",
+        "sortedcontainers",
+        "click",
+        "rich",
+        "pyspark",
+        "pyarrow",
+        "fsspec",
+        "matplotlib",
+    },
+}
+
+# Packages of an extra that not every environment has.
+OF_AN_EXTRA = {"fsspec", "pyarrow", "pyspark"}
+
+# Of remoting, a plug-in sees messages and their properties, not the wire.
+PLUGIN_SEES_OF_REMOTING = {"remoting.message", "remoting.properties"}
+
+FILES = {"store/files.py"}
+SOCKETS = {"broker/server.py", "timewheel_client/connection.py"}
+TLS = {"broker/tls.py"}  # bytes in and bytes out: it may know ssl, but no socket
+CLOCKS = {"broker/clock.py", "broker_plugin/clock.py"}
+# The client and the command line are programs of their own: they may ask for the time.
+FREE_OF_CLOCK_RULE = ("timewheel_client/", "broker/cli/", "bench/")
+
+CLOCK_CALLS = {
+    "time.time",
+    "time.time_ns",
+    "time.monotonic",
+    "time.monotonic_ns",
+    "time.perf_counter",
+    "time.perf_counter_ns",
+    "time.sleep",
+    "datetime.now",
+    "datetime.utcnow",
+    "datetime.today",
+    "datetime.datetime.now",
+    "datetime.datetime.utcnow",
+    "datetime.date.today",
+}
+FILE_CALLS = {
+    "open",
+    "io.open",
+    "os.open",
+    "os.fdopen",
+    "os.write",
+    "os.pwrite",
+    "os.pwritev",
+    "os.fsync",
+    "os.fdatasync",
+    "os.sync",
+    "os.rename",
+    "os.replace",
+    "os.remove",
+    "os.unlink",
+    "os.truncate",
+    "os.ftruncate",
+    "os.posix_fallocate",
+    "os.mkdir",
+    "os.makedirs",
+    "shutil.move",
+    "shutil.rmtree",
+}
+FILE_METHODS = {"write_bytes", "write_text", "read_bytes", "read_text", "symlink_to", "hardlink_to"}
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+ALL = [path for package in PACKAGES for path in sources(package)]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Every module that a file imports, absolute names, wherever in the file the import stands."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}:{node.lineno}: import absolutely"
+            yield node.lineno, node.module or ""
+
+
+def dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = dotted(node.value)
+        return f"{inner}.{node.attr}" if inner else node.attr
+    return ""
+
+
+def calls(path: Path) -> Iterator[tuple[int, str]]:
+    """Every call of a file by its dotted name, with names that were imported from a module spelled out."""
+    spelled: dict[str, str] = {}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                spelled[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.asname:
+                    spelled[alias.asname] = alias.name
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call):
+            name = dotted(node.func)
+            head, _, rest = name.partition(".")
+            if head in spelled:
+                name = spelled[head] + ("." + rest if rest else "")
+            yield node.lineno, name
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(ALL) > 40
+
+
+def test_top_level_is_the_floor_plan() -> None:
+    allowed = {
+        *PACKAGES,
+        "tests",
+        "docs",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "requirements.lock",
+        "run",
+    }
+    found = {p.name for p in ROOT.iterdir() if not p.name.startswith(".")}
+    built = {"build", "dist", "rocketmq_timewheel.egg-info", "target"}
+    assert found - built <= allowed
+    assert allowed <= found
+
+
+def test_every_package_is_installed_and_typed() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {name_of(path.parent).replace("/", ".") for path in ALL}
+    assert sorted(listed) == sorted(found)
+    missing = [package for package in listed if not (ROOT / package.replace(".", "/") / "__init__.py").exists()]
+    missing += [package for package in PACKAGES if not (ROOT / package / "py.typed").exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_layers(package: str) -> None:
+    may = MAY_IMPORT[package] | {package, "__future__"}
+    wrong = [
+        f"{name_of(path)}:{line}: {package} may not import {module}"
+        for path in sources(package)
+        for line, module in imports(path)
+        if module.partition(".")[0] not in may and module.partition(".")[0] not in sys.stdlib_module_names
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_plugin_sees_messages_not_the_wire() -> None:
+    wrong = [
+        f"{name_of(path)}:{line}: {module}"
+        for path in sources("broker_plugin")
+        for line, module in imports(path)
+        if module.startswith("remoting") and module not in PLUGIN_SEES_OF_REMOTING
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_one_file_of_the_store_touches_files() -> None:
+    watched = [p for package in ("timewheel", "remoting", "store", "broker_plugin") for p in sources(package)]
+    wrong = [
+        f"{name_of(path)}:{line}: {name}"
+        for path in watched
+        if name_of(path) not in FILES
+        for line, name in calls(path)
+        if name in FILE_CALLS or name.rpartition(".")[2] in FILE_METHODS
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_one_file_each_touches_sockets() -> None:
+    modules = {"socket", "select", "selectors", "socketserver", "ssl"}
+    streams = {"asyncio.open_connection", "asyncio.start_server"}
+    wrong = [
+        f"{name_of(path)}:{line}: {module}"
+        for package in ("timewheel", "remoting", "store", "timewheel_client", "broker", "broker_plugin")
+        for path in sources(package)
+        if name_of(path) not in SOCKETS
+        for line, module in [
+            *((line, m) for line, m in imports(path) if m in modules - ({"ssl"} if name_of(path) in TLS else set())),
+            *((line, c) for line, c in calls(path) if c in streams or c.endswith((".create_server", ".sock_connect"))),
+        ]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_clocks_stand_in_their_files() -> None:
+    wrong = [
+        f"{name_of(path)}:{line}: {name}"
+        for package in ("timewheel", "remoting", "store", "broker", "broker_plugin")
+        for path in sources(package)
+        if name_of(path) not in CLOCKS and not name_of(path).startswith(FREE_OF_CLOCK_RULE)
+        for line, name in calls(path)
+        if name in CLOCK_CALLS
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_pure_packages_know_no_clock_at_all() -> None:
+    wrong = [
+        f"{name_of(path)}:{line}: {module}"
+        for package in ("timewheel", "remoting", "store")
+        for path in sources(package)
+        for line, module in imports(path)
+        if module == "time" or module.startswith("time.")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_wheel_has_no_thread_and_no_io() -> None:
+    forbidden = {"threading", "asyncio", "os", "io", "pathlib", "socket", "multiprocessing", "subprocess"}
+    wrong = [
+        f"{name_of(path)}:{line}: {module}"
+        for package in ("timewheel", "remoting")
+        for path in sources(package)
+        for line, module in imports(path)
+        if module.partition(".")[0] in forbidden
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_public_modules_guard_their_surface() -> None:
+    wrong = []
+    for path in ALL:
+        only_text = all(isinstance(node, ast.Expr) for node in tree_of(path).body)
+        if path.name == "__main__.py" or (path.name == "__init__.py" and only_text):
+            continue
+        names = {
+            target.id
+            for node in tree_of(path).body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Name)
+        }
+        if "__all__" not in names:
+            wrong.append(name_of(path))
+    assert not wrong, "no __all__ in: " + ", ".join(wrong)
+
+
+@pytest.mark.parametrize("path", ALL, ids=name_of)
+def test_all_names_exist(path: Path) -> None:
+    if path.name == "__main__.py":
+        return
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    try:
+        loaded = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        # What only an extra brings may be missing in a quick run; the whole run installs it.
+        if (error.name or "").partition(".")[0] in OF_AN_EXTRA:
+            pytest.skip(f"{error.name} is not installed")
+        raise
+    for name in getattr(loaded, "__all__", ()):
+        assert hasattr(loaded, name), f"{module}.__all__ names {name}, which is not there"
+
+
+def test_public_names_have_a_docstring() -> None:
+    wrong = []
+    for path in ALL:
+        for node in tree_of(path).body:
+            inner = node.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_") else []
+            for found in (node, *inner):
+                if (
+                    isinstance(found, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+                    and not found.name.startswith("_")
+                    and not ast.get_docstring(found)
+                    and not any(dotted(d).endswith((".setter", "overload")) for d in found.decorator_list)
+                ):
+                    wrong.append(f"{name_of(path)}:{found.lineno} {found.name}")  # noqa: PERF401
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_sleep_in_unit_tests() -> None:
+    slow = {"interop", "process", "faults", "support"}
+    wrong = [
+        f"{name_of(path)}:{line}: {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path.relative_to(ROOT).parts[1] not in slow and "process" not in path.name
+        for line, name in calls(path)
+        if name == "time.sleep"
+    ]
+    assert not wrong, "\n".join(wrong)

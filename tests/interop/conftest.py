@@ -1,0 +1,169 @@
+"""Fixtures of the tests with stock clients: brokers, clients, the two runs of the workload, and the figures."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.interop.peers import Peer, start_peer
+from tests.interop.run import DUE_FIELDS, Part, run_workload
+from tests.interop.workload import SENDS
+from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
+from tests.support.cache import FetchError, MissingToolError
+from tests.support.clients import Client, command_of
+from tests.support.need import in_ci, need
+from tests.support.ours import OurBroker
+from tests.support.parallel import Background
+
+AHEAD = pytest.StashKey[Background["Run"]]()
+FIGURES: list[str] = []
+"""Lines that the tests want to show at the end of the run."""
+
+
+@dataclass
+class Run:
+    """The workload on one broker; ``missing`` says of each absent client why."""
+
+    parts: dict[tuple[str, str], Part]
+    missing: dict[str, str]
+    port: int
+
+    def part(self, client: str, kind: str) -> Part:
+        """Return one part; the test is skipped (in CI: fails) if the client could not be had."""
+        if client in self.missing:
+            (pytest.fail if in_ci() else pytest.skip)(self.missing[client])
+        return self.parts[client, kind]
+
+
+def _available(folder: Path) -> tuple[list[str], dict[str, str]]:
+    there, missing = [], {}
+    for client in SENDS:
+        try:
+            command_of(client, folder)
+            there.append(client)
+        except (MissingToolError, FetchError) as error:
+            missing[client] = f"{client}: {error}"
+    return there, missing
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """With the first test of this folder, start the long run on Apache's broker, if any test wants it."""
+    session = item.session
+    if AHEAD not in session.stash and any("apache_run" in getattr(one, "fixturenames", ()) for one in session.items):
+        session.stash[AHEAD] = Background(_run_on_apache)
+
+
+@pytest.fixture(scope="session")
+def our_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run the whole workload on our broker."""
+    ahead = request.session.stash.get(AHEAD, None)
+    if ahead is not None:
+        ahead.wait()  # so that the figures are not disturbed
+    folder = tmp_path_factory.mktemp("ours")
+    clients, missing = _available(folder)
+    broker = OurBroker(folder / "broker").start()
+    try:
+        parts = run_workload(
+            broker.address,
+            broker.namesrv,
+            broker.store,
+            folder,
+            lambda part: DUE_FIELDS.get(part.kind.due),
+            clients,
+        )
+        assert broker.stop() == 0, broker.child.tail()
+    finally:
+        broker.kill()
+    return Run(parts, missing, broker.port)
+
+
+def _apache_due_field(part: Part) -> str | None:
+    """Name the field that delays a message on Apache, which does not know __STARTDELIVERTIME.
+
+    Java 5.5.0 refuses a batch of messages with its own timer property, so there it stays __STARTDELIVERTIME.
+    """
+    if part.client == "java-5.5.0" and part.kind.batch and part.kind.due == "start":
+        return DUE_FIELDS["start"]
+    return {**DUE_FIELDS, "start": DUE_FIELDS["deliver"]}.get(part.kind.due)
+
+
+def _run_on_apache() -> Run:
+    apache_jars()
+    with tempfile.TemporaryDirectory(prefix="apache-run-") as name:
+        folder = Path(name)
+        clients, missing = _available(folder)
+        names = ApacheNameServer(folder / "namesrv")
+        broker = ApacheBroker(folder / "broker", names.address)
+        try:
+            broker.start()
+            parts = run_workload(broker.address, names.address, broker.store, folder, _apache_due_field, clients)
+        finally:
+            broker.kill()
+            names.stop()
+    return Run(parts, missing, broker.port)
+
+
+@pytest.fixture(scope="session")
+def apache_run(request: pytest.FixtureRequest) -> Run:
+    """Run the whole workload on Apache's broker (it has run since this folder's first test)."""
+    return need(request.session.stash[AHEAD].result)
+
+
+@pytest.fixture
+def figures() -> list[str]:
+    """A list of lines that are shown at the end of the run."""
+    return FIGURES
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[Callable[..., OurBroker]]:
+    """Start brokers of ours that end with the test."""
+    brokers: list[OurBroker] = []
+
+    def start(name: str = "broker", **options: object) -> OurBroker:
+        broker = OurBroker(tmp_path / name, **options)  # type: ignore[arg-type]
+        brokers.append(broker)
+        return broker.start()
+
+    yield start
+    for broker in brokers:
+        broker.kill()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("ours", marks=pytest.mark.process), pytest.param("apache", marks=pytest.mark.apache)],
+)
+def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    """A broker of ours, then one of Apache's; with the module's ``PEER_SETTINGS`` if it has some."""
+    settings = getattr(request.module, "PEER_SETTINGS", {})
+    with start_peer(request.param, tmp_path_factory.mktemp(request.param), settings) as made:
+        yield made
+
+
+@pytest.fixture
+def start_client(tmp_path: Path) -> Iterator[Callable[[str, str], Client]]:
+    """Start stock clients that end with the test."""
+    clients: list[Client] = []
+
+    def start(name: str, namesrv: str) -> Client:
+        need(lambda: command_of(name, tmp_path))
+        client = Client(name, namesrv, tmp_path / f"{name}-{len(clients)}")
+        clients.append(client)
+        return client
+
+    yield start
+    for client in clients:
+        client.kill()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show the figures that the tests gathered."""
+    if FIGURES:
+        terminalreporter.section("lateness with stock clients")
+        for line in sorted(FIGURES):
+            terminalreporter.write_line(line)

@@ -1,0 +1,245 @@
+"""What stock clients do besides plain sending and receiving, with timed messages in the middle of it."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.interop.workload import NUMBER
+from tests.support.clients import Client
+from tests.support.commitlog import read_commit_log
+from tests.support.ours import OurBroker
+from tests.support.wire import Wire
+
+pytestmark = [pytest.mark.interop, pytest.mark.process]
+
+StartClient = Callable[[str, str], Client]
+StartBroker = Callable[..., OurBroker]
+JAVA = ["java-5.5.0", "java-4.9.8"]
+VIRTUAL = 1 << 62
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _message(n: int, topic: str, **more: Any) -> dict[str, Any]:
+    body = base64.b64encode(f"body {n}".encode()).decode()
+    return {
+        "n": n,
+        "topic": topic,
+        "body": body,
+        "tag": "A",
+        "keys": [f"key{n}"],
+        "properties": {NUMBER: str(n)},
+        **more,
+    }
+
+
+def _numbers(events: list[dict[str, Any]]) -> list[int]:
+    return [int(event["properties"][NUMBER]) for event in events]
+
+
+def _prepare(broker: OurBroker, *topics: str) -> None:
+    with Wire(broker.address) as wire:
+        for topic in topics:
+            wire.create_topic(topic)
+    with Wire(broker.namesrv) as wire:
+        for topic in topics:
+            wire.wait_route(topic, 10)
+
+
+@pytest.mark.parametrize("name", [*JAVA, "ons-1.8.8.8", "go-v2"])
+def test_topic_is_created_by_the_first_send(start_broker: StartBroker, start_client: StartClient, name: str) -> None:
+    """The clients that fall back to TBW102 send to a topic that nobody made, timed from the first message on."""
+    broker = start_broker()
+    client = start_client(name, broker.namesrv)
+    due_ms = _now_ms() + 4_000
+    messages = [_message(n, "unheard-of", **({"start_deliver_ms": due_ms} if n < 10 else {})) for n in range(20)]
+    client.produce("p", "producers", messages)
+    with Wire(broker.namesrv) as wire:
+        wire.wait_route("unheard-of", 5)
+    with Wire(broker.address) as wire:
+        wire.create_group("late-group")
+        for queue_id in range(4):
+            wire.set_offset("late-group", "unheard-of", queue_id, 0)
+    client.consume("c", "late-group", {"unheard-of": "*"})
+    events = client.wait_received("c", 20, 60)
+    assert sorted(_numbers(events)) == list(range(20))
+    assert all(event["received_ms"] >= due_ms for event in events if int(event["properties"][NUMBER]) < 10)
+
+
+def test_node_client_is_told_that_a_topic_is_unknown(start_broker: StartBroker, start_client: StartClient) -> None:
+    """ali-ons never falls back to TBW102: as on Apache's broker, the application gets an error."""
+    broker = start_broker()
+    client = start_client("node-ali-ons", broker.namesrv)
+    client.command("produce", id="p", group="producers", messages=[_message(0, "unheard-of")])
+    client.wait("p", "produced", 30)
+    assert "unheard-of" in client.events("p", "send_failed")[0]["error"]
+
+
+@pytest.mark.parametrize("name", [*JAVA, "go-v2"])
+def test_orderly_consumer(start_broker: StartBroker, start_client: StartClient, name: str) -> None:
+    """Queue by queue in order of queue offset; equal queues and rising due times come in due order."""
+    broker = start_broker()
+    _prepare(broker, "orderly")
+    client = start_client(name, broker.namesrv)
+    client.consume("c", "orderly-group", {"orderly": "*"}, order="yes")
+    base_ms = _now_ms() + 3_000
+    count = 200
+    # The later the number the earlier it is due, so that acceptance order and due order are opposite.
+    messages = [_message(n, "orderly", start_deliver_ms=base_ms + (count - n) * 20, queue=n % 4) for n in range(count)]
+    client.produce("p", "orderly-p", messages, threads=1)
+    events = client.wait_received("c", count, 60)
+    by_queue: dict[int, list[dict[str, Any]]] = {}
+    for event in events:
+        by_queue.setdefault(event["queue_id"], []).append(event)
+    assert sorted(_numbers(events)) == list(range(count))
+    for found in by_queue.values():
+        assert [event["queue_offset"] for event in found] == list(range(len(found)))
+        assert _numbers(found) == sorted(_numbers(found), reverse=True)
+
+
+@pytest.mark.parametrize("name", JAVA)
+def test_two_consumers_share_the_queues(start_broker: StartBroker, start_client: StartClient, name: str) -> None:
+    """A second member joins, both are told, the queues are divided; each message goes to one of them."""
+    broker = start_broker()
+    _prepare(broker, "shared")
+    first, second = start_client(name, broker.namesrv), start_client(name, broker.namesrv)
+    first.consume("c", "shared-group", {"shared": "*"})
+    second.consume("c", "shared-group", {"shared": "*"})
+    time.sleep(3)  # the first gives queues back at its next rebalance
+    due_ms = _now_ms() + 4_000
+    messages = [_message(n, "shared", **({"start_deliver_ms": due_ms + n} if n % 2 else {})) for n in range(400)]
+    first.produce("p", "shared-p", messages)
+    until = time.monotonic() + 40
+    while len(first.received("c")) + len(second.received("c")) < 400 and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(1)
+    ours, theirs = _numbers(first.received("c")), _numbers(second.received("c"))
+    assert sorted(ours + theirs) == list(range(400))
+    assert min(len(ours), len(theirs)) >= 100
+
+
+@pytest.mark.parametrize("name", [*JAVA, "go-v2"])
+def test_broadcasting_consumers_get_everything(start_broker: StartBroker, start_client: StartClient, name: str) -> None:
+    broker = start_broker()
+    _prepare(broker, "broadcast")
+    clients = [start_client(name, broker.namesrv) for _ in range(2)]
+    for client in clients:
+        client.consume("c", "broadcast-group", {"broadcast": "*"}, model="broadcasting")
+    due_ms = _now_ms() + 2_000
+    messages = [_message(n, "broadcast", **({"start_deliver_ms": due_ms + n} if n % 2 else {})) for n in range(100)]
+    clients[0].produce("p", "broadcast-p", messages)
+    for client in clients:
+        assert sorted(_numbers(client.wait_received("c", 100, 40))) == list(range(100))
+
+
+@pytest.mark.parametrize("name", JAVA)
+def test_lite_pull_consumer(start_broker: StartBroker, start_client: StartClient, name: str) -> None:
+    broker = start_broker()
+    _prepare(broker, "pulled")
+    client = start_client(name, broker.namesrv)
+    client.consume("c", "pull-group", {"pulled": "A"}, model="lite-pull")
+    due_ms = _now_ms() + 3_000
+    messages = [_message(n, "pulled", **({"start_deliver_ms": due_ms + n} if n % 2 else {})) for n in range(200)]
+    client.produce("p", "pull-p", messages)
+    events = client.wait_received("c", 200, 40)
+    assert sorted(_numbers(events)) == list(range(200))
+    assert all(event["received_ms"] >= due_ms for event in events if int(event["properties"][NUMBER]) % 2)
+
+
+@pytest.mark.parametrize("name", JAVA)
+def test_found_by_id_before_and_after_delivery(start_broker: StartBroker, start_client: StartClient, name: str) -> None:
+    """The id that the sender was told answers while the message is pending, and goes on to after delivery."""
+    broker = start_broker()
+    _prepare(broker, "looked-up")
+    client = start_client(name, broker.namesrv)
+    client.consume("c", "looking-group", {"looked-up": "*"})
+    due_ms = _now_ms() + 6_000
+    messages = [
+        _message(0, "looked-up"),
+        _message(1, "looked-up", start_deliver_ms=due_ms),
+        _message(2, "looked-up", start_deliver_ms=due_ms + 3_600_000),
+    ]
+    sent = {event["n"]: event for event in client.produce("p", "looking-p", messages, threads=1)}
+    for n in (1, 2):
+        assert int(sent[n]["offset_msg_id"][16:], 16) >= VIRTUAL
+
+    def view(n: int, job: str) -> dict[str, Any]:
+        (found,) = client.look_up(job, topic="looked-up", msg_id=sent[n]["offset_msg_id"])
+        assert found["properties"][NUMBER] == str(n)
+        assert found["topic"] == "looked-up"
+        assert (found["tags"], found["keys"]) == ("A", f"key{n}")
+        return found
+
+    view(0, "plain")
+    assert view(1, "pending")["properties"]["__TW_DUE"] == str(due_ms)
+    assert _now_ms() < due_ms, "the machine was too slow for this test"
+    (event,) = (one for one in client.wait_received("c", 2, 30) if one["properties"][NUMBER] == "1")
+    delivered = view(1, "delivered")
+    for name_ in ("body_sha256", "born_ms", "born_host", "queue_id"):
+        assert delivered[name_] == event[name_]
+    assert view(2, "still pending")["properties"]["__TW_DUE"] == str(due_ms + 3_600_000)
+    # The consumer's own offset id leads to the record itself; the UNIQ_KEY and the keys are indexed.
+    (by_place,) = client.look_up("by place", topic="looked-up", msg_id=event["offset_msg_id"])
+    assert by_place["commit_log_offset"] == event["commit_log_offset"]
+    (by_uniq,) = client.look_up("by unique key", topic="looked-up", msg_id=sent[1]["msg_id"])
+    assert by_uniq["properties"][NUMBER] == "1"
+    assert _numbers(client.look_up("by key", topic="looked-up", key="key1")) == [1]
+
+
+@pytest.mark.parametrize("name", JAVA)
+def test_object_that_is_sent_on_is_not_delayed_again(
+    start_broker: StartBroker, start_client: StartClient, name: str
+) -> None:
+    """Applications hand a received message to a producer as it is: our properties go, and nothing is armed."""
+    broker = start_broker()
+    _prepare(broker, "from", "to")
+    client = start_client(name, broker.namesrv)
+    client.consume("c", "forward-group", {"from": "*"}, forward={"from": "to"})
+    client.consume("d", "end-group", {"to": "*"})
+    due_ms = _now_ms() + 3_000
+    fields = ["start_deliver_ms", "timer_deliver_ms", "timer_due_ms"]
+    client.produce("p", "forward-p", [_message(n, "from", **{fields[n % 3]: due_ms + n}) for n in range(30)])
+    arrived = client.wait_received("d", 30, 40)
+    client.wait_received("c", 30, 10)
+    assert sorted(_numbers(arrived)) == list(range(30))
+    first = {event["properties"][NUMBER]: event for event in client.received("c")}
+    for event in arrived:
+        assert not {"__TW_ID", "__TW_DUE", "TIMER_DELAY_MS"} & event["properties"].keys()
+        assert event["received_ms"] - first[event["properties"][NUMBER]]["received_ms"] < 2_000
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"start_deliver_ms": "soon"}, "soon"),
+    ({"start_deliver_ms": "-5"}, "-5"),
+    ({"start_deliver_ms": "1e3"}, "1e3"),
+]
+
+
+@pytest.mark.parametrize("name", JAVA)
+def test_bad_time_is_refused_with_its_value(start_broker: StartBroker, start_client: StartClient, name: str) -> None:
+    broker = start_broker(settings={"timerMaxDelaySec": "3600"})
+    _prepare(broker, "refused")
+    client = start_client(name, broker.namesrv)
+    too_far = _now_ms() + 7_200_000
+    cases = [*BAD, ({"start_deliver_ms": str(too_far)}, str(too_far))]
+    client.command(
+        "produce",
+        id="p",
+        group="refused-p",
+        threads=1,
+        messages=[_message(n, "refused", **more) for n, (more, _) in enumerate(cases)],
+    )
+    client.wait("p", "produced", 60)
+    failed = {event["n"]: event["error"] for event in client.events("p", "send_failed")}
+    assert sorted(failed) == list(range(len(cases)))
+    for n, (_, value) in enumerate(cases):
+        assert value in failed[n]
+        assert "CODE: 13" in failed[n]
+    assert [record for record in read_commit_log(broker.store) if record.topic == "refused"] == []

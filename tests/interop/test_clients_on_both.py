@@ -1,0 +1,169 @@
+"""What stock clients do besides sending and receiving: the same calls on both brokers, the same outcome."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remoting.json_dialect import loads, queue_map
+from tests.interop.peers import Peer
+from tests.interop.workload import NUMBER
+from tests.support.admin import MqAdmin
+from tests.support.clients import Client
+from tests.support.need import need
+from tests.support.wire import Wire
+
+pytestmark = pytest.mark.interop
+
+StartClient = Callable[[str, str], Client]
+PEER_SETTINGS = {"traceTopicEnable": "true"}
+JAVA = "java-5.5.0"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+_names = itertools.count(1)
+
+
+def _message(n: int, topic: str, **more: Any) -> dict[str, Any]:
+    body = base64.b64encode(f"body {n}".encode()).decode()
+    return {
+        "n": n,
+        "topic": topic,
+        "body": body,
+        "tag": "A",
+        "keys": [f"key{n}"],
+        "properties": {NUMBER: str(n)},
+        **more,
+    }
+
+
+def _numbers(events: list[dict[str, Any]]) -> list[int]:
+    return sorted(int(event["properties"][NUMBER]) for event in events)
+
+
+@pytest.fixture
+def topic(peer: Peer) -> str:
+    name = f"both_{next(_names)}"
+    peer.prepare(name)
+    return name
+
+
+@pytest.mark.parametrize("model", ["lite-pull", "pull"])
+def test_pull_consumers(peer: Peer, start_client: StartClient, topic: str, model: str) -> None:
+    """The application asks for messages itself; its offsets are kept by the broker and outlive it."""
+    client = start_client(JAVA, peer.namesrv)
+    with Wire(peer.address) as wire:
+        wire.create_group(f"{topic}_g")
+        for queue_id in range(4):
+            wire.set_offset(f"{topic}_g", topic, queue_id, 0)
+    client.consume("c", f"{topic}_g", {topic: "A"}, model=model)
+    others = [{**_message(n, topic), "tag": "B"} for n in range(50, 60)]
+    client.produce("p", "producers", [*[_message(n, topic) for n in range(50)], *others])
+    assert _numbers(client.wait_received("c", 50, 60)) == list(range(50))
+    time.sleep(6)  # lite-pull saves its offsets every 5 s
+    client.close_consumer("c")
+    second = start_client(JAVA, peer.namesrv)
+    second.consume("d", f"{topic}_g", {topic: "A"}, model=model)
+    second.produce("q", "producers", [_message(n, topic) for n in range(60, 70)])
+    assert _numbers(second.wait_received("d", 10, 60)) == list(range(60, 70))
+
+
+@pytest.mark.parametrize("name", [JAVA, "go-v2"])
+def test_broadcasting(peer: Peer, start_client: StartClient, topic: str, name: str) -> None:
+    clients = [start_client(name, peer.namesrv) for _ in range(2)]
+    for client in clients:
+        client.consume("c", f"{topic}_g", {topic: "*"}, model="broadcasting")
+    clients[0].produce("p", "producers", [_message(n, topic) for n in range(40)])
+    for client in clients:
+        assert _numbers(client.wait_received("c", 40, 60)) == list(range(40))
+
+
+def test_looked_up_by_id_key_and_unique_key(peer: Peer, start_client: StartClient, topic: str) -> None:
+    client = start_client(JAVA, peer.namesrv)
+    sent = client.produce("p", "producers", [_message(n, topic) for n in range(3)], threads=1)
+    time.sleep(2)  # Apache's index follows its log
+    (by_id,) = client.look_up("a", topic=topic, msg_id=sent[1]["offset_msg_id"])
+    (by_unique_key,) = client.look_up("b", topic=topic, msg_id=sent[1]["msg_id"])
+    (by_key,) = client.look_up("c", topic=topic, key="key1")
+    for found in (by_id, by_unique_key, by_key):
+        assert (found["topic"], found["keys"], found["tags"]) == (topic, "key1", "A")
+        assert found["commit_log_offset"] == int(sent[1]["offset_msg_id"][16:], 16)
+    client.command("look_up", id="d", topic=topic, key="no such key")
+    with pytest.raises(AssertionError, match=r"CODE: (17|208)"):
+        client.wait("d", "looked_up", 30)
+
+
+def test_message_traces(peer: Peer, start_client: StartClient, topic: str) -> None:
+    """Producer and consumer trace what they do; the traces are messages of a topic of their own."""
+    reader, client = start_client(JAVA, peer.namesrv), start_client(JAVA, peer.namesrv)
+    reader.consume("t", f"{topic}_traces", {TRACE_TOPIC: "*"})
+    client.consume("c", f"{topic}_g", {topic: "*"}, trace="yes")
+    sent = client.produce("p", f"{topic}_p", [_message(n, topic) for n in range(5)], trace="yes", threads=1)
+    client.wait_received("c", 5, 60)
+    wanted = {event["msg_id"] for event in sent}
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        keys = [event["keys"] or "" for event in reader.received("t")]
+        if all(sum(one in text for text in keys) >= 2 for one in wanted):  # the producer's, and the consumer's
+            break
+        time.sleep(0.2)
+    for one in wanted:
+        assert sum(one in text for text in keys) >= 2, one
+    assert {event["topic"] for event in reader.received("t")} == {TRACE_TOPIC}
+
+
+def _status(peer: Peer, topic: str) -> dict[int, int]:
+    """What the members of the topic's group say of each queue (INVOKE_BROKER_TO_GET_CONSUMER_STATUS)."""
+    with Wire(peer.address) as wire:
+        _, body = wire.ask(223, {"topic": topic, "group": f"{topic}_g", "clientAddr": ""})
+    tables = loads(body)["consumerTable"].values()
+    return {queue_id: offset for table in tables for (_, _, queue_id), offset in queue_map(table)}
+
+
+def _ends(peer: Peer, topic: str) -> dict[int, int]:
+    with Wire(peer.address) as wire:
+        return {queue_id: wire.max_offset(topic, queue_id) for queue_id in range(4)}
+
+
+@pytest.mark.apache
+def test_offsets_are_reset_while_consumers_run(
+    peer: Peer, start_client: StartClient, topic: str, tmp_path: Path
+) -> None:
+    """An administrator sets a group back by time: both members, still running, read again from there."""
+    clients = [start_client(JAVA, peer.namesrv) for _ in range(2)]
+    for client in clients:
+        client.consume("c", f"{topic}_g", {topic: "*"})
+    clients[0].produce("p", "producers", [_message(n, topic) for n in range(40)])
+
+    def received() -> list[int]:
+        return _numbers([event for client in clients for event in client.received("c")])
+
+    def wait_for(done: Callable[[], bool]) -> None:
+        until = time.monotonic() + 90
+        while not done() and time.monotonic() < until:
+            time.sleep(0.1)
+
+    # While the second member joins, a queue may change hands, and what was not acknowledged by then comes again.
+    wait_for(lambda: set(received()) >= set(range(40)))
+    time.sleep(1.5)
+    between_ms = int(time.time() * 1000)
+    time.sleep(1.5)
+    clients[0].produce("q", "producers", [_message(n, topic) for n in range(40, 60)])
+    wait_for(lambda: set(received()) >= set(range(60)))
+    time.sleep(6)  # offsets are saved
+    before = Counter(received())
+    assert set(before) == set(range(60))
+    admin = need(lambda: MqAdmin(peer.namesrv, tmp_path / "admin"))
+    try:
+        admin("resetOffsetByTime", "-g", f"{topic}_g", "-t", topic, "-s", str(between_ms))
+        wait_for(lambda: len(received()) >= before.total() + 20)
+        time.sleep(2)
+        assert Counter(received()) - before == Counter(range(40, 60))
+        assert _status(peer, topic) == _ends(peer, topic)
+    finally:
+        admin.stop()

@@ -1,0 +1,137 @@
+"""Request-reply of stock clients, the same on our broker and on Apache's."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.interop.workload import NUMBER
+from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
+from tests.support.clients import Client
+from tests.support.commitlog import Record, read_commit_log
+from tests.support.need import need
+from tests.support.ours import OurBroker
+from tests.support.wire import Wire
+
+pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
+
+StartClient = Callable[[str, str], Client]
+Broker = OurBroker | ApacheBroker
+REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
+PAIRS = [("java-5.5.0", "java-5.5.0"), ("go-v2", "go-v2"), ("java-5.5.0", "go-v2"), ("go-v2", "java-5.5.0")]
+
+
+@pytest.fixture(scope="module", params=["ours", "apache"])
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One broker of each kind."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "ours":
+        ours = OurBroker(folder).start()
+        yield ours
+        ours.kill()
+        return
+    need(apache_jars)
+    names = ApacheNameServer(folder / "namesrv")
+    apache = ApacheBroker(folder / "broker", names.address)
+    try:
+        yield apache.start()
+    finally:
+        apache.kill()
+        names.stop()
+
+
+def _prepare(broker: Broker, topic: str) -> None:
+    with Wire(broker.address) as wire:
+        wire.create_topic(topic)
+        wire.create_group(f"{topic}-c")
+        for queue_id in range(4):
+            wire.set_offset(f"{topic}-c", topic, queue_id, 0)
+    with Wire(broker.namesrv) as wire:
+        wire.wait_route(topic, 30)
+        wire.wait_route(REPLY_TOPIC, 30)
+
+
+def _requests(topic: str, count: int, first: int = 0) -> list[dict[str, Any]]:
+    return [
+        {
+            "n": n,
+            "topic": topic,
+            "body": base64.b64encode(f"question {n}".encode()).decode(),
+            "tag": "A",
+            "keys": [],
+            "properties": {NUMBER: str(n)},
+        }
+        for n in range(first, first + count)
+    ]
+
+
+def _stored_replies(broker: Broker) -> list[Record]:
+    return [record for record in read_commit_log(broker.store) if record.topic == REPLY_TOPIC]
+
+
+@pytest.mark.parametrize(("asks", "answers"), PAIRS)
+def test_every_request_gets_its_own_reply(broker: Broker, start_client: StartClient, asks: str, answers: str) -> None:
+    """Two requesters at once, one by one and all at a time: no reply goes to the other one."""
+    topic = f"asked-{asks[:2]}-{answers[:2]}"
+    _prepare(broker, topic)
+    replier = start_client(answers, broker.namesrv)
+    replier.consume("c", f"{topic}-c", {topic: "A"}, reply="re: ")
+    modes = {"sync": 0, "async": 100}
+    requesters = {mode: start_client(asks, broker.namesrv) for mode in modes}
+    before = len(_stored_replies(broker))
+    for mode, first in modes.items():
+        messages = _requests(topic, 20, first)
+        requesters[mode].command(
+            "request", id=mode, group=f"{topic}-p", mode=mode, timeout_ms=30_000, messages=messages
+        )
+    for mode, first in modes.items():
+        events = requesters[mode].wait(mode, "replied", 60, 20)
+        wanted = {n: f"re: question {n}" for n in range(first, first + 20)}
+        assert {event["n"]: event["body"] for event in events} == wanted
+        assert requesters[mode].events(mode, "unanswered") == []
+        for event in events:
+            assert event["properties"]["MSG_TYPE"] == "reply"
+            assert event["properties"]["CORRELATION_ID"]
+            assert event["properties"]["PUSH_REPLY_TIME"]
+    assert len(replier.wait("c", "answered", 20, 40)) == 40
+    assert replier.events("c", "unanswered") == []
+    stored = _stored_replies(broker)[before:]
+    assert len(stored) == 40
+    assert all("REPLY_TO_CLIENT" in record.properties for record in stored)
+
+
+def test_nobody_answers(broker: Broker, start_client: StartClient) -> None:
+    topic = "unanswered"
+    _prepare(broker, topic)
+    client = start_client("java-5.5.0", broker.namesrv)
+    began = time.monotonic()
+    for n, mode in enumerate(("sync", "async")):
+        messages = _requests(topic, 1, n)
+        client.command("request", id=mode, group="unanswered-p", mode=mode, timeout_ms=5_000, messages=messages)
+    for mode in ("sync", "async"):
+        (event,) = client.wait(mode, "unanswered", 30)
+        assert "RequestTimeoutException" in event["error"]
+    assert time.monotonic() - began >= 5
+
+
+def test_the_requester_is_gone(broker: Broker, start_client: StartClient) -> None:
+    """Killed while its request waits: the one who answers is told so, and the broker goes on."""
+    topic = "abandoned"
+    _prepare(broker, topic)
+    requester = start_client("java-5.5.0", broker.namesrv)
+    requester.command(
+        "request", id="r", group="abandoned-p", mode="async", timeout_ms=30_000, messages=_requests(topic, 3)
+    )
+    requester.wait("r", "requested", 30)
+    time.sleep(0.5)
+    requester.kill()
+    time.sleep(0.5)
+    replier = start_client("java-5.5.0", broker.namesrv)
+    replier.consume("c", "abandoned-c", {topic: "*"}, reply="too late: ")
+    events = replier.wait("c", "unanswered", 30, 3)
+    assert {event["n"] for event in events} == {"0", "1", "2"}
+    assert all("CODE: 1 " in event["error"] and "not found" in event["error"] for event in events)

@@ -1,0 +1,164 @@
+"""Our broker ends with messages pending and comes back on the same ports; a stock client stays up all the time.
+
+All cases run at once, each with a broker and a client of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.workload import NUMBER
+from tests.support.clients import Client, command_of
+from tests.support.commitlog import Record, read_commit_log
+from tests.support.need import need
+from tests.support.ours import OurBroker
+from tests.support.parallel import run_all
+from tests.support.wire import Wire
+
+pytestmark = [pytest.mark.interop, pytest.mark.process]
+
+TOPIC = "restart"
+COUNT = 1_500
+LEAD_MS, SPREAD_MS = 6_000, 18_000
+DOWN_AFTER_MS, DOWN_MS = 6_000, 4_000
+SETTLED_MS = 4_000
+"""How long after a start lateness is not held against it: overdue messages go out, clients connect again."""
+END_SECONDS = 3
+
+CASES = [
+    (client, flush, how)
+    for client, flush in (("java-5.5.0", "ASYNC_FLUSH"), ("go-v2", "SYNC_FLUSH"))
+    for how in ("SIGTERM", "SIGKILL")
+]
+
+
+@dataclass
+class Restart:
+    """What happened in one case."""
+
+    due: dict[int, int] = field(default_factory=dict)
+    down_ms: int = 0
+    spawned_ms: int = 0
+    end_seconds: float = 0
+    received: list[dict[str, Any]] = field(default_factory=list)
+    records: dict[int, list[Record]] = field(default_factory=dict)
+
+
+def _message(n: int, due_ms: int) -> dict[str, Any]:
+    body = base64.b64encode(random.Random(n).randbytes(300)).decode()
+    return {"n": n, "topic": TOPIC, "body": body, "properties": {NUMBER: str(n)}, "start_deliver_ms": due_ms}
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _sleep_until(at_ms: int) -> None:
+    time.sleep(max(0.0, at_ms / 1000 - time.time()))
+
+
+def _run(folder: Path, name: str, flush: str, how: str) -> Restart:
+    broker = OurBroker(folder / "broker", settings={"flushDiskType": flush})
+    client = None
+    try:
+        broker.start()
+        with Wire(broker.address) as wire:
+            wire.create_topic(TOPIC)
+            wire.create_group("restart-group")
+            wire.create_topic("%RETRY%restart-group", 1)
+        with Wire(broker.namesrv) as wire:
+            wire.wait_route(TOPIC, 10)
+        client = Client(name, broker.namesrv, folder / "client")
+        client.consume("c", "restart-group", {TOPIC: "*"})
+        return _restart(broker, client, how)
+    finally:
+        if client is not None:
+            client.stop()
+        broker.kill()
+
+
+def _restart(broker: OurBroker, client: Client, how: str) -> Restart:
+    seen = Restart()
+    rng = random.Random(f"{how}{client.name}")
+    base_ms = _now_ms() + LEAD_MS
+    seen.due = {n: base_ms + rng.randrange(SPREAD_MS) for n in range(COUNT)}
+    client.produce("p", "restart-p", [_message(n, due_ms) for n, due_ms in seen.due.items()], threads=8)
+
+    _sleep_until(base_ms + DOWN_AFTER_MS)
+    seen.down_ms = _now_ms()
+    began = time.monotonic()
+    if how == "SIGTERM":
+        assert broker.stop() == 0, broker.child.tail()
+    else:
+        broker.kill()
+    seen.end_seconds = time.monotonic() - began
+    _sleep_until(base_ms + DOWN_AFTER_MS + DOWN_MS)
+    seen.spawned_ms = _now_ms()
+    broker.start()
+    client.wait_received("c", COUNT, (base_ms + SPREAD_MS) / 1000 - time.time() + 45)
+    time.sleep(2)
+    seen.received = client.received("c")
+    for record in read_commit_log(broker.store):
+        if record.topic == TOPIC:
+            seen.records.setdefault(int(record.properties[NUMBER]), []).append(record)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def restarts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str], Restart]:
+    folder = tmp_path_factory.mktemp("restart")
+    for name in {case[0] for case in CASES}:
+        need(partial(command_of, name, folder))
+    actions = [partial(_run, folder / "-".join(case), *case) for case in CASES]
+    return dict(zip(CASES, run_all(actions), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_pending_messages_survive(
+    restarts: dict[tuple[str, str, str], Restart], figures: list[str], case: tuple[str, str, str]
+) -> None:
+    """Due before, during and after the downtime: one copy of each, none early, and soon."""
+    seen = restarts[case]
+    assert {n: len(records) for n, records in seen.records.items()} == dict.fromkeys(range(COUNT), 1)
+    late: dict[str, list[int]] = {"before": [], "during": [], "after": []}
+    for n, (record,) in seen.records.items():
+        due_ms = seen.due[n]
+        assert record.store_ms >= due_ms, f"message {n} stored early"
+        when = "before" if due_ms < seen.down_ms - 100 else "after"
+        if seen.down_ms - 100 <= due_ms < seen.spawned_ms + SETTLED_MS:
+            when = "during"
+        late[when].append(record.store_ms - (max(due_ms, seen.spawned_ms) if when == "during" else due_ms))
+    figures.append(
+        f"restart {' '.join(case)}: ended in {seen.end_seconds:.2f} s; p50 / max ms late at the broker, "
+        + ", ".join(f"due {when} {sorted(ms)[len(ms) // 2]} / {max(ms)}" for when, ms in late.items())
+        + " (during: from the start of the process)"
+    )
+    assert min(map(len, late.values())) > 100
+    assert max(late["during"]) < SETTLED_MS, "what was due in the downtime takes too long"
+    assert sorted(late["after"])[int(len(late["after"]) * 0.95)] < 250, "late although nothing is in the way"
+    assert seen.end_seconds < END_SECONDS
+
+
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_consumer_gets_each_once(restarts: dict[tuple[str, str, str], Restart], case: tuple[str, str, str]) -> None:
+    seen = restarts[case]
+    places: dict[int, set[tuple[int, int]]] = {}
+    for event in seen.received:
+        n = int(event["properties"][NUMBER])
+        assert event["received_ms"] >= seen.due[n], "received early"
+        places.setdefault(n, set()).add((event["queue_id"], event["queue_offset"]))
+    assert places.keys() == seen.due.keys()
+    # A client may read a place of a queue again when a kill took its offset; never another copy.
+    assert all(len(found) == 1 for found in places.values())
+    if case[2] == "SIGTERM":
+        twice = [n for n, count in Counter(int(e["properties"][NUMBER]) for e in seen.received).items() if count > 1]
+        assert not twice, "received twice after a clean stop"

@@ -1,0 +1,144 @@
+"""Crash points: seed by seed, call by call, every one of them an end of the world that must not matter.
+
+A crash point is (seed, number of a call of the disk). The story of the seed is told once; at each call that is chosen
+a second world branches off from it: its disk is what would be found if machine or process died in the middle of this
+very call, its ledger what clients know by then. It recovers, goes on, comes to its end (`tests.simulation.life`).
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from random import Random
+
+from tests.simulation.baton import Deadlock
+from tests.simulation.ledger import Violation
+from tests.simulation.life import Aftermath, Life, draw_keep
+from tests.simulation.world import World
+from tests.support.simdisk import PowerCut
+
+__all__ = ["Finding", "Tally", "replay_line", "run_job", "run_seed"]
+
+
+class Finding:
+    """A promise that was broken: which, where, and how to see it again."""
+
+    def __init__(self, seed: int, call: int | None, text: str) -> None:
+        self.seed = seed
+        self.call = call
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"{self.text}\n  again: {replay_line(self.seed, self.call)}"
+
+
+class Tally:
+    """What was run."""
+
+    def __init__(self) -> None:
+        self.seeds = 0
+        self.calls = 0
+        self.points = 0
+        self.messages = 0
+        self.starts = 0
+        self.findings: list[Finding] = []
+
+    def add(self, other: Tally) -> None:
+        """Add what another one has."""
+        self.seeds += other.seeds
+        self.calls += other.calls
+        self.points += other.points
+        self.messages += other.messages
+        self.starts += other.starts
+        self.findings += other.findings
+
+
+def replay_line(seed: int, call: int | None) -> str:
+    """The command that shows it."""
+    return f"python -m tests.simulation --seed {seed}" + ("" if call is None else f" --crash {call}")
+
+
+def run_job(job: tuple[int, float]) -> Tally:
+    """Run a (seed, share of its calls), for a process of its own."""
+    logging.getLogger("broker").setLevel(logging.CRITICAL)
+    return run_seed(*job)
+
+
+class _Enough(BaseException):
+    """The one crash point that was asked for is done."""
+
+
+def run_seed(
+    seed: int,
+    share: float = 0.0,
+    only: int | None = None,
+    say: Callable[[str], None] | None = None,
+    first: bool = True,
+) -> Tally:
+    """Tell a seed's story, with crash points at a share of its calls, or at ``only`` one of them.
+
+    ``first``: stop at the first finding. The tally has what was run and found.
+    """
+    tally = Tally()
+    choose = Random(f"{seed} chosen")
+
+    def probe(world: World, call: int) -> None:
+        if only is not None:
+            if call == only:
+                after(world, call)
+                raise _Enough
+            return
+        if choose.random() < share:
+            after(world, call)
+
+    def after(world: World, call: int) -> None:
+        rng = Random(f"{seed} {call}")
+        keep = draw_keep(rng)
+        ledger = world.ledger.clone()
+        world.note_crash(ledger, keep)
+        tally.points += 1
+        tell = say if only is not None else None
+        if tell is not None:
+            tell(
+                "-- the process is killed" if keep is None else f"-- the power fails, {keep:.0%} of what is dirty stays"
+            )
+        story = Aftermath(world, rng, keep, ledger, tell)
+        try:
+            story.run()
+        except PowerCut as error:
+            raise AssertionError("a power cut that nobody was ready for") from error
+        except (Violation, Deadlock) as error:
+            tally.findings.append(Finding(seed, call, f"{type(error).__name__}: {error}"))
+            if first:
+                raise _Enough from error
+        except Exception:
+            tally.findings.append(Finding(seed, call, traceback.format_exc()))
+            if first:
+                raise _Enough from None
+        finally:
+            tally.calls += story.world.calls
+            tally.starts += story.world.starts
+            story.world.disk.fault = None
+
+    life = Life(seed, probe if share or only is not None else None, say)
+    try:
+        life.run()
+        if only is not None:
+            raise ValueError(f"seed {seed} has only {life.world.calls} calls of the disk")
+    except _Enough:
+        pass
+    except (Violation, Deadlock) as error:
+        tally.findings.append(Finding(seed, None, f"{type(error).__name__}: {error}"))
+    except ValueError:
+        raise
+    except Exception:
+        tally.findings.append(Finding(seed, None, traceback.format_exc()))
+    finally:
+        if life.world.baton is not None:
+            life.world.bury()
+    tally.seeds += 1
+    tally.calls += life.world.calls
+    tally.messages += len(life.world.ledger.sent)
+    tally.starts += life.world.starts
+    return tally

@@ -1,0 +1,331 @@
+"""What was sent, what was answered, and what the CommitLog may and must hold because of it.
+
+The ledger knows nothing of the broker's inside. It hears what clients hear (replies, outcomes of commands), reads the
+CommitLog, and is told of crashes with what the flush mode promises to have survived. `Violation` is raised at the
+first thing that must not be.
+
+=================  ===================================================================================
+``sent``           no answer yet: it may be delivered once, or not at all
+``acked``          must be delivered once, unless a power cut under ASYNC_FLUSH took its last half second
+``refused``        must not be delivered, unless a crash has brought back what nobody was promised
+``unsure``         stored but not known to be durable, or the answer was lost: once or not at all
+=================  ===================================================================================
+"""
+
+from __future__ import annotations
+
+import copy
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+
+from broker_plugin.properties import own_properties_of
+from remoting.message import record_fields, store_ms_at
+from remoting.properties import TW_LEVEL, get_property
+from store.dispatch import SCHEDULE_TOPIC
+from store.hook import CommandOutcome
+
+__all__ = ["Entry", "Ledger", "Sent", "Violation", "body_of"]
+
+VIRTUAL = 1 << 62
+
+
+class Violation(BaseException):
+    """A promise was broken. No `Exception`: nothing in the product may catch it."""
+
+
+class Sent:
+    """One message, as its sender knows it.
+
+    ``kind``: ``now``, ``timed`` or ``level``. ``dues``: by version the due times that it may be delivered under;
+    ``cancel``: ``""``, ``"maybe"`` (the command's answer was lost) or ``"done"``.
+    """
+
+    __slots__ = (
+        "body",
+        "cancel",
+        "delay_ms",
+        "due_ms",
+        "dues",
+        "end",
+        "kind",
+        "number",
+        "offset",
+        "queue_id",
+        "state",
+        "topic",
+    )
+
+    def __init__(
+        self, number: int, kind: str, topic: str, queue_id: int, due_ms: int, body: bytes, delay_ms: int = 0
+    ) -> None:
+        self.number = number
+        self.kind = kind
+        self.topic = topic
+        self.queue_id = queue_id
+        self.due_ms = due_ms
+        self.delay_ms = delay_ms
+        self.body = body
+        self.state = "sent"
+        self.offset = -1
+        self.end = 0
+        self.dues: dict[int, set[int]] = {0: {due_ms}}
+        self.cancel = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether it was acknowledged as waiting in the spill store."""
+        return self.offset >= VIRTUAL
+
+    @property
+    def must(self) -> bool:
+        """Whether it has to be delivered in the end."""
+        return self.state == "acked" and not self.cancel
+
+    def __repr__(self) -> str:
+        dues = {version: sorted(dues) for version, dues in self.dues.items()}
+        return (
+            f"message {self.number} ({self.kind}, {self.topic}/{self.queue_id}, dues {dues}, {self.state}, "
+            f"offset {self.offset:#x}, cancel {self.cancel!r})"
+        )
+
+
+class Entry:
+    """One record of the CommitLog."""
+
+    __slots__ = ("number", "offset", "original", "size", "store_ms")
+
+    def __init__(self, offset: int, size: int, number: int, original: bool, store_ms: int) -> None:
+        self.offset = offset
+        self.size = size
+        self.number = number
+        self.original = original  # a level message as it waits in the level's queue, no delivery
+        self.store_ms = store_ms
+
+
+class Ledger:
+    """Everything that clients know; `clone` for a world that branches off."""
+
+    def __init__(self) -> None:
+        self.sent: dict[int, Sent] = {}
+        self.by_offset: dict[int, int] = {}
+        self.entries: list[Entry] = []
+        self.delivered: dict[int, Entry] = {}
+        self.originals: dict[int, Entry] = {}
+        self.scanned = 0
+        self.begin = 0  # of the CommitLog: what stands before it was there once
+        self.order_holds = True
+        self.crashes = 0
+        self._last: dict[tuple[str, int, int], int] = {}
+
+    def clone(self) -> Ledger:
+        """The same knowledge, to go on elsewhere."""
+        other = copy.copy(self)
+        other.sent = {}
+        for number, message in self.sent.items():
+            twin = other.sent[number] = copy.copy(message)
+            twin.dues = {version: set(dues) for version, dues in message.dues.items()}
+        other.by_offset = dict(self.by_offset)
+        other.entries = list(self.entries)
+        other.delivered = dict(self.delivered)
+        other.originals = dict(self.originals)
+        other._last = dict(self._last)
+        return other
+
+    # ------------------------------------------------------------------------------------------------ what is answered
+
+    def acked(self, number: int, offset: int, end: int, sure: bool) -> None:
+        """A reply said that a message is stored: at ``offset``; ``end`` is how far log or journal were then."""
+        message = self.sent[number]
+        if offset in self.by_offset:
+            raise Violation(f"{message}: its offset was given to message {self.by_offset[offset]} already")
+        message.state = "acked" if sure else "unsure"
+        message.offset, message.end = offset, end
+        if offset >= VIRTUAL:
+            self.by_offset[offset] = number
+
+    def refused(self, number: int) -> None:
+        """A reply said that a message is not stored."""
+        message = self.sent[number]
+        message.state = "refused"
+        if number in self.delivered or number in self.originals:
+            raise Violation(f"{message}: refused, but it was delivered before the answer")
+
+    def cancel(self, number: int, outcome: CommandOutcome | None, delivered_before: bool) -> None:
+        """A cancel was answered; None: with an error, so nothing is known. The log was read just before."""
+        message = self.sent[number]
+        if outcome is None:
+            message.cancel = message.cancel or "maybe"
+            return
+        self._judge(message, outcome, delivered_before or number in self.delivered)
+        if outcome in (CommandOutcome.DONE, CommandOutcome.ALREADY_CANCELLED):
+            message.cancel = "done"
+
+    def moving(self, number: int, due_ms: int) -> int:
+        """A move is about to be asked for; answers the highest version that it may make."""
+        message = self.sent[number]
+        version = max(message.dues) + 1
+        for before in range(1, version + 1):  # an earlier move whose answer was lost may not have happened
+            message.dues.setdefault(before, set()).add(due_ms)
+        return version
+
+    def moved(
+        self, number: int, due_ms: int, version: int, outcome: CommandOutcome | None, delivered_before: bool
+    ) -> None:
+        """A move was answered; None: with an error."""
+        message = self.sent[number]
+        if outcome is None:
+            return
+        if delivered_before or number not in self.delivered:
+            self._judge(message, outcome, delivered_before)
+        if outcome is CommandOutcome.DONE:
+            message.dues = {v: {due_ms} for v in message.dues if 0 < v <= version}
+        elif outcome is CommandOutcome.ALREADY_CANCELLED:
+            message.cancel = "done"
+
+    def _judge(self, message: Sent, outcome: CommandOutcome, delivered: bool) -> None:
+        """Hold the answer of a command against what is known."""
+        if delivered:
+            right: tuple[CommandOutcome, ...] = (CommandOutcome.ALREADY_DELIVERED,)
+            if self.delivered[message.number].offset < self.begin:  # retention took it
+                right = (*right, CommandOutcome.UNKNOWN, CommandOutcome.ALREADY_CANCELLED)
+        elif message.cancel == "done":
+            right = (CommandOutcome.ALREADY_CANCELLED, CommandOutcome.UNKNOWN)
+        elif message.state == "acked" and not message.cancel:
+            right = (CommandOutcome.DONE,)
+        else:
+            return
+        if outcome not in right:
+            raise Violation(f"{message}: a command was answered with {outcome.name}, expected {right[0].name}")
+
+    # ------------------------------------------------------------------------------------------------ what is stored
+
+    def read(self, records: Iterable[tuple[int, bytes]], wall_at: Callable[[int], int | None]) -> None:
+        """Look at what the CommitLog has got since the last call; ``wall_at`` says what time it was for an append."""
+        for offset, record in records:
+            if offset < self.scanned:
+                continue
+            self.scanned = offset + len(record)
+            self._take(offset, record, wall_at(offset))
+
+    def _take(self, offset: int, record: bytes, wall_ms: int | None) -> None:
+        topic, queue_id, properties = record_fields(record)
+        body = body_of(record)
+        number_text = body.partition(b".")[0]
+        message = self.sent.get(int(number_text)) if number_text.isdigit() else None
+        if message is None:
+            raise Violation(f"CommitLog {offset}: a record that nobody sent, body {body[:40]!r}")
+        at = store_ms_at(record)
+        store_ms = int.from_bytes(record[at : at + 8], "big")
+        original = topic == SCHEDULE_TOPIC
+        entry = Entry(offset, len(record), message.number, original, store_ms)
+        known = self.originals if original else self.delivered
+        if message.number in known:
+            raise Violation(
+                f"CommitLog {offset}: {message} is there a second time, before at {known[message.number].offset}"
+            )
+        if body != message.body:
+            raise Violation(f"CommitLog {offset}: {message} has another body")
+        known[message.number] = entry
+        self.entries.append(entry)
+        if message.state == "refused" and not original:
+            raise Violation(f"CommitLog {offset}: {message} was refused, and delivered")
+        if original:
+            return
+        if (topic, queue_id) != (message.topic, message.queue_id):
+            raise Violation(f"CommitLog {offset}: {message} went to {topic}/{queue_id}")
+        self._check_time(entry, message, properties, wall_ms)
+        self._check_order(entry, message)
+
+    def _check_time(self, entry: Entry, message: Sent, properties: str, wall_ms: int | None) -> None:
+        where = f"CommitLog {entry.offset}"
+        due_ms = 0
+        if message.kind == "level":
+            if get_property(properties, TW_LEVEL) is None:
+                raise Violation(f"{where}: {message} was delivered without its level's mark")
+            if message.number not in self.originals:
+                raise Violation(f"{where}: {message} was delivered, but it is not in its level's queue")
+            due_ms = self.originals[message.number].store_ms + message.delay_ms
+        elif message.kind == "timed":
+            own = own_properties_of(properties)
+            if message.cancel == "done":
+                raise Violation(f"{where}: {message} was cancelled, and delivered")
+            if own is None:
+                due_ms = message.due_ms
+                if message.state == "acked" and message.held:
+                    raise Violation(f"{where}: {message} was delivered without its delay id")
+            else:
+                offset, version, due_ms = own
+                if message.state == "acked" and offset != message.offset:
+                    raise Violation(f"{where}: {message} was delivered under the delay id {offset:#x}")
+                if due_ms not in message.dues.get(version, ()):
+                    raise Violation(f"{where}: {message} was delivered as version {version}, due {due_ms}")
+        if entry.store_ms < due_ms:
+            raise Violation(f"{where}: {message} is early: stored at {entry.store_ms}, due at {due_ms}")
+        if wall_ms is not None and wall_ms < due_ms:
+            raise Violation(f"{where}: {message} is early: the clock showed {wall_ms}, due at {due_ms}")
+
+    def _check_order(self, entry: Entry, message: Sent) -> None:
+        """Equal due times of one topic and queue in the order of their acceptance; so, too, what is sent now."""
+        if message.kind == "level" or (message.kind == "timed" and (len(message.dues) > 1 or 0 not in message.dues)):
+            return
+        if message.kind == "timed" and not (self.order_holds and message.held):
+            return
+        key = (message.topic, message.queue_id, message.due_ms if message.kind == "timed" else 0)
+        last = self._last.get(key, 0)
+        if last > message.number:
+            raise Violation(f"CommitLog {entry.offset}: {message} comes behind message {last}: out of order")
+        self._last[key] = message.number
+
+    # ------------------------------------------------------------------------------------------------ crashes
+
+    def crashed(self, power: bool, log_synced: int, journal_synced: int, sync_mode: bool) -> None:
+        """Everything ended. Under ASYNC_FLUSH a power cut takes what was not synced: the arguments tell."""
+        self.crashes += 1
+        for message in self.sent.values():
+            if message.state in ("sent", "refused"):
+                message.state = "unsure"
+            if message.state == "acked" and power and not sync_mode:
+                synced = journal_synced if message.held else log_synced
+                if message.end > synced:
+                    message.state = "unsure"
+
+    def reopened(self, begin: int, end: int, records: Iterable[tuple[int, bytes]]) -> None:
+        """A broker has recovered: the log now goes from ``begin`` to ``end``. Reads all of it anew."""
+        gone = [entry for entry in self.entries if entry.offset < begin]
+        old = {entry.offset: entry for entry in self.entries if entry.offset >= begin}
+        self.entries = gone
+        self.delivered = {entry.number: entry for entry in gone if not entry.original}
+        self.originals = {entry.number: entry for entry in gone if entry.original}
+        self._last = {}
+        self.scanned = self.begin = begin
+        for offset, record in records:
+            known = old.get(offset)
+            self.scanned = offset + len(record)
+            self._take(offset, record, None)
+            if known is not None and known.number != self.entries[-1].number:
+                raise Violation(
+                    f"CommitLog {offset}: message {known.number} stood here before the crash, "
+                    f"now it is message {self.entries[-1].number}"
+                )
+        for entry in old.values():
+            if entry.offset >= end:
+                continue
+            at = bisect_left(self.entries, entry.offset, key=lambda found: found.offset)
+            if at == len(self.entries) or self.entries[at].offset != entry.offset:
+                raise Violation(f"CommitLog {entry.offset}: the record of message {entry.number} is gone after a crash")
+        for message in self.sent.values():
+            stored = message.number in (self.originals if message.kind == "level" else self.delivered)
+            if message.state == "acked" and not message.held and not stored:
+                raise Violation(f"{message}: acknowledged and durable, but gone after a crash")
+
+    def finished(self) -> None:
+        """All time has passed: what must be delivered, is."""
+        for message in self.sent.values():
+            if message.must and message.number not in self.delivered:
+                raise Violation(f"{message}: lost")
+
+
+def body_of(record: bytes) -> bytes:
+    """The body in a record between IPv4 hosts."""
+    size = int.from_bytes(record[84:88], "big")
+    return record[88 : 88 + size]

@@ -1,0 +1,121 @@
+"""A few thousand crash points of the simulation, and that a seed is one story and no other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.baton import Baton, Deadlock, SimLock, Task
+from tests.simulation.crashes import replay_line, run_seed
+from tests.simulation.life import Life
+from tests.simulation.world import World
+
+pytestmark = pytest.mark.pure
+
+SEEDS = 240
+SHARE = 0.02
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+def test_crash_points(first: int) -> None:
+    for seed in range(first, first + 20):
+        tally = run_seed(seed, SHARE)
+        assert not tally.findings, "\n".join(map(str, tally.findings))
+
+
+def test_a_seed_is_one_story() -> None:
+    told: list[list[str]] = []
+    disks: list[dict[str, bytes]] = []
+    for _ in range(2):
+        lines: list[str] = []
+        life = Life(11, say=lines.append)
+        life.run()
+        told.append(lines)
+        disk = life.world.disk
+        disks.append({str(path): bytes(inode.seen) for path, inode in disk._seen.items() if inode is not None})
+    assert told[0] == told[1]
+    assert disks[0] == disks[1]
+    assert len(told[0]) > 30
+
+
+def test_crash_points_do_not_change_the_story() -> None:
+    plain, probed = Life(5), Life(5, lambda _world, _call: None)
+    plain.run()
+    probed.run()
+    assert plain.world.calls == probed.world.calls
+    seen: list[str] = []
+    only = run_seed(5, only=100, say=seen.append)
+    assert only.points == 1
+    assert not only.findings
+    assert any(line.startswith("--") for line in seen)
+
+
+def test_a_finding_names_the_command_that_shows_it() -> None:
+    assert replay_line(3, 17) == "python -m tests.simulation --seed 3 --crash 17"
+    assert replay_line(3, None) == "python -m tests.simulation --seed 3"
+
+
+def test_every_kind_of_thing_happens() -> None:
+    """A story that never fails, never fills a segment, never spills would prove little."""
+    total = {"acked": 0, "refused": 0, "unsure": 0, "cancelled": 0, "moved": 0, "runs": 0, "starts": 0, "levels": 0}
+    modes: set[bool] = set()
+    for seed in range(30):
+        life = Life(seed)
+        runs: list[int] = []
+        world: World = life.world
+        world.call_seen = lambda world=world, runs=runs: (
+            runs.append(world.plugin.spill.run_count) if world.core else None
+        )
+        life.run()
+        sent = world.ledger.sent.values()
+        for state in ("acked", "refused", "unsure"):
+            total[state] += sum(message.state == state for message in sent)
+        total["cancelled"] += sum(message.cancel == "done" for message in sent)
+        total["moved"] += sum(0 not in message.dues for message in sent)
+        total["levels"] += sum(message.kind == "level" and message.must for message in sent)
+        total["runs"] += max(runs, default=0)
+        total["starts"] += world.starts
+        modes.add(world.shape.sync)
+    assert modes == {True, False}
+    assert min(total.values()) >= 10, total
+    assert total["acked"] > 500
+
+
+def test_a_baton_suspends_whoever_meets_a_lock() -> None:
+    baton = Baton(lambda: False)
+    lock, order = SimLock(baton), []
+
+    def hold() -> None:
+        with lock:
+            order.append("held")
+            baton._park(first)
+            order.append("let go")
+
+    def want() -> None:
+        with lock:
+            order.append("got")
+
+    first, second = Task("first", hold), Task("second", want)
+    baton.resume(first)
+    baton.resume(second)
+    assert order == ["held"]
+    assert not second.ready
+    with pytest.raises(Deadlock):
+        lock.acquire()
+    baton.resume(first)
+    assert second.ready
+    baton.resume(second)
+    assert order == ["held", "let go", "got"]
+    assert first.done
+    assert second.done
+    assert threading.current_thread() is threading.main_thread()
+
+
+def _counting(world: World, runs: list[int]) -> Callable[[], None]:
+    def look() -> None:
+        if world.core is not None:
+            runs.append(world.plugin.spill.run_count)
+
+    return look

@@ -1,0 +1,537 @@
+"""One broker, whole, in virtual time: its parts as actors, its clients over memory channels, its disk breakable.
+
+A `World` is a machine: a disk, a wall clock that can be set, and whichever broker runs on it at the moment. `act` lets
+the clients do something, `turns` lets the actors run, `restart` ends the broker in some way and starts the next one.
+With a `Baton` the actors are suspended at every lock and every call of the disk; without one each step runs through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from broker.channel import MemoryChannel
+from broker.config import BrokerConfig
+from broker.core import BrokerCore
+from broker_plugin.plugin import DelayPlugin
+from remoting.codes import FLAG_RESPONSE, RequestCode, ResponseCode
+from remoting.command import RemotingCommand, encode_command
+from remoting.connection import FrameDecoder
+from remoting.message import join_batch, record_fields, record_size
+from remoting.properties import format_properties
+from store.errors import StoreError
+from store.hook import PutStatus
+from tests.simulation.baton import Baton, SimLock, Task, simulated
+from tests.simulation.ledger import VIRTUAL, Ledger, Sent, Violation, body_of
+from tests.support.simdisk import PowerCut, SimDisk
+
+__all__ = ["ROOT", "Shape", "World"]
+
+ROOT = Path("/store")
+START_MS = 1_700_000_000_000
+TOPICS = ("T", "U")
+QUEUES = 2
+LEVELS_MS = (1000, 1000, 3000)
+ALL_HOURS = ";".join(f"{hour:02d}" for hour in range(24))
+ACTORS = ("loop", "commands", "flusher", "housekeeper", "levels", "sweeper", "recovery", "spiller")
+
+
+class Shape:
+    """What kind of broker a seed has: everything tiny, so that everything rolls, spills, merges and overflows."""
+
+    def __init__(self, rng: Random) -> None:
+        self.sync = rng.random() < 0.5
+        self.hot = rng.choice((4, 16, 1000))
+        self.retention = rng.random() < 0.3
+        self.values = {
+            "flushDiskType": "SYNC_FLUSH" if self.sync else "ASYNC_FLUSH",
+            "messageDelayLevel": "1s 1s 3s",
+            "mappedFileSizeCommitLog": str(rng.choice((4096, 6000, 20_000))),
+            "mappedFileSizeConsumeQueue": "200",
+            "maxMessageSize": "1500",
+            "defaultTopicQueueNums": str(QUEUES),
+            "timewheelSegmentBytes": str(rng.choice((2200, 3000, 9000))),
+            "timewheelPageBytes": "120",
+            "timewheelNearMs": str(rng.choice((700, 3000))),
+            "timewheelNearBytes": "9000",
+            "timewheelNearRecords": "60",
+            "timewheelRunsMax": "3",
+            "timewheelMergeWidth": "3",
+            "timewheelPunchBytes": "600",
+            "timewheelReserveBytes": "0",
+            "timewheelCacheBytes": "600",
+            "timewheelArmedRecords": str(rng.choice((8, 1000))),
+            "timewheelHotRecords": str(self.hot),
+            "timewheelBatchRecords": str(rng.choice((3, 100))),
+        }
+        if self.retention:
+            self.values |= {"fileReservedTime": "0", "deleteWhen": ALL_HOURS}
+
+
+class _Connection(MemoryChannel):
+    """A client's connection: its replies are heard the moment they are sent."""
+
+    __slots__ = ("decoder", "heard")
+
+    def __init__(self, port: int, heard: Callable[[RemotingCommand], None]) -> None:
+        super().__init__(("192.0.2.9", port))
+        self.decoder = FrameDecoder()
+        self.heard = heard
+
+    def send(self, data: bytes) -> None:
+        """Hear it."""
+        for command in self.decoder.feed(data):
+            self.heard(command)
+
+
+class World:
+    """A machine with its broker. ``say`` is told what happens, for a trace; ``call_seen`` of each call of the disk."""
+
+    def __init__(
+        self,
+        rng: Random,
+        shape: Shape,
+        disk: SimDisk,
+        ledger: Ledger,
+        wall_ms: int = START_MS,
+        switch: float | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self.rng = rng
+        self.shape = shape
+        self.disk = disk
+        self.ledger = ledger
+        self.wall_ms = wall_ms
+        self.switch = switch
+        self.say = say
+        self.calls = 0
+        self.call_seen: Callable[[], None] | None = None
+        self.fault: Callable[[str, Path], None] | None = None
+        self.missing: set[str] = set()
+        self.graveyard: list[Any] = []  # what dead brokers had in memory: nothing of it may tidy up
+        self.baton: Baton | None = None
+        self.core: BrokerCore | None = None
+        self.tasks: dict[str, Task] = {}
+        self.starts = 0
+        self.synced = (0, 0)  # of CommitLog and journal, when the last broker ended
+        self.append_times: list[tuple[int, int]] = []
+        self.number = max(ledger.sent, default=0)
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    def boot(self) -> None:
+        """Start a broker, once; PowerCut or StoreError when it does not come up."""
+        self.starts += 1
+        self.baton = None if self.switch is None else Baton(lambda: self.rng.random() < (self.switch or 0))
+        self.inbox: deque[Callable[[], None]] = deque()
+        self.commands: deque[Callable[[], None]] = deque()
+        self.waiting: dict[int, tuple[list[int], str]] = {}
+        self.opaque = 0
+        self.wakes: dict[str, int] = {}
+        self.tasks = {}
+        self.pulling = False
+        self.offsets: dict[tuple[str, int], int] = {}
+        self.append_times = []
+        self.disk.fault = self._call
+        self.disk.watch = self._written
+        config = BrokerConfig(ROOT, dict(self.shape.values), listen_port=10911, plugins=[])
+        plugin = DelayPlugin()
+        self.graveyard.append((self.core, self.disk))
+        self.core = None
+        with simulated(self.baton, 7):
+            core = BrokerCore(
+                config,
+                10911,
+                [plugin],
+                files=self.disk,
+                now_ms=lambda: self.wall_ms,
+                schedule=lambda: None,
+                call_soon_threadsafe=self.inbox.append,
+                random=Random(1),
+            )
+        self.core, self.plugin, self.store = core, plugin, core.store
+        self.connection = _Connection(50001, self._heard)
+        self._guard = self.store.topic_guard
+        self.store.topic_guard = self._topic_guard
+        plugin.sweeper.ring = lambda: self.wakes.__setitem__("sweeper", 0)
+        plugin.sweeper.ring_recovery = plugin.recovery.ring = lambda: self.wakes.__setitem__("recovery", 0)
+        self.steps: dict[str, Callable[[int], int | None]] = {
+            "loop": self._loop_step,
+            "commands": self._command_step,
+            "flusher": self.store.flusher.step,
+            "housekeeper": self.store.housekeeper.step,
+            "levels": core.level_scheduler.step,
+            "sweeper": plugin.sweeper.step,
+            "recovery": plugin.recovery.step,
+            "spiller": plugin.spiller.step,
+        }
+        log = self.store.commit_log
+        self.ledger.reopened(log.begin, log.end, self.store.scan(log.begin))
+        self.tell(f"start {self.starts}: CommitLog {log.begin} to {log.end}, {plugin.pending_count()} pending")
+
+    def tell(self, text: str) -> None:
+        """Add a line to the trace."""
+        if self.say is not None:
+            self.say(f"{self.wall_ms - START_MS:>9} ms  call {self.calls:>5}  {text}")
+
+    def _topic_guard(self, topic: str, queue_id: int) -> PutStatus:
+        if topic in self.missing:
+            return PutStatus.NO_PERMISSION
+        assert self._guard is not None
+        return self._guard(topic, queue_id)
+
+    def die(self, keep: float | None, rng: Random, doing: bool = False) -> None:
+        """End the broker here: the power fails (``keep`` as in `SimDisk.power_cut`), or the process (None)."""
+        self.note_crash(self.ledger, keep)
+        if self.say is not None:
+            self.tell(
+                "the process is killed" if keep is None else f"the power fails, {keep:.0%} of what is dirty stays"
+            )
+        disk = self.disk.crashed(rng, keep, doing)
+        self.bury()
+        self.disk = disk
+
+    def note_crash(self, ledger: Ledger, keep: float | None) -> None:
+        """Tell a ledger how far log and journal were durable, by what the broker itself believed."""
+        self.note_synced()
+        # While a broker starts, nothing is more durable than it was when the last one ended.
+        ledger.crashed(keep is not None, *self.synced, self.shape.sync)
+
+    def note_synced(self) -> None:
+        """Remember how far everything was durable, for when the next broker dies while it starts."""
+        if self.core is not None:
+            self.synced = self.store.commit_log.synced, self.plugin.spill.journal.synced
+
+    def bury(self) -> None:
+        """Kill everything that runs on the present disk."""
+        self.disk.off = True
+        tasks = [task for task in self.tasks.values() if not task.done]
+        if self.baton is not None:
+            self.baton.kill(tasks)
+        self.tasks = {}
+        self.graveyard.append((self.core, self.disk))
+        self.disk.off = False  # what is collected later may tidy up here, where nobody looks any more
+        self.disk.fault = self.disk.watch = None
+
+    # ------------------------------------------------------------------------------------------------ the disk
+
+    def _call(self, operation: str, path: Path) -> None:
+        if self.baton is not None:
+            self.baton.point()
+        self.calls += 1
+        if self.call_seen is not None:
+            self.call_seen()
+        if self.fault is not None:
+            try:
+                self.fault(operation, path)
+            except PowerCut:
+                if self.baton is not None:
+                    self.baton.dead = True
+                raise
+
+    def _written(self, path: Path, offset: int, size: int) -> None:
+        if path.parent.name == "commitlog":
+            del size
+            self.append_times.append((int(path.name) + offset, self.wall_ms))
+
+    def _wall_at(self, offset: int) -> int | None:
+        found = None
+        for at, wall_ms in self.append_times:
+            if at <= offset:
+                found = wall_ms
+        return found
+
+    # ------------------------------------------------------------------------------------------------ actors
+
+    def turns(self, count: int, until_ms: int | None = None) -> None:
+        """Let actors run, ``count`` times one of those that want to; time passes when none does."""
+        for _ in range(count):
+            now = self.wall_ms
+            ready = [name for name in ACTORS if self._wants(name, now)]
+            if not ready:
+                wake = min(self.wakes.get(name, now) for name in ACTORS if name not in ("loop", "commands"))
+                if until_ms is not None and wake > until_ms:
+                    self.wall_ms = max(now, until_ms)
+                    return
+                self.wall_ms = max(now + 1, wake)
+                continue
+            self.run(self.rng.choice(ready))
+
+    def _wants(self, name: str, now: int) -> bool:
+        task = self.tasks.get(name)
+        if task is not None:
+            return task.ready
+        if name == "loop":
+            return bool(self.inbox)
+        if name == "commands":
+            return bool(self.commands)
+        if name == "flusher" and not self.store.flusher._inbox.empty():
+            return True
+        return self.wakes.get(name, 0) <= now
+
+    def run(self, name: str) -> None:
+        """Let one actor go on: a whole step, or to its next suspension."""
+        task = self.tasks.get(name)
+        if task is None:
+            now = self.wall_ms
+            step = self.steps[name]
+            task = Task(name, lambda: step(now))
+        if self.baton is None:
+            try:
+                task.result = task.call()
+            except (StoreError, PowerCut, Violation) as error:
+                task.error = error
+            task.done = True
+        else:
+            self.tasks[name] = task
+            self.baton.resume(task)
+        if not task.done:
+            return
+        self.tasks.pop(name, None)
+        if task.error is not None:
+            if not isinstance(task.error, StoreError):
+                raise task.error
+            self.tell(f"{name}: {task.error}")
+            self.wakes[name] = self.wall_ms + 100
+        elif name not in ("loop", "commands"):
+            wake = task.result
+            self.wakes[name] = self.wall_ms + 250 if wake is None else min(wake, self.wall_ms + 1000)
+            if wake is not None and wake <= self.wall_ms and name == "spiller" and self.rng.random() < 0.5:
+                self.wakes[name] = self.wall_ms + 1
+        self.look()
+
+    def look(self) -> None:
+        """Hold the CommitLog against the ledger."""
+        store = self.store
+        self.ledger.begin = store.commit_log.begin
+        if self.ledger.scanned < store.commit_log.end:
+            if self.plugin.stats.handed_over or self.plugin.recovery.failed_count:
+                self.ledger.order_holds = False
+            self.ledger.read(store.scan(max(self.ledger.scanned, store.commit_log.begin)), self._wall_at)
+            self.append_times = self.append_times[-4:]
+
+    def quiet(self) -> None:
+        """Let everything that is under way come to its end."""
+        for _ in range(100_000):
+            ready = [name for name, task in self.tasks.items() if task.ready]
+            if not self.tasks:
+                return
+            if not ready:
+                raise Violation(f"deadlock: {sorted(self.tasks)} wait for each other")
+            self.run(self.rng.choice(ready))
+        raise Violation("an actor does not come to an end")
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether a sync has failed in such a way that only a recovery can tell what the disk holds."""
+        return self.store.commit_log.failed or self.plugin.spill.journal._failed is not None  # type: ignore[attr-defined]
+
+    @property
+    def appending(self) -> bool:
+        """Whether somebody is in the middle of an append."""
+        lock = self.store._append_lock
+        return isinstance(lock, SimLock) and lock.locked()
+
+    # ------------------------------------------------------------------------------------------------ clients
+
+    def _loop_step(self, _now: int) -> None:
+        """One turn of the network loop: some of what has come, then its end."""
+        assert self.core is not None
+        for _ in range(self.rng.randint(1, max(1, len(self.inbox)))):
+            if self.inbox:
+                self.inbox.popleft()()
+        self.core.end_turn()
+
+    def _command_step(self, _now: int) -> None:
+        self.commands.popleft()()
+
+    def submit(self, code: int, ext: dict[str, Any], body: bytes, numbers: list[int], kind: str) -> None:
+        """Send a request: the network loop reads it in one of its next turns."""
+        self.opaque += 1
+        self.waiting[self.opaque] = (numbers, kind)
+        fields = {name: str(value) for name, value in ext.items()}
+        frame = encode_command(RemotingCommand(code, self.opaque, 0, ext=fields, body=body))
+
+        def receive() -> None:
+            assert self.core is not None
+            self.core.dispatcher.received(self.connection, FrameDecoder().feed(frame))
+
+        self.inbox.append(receive)
+
+    def message(self, kind: str, due_ms: int, topic: str, queue_id: int, size: int) -> tuple[Sent, str]:
+        """A new message, and its properties."""
+        self.number += 1
+        number = self.number
+        level = self.rng.randint(1, 3) if kind == "level" else 0
+        body = b"%d." % number + bytes([65 + number % 26]) * size
+        sent = Sent(number, kind, topic, queue_id, due_ms, body, LEVELS_MS[level - 1] if level else 0)
+        self.ledger.sent[number] = sent
+        values = {"KEYS": f"k{number}", "UNIQ_KEY": f"{number:032X}"}
+        if kind == "timed":
+            values["TIMER_DELIVER_MS" if number % 2 else "__STARTDELIVERTIME"] = str(due_ms)
+        elif kind == "level":
+            values["DELAY"] = str(level)
+        return sent, format_properties(values)
+
+    def send(self, kinds: list[tuple[str, int]], topic: str, queue_id: int, size: int) -> None:
+        """Send one message, or several as a batch: all of them or none."""
+        made = [self.message(kind, due_ms, topic, queue_id, size) for kind, due_ms in kinds]
+        numbers = [sent.number for sent, _ in made]
+        values = ("pg", topic, "TBW102", QUEUES, queue_id, 0, 5, 0, 0, "false")
+        head: dict[str, Any] = dict(zip("abcdefghjk", values, strict=True))
+        if self.say is not None:
+            what = ", ".join(f"{s.number} {s.kind} at {s.due_ms - START_MS}" for s, _ in made)
+            self.tell(f"send to {topic}/{queue_id}, {size} bytes: {what}")
+        if len(made) == 1:
+            sent, text = made[0]
+            head |= {"i": text, "m": "false"}
+            self.submit(RequestCode.SEND_MESSAGE_V2, head, sent.body, numbers, "send")
+        else:
+            body = join_batch([(0, sent.body, text) for sent, text in made])
+            head |= {"i": "", "m": "true"}
+            self.submit(RequestCode.SEND_BATCH_MESSAGE, head, body, numbers, "send")
+
+    def pull(self, topic: str, queue_id: int) -> None:
+        """Read on in a queue, and wait for more if there is nothing."""
+        offset = self.offsets.get((topic, queue_id), 0)
+        self.submit(RequestCode.PULL_MESSAGE, pull_fields(topic, queue_id, offset, 2), b"", [queue_id], topic)
+
+    def _heard(self, reply: RemotingCommand) -> None:
+        if not reply.flag & FLAG_RESPONSE:
+            return
+        numbers, kind = self.waiting.pop(reply.opaque)
+        if kind != "send":
+            if reply.code == ResponseCode.SUCCESS:
+                self._pulled(kind, numbers[0], reply.body)
+            return
+        good = reply.code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
+        self.look()
+        self.tell(f"reply to {numbers}: {reply.code} {reply.remark or ''}")
+        if good:
+            self._stored(numbers, reply.ext["msgId"].split(","), reply.code == ResponseCode.SUCCESS)
+        elif reply.code == ResponseCode.SYSTEM_ERROR and not _DISK_FAILED.match(reply.remark or ""):
+            raise Violation(f"messages {numbers} were answered with a system error: {reply.remark}")
+        else:
+            for number in numbers:
+                self.ledger.refused(number)
+
+    def _stored(self, numbers: list[int], ids: list[str], sure: bool) -> None:
+        for number, text in zip(numbers, ids, strict=True):
+            offset = int(text[-16:], 16)
+            held = offset >= VIRTUAL
+            end = self.plugin.spill.journal.written if held else self.store.commit_log.end
+            self.ledger.acked(number, offset, end, sure)
+
+    def _pulled(self, topic: str, queue_id: int, body: bytes) -> None:
+        at = 0
+        self.look()
+        while at < len(body):
+            size = record_size(body, at)
+            record = body[at : at + size]
+            number = int(body_of(record).partition(b".")[0])
+            if number not in self.ledger.delivered or record_fields(record)[:2] != (topic, queue_id):
+                raise Violation(f"a consumer of {topic}/{queue_id} got message {number}, which is not there")
+            self.offsets[topic, queue_id] = int.from_bytes(record[20:28], "big") + 1
+            at += size
+
+    def cancel(self, number: int) -> None:
+        """Cancel a message that was acknowledged."""
+
+        def call() -> None:
+            sent = self.ledger.sent[number]
+            self.look()
+            before, delivered = sent.cancel, number in self.ledger.delivered
+            sent.cancel = before or "maybe"
+            try:
+                outcome = self.plugin.cancel(sent.offset, self.wall_ms).outcome
+            except StoreError as error:
+                self.tell(f"cancel {number}: {error}")
+                outcome = None
+            sent.cancel = before
+            self.look()
+            self.tell(f"cancel {number}: {outcome!r}")
+            self.ledger.cancel(number, outcome, delivered)
+
+        self.commands.append(call)
+
+    def move(self, number: int, delay_ms: int) -> None:
+        """Move a message that was acknowledged."""
+
+        def call() -> None:
+            self.look()
+            delivered = number in self.ledger.delivered
+            due_ms = self.wall_ms + delay_ms
+            version = self.ledger.moving(number, due_ms)
+            try:
+                outcome = self.plugin.move(self.ledger.sent[number].offset, due_ms, self.wall_ms).outcome
+            except StoreError as error:
+                self.tell(f"move {number}: {error}")
+                outcome = None
+            self.look()
+            self.tell(f"move {number} to {due_ms - START_MS}: {outcome!r}")
+            self.ledger.moved(number, due_ms, version, outcome, delivered)
+
+        self.commands.append(call)
+
+    # ------------------------------------------------------------------------------------------------ the end
+
+    def check(self) -> None:
+        """Ask every part whether it is well."""
+        assert self.core is not None
+        problems = self.plugin.check() + self.core.level_scheduler.check() + self.store.check()
+        if problems:
+            raise Violation(f"check: {problems}")
+
+    def consume_all(self) -> None:
+        """Pull every queue from its beginning: consumers see what the log has, in its order."""
+        for topic in TOPICS:
+            for queue_id in range(QUEUES):
+                offset = self.store.min_offset(topic, queue_id)
+                numbers = []
+                while found := self.store.queue_entries(topic, queue_id, offset, 100):
+                    numbers += [self.store.read_record(entry[0]) for entry in found]
+                    offset += len(found)
+                seen = [int(body_of(record).partition(b".")[0]) for record in numbers if record is not None]
+                stored = [
+                    entry.number
+                    for entry in self.ledger.entries
+                    if not entry.original
+                    and entry.offset >= self.store.commit_log.begin
+                    and (self.ledger.sent[entry.number].topic, self.ledger.sent[entry.number].queue_id)
+                    == (topic, queue_id)
+                ]
+                if seen != stored:
+                    raise Violation(f"consumers of {topic}/{queue_id} get {seen}, the CommitLog has {stored}")
+
+    def counted(self) -> None:
+        """Nothing may be left."""
+        assert self.core is not None
+        left = self.plugin.pending_count(), self.plugin.recovery.failed_count, self.core.level_scheduler.pending_count()
+        rows = self.plugin.list_pending(None, 10)
+        if any(left) or rows:
+            raise Violation(f"after the end of time: pending {left[0]}, failed {left[1]}, levels {left[2]}, {rows}")
+
+
+def pull_fields(topic: str, queue_id: int, offset: int, sys_flag: int) -> dict[str, Any]:
+    """Header fields of PULL_MESSAGE."""
+    return {
+        "consumerGroup": "cg",
+        "topic": topic,
+        "queueId": queue_id,
+        "queueOffset": offset,
+        "maxMsgNums": 32,
+        "sysFlag": sys_flag | 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 15_000,
+        "subscription": "*",
+        "subVersion": 0,
+        "expressionType": "TAG",
+    }
+
+
+_DISK_FAILED = re.compile("Store(Full)?Error: |SyncFailedError: ")
+"""A topic could not be made, for example."""

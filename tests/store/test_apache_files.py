@@ -1,0 +1,110 @@
+"""What an Apache broker leaves in a store directory, written here byte by byte as its source says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import pack
+
+import pytest
+
+from remoting.message import java_hash
+from store.apache_files import ApacheCheckpoint, check_timer, read_timer_check
+from store.apache_index import FILE_BYTES, SLOTS, ApacheIndex
+from store.errors import StoreFormatError
+from store.files import Files
+
+
+class IndexWriter:
+    """Writes an index file as Apache does."""
+
+    def __init__(self, path: Path, begin_ms: int) -> None:
+        self.file = Files().open(path, create=True, size=FILE_BYTES)
+        self.begin_ms = begin_ms
+        self.count = 1
+
+    def add(self, key: str, offset: int, ms: int) -> None:
+        wanted = abs(java_hash(key))
+        slot = 40 + wanted % SLOTS * 4
+        before = int.from_bytes(self.file.pread(4, slot), "big")
+        seconds = (ms - self.begin_ms) // 1000
+        self.file.pwrite(pack(">iqii", wanted, offset, seconds, before), 40 + SLOTS * 4 + self.count * 20)
+        self.file.pwrite(self.count.to_bytes(4, "big"), slot)
+        self.count += 1
+        self.file.pwrite(pack(">qqqqii", self.begin_ms, ms, 0, offset, 1, self.count), 0)
+
+
+def test_keys_in_apaches_index(tmp_path: Path) -> None:
+    assert abs(java_hash("TopicTest#KEY0")) == 1656969517
+    first = IndexWriter(tmp_path / "20200101000000000", 1_000_000)
+    second = IndexWriter(tmp_path / "20200102000000000", 2_000_000)
+    for n in range(20):
+        first.add(f"T#k{n % 4}", n * 100, 1_000_000 + n * 1000)
+        second.add(f"T#k{n % 4}", 10_000 + n * 100, 2_000_000 + n * 1000)
+    (tmp_path / "20200103000000000").write_bytes(b"too short")
+    (tmp_path / "rubbish").write_bytes(b"")
+    index = ApacheIndex(Files(), tmp_path)
+    assert index.find("T", "k1", 0, 1 << 60, 99) == [
+        *range(11_700, 10_000, -400),
+        *range(1_700, 0, -400),
+    ]
+    assert index.find("T", "k1", 0, 1 << 60, 2) == [11_700, 11_300]
+    assert index.find("T", "k1", 1_005_000, 1_009_000, 9) == [900, 500]
+    assert index.find("T", "nothing", 0, 1 << 60, 9) == []
+    index.drop_before(1_900)
+    assert len(index.find("T", "k1", 0, 1 << 60, 99)) == 10
+    index.drop_before(1_901)
+    assert len(index.find("T", "k1", 0, 1 << 60, 99)) == 5
+    assert not (tmp_path / "20200101000000000").exists()
+
+
+def test_a_chain_that_bites_its_tail_ends(tmp_path: Path) -> None:
+    writer = IndexWriter(tmp_path / "20200101000000000", 0)
+    writer.add("T#a", 5, 0)
+    wanted = abs(java_hash("T#a"))
+    writer.file.pwrite(pack(">iqii", wanted, 5, 0, 1), 40 + SLOTS * 4 + 20)
+    assert ApacheIndex(Files(), tmp_path).find("T", "a", 0, 1 << 60, 99) == [5]
+
+
+def test_the_checkpoint_file(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    assert ApacheCheckpoint.read(Files(), path).scan_from_ms() == -3000
+    written = ApacheCheckpoint(10_000, 9_000, 8_000)
+    written.write(Files(), path)
+    assert path.stat().st_size == 4096
+    assert path.read_bytes()[:40] == pack(">qqqqq", 10_000, 9_000, 8_000, 0, 0)
+    assert ApacheCheckpoint.read(Files(), path).scan_from_ms() == 6_000
+    path.write_bytes(b"short")
+    assert ApacheCheckpoint.read(Files(), path).physic_ms == 0
+
+
+def test_what_apaches_timer_still_holds(tmp_path: Path) -> None:
+    files = Files()
+
+    def check(count: int) -> None:
+        check_timer(files, tmp_path, 1000, count)
+
+    check(0)
+    assert read_timer_check(files, tmp_path) is None
+    with pytest.raises(StoreFormatError, match="up to 3 messages"):
+        check(3)
+    (tmp_path / "config").mkdir()
+    known = tmp_path / "config" / "timercheck"
+    known.write_bytes(pack(">qqqq", 50_000, 0, 3, 3) + bytes(4064))
+    check(3)
+    with pytest.raises(StoreFormatError, match="up to 1 messages"):
+        check(4)
+    slot = ">qqqii"
+    wheel = [
+        pack(slot, 49, 0, 0, 7, 0),
+        pack(slot, 50, 0, 0, 2, 0),
+        pack(slot, 0, 0, 0, 0, 0),
+        pack(slot, 51, 0, 0, 1, 0),
+    ]
+    (tmp_path / "timerwheel").write_bytes(b"".join(wheel))
+    with pytest.raises(StoreFormatError, match="up to 3 messages"):
+        check(3)
+    known.write_bytes(pack(">qqqq", 52_000, 0, 3, 3) + bytes(4064))
+    check(3)
+    known.write_bytes(b"x")
+    with pytest.raises(StoreFormatError):
+        check(3)

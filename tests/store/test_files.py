@@ -1,0 +1,148 @@
+"""The one door to the disk, on a real directory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from store.errors import StoreError, StoreFullError, StoreLockedError, SyncFailedError
+from store.files import File, Files
+
+
+@pytest.fixture
+def files() -> Files:
+    return Files()
+
+
+def test_write_and_read_back(files: Files, tmp_path: Path) -> None:
+    file = files.open(tmp_path / "a", create=True, size=100)
+    assert file.size() == 100
+    file.pwrite(b"hello", 10)
+    file.pwritev([b"ab", bytearray(b"cd"), memoryview(b"ef")], 20)
+    assert file.pread(6, 20) == b"abcdef"
+    assert file.pread(5, 10) == b"hello"
+    assert file.pread(50, 90) == bytes(10)
+    assert file.pread_hot(5, 10) in (b"hello", None)
+    assert file.pread_hot(50, 90) in (bytes(10), None)
+    file.zero(8, 4)
+    assert file.pread(7, 8) == b"\0\0\0\0llo"
+    file.sync()
+    file.close()
+    file.close()
+    assert files.open(tmp_path / "a", size=50).size() == 100
+
+
+def test_many_buffers_at_once(files: Files, tmp_path: Path) -> None:
+    file = files.open(tmp_path / "a", create=True)
+    parts = [bytes([i % 251]) * 3 for i in range(3000)]
+    file.pwritev(parts, 5)
+    assert file.pread(10000, 5) == b"".join(parts)
+
+
+def test_punch_reads_as_zeros_and_keeps_the_size(files: Files, tmp_path: Path) -> None:
+    file = files.open(tmp_path / "a", create=True)
+    file.pwrite(b"x" * 20000, 0)
+    if file.punch(100, 10000):
+        assert file.pread(20000, 0) == b"x" * 100 + bytes(10000) + b"x" * 9900
+    assert file.punch(0, 0)
+    assert file.size() == 20000
+
+
+def test_short_writes_are_continued(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = files.open(tmp_path / "a", create=True)
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: whole(fd, memoryview(data)[:3], at))
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: whole(fd, memoryview(parts[0])[:1], at))
+    file.pwrite(b"0123456789", 0)
+    file.pwritev([b"ab", b"cd"], 10)
+    assert file.pread(20, 0) == b"0123456789abcd"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_has_its_own_error(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    file = files.open(tmp_path / "a", create=True)
+
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    with pytest.raises(StoreFullError, match=r"cannot write 3 bytes at 7 of .*/a: .*errno"):
+        file.pwrite(b"abc", 7)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(SyncFailedError, match=r"cannot sync .*/a"):
+        file.sync()
+
+
+def test_missing_things_are_store_errors(files: Files, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"cannot open .*nothing"):
+        files.open(tmp_path / "nothing")
+    with pytest.raises(StoreError, match=r"cannot stat"):
+        files.mtime_ms(tmp_path / "nothing")
+    assert files.listdir(tmp_path / "nothing") == []
+    files.remove(tmp_path / "nothing")
+
+
+def test_directories_and_names(files: Files, tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b" / "c"
+    files.makedirs(deep)
+    files.makedirs(deep)
+    files.replace_file(deep / "f", b"one")
+    files.replace_file(deep / "f", b"two")
+    assert files.read_file(deep / "f") == b"two"
+    assert files.listdir(deep) == ["f"]
+    assert files.file_size(deep / "f") == 3
+    assert files.move_aside(deep / "f").name == "f.aside"
+    files.replace_file(deep / "f", b"three")
+    assert files.move_aside(deep / "f").name == "f.aside.1"
+    files.rename(deep / "f.aside", deep / "g")
+    files.set_mtime_ms(deep / "g", 1_700_000_000_123)
+    assert files.mtime_ms(deep / "g") == 1_700_000_000_123
+    files.remove(deep / "g")
+    files.remove(deep / "f.aside.1")
+    files.remove(deep)
+    assert not files.exists(deep)
+    free, total = files.free_bytes(tmp_path)
+    assert 0 < free <= total
+
+
+def test_a_dropped_file_closes_itself(files: Files, tmp_path: Path) -> None:
+    file: File | None = files.open(tmp_path / "a", create=True)
+    assert file is not None
+    fd = file._fd
+    file = None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def test_the_lock_keeps_out_this_process_and_others(files: Files, tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    release = files.lock(path)
+    with pytest.raises(StoreLockedError, match="already open in this process"):
+        files.lock(path)
+    child = (
+        "import sys, pathlib\n"
+        "from store.files import Files\n"
+        "from store.errors import StoreLockedError\n"
+        "try: Files().lock(pathlib.Path(sys.argv[1]))\n"
+        "except StoreLockedError as e: print(e)\n"
+    )
+    where = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+    def other() -> str:
+        run = subprocess.run(
+            [sys.executable, "-c", child, str(path)], capture_output=True, text=True, env=where, check=True
+        )
+        return run.stdout
+
+    assert "another process" in other()
+    release()
+    release()
+    assert other() == ""
+    files.lock(path)()

@@ -1,0 +1,39 @@
+"""Fetch and build everything the interop tests need, ahead of them: ``python -m tests.support.fetch``.
+
+One line for each thing; exit status 1 if something could not be had (the line says what to install).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.admin import admin_classes
+from tests.support.apache import VERSION, apache_jars
+from tests.support.cache import FetchError, MissingToolError, cache_root
+from tests.support.clients import CLIENTS, command_of
+
+__all__ = ["fetch_all"]
+
+
+def fetch_all(say: Callable[[str], object]) -> bool:
+    """Bring Apache's jars and all stock clients into the cache; False if anything is missing."""
+    with tempfile.TemporaryDirectory() as home:
+        wanted: dict[str, Callable[[], object]] = {f"Apache RocketMQ {VERSION}": apache_jars, "mqadmin": admin_classes}
+        for name in CLIENTS:
+            wanted[f"client {name}"] = lambda name=name: command_of(name, Path(home))  # type: ignore[misc]
+        complete = True
+        for name, bring in wanted.items():
+            try:
+                bring()
+                say(f"{name}: in {cache_root()}")
+            except (MissingToolError, FetchError) as error:
+                complete = False
+                say(f"{name}: {error}")
+    return complete
+
+
+if __name__ == "__main__":
+    sys.exit(0 if fetch_all(lambda line: print(line, flush=True)) else 1)

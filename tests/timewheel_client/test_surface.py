@@ -1,0 +1,25 @@
+"""What the client exports is what its document names, and the examples run."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+
+import timewheel_client
+from timewheel_client import ack_window, allocation, connection, delivery_time
+
+DOC = Path(__file__).resolve().parents[2] / "docs" / "client.md"
+
+
+def test_the_document_names_what_is_exported() -> None:
+    code = " ".join(re.findall(r"`[^`]+`|^```.*?^```", DOC.read_text(), re.MULTILINE | re.DOTALL))
+    named = set(re.findall(r"\b[A-Z]\w+\b", code))
+    assert set(timewheel_client.__all__) <= named
+
+
+def test_examples() -> None:
+    for module in (ack_window, allocation, connection, delivery_time):
+        outcome = doctest.testmod(module)
+        assert outcome.attempted > 0
+        assert outcome.failed == 0

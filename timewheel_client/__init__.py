@@ -1,0 +1,39 @@
+"""An asyncio client for RocketMQ brokers: send now, at an instant, after a delay or by level; receive in groups.
+
+Works with Timewheel's broker and with Apache's. See docs/client.md.
+"""
+
+from __future__ import annotations
+
+from timewheel_client.connection import Connection
+from timewheel_client.consumer import Consumer
+from timewheel_client.errors import (
+    BrokerError,
+    ClientError,
+    ClosedError,
+    ConnectionFailedError,
+    NoRouteError,
+    RequestTimeoutError,
+    SendError,
+)
+from timewheel_client.producer import Producer
+from timewheel_client.received import Message
+from timewheel_client.routes import MessageQueue
+from timewheel_client.values import BatchMessage, SendResult
+
+__all__ = [
+    "BatchMessage",
+    "BrokerError",
+    "ClientError",
+    "ClosedError",
+    "Connection",
+    "ConnectionFailedError",
+    "Consumer",
+    "Message",
+    "MessageQueue",
+    "NoRouteError",
+    "Producer",
+    "RequestTimeoutError",
+    "SendError",
+    "SendResult",
+]

@@ -1,0 +1,69 @@
+"""Every error of the client; each is also the builtin error that a caller would expect.
+
+ClientError
+├── ConnectionFailedError   (ConnectionError)  could not connect, or the connection broke
+├── RequestTimeoutError     (TimeoutError)     no reply in time; the request may have taken effect
+├── NoRouteError            (LookupError)      no name server knows a broker for the topic
+├── ClosedError                                used before it was started or after it was closed
+└── BrokerError                                a reply with an error code
+    └── SendError                              the same for a send
+"""
+
+from __future__ import annotations
+
+from remoting.codes import ResponseCode
+
+__all__ = [
+    "BrokerError",
+    "ClientError",
+    "ClosedError",
+    "ConnectionFailedError",
+    "NoRouteError",
+    "RequestTimeoutError",
+    "SendError",
+]
+
+
+class ClientError(Exception):
+    """Base of the client's errors."""
+
+
+class ConnectionFailedError(ClientError, ConnectionError):
+    """A peer could not be reached, or the connection to it broke while a reply was awaited."""
+
+
+class RequestTimeoutError(ClientError, TimeoutError):
+    """No reply came in time. What was asked may have been done all the same."""
+
+
+class NoRouteError(ClientError, LookupError):
+    """No name server knows a broker that serves the topic."""
+
+
+class ClosedError(ClientError):
+    """The producer or consumer is not open."""
+
+
+class BrokerError(ClientError):
+    """A peer answered with an error.
+
+    ``code`` is the response code (int), ``name`` its name, ``remark`` the peer's text, ``address`` its ``HOST:PORT``.
+    """
+
+    def __init__(self, code: int, remark: str | None, address: str) -> None:
+        self.code = code
+        self.remark = remark or ""
+        self.address = address
+        super().__init__(f"{self.name} ({code}) from {address}: {self.remark or 'no remark'}")
+
+    @property
+    def name(self) -> str:
+        """The code's name, as Apache has it; ``CODE_n`` for one that is not known."""
+        try:
+            return ResponseCode(self.code).name
+        except ValueError:
+            return f"CODE_{self.code}"
+
+
+class SendError(BrokerError):
+    """A broker refused to store a message."""
