@@ -50,6 +50,7 @@ log = logging.getLogger("timewheel_client")
 REBALANCE_MS = 20_000
 SAVE_MS = 5_000
 TAKE_OVER_PAUSE_MS = 100
+LEAVE_MS = 5_000
 MAX_RECONSUME_TIMES = 16
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
@@ -145,7 +146,11 @@ class Consumer:
     async def _leave(self) -> None:
         if self._core.is_open:
             readers = list(self._readers.values())
-            await asyncio.gather(*(self._give_up(reader) for reader in readers))
+            try:
+                async with asyncio.timeout(LEAVE_MS / 1000):
+                    await asyncio.gather(*(self._give_up(reader) for reader in readers))
+            except TimeoutError:
+                log.warning("not all offsets of %s were saved within %d ms", self.group, LEAVE_MS)
             ext = {"clientID": self._core.client_id, "consumerGroup": self.group}
             for address in self._core.broker_addresses():
                 try:

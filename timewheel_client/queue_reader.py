@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -49,7 +50,7 @@ SAVE_SOON_MS = 100
 class ReaderSettings:
     """What all readers of a consumer have in common; see `Consumer` for the meanings."""
 
-    __slots__ = ("group", "max_open", "max_open_span", "pull_count", "start_from", "subscriptions", "version")
+    __slots__ = ("group", "max_open", "max_open_span", "pull_count", "saving", "start_from", "subscriptions", "version")
 
     def __init__(
         self, group: str, subscriptions: dict[str, str], start_from: str, pull_count: int, max_open: int
@@ -61,6 +62,7 @@ class ReaderSettings:
         self.max_open = max_open
         self.max_open_span = 2 * max_open
         self.version = now_ms()
+        self.saving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
 
 class QueueReader:
@@ -96,7 +98,6 @@ class QueueReader:
         self._fail = fail
         self._window: AckWindow | None = None
         self._saved: int | None = None
-        self._save_lock = asyncio.Lock()
         self._room = asyncio.Event()
         self._room.set()
         self._task: asyncio.Task[None] | None = None
@@ -138,10 +139,15 @@ class QueueReader:
     async def save(self) -> None:
         """Tell the broker how far the group has come, if it does not know.
 
-        One at a time, each with its reply: a broker serves the requests of one connection with several threads,
-        and the older of two offsets must not be the last that it writes.
+        One at a time for a broker, each with its reply: a broker serves the requests of one connection with several
+        threads. The older of two offsets must not be the last that it writes; and of a group's first offsets of a
+        topic, those of different queues, Apache's broker forgets some that come at the same time
+        (ConsumerOffsetManager.commitOffset makes the group's table twice).
         """
-        async with self._save_lock:
+        if self.committed in (None, self._saved):
+            return
+        address = self._address()
+        async with self._settings.saving[address]:
             offset = self.committed
             if offset is None or offset == self._saved:
                 return
@@ -151,7 +157,7 @@ class QueueReader:
                 "queueId": str(self.queue.queue_id),
                 "commitOffset": str(offset),
             }
-            await self._core.ask(self._address(), RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_ms=2_000)
+            await self._core.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_ms=2_000)
             self._saved = offset
 
     async def _save_soon(self) -> None:

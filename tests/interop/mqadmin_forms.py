@@ -14,8 +14,8 @@ _MASKS = [
     (re.compile(r"\b[0-9A-F]{56}\b|\b[0-9A-F]{32}\b"), "<id>"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d+)?"), "<time>"),
     (re.compile(r"@\d+#\d+"), "@<process>"),
+    (re.compile(r"@(first|second|reset)-\d+"), r"@\1"),  # an instance name and nanoTime()
     (re.compile(r"\b\d{13}\b"), "<ms>"),
-    (re.compile(r"@(\w+)-<ms>"), r"@\1"),
     (re.compile(r"\bV\d_\d+_\d+\b"), "<version>"),
     (re.compile(r"\d+\.\d\d(\d\d)?\b"), "<figure>"),
     (re.compile(r"^(broker-a\s+\d\s+true\s+)\d+$"), r"\1<figure>"),  # round trips of checkMsgSendRT

@@ -179,6 +179,48 @@ async def test_offsets_are_saved_one_after_the_other_each_with_its_reply_and_nev
 
 
 @pytest.mark.asyncio
+async def test_offsets_of_several_queues_are_saved_one_after_the_other() -> None:
+    """Apache's broker forgets some of a group's first offsets of a topic when they come at the same time."""
+    async with GroupBroker({"t": 3, "%RETRY%g": 1}) as broker:
+        unanswered: list[RemotingCommand] = []
+
+        def answer_later(command: RemotingCommand) -> RemotingCommand | None:
+            unanswered.append(command)
+            return None
+
+        broker.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = answer_later
+        for queue_id in range(3):
+            broker.put("t", queue_id, b"x")
+        consumer = await Consumer(broker.address, "g", "t", start_from="first").start()
+        for message in await take(consumer, 3):
+            await message.ack()
+        closing = asyncio.ensure_future(consumer.close())
+        for count in range(1, 5):
+            await until(lambda count=count: len(unanswered) == count)  # type: ignore[misc]
+            await asyncio.sleep(0)
+            assert len(unanswered) == count
+            broker.update_offset(unanswered[-1])
+            broker.transports[0].write(encode_command(unanswered[-1].reply()))
+        await closing
+        assert broker.offsets == {("t", 0): 1, ("t", 1): 1, ("t", 2): 1, ("%RETRY%g", 0): 0}
+
+
+@pytest.mark.asyncio
+async def test_leaving_does_not_wait_for_a_broker_for_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("timewheel_client.consumer.LEAVE_MS", 1)
+    async with GroupBroker({"t": 1, "%RETRY%g": 1}) as broker:
+        broker.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda _: None
+        broker.put("t", 0, b"x")
+        consumer = await Consumer(broker.address, "g", "t", start_from="first").start()
+        (message,) = await take(consumer, 1)
+        await message.ack()
+        await consumer.close()
+        assert "not all offsets of g were saved within 1 ms" in caplog.text
+
+
+@pytest.mark.asyncio
 async def test_what_is_asked_of_the_broker() -> None:
     async with GroupBroker({"t": 1, "u": 1, "%RETRY%g": 1}) as broker:
         async with Consumer(broker.address, "g", {"t": "a || b", "u": "*"}, start_from="first"):
