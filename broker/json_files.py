@@ -38,7 +38,7 @@ class JsonFile:
         for path in (self.path, self._bak):
             if not self._files.exists(path):
                 continue
-            data = self._files.read_file(path)
+            data = self._files.read_replaced(path)
             if not data.strip(b"\x00 \t\r\n"):
                 problems.append(f"{path} is empty")
                 continue
@@ -48,9 +48,6 @@ class JsonFile:
                 problems.append(f"{path}: {error}")
                 continue
             if isinstance(document, dict):
-                # The last process may have died before it had synced the name: what is built on this version from
-                # here on (a message for a topic of it) must not outlive it.
-                self._files.sync_dir(path.parent)
                 return document
             problems.append(f"{path} holds no JSON object")
         if not problems or all(problem.endswith("is empty") for problem in problems):

@@ -112,7 +112,7 @@ class DeliveryCheckpoint:
         """
         checkpoint = cls(files, path, store_id)
         if files.exists(path):
-            checkpoint._load(files.read_file(path))
+            checkpoint._load(files.read_replaced(path))
         return checkpoint
 
     @property

@@ -54,7 +54,7 @@ class DelayOffsets:
         for path in (self._path, self._backup):
             if not self._files.exists(path):
                 continue
-            data = self._files.read_file(path)
+            data = self._files.read_replaced(path)
             if not data.strip():
                 continue
             try:

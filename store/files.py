@@ -304,6 +304,16 @@ class Files:
         self.rename(temporary, path)
         self.sync_dir(path.parent)
 
+    def read_replaced(self, path: Path) -> bytes:
+        """Read a file that `replace_file` writes; what was read is durable on return.
+
+        The process that wrote it may have been killed between the rename and the sync of the name: what is built on
+        this version from here on must not outlive it in a power cut.
+        """
+        data = self.read_file(path)
+        self.sync_dir(path.parent)
+        return data
+
     def move_aside(self, path: Path) -> Path:
         """Rename a file that nobody claims to a free ``NAME.aside[.number]``; returns that path."""
         number = 0

@@ -28,7 +28,7 @@ def store_identity(files: Files, path: Path) -> bytes:
         text = f"Timewheel store directory. Do not edit.\nformat={FORMAT_VERSION}\nid={store_id.hex()}\n"
         files.replace_file(path, text.encode())
         return store_id
-    text = files.read_file(path).decode("utf-8", "replace")
+    text = files.read_replaced(path).decode("utf-8", "replace")
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     version = values.get("format", "")
     if version.isdigit() and int(version) != FORMAT_VERSION:

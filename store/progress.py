@@ -75,7 +75,7 @@ class Progress:
         """Read the file; None if it is missing or damaged. Raises `StoreFormatError` for a newer version."""
         if not files.exists(path):
             return None
-        data = files.read_file(path)
+        data = files.read_replaced(path)
         if len(data) < _HEAD.size or data[:4] != _MAGIC:
             return None
         _, version, clean, number, crc, position, last_offset, last_ms, last_size = _HEAD.unpack_from(data)

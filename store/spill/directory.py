@@ -54,7 +54,7 @@ class SpillDirectory:
             self.files.makedirs(path)
         folders = (self.journal_path, self.runs_path)
         if self.files.exists(self.manifest_path):
-            data = self.files.read_file(self.manifest_path)
+            data = self.files.read_replaced(self.manifest_path)
             self.manifest = Manifest.decode(data, self.store_id, self.manifest_path)
         else:
             for folder in folders:

@@ -52,3 +52,22 @@ def test_a_first_start_that_was_broken_off_can_be_repeated(keep: float | None) -
             break
         number += 1
     assert number > 10
+
+
+def test_what_a_killed_start_left_outlives_a_power_cut_during_the_next() -> None:
+    """A file whose process was killed before it had synced the name is there for the next one: it must stay."""
+    killed_at, more = 0, True
+    while more:
+        killed_at += 1
+        found = SimDisk(killed_at)
+        more = _open_but_break_off(found, killed_at)
+        found.kill()
+        number, broken = 0, True
+        while broken:
+            number += 1
+            disk = found.copy()
+            disk.rng.seed(number)
+            broken = _open_but_break_off(disk, number)
+            disk.power_cut(0.0)
+            SpillStore.open(disk, ROOT, STORE_ID, OPTIONS, None).close()
+    assert killed_at > 10
