@@ -3,7 +3,7 @@
 This is the only place of the plug-in that puts anything, so "once" is decided here: a record is delivered if
 it is not done *now*, under the lock under which it is marked. Who asks for it (sweeper, recovery's range, a
 retry of failures) matters for order and punctuality, never for correctness: two that ask for the same record
-are no harm.
+are no harm, nor is one that asks for it twice in a batch.
 
 What `DeliveryTarget.put_batch` says of each record, and what is made of it::
 
@@ -138,6 +138,9 @@ class Deliverer:
         places: Sequence[int] = range(looked_at)
         if not fresh:
             places = [place for place, ref in enumerate(refs) if not is_done(ref)]
+            if len(set(refs)) < len(refs):
+                first = {refs[place]: place for place in reversed(places)}
+                places = sorted(first.values())
         if not places:
             return Outcome(looked_at)
         if len(places) < len(refs):

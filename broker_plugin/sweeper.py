@@ -295,12 +295,14 @@ class Sweeper:
     def _forget_from(self, bound_ms: int) -> None:
         """The clock was set back: what is due at or after this is left to the scan again."""
         dues, refs = self._wheel.advance(bound_ms - 1, KEY_MAX)
-        count = bisect_right(self._hand_dues, bound_ms - 1)
-        del self._hand_dues[count:], self._hand_refs[count:]
         self._rearm_before(bound_ms, dues, refs)
 
     def _rearm_before(self, bound_ms: int, dues: list[int], refs: list[int]) -> None:
+        """Arm anew what is due before the bound; the rest, the hand's too, is left to the scan, which begins there."""
         self._wheel = TimingWheel(max(self._now_ms, 0))
+        # The hand lies before the bound unless the clock went back by less than `STEP_BACK_MS`.
+        count = bisect_right(self._hand_dues, bound_ms - 1)
+        del self._hand_dues[count:], self._hand_refs[count:]
         if self._covered[0] >= bound_ms:
             self._cover((bound_ms - 1, KEY_MAX))
         for due_ms, ref in zip(dues, refs, strict=True):

@@ -325,6 +325,38 @@ def test_a_clock_set_back_an_hour_does_not_arm_the_next_hour() -> None:
     assert rig.sweeper.armed_count == 0
 
 
+def test_what_is_in_hand_when_the_clock_goes_back_a_little_is_not_found_a_second_time() -> None:
+    """Kept in hand by an outage, left there, and armed again by a scan that begins before it."""
+    rig = Rig(armed_max=4)
+    rig.send(b"in hand", at_ms=NOW + 41)
+    rig.target.refuses = True
+    rig.run(NOW + 41)
+    assert rig.sweeper.armed_count == 1
+    rig.clock.now_ms = NOW + 21
+    for number in range(6):
+        rig.send(b"%d" % number, at_ms=NOW + 26, commit=False)
+    rig.gate.commit_turn()
+    rig.sweep()  # too many are armed: the later half is forgotten, and the frontier goes back
+    assert rig.sweeper.armed_count == 0
+    rig.target.refuses = False
+    rig.run(NOW + 2_000)
+    assert rig.target.bodies == [b"0", b"1", b"2", b"3", b"4", b"5", b"in hand"]
+    assert rig.stats.delivered == 7
+
+
+def test_a_record_that_is_asked_for_twice_in_a_batch_is_delivered_once() -> None:
+    rig = Rig()
+    for body in (b"one", b"two"):
+        rig.send(body, at_ms=NOW + 10)
+    rig.sweep()
+    rig.clock.now_ms = NOW + 10
+    with rig.lock:
+        one, two = rig.spill.scan((0, 0), NOW + 11, 10).refs
+        outcome = rig.deliverer.deliver([NOW + 10] * 5, [one, two, one, two, two], NOW + 10, rig.stats.on_time)
+    assert (outcome.looked_at, outcome.delivered, list(outcome.kept)) == (5, 2, [])
+    assert rig.target.bodies == [b"one", b"two"]
+
+
 def test_a_clock_set_back_gives_up_ranges_that_are_no_longer_overdue() -> None:
     rig = Rig(hand_max=16)
     for number in range(200):
