@@ -67,7 +67,7 @@ _BROKER = """
     updateNameServerAddrPeriod useMessageFilterForNotification usePIDColdCtrStrategy useSeparateRetryQueue
     useServerSideResetOffset useSingleRocksDBForAllConfigs useStaticSubscription validateSystemTopicWhenUpdateTopic
     waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue
-    waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
+    waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInTransactionQueue
 """
 
 # MessageStoreConfig

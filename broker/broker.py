@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Self
 
 from broker.config import BrokerConfig
 from broker.core import BrokerCore
+from broker.flow_control import FlowControl
 from broker.json_files import JsonFile
 from broker.namesrv import NameServer
+from broker.open_files import connections_max
 from broker.plugins import load_plugins
 from broker.registration import Registration
 from broker.requester import Requester
@@ -142,6 +144,8 @@ class Broker:
             idle_ms=config.get_int("serverChannelMaxIdleTimeSeconds") * 1000,
             backlog=config.get_int("serverSocketBacklog"),
             tls=make_tls(config),
+            held_max_bytes=config.get_int("connectionBytesMax"),
+            connections_max=connections_max(),
         )
         try:
             self._bind(server)
@@ -157,6 +161,7 @@ class Broker:
                 call_soon_threadsafe=loop.call_soon_threadsafe,
             )
             server.received = core.dispatcher.received
+            server.late = FlowControl(core.dispatcher, config.get_int("waitTimeMillsInSendQueue")).late
             server.end_of_turn = core.end_turn
             server.closed_listeners.append(core.channel_closed)
             self._add_name_server(core, server)
@@ -226,6 +231,7 @@ class Broker:
 
         async def expire_pulls() -> None:
             core.long_poll.expire(core.now_ms())
+            core.turn.look_at_disk()
 
         async def sweep() -> None:
             now_ms = core.now_ms()

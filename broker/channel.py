@@ -59,6 +59,10 @@ class Channel(Protocol):
         """Send a frame; all of a turn go out together. Does nothing on a closed channel."""
         ...
 
+    def send_at_once(self, data: bytes) -> None:
+        """The same for what may be large: it does not wait for the end of the turn then."""
+        ...
+
     def close(self) -> None:
         """Close after what was sent."""
         ...
@@ -79,6 +83,10 @@ class MemoryChannel:
         """Keep a frame."""
         if not self.closed:
             self.sent.append(data)
+
+    def send_at_once(self, data: bytes) -> None:
+        """Keep a frame."""
+        self.send(data)
 
     def close(self) -> None:
         """Take nothing any more."""

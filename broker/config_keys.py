@@ -205,6 +205,12 @@ _BROKER = (
         "Sends that may wait for the disk (SYNC_FLUSH); more get SYSTEM_BUSY.",
         _integer(1, 10_000_000),
     ),
+    Key(
+        "waitTimeMillsInSendQueue",
+        "200",
+        "Milliseconds after which a send that could not be read is turned away with SYSTEM_BUSY.",
+        _MS,
+    ),
     Key("rejectTransactionMessage", "false", "Refuse transactions' half messages.", _flag),
     Key("transactionTimeOut", "6000", "Age in milliseconds at which an undecided transaction is checked.", _MS),
     Key("transactionCheckMax", "15", "Checks after which it is given up.", _integer(1, 2**31 - 1)),
@@ -315,6 +321,13 @@ OWN_KEYS: dict[str, Key] = {
             "60000",
             "Milliseconds without renewal after which an ordered queue's lock is free (Apache: a Java property).",
             _MS,
+        ),
+        Key(
+            "connectionBytesMax",
+            str(256 * _MIB),
+            "Bytes of unfinished requests and of replies not taken, all connections together; beyond it the "
+            "connections with the most are closed.",
+            _integer(_MIB, 2**50),
         ),
         Key("logDir", "", "Directory of the log. Empty: logs in the store directory.", _text),
         Key("logLevel", "INFO", "Least level that is logged.", _one_of("DEBUG", "INFO", "WARNING", "ERROR")),

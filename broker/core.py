@@ -204,6 +204,7 @@ class BrokerCore:
             call_soon_threadsafe=self._call_soon_threadsafe,
             region=config.get_text("regionId"),
             trace_on=config.get_bool("traceOn"),
+            waiting_max=config.get_int("sendThreadPoolQueueCapacity"),
             recall_name=config.broker_name if config.get_bool("recallMessageEnable") else None,
         )
         self.processors = ProcessorSet(self)

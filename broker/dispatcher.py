@@ -101,7 +101,7 @@ class Dispatcher:
     def answer(self, channel: Channel, command: RemotingCommand, reply: RemotingCommand) -> None:
         """Send a reply, unless the request was one-way."""
         if not command.flag & FLAG_ONEWAY:
-            channel.send(encode_command(reply))
+            channel.send_at_once(encode_command(reply))
 
     def tell(self, channel: Channel, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
         """Push a one-way request to a client."""

@@ -196,7 +196,6 @@ class ProcessorSet:
             max_message_bytes=core.store.options.max_message_bytes,
             put_half=self.transactions.put_half,
             permission=core.permission,
-            waiting_max=core.config.get_int("sendThreadPoolQueueCapacity"),
             address=core.config.advertised,
             random=core.random,
         )

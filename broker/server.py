@@ -10,8 +10,23 @@ Why not one ``loop.add_reader`` for each socket: the loop then spends 0.7 µs of
 is scheduled for the end of a turn runs only after another look at all sockets. Why ``recv_into`` one buffer: a fresh
 buffer of 256 KiB for each read costs 15 µs in page faults (measured with 16 connections, one request in flight each).
 
-Slow readers: what a socket does not take waits in a queue. Beyond 4 MiB of it nothing is read from that connection
-any more, so that its owner cannot ask for more before it has taken what is there; beyond 64 MiB it is closed.
+A turn of more than a few connections is a slice of 20 ms at most: then what was gathered is stored and answered, the
+loop's other work has its chance, and those that were not read yet are first in the next slice. How long they have
+waited is known, and told to ``late``, which turns sends away that waited too long.
+
+What one peer may cost:
+
+===========================  ==================================================================================
+replies that it does not     beyond 4 MiB nothing is read from it any more, so that it cannot ask for more before it
+take                         has taken what is there; beyond 64 MiB it is closed, and also when it has taken nothing
+                             of what waits for ``idle_ms``; it is reset then, so that the kernel forgets it, too
+a frame in many pieces       its bytes are kept as they come, none before; the length is checked first
+both, of all together        beyond ``held_max_bytes`` the connections with the most of it are closed, until there is
+                             room again (as Redis does with ``maxmemory-clients``); beyond three quarters nothing is
+                             read from those that do not take their replies
+silence                      ``idle_ms``, then it is closed
+a connection                 beyond ``connections_max`` newcomers are closed at once: the store needs files, too
+===========================  ==================================================================================
 """
 
 from __future__ import annotations
@@ -21,8 +36,10 @@ import errno
 import logging
 import select
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from broker.channel import Channel, ChannelState, peer_text
@@ -43,11 +60,16 @@ _ACCEPTS_MAX = 64
 _STOP_READING_BYTES = 4 << 20
 _READ_AGAIN_BYTES = 1 << 20
 _BACKLOG_MAX_BYTES = 64 << 20
+_LARGE_BYTES = 16 << 10  # replies from here on do not wait for the end of the turn; unfinished frames are counted
+_FEW = 8  # so many connections are read without a look at the clock
+_SLICE_S = 0.02
 _NO_FILES_PAUSE_S = 1.0
 _NO_FILES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _CONNECT_S = 3.0
+_RESET = struct.pack("ii", 1, 0)
 
 Received = Callable[[Channel, list[RemotingCommand]], None]
+Late = Callable[[Channel, list[RemotingCommand], int, int], None]
 
 
 class Connection:
@@ -57,12 +79,15 @@ class Connection:
         "_backlog",
         "_backlog_bytes",
         "_closing",
+        "_decoder",
         "_events",
         "_feed",
+        "_input_bytes",
         "_out",
         "_recv_into",
         "_server",
         "_socket",
+        "_stuck",
         "closed",
         "fd",
         "idle",
@@ -73,7 +98,10 @@ class Connection:
     def __init__(self, server: Server, sock: socket.socket, peer: tuple[str, int]) -> None:
         self._server = server
         self._socket = sock
-        self._feed = FrameDecoder().feed
+        self._decoder = FrameDecoder()
+        self._feed = self._decoder.feed
+        self._input_bytes = 0  # of an unfinished frame, as far as the server counts it
+        self._stuck = 0  # sweeps since something of the backlog was taken
         self._recv_into = sock.recv_into
         self._out: list[bytes] = []
         self._backlog: deque[memoryview] = deque()
@@ -95,6 +123,19 @@ class Connection:
                 self._server.dirty(self)
             out.append(data)
 
+    def send_at_once(self, data: bytes) -> None:
+        """Send without waiting for the end of the turn, if it is large: a turn may have thousands of such replies."""
+        if len(data) < _LARGE_BYTES:
+            self.send(data)
+        elif not self.closed:
+            self._out.append(data)
+            self.flush()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are kept for this peer: replies that it has not taken, and of a frame that is not whole."""
+        return self._backlog_bytes + self._input_bytes
+
     def close(self) -> None:
         """Close as soon as everything was sent."""
         if not self.closed:
@@ -109,6 +150,11 @@ class Connection:
         self.closed = True
         if reason is not None:
             _LOG.info("%s: connection closed: %s", peer_text(self), reason)
+        if self._backlog:
+            # Without this the kernel keeps what its peer does not take, for minutes, although nobody owns it any more.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._server.held_bytes -= self._backlog_bytes + self._input_bytes
+        self._backlog_bytes = self._input_bytes = 0
         self._out.clear()
         self._backlog.clear()
         self._server.forget(self)
@@ -143,6 +189,24 @@ class Connection:
             return
         if commands:
             server.received(self, commands)
+        if not commands or count > _LARGE_BYTES or self._input_bytes:
+            self._count_input()
+
+    def _count_input(self) -> None:
+        """Count what is kept of a frame that is not whole yet."""
+        pending = 0 if self.closed else self._decoder.pending_bytes
+        if pending < _LARGE_BYTES:
+            pending = 0
+        more = pending - self._input_bytes
+        self._input_bytes = pending
+        if more:
+            self._server.hold(more)
+
+    def sweep(self) -> int:
+        """Note that time has passed; for how many sweeps it has been silent, or taken nothing of what waits for it."""
+        self.idle += 1
+        self._stuck = self._stuck + 1 if self._backlog else 0
+        return max(self.idle, self._stuck)
 
     def flush(self) -> None:
         """Send what has gathered."""
@@ -151,7 +215,6 @@ class Connection:
             return
         data = out[0] if len(out) == 1 else b"".join(out)
         out.clear()
-        self.idle = 0
         sent = 0
         if not self._backlog:
             try:
@@ -162,6 +225,7 @@ class Connection:
                 self.shut(error.strerror)
                 return
             if sent == len(data):
+                self.idle = 0
                 if self._closing:
                     self.shut()
                 return
@@ -169,8 +233,11 @@ class Connection:
         self._backlog_bytes += len(data) - sent
         if self._backlog_bytes > _BACKLOG_MAX_BYTES:
             _LOG.warning("%s: takes nothing, %d bytes wait for it", peer_text(self), self._backlog_bytes)
+            self._server.held_bytes += len(data) - sent
             self.shut()
-        else:
+            return
+        self._server.hold(len(data) - sent)
+        if not self.closed:
             self.update()
 
     def _drain(self) -> None:
@@ -185,8 +252,9 @@ class Connection:
             except OSError as error:
                 self.shut(error.strerror)
                 return
-            self.idle = 0
+            self.idle = self._stuck = 0
             self._backlog_bytes -= sent
+            self._server.held_bytes -= sent
             if sent == len(data):
                 backlog.popleft()
             else:
@@ -198,7 +266,10 @@ class Connection:
 
     def update(self) -> None:
         """Wait for room to send if something waits, and read only if not too much does."""
-        limit = _STOP_READING_BYTES if self._events & _IN else _READ_AGAIN_BYTES
+        if self._server.tight:
+            limit = 0
+        else:
+            limit = _STOP_READING_BYTES if self._events & _IN else _READ_AGAIN_BYTES
         reading = self._server.reading and not self._closing and self._backlog_bytes <= limit
         events = (_IN if reading else 0) | (_OUT if self._backlog else 0)
         if events != self._events:
@@ -266,6 +337,7 @@ class _TlsConnection(Connection):
             return
         if commands:
             self._server.received(self, commands)
+        self._count_input()
         if session.waiting and not self._out:
             self._server.dirty(self)
         if ended:
@@ -314,6 +386,9 @@ class _Listener:
                     raise
                 self._server.pause(self, error)
                 return
+            if self._server.full:
+                self._server.turn_away(sock)
+                continue
             self._server.adopt(sock, (peer[0], peer[1]), self._server.accepted)
 
     def close(self) -> None:
@@ -327,6 +402,8 @@ class Server:
         idle_ms: A connection that is silent for so long is closed by `sweep`.
         backlog: Connections that may wait to be accepted.
         tls: What TLS connections get; None: there are none.
+        held_max_bytes: Most bytes of unfinished requests and of replies that were not taken, of all connections.
+        connections_max: Most connections; who comes then is closed at once.
     """
 
     def __init__(
@@ -335,9 +412,13 @@ class Server:
         idle_ms: int = 120_000,
         backlog: int = 1024,
         tls: Tls | None = None,
+        held_max_bytes: int = 256 << 20,
+        connections_max: int = 1 << 30,
     ) -> None:
         self.received: Received = lambda *_: None
         """Handles the commands that one read brought."""
+        self.late: Late | None = None
+        """The same for those that could not be read at once: ms that they waited at least, connections that wait."""
         self.end_of_turn: Callable[[], None] = lambda: None
         """Called at the end of every turn, before replies are sent."""
         self.reading = True
@@ -353,6 +434,12 @@ class Server:
         self._listeners: list[_Listener] = []
         self._targets: dict[int, Any] = {}
         self._connections: set[Connection] = set()
+        self._waiting: dict[int, float] = {}  # files that could not be read in time: since when (loop time)
+        self._held_max = held_max_bytes
+        self._connections_max = connections_max
+        self._turned_away = 0
+        self.held_bytes = 0
+        """Bytes that are kept for all peers (see `Connection.held_bytes`)."""
         self._dirty: list[Connection] = []
         self._ending = False
         self._poll: select.epoll | None = None
@@ -418,14 +505,54 @@ class Server:
     def sweep(self, passed_ms: int) -> None:
         """Close who has been silent for too long; to be called every ``passed_ms``."""
         for connection in list(self._connections):
-            connection.idle += 1
-            if (connection.idle - 1) * passed_ms >= self._idle_ms:
-                connection.shut(f"silent for {self._idle_ms // 1000} s")
+            if (connection.sweep() - 1) * passed_ms >= self._idle_ms:
+                held = f", {connection.held_bytes} bytes wait for it" if connection.held_bytes else ""
+                connection.shut(f"silent for {self._idle_ms // 1000} s{held}")
+        if self._turned_away:
+            _LOG.warning(
+                "%d connections were turned away, there are %d: for more of them, raise the limit of open files "
+                "(LimitNOFILE of the service, or ulimit -n)",
+                self._turned_away,
+                len(self._connections),
+            )
+            self._turned_away = 0
 
     @property
     def connection_count(self) -> int:
         """How many are connected."""
         return len(self._connections)
+
+    @property
+    def full(self) -> bool:
+        """Whether nobody more may come in."""
+        return len(self._connections) >= self._connections_max
+
+    def turn_away(self, sock: socket.socket) -> None:
+        """Close the connection of one who came when there was no room."""
+        sock.close()
+        self._turned_away += 1
+
+    @property
+    def tight(self) -> bool:
+        """Whether so much is kept for all peers that those who do not take it are not read from."""
+        return self.held_bytes > self._held_max * 3 // 4
+
+    def hold(self, more: int) -> None:
+        """Count bytes that are kept for a peer; if that is too much, close those who have the most of it."""
+        self.held_bytes += more
+        if self.held_bytes <= self._held_max or more < 0:
+            return
+        for connection in sorted(self._connections, key=_held_bytes, reverse=True):
+            if self.held_bytes <= self._held_max * 7 // 8:
+                break
+            _LOG.warning(
+                "%s: connection closed, %d bytes were kept for it, %d for all (at most %d, connectionBytesMax)",
+                peer_text(connection),
+                connection.held_bytes,
+                self.held_bytes,
+                self._held_max,
+            )
+            connection.shut()
 
     # ------------------------------------------------------------------------------------------------ turns
 
@@ -435,17 +562,65 @@ class Server:
         for _ in range(_TURNS_MAX):
             if self._poll is None:
                 return
-            ready = self._poll.poll(0, _EVENTS_MAX)
+            ready = self._poll.poll(0, max(_EVENTS_MAX, len(targets)) if self._waiting else _EVENTS_MAX)
             if not ready:
                 return
             self._ending = True
             try:
+                if len(ready) > _FEW or self._waiting:
+                    if self._waiting:
+                        self._slice_late(ready)
+                    else:
+                        self._slice(ready)
+                    if self._waiting:
+                        return
+                    continue
                 for fd, events in ready:
                     target = targets.get(fd)
                     if target is not None:
                         target.ready(events)
             finally:
                 self.end_turn()
+
+    def _slice(self, ready: list[tuple[int, int]]) -> None:
+        """Read many connections; those that cannot be read in time are noted as waiting."""
+        assert self._loop is not None
+        clock, targets = self._loop.time, self._targets
+        begin = clock()
+        for at in range(0, len(ready), _FEW):
+            if at and clock() - begin > _SLICE_S:
+                for fd, _ in ready[at:]:
+                    self._waiting[fd] = begin
+                return
+            for fd, events in ready[at : at + _FEW]:
+                target = targets.get(fd)
+                if target is not None:
+                    target.ready(events)
+
+    def _slice_late(self, ready: list[tuple[int, int]]) -> None:
+        """The same when some wait already: they come first, and behind them those that are ready now."""
+        assert self._loop is not None
+        clock, targets, waiting, usual = self._loop.time, self._targets, self._waiting, self.received
+        late = self.late
+        begin = clock()
+        now_ready = dict(ready)
+        for fd in now_ready:
+            waiting.setdefault(fd, begin)
+        try:
+            for fd in list(waiting):
+                since = waiting.pop(fd, begin)
+                target = targets.get(fd)
+                events = now_ready.get(fd)
+                if target is None or events is None:
+                    continue
+                now = clock()
+                if late is not None:
+                    self.received = partial(_handle_late, late, int((now - since) * 1000), len(waiting) + 1)
+                target.ready(events)
+                if now - begin > _SLICE_S:
+                    break
+        finally:
+            self.received = usual
 
     def schedule(self) -> None:
         """Have a turn end soon: something was gathered or is to be sent outside of one."""
@@ -516,7 +691,12 @@ class Server:
 
     def pause(self, listener: _Listener, error: OSError) -> None:
         """Accept nobody for a moment: there are no file descriptors (or no memory) left."""
-        _LOG.error("no connections are accepted for %g s: %s", _NO_FILES_PAUSE_S, error.strerror)
+        _LOG.error(
+            "no connections are accepted for %g s, there are %d: %s",
+            _NO_FILES_PAUSE_S,
+            len(self._connections),
+            error.strerror,
+        )
         self._unregister(listener.fd)
         if self._loop is not None:
             self._loop.call_later(_NO_FILES_PAUSE_S, self._resume, listener)
@@ -531,5 +711,14 @@ class Server:
         self._poll.register(fd, _IN)
 
     def _unregister(self, fd: int) -> None:
+        self._waiting.pop(fd, None)
         if self._targets.pop(fd, None) is not None and self._poll is not None:
             self._poll.unregister(fd)
+
+
+def _handle_late(late: Late, waited_ms: int, waiting: int, channel: Channel, commands: list[RemotingCommand]) -> None:
+    late(channel, commands, waited_ms, waiting)
+
+
+def _held_bytes(connection: Connection) -> int:
+    return connection.held_bytes

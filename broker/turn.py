@@ -31,6 +31,7 @@ from broker.recall import recallable
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from remoting.command import REGION, RemotingCommand, encode_command, send_reply_encoder
 from remoting.message import Message, MessageError, encode_record, message_keys, tags_code
+from store.commit_log import KEPT_BYTES_MAX
 from store.errors import StoreError
 from store.hook import Held, Plugin, PutRecord, PutResult, PutStatus, Refused
 
@@ -63,6 +64,7 @@ class Turn:
         call_soon_threadsafe: Runs something in the network loop; called from the flusher's thread.
         region, trace_on: What replies carry as MSG_REGION and TRACE_ON.
         recall_name: The broker's name in recall handles, or None: none are given out.
+        waiting_max: So many sends may wait for their sync (``sendThreadPoolQueueCapacity``).
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Turn:
         region: str = REGION,
         trace_on: bool = True,
         recall_name: str | None = None,
+        waiting_max: int = 10_000,
     ) -> None:
         self._store = store
         self._store_host = store.store_host
@@ -107,6 +110,11 @@ class Turn:
         """Turns that had messages since the start."""
         self.waiting = 0
         """Requests that are stored and wait for their sync (SYNC_FLUSH): what a slow disk lets grow."""
+        self.waiting_max = waiting_max
+        self.unsynced_bytes = 0
+        """What no sync has covered yet, as of the last `look_at_disk`."""
+        self.refusing = False
+        """Whether sends are to be turned away until the disk has caught up; `busy_remark` says why."""
 
     # ------------------------------------------------------------------------------------------------ gathering
 
@@ -228,6 +236,30 @@ class Turn:
                 for plugin in self._plugins:
                     plugin.take_back(held)
 
+    # ------------------------------------------------------------------------------------------------ flow control
+
+    def look_at_disk(self) -> None:
+        """See how far the disk is behind; to be called some times a second."""
+        log = self._store.commit_log
+        self.unsynced_bytes = log.written - log.synced
+        self._decide()
+
+    def busy_remark(self) -> str:
+        """Why sends are turned away, in Apache's words."""
+        if self.waiting >= self.waiting_max:
+            return (
+                "[OVERLOAD]system busy, start flow control for a while: "
+                f"{self.waiting} sends wait for the disk, "
+                f"at most {self.waiting_max} may (sendThreadPoolQueueCapacity)"
+            )
+        return (
+            "[REJECTREQUEST]system busy, start flow control for a while: "
+            f"{self.unsynced_bytes} bytes wait for the disk to sync them, at most {KEPT_BYTES_MAX} may"
+        )
+
+    def _decide(self) -> None:
+        self.refusing = self.waiting >= self.waiting_max or self.unsynced_bytes > KEPT_BYTES_MAX
+
     # ------------------------------------------------------------------------------------------------ the end of a turn
 
     def commit(self) -> None:
@@ -250,6 +282,7 @@ class Turn:
         self.turn_count += 1
         if self._flush_sync and ticket is not None:
             self.waiting += len(entries)
+            self._decide()
             self._store.flusher.submit(ticket, partial(self._flushed, entries, results))
         else:
             self._answer(entries, results, True)
@@ -339,6 +372,7 @@ class Turn:
             entries, results, ok = durable.popleft()
             self.waiting -= len(entries)
             self._answer(entries, results, ok)
+        self._decide()
 
     def _answer(self, entries: list[_Entry], results: Sequence[PutResult], flushed: bool) -> None:
         encode = self._encode_reply

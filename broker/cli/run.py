@@ -12,6 +12,7 @@ from broker.broker import Broker
 from broker.cli.common import USER_ERRORS, one_line_errors, pairs, run_until_signal, say, settle
 from broker.config import BrokerConfig, load_config, parse_address, parse_addresses
 from broker.logs import IN_FILE_ONLY, log_settings, start_logging
+from broker.open_files import raise_limit
 from store.errors import StoreError
 
 __all__ = ["broker_command", "options_to_values", "ready_line"]
@@ -49,6 +50,7 @@ def broker_command(
         stop_logging = start_logging(config)
         try:
             log_settings(config)
+            raise_limit()
             run_until_signal(lambda stop: _run(config, stop))
         except USER_ERRORS as error:
             log.critical("%s", error, extra=IN_FILE_ONLY)

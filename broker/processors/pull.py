@@ -337,7 +337,7 @@ class PullProcessor:
             "topicSysFlag": str(pull.topic_sys_flag),
             "groupSysFlag": str(pull.group_sys_flag),
         }
-        pull.channel.send(encode_command(pull.command.reply(code, status.name, ext, body)))
+        pull.channel.send_at_once(encode_command(pull.command.reply(code, status.name, ext, body)))
 
     def _reply_reset(self, pull: _Pull, offset: int) -> RemotingCommand:
         """Tell a reader that an administrator has moved it."""

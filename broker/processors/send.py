@@ -77,7 +77,6 @@ class SendProcessor:
         max_message_bytes: Longest body.
         put_half: Takes a transaction's half message: (channel, command, message, unique key, producer group, now_ms).
         permission: The broker's own permission (``brokerPermission``).
-        waiting_max: So many sends may wait for the disk (``sendThreadPoolQueueCapacity``).
         address: The broker's address, for remarks.
         random: Picks a queue for senders that leave the choice to the broker.
     """
@@ -94,7 +93,6 @@ class SendProcessor:
         max_message_bytes: int,
         put_half: PutHalf,
         permission: Callable[[], int] = lambda: 6,
-        waiting_max: int = 10_000,
         address: str = "127.0.0.1",
         random: Random | None = None,
     ) -> None:
@@ -107,7 +105,6 @@ class SendProcessor:
         self._max_message_bytes = max_message_bytes
         self._put_half = put_half
         self._permission = permission
-        self._waiting_max = waiting_max
         self._address = address
         self._random = random or Random()
         ext = turn.reply_ext
@@ -138,7 +135,7 @@ class SendProcessor:
         An ordinary message to a known topic is handed on from here, without an object for its header. Everything
         else, and whatever cannot be read, goes the longer way.
         """
-        if self._turn.waiting >= self._waiting_max:
+        if self._turn.refusing:
             return self._overloaded(command)
         ext = command.ext
         try:
@@ -171,7 +168,7 @@ class SendProcessor:
         self, channel: Channel, command: RemotingCommand, header: SendHeader, now_ms: int
     ) -> RemotingCommand | None:
         """Any send, with all checks."""
-        if self._turn.waiting >= self._waiting_max:
+        if self._turn.refusing:
             return self._overloaded(command)
         name = header.topic
         admitted = self.admit(channel, command, header)
@@ -363,12 +360,7 @@ class SendProcessor:
 
     def _overloaded(self, command: RemotingCommand) -> RemotingCommand:
         """Flow control, as Apache's broker answers when the queue in front of its send threads is full."""
-        remark = (
-            "[OVERLOAD]system busy, start flow control for a while: "
-            f"{self._turn.waiting} sends wait for the disk, "
-            f"at most {self._waiting_max} may (sendThreadPoolQueueCapacity)"
-        )
-        return self._reply(command, ResponseCode.SYSTEM_BUSY, remark)
+        return self._reply(command, ResponseCode.SYSTEM_BUSY, self._turn.busy_remark())
 
     def _reply(self, command: RemotingCommand, code: ResponseCode, remark: str) -> RemotingCommand:
         return command.reply(code, remark, dict(self._turn.reply_ext))
