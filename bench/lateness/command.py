@@ -14,6 +14,7 @@ import click
 
 from bench.lateness.expect import Expectation, ExpectationError, parse_expectation
 from bench.lateness.follow import follow
+from bench.lateness.packing import parts_for
 from bench.lateness.pipeline import Job, find_sources, run_job
 from bench.lateness.result import GROUPS
 from bench.lateness.session import JavaMissingError, spark_session
@@ -27,7 +28,6 @@ from store.errors import StoreError
 __all__ = ["lateness_command", "our_error"]
 
 _TRIES = 3
-_SMALL_BYTES = 128 << 20
 _TABLES = {**{name: name for name in GROUPS}, "kind": "topic", "level": "topic"}
 _OUR_ERRORS = ("DamagedLogError", "SpillMovedError", "NoStoreError", "StorageError", "StoreCorruptError")
 
@@ -123,11 +123,10 @@ def lateness_command(
             "split_bytes": split_mb << 20,
         }
         size = sum(_bytes_of(source.path, storage) for source in found)
-        partitions = max(2, min(2_000, size // (128 << 20)))
+        partitions = parts_for(size)
         given = _pairs(settings)
-        small = size < _SMALL_BYTES and not follows
         say("starting Spark")
-        with spark_session(master, memory=memory, partitions=partitions, settings=given, small=small) as spark:
+        with spark_session(master, memory=memory, partitions=partitions, settings=given, brief=not follows) as spark:
             make = _job_maker(found, out, jobs)
             if follows:
                 summary = follow(spark, make, refresh, rounds, _told(out, say), _stop_event(), _moved)

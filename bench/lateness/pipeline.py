@@ -11,18 +11,21 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.lateness.compute import Choice, Sums, messages, results, sums
+from bench.lateness.compute import messages, packed, results, sums, sums_of_messages
 from bench.lateness.expect import Expectation
+from bench.lateness.packing import parts_for
 from bench.lateness.planning import LogPlan, log_folder, plan_log, plan_to_json
 from bench.lateness.progress import queue_progress
 from bench.lateness.received import Received, read_received, write_received
 from bench.lateness.result import HISTOGRAMS, RECEIVED, SUMMARY
-from bench.lateness.schemas import DELAY_SCHEMA, GAP, STATISTICS
+from bench.lateness.schemas import GAP, STATISTICS
+from bench.lateness.settle import Choice
 from bench.lateness.source import APACHE_LEVELS
 from bench.lateness.spill_files import SpillFile, plan_spill
 from bench.lateness.spill_source import spill_plan_to_text
@@ -102,15 +105,20 @@ def _short_names(paths: Sequence[str]) -> list[str]:
 
 def run_job(spark: SparkSession, job: Job, say: Say) -> dict[str, Any]:
     """Do it; answers the summary, which also stands in the result folder."""
-    rows, given_back = _all_rows(spark, job)
-    as_of_ms = job.as_of_ms if job.as_of_ms is not None else time.time_ns() // 1_000_000
+    if job.delay_stores is None:
+        look_at_delay_stores(job)
+    job.plans = [plan_log(source.path, source.storage) for source in job.sources]
     size = sum(segment.end for plan in job.plans for segment in plan.segments)
+    count = parts_for(size)
+    rows = _all_rows(spark, job, count)
+    as_of_ms = job.as_of_ms if job.as_of_ms is not None else time.time_ns() // 1_000_000
     say(f"reading {size / 1e6:,.0f} MB of {len(job.plans)} log{'s' if len(job.plans) != 1 else ''}")
-    found = messages(rows, Choice(as_of_ms, job.since_ms, job.until_ms), given_back)
-    if job.received:
-        found = found.localCheckpoint()
+    choice = Choice(as_of_ms, job.since_ms, job.until_ms, _given_back(job))
     names = [source.name for source in job.sources]
-    parts = take_apart(_added(found), names, job.tables)
+    found = messages(rows, choice, count).localCheckpoint() if job.received else None
+    parts = take_apart(
+        _results(sums(rows, choice, count) if found is None else sums_of_messages(found)), names, job.tables
+    )
     tables = parts.tables
     seen = Seen(
         counts=parts.counts,
@@ -118,10 +126,10 @@ def run_job(spark: SparkSession, job: Job, say: Say) -> dict[str, Any]:
         hot=parts.hot,
     )
     received: Received | None = None
-    if job.received:
+    if found is not None:
         say("joining what consumers saw")
         received = read_received(spark, job.received, found, len(job.sources))
-        more = take_apart(_added(received.matched), names, job.tables, parts.topics).tables
+        more = take_apart(_results(sums_of_messages(received.matched)), names, job.tables, parts.topics).tables
         tables |= {name + RECEIVED: table for name, table in more.items()}
         write_received(spark, job.received, str(job.out / RECEIVED_ROWS))
     summary = make_summary(job, as_of_ms, seen, tables, received)
@@ -129,9 +137,9 @@ def run_job(spark: SparkSession, job: Job, say: Say) -> dict[str, Any]:
     return summary
 
 
-def _added(found: DataFrame) -> Any:
+def _results(fine: DataFrame) -> Any:
     """Everything that is added up over messages, as one Arrow table."""
-    return results(Sums(sums(found).fine.localCheckpoint())).toArrow()
+    return results(fine.localCheckpoint()).toArrow()
 
 
 def look_at_delay_stores(job: Job) -> None:
@@ -142,38 +150,41 @@ def look_at_delay_stores(job: Job) -> None:
     ]
 
 
-def _all_rows(spark: SparkSession, job: Job) -> tuple[DataFrame, list[int]]:
-    """The rows of every source, and the numbers of those in which a finished message may have left no trace."""
+def _given_back(job: Job) -> list[int]:
+    """The numbers of the sources in which a finished message may have left no trace."""
+    assert job.delay_stores is not None
+    return [
+        number
+        for number, (files, plan) in enumerate(zip(job.delay_stores, job.plans, strict=True))
+        if plan.begin > 0 or min((file.base for file in files if file.shape is None), default=0) > 0
+    ]
+
+
+def _all_rows(spark: SparkSession, job: Job, count: int) -> DataFrame:
+    """The rows of every source, packed for ``count`` parts."""
+    assert job.delay_stores is not None
     parts: list[DataFrame] = []
-    given_back: list[int] = []
-    follows = job.rows is not None
+    plain: list[DataFrame] = []
     now_ms = job.as_of_ms if job.as_of_ms is not None else time.time_ns() // 1_000_000
     due_soon_ms = now_ms + _READING_MS_MAX
-    if job.delay_stores is None:
-        look_at_delay_stores(job)
-    assert job.delay_stores is not None
     for number, (source, files) in enumerate(zip(job.sources, job.delay_stores, strict=True)):
-        if min((file.base for file in files if file.shape is None), default=0) > 0:
-            given_back.append(number)
         if files:
             spill = spark.read.format("rocketmq-timewheel-spill").options(
                 number=str(number), storage=source.storage, asOfMs=str(due_soon_ms), plan=spill_plan_to_text(files)
             )
-            parts.append(spill.load(_root(source)))
-        progress = queue_progress(_root(source), source.storage)
-        plan = plan_log(source.path, source.storage)
-        job.plans.append(plan)
-        if plan.begin > 0:
-            given_back.append(number)
-        if not follows:
-            parts.append(_log_rows(spark, job, number, source, plan, progress))
+            plain.append(spill.load(_root(source)))
+        if job.rows is None:
+            progress = queue_progress(_root(source), source.storage)
+            parts.append(_log_rows(spark, job, number, source, progress, count))
     if job.rows is not None:
-        parts.append(job.rows)
-    rows = parts[0]
-    for part in parts[1:]:
-        rows = rows.unionByName(part)
-    assert rows.columns == [column.split()[0] for column in DELAY_SCHEMA.split(",")]
-    return rows, given_back
+        plain.append(job.rows)
+    if plain:
+        parts.append(packed(_union(plain), count))
+    return _union(parts)
+
+
+def _union(parts: Sequence[DataFrame]) -> DataFrame:
+    return reduce(DataFrame.unionByName, parts)
 
 
 def _root(source: Source) -> str:
@@ -184,12 +195,13 @@ def _root(source: Source) -> str:
 
 
 def _log_rows(
-    spark: SparkSession, job: Job, number: int, source: Source, plan: LogPlan, progress: dict[int, int]
+    spark: SparkSession, job: Job, number: int, source: Source, progress: dict[int, int], count: int
 ) -> DataFrame:
     reader = spark.read.format("rocketmq-commitlog").options(
-        rows="delays",
+        rows="packed",
+        parts=str(count),
         number=str(number),
-        plan=plan_to_json(plan),
+        plan=plan_to_json(job.plans[number]),
         levels=source.levels,
         storage=source.storage,
         splitBytes=str(job.split_bytes),

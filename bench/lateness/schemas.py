@@ -2,7 +2,9 @@
 
 `RECORD_SCHEMA` is the public one. `DELAY_SCHEMA` is what the computation needs and no more: a row for each record
 that speaks of a delay, and rows of other stages that carry a ``text`` instead of an id: names of topics, what a
-task has seen, gaps. They travel with the rest, so one reading of a log is enough.
+task has seen, gaps. They travel with the rest, so one reading of a log is enough. `PACKED_SCHEMA` is many such rows
+in one (`bench.lateness.packing`), `MESSAGE_SCHEMA` a row for each message, `FINE_SCHEMA` the sums of them
+(`bench.lateness.settle`).
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ import pyarrow as pa
 
 __all__ = [
     "DELAY_SCHEMA",
+    "FINE_SCHEMA",
     "GAP",
+    "MESSAGE_SCHEMA",
+    "PACKED_SCHEMA",
     "RECORD_SCHEMA",
     "STATISTICS",
     "TOPIC_NAME",
@@ -32,7 +37,25 @@ DELAY_SCHEMA = (
     "requested_ms bigint, offset bigint, store_ms bigint, text string"
 )
 
-_TYPES = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_()}
+PACKED_SCHEMA = "part int, packed binary, source int, stage int, topic_id bigint, text string"
+
+MESSAGE_SCHEMA = (
+    "source int, stage int, state string, offset bigint, store_ms bigint, due_ms bigint, kind int, level int, "
+    "topic_id bigint, text string, requested_ms bigint, lateness_ms bigint, censored boolean, repeats bigint"
+)
+
+FINE_SCHEMA = (
+    "source int, table string, key bigint, topic_id bigint, kind int, level int, lateness_ms bigint, "
+    "censored boolean, text string, count bigint, repeated bigint"
+)
+
+_TYPES = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+}
 
 
 def arrow_schema(ddl: str) -> pa.Schema:

@@ -88,18 +88,18 @@ def package_zip(folder: Path) -> Path:
     return place
 
 
-def _settings(folder: Path, master: str, memory: str, partitions: int, small: bool) -> dict[str, str]:
+def _settings(folder: Path, master: str, memory: str, partitions: int, brief: bool) -> dict[str, str]:
     java = " ".join(
         (
-            *(_SHORT_RUN if small else ()),
+            *(_SHORT_RUN if brief else ()),
             f"-Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}",
             f"-Dderby.system.home={folder}",
             "-Djava.net.preferIPv4Stack=true",
         )
     )
     local = master.startswith("local")
-    # A small run is over before compiled code has earned the time that it took to make.
-    compiled = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"} if small else {}
+    # The rows are NumPy's business, sums are Spark's: too few for compiled code to earn the time that it takes to make.
+    compiled = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"} if brief else {}
     values = compiled | {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -125,11 +125,11 @@ def spark_session(
     memory: str = "2g",
     partitions: int = 8,
     settings: Mapping[str, str] | None = None,
-    small: bool = False,
+    brief: bool = False,
 ) -> Iterator[Any]:
     """A Spark session for one run; stopped at the end, its temporary folder removed. JavaMissingError without Java.
 
-    ``small``: what it costs to begin matters more than what a million rows cost.
+    ``brief``: one result and the end, so that Java should not begin by compiling.
     """
     need_java()
     from pyspark.sql import SparkSession
@@ -151,7 +151,7 @@ def spark_session(
         os.environ["SPARK_HOME"] = str(_spark_home(folder))
     try:
         builder = SparkSession.builder.master(master).appName("timewheel lateness")
-        for name, value in {**_settings(folder, master, memory, partitions, small), **(settings or {})}.items():
+        for name, value in {**_settings(folder, master, memory, partitions, brief), **(settings or {})}.items():
             builder = builder.config(name, value)
         with _quiet_start(folder):
             spark = builder.getOrCreate()

@@ -9,7 +9,8 @@
 option              default
 ==================  ===========  ==============================================================================
 ``path``                         a store, its ``commitlog`` folder, or a URI of either
-``rows``            ``records``  ``records``: every record (`RECORD_SCHEMA`); ``delays``: `DELAY_SCHEMA`, see there
+``rows``            ``records``  ``records``: every record (`RECORD_SCHEMA`); ``delays``: `DELAY_SCHEMA`, see there;
+                                 ``packed``: the same for ``parts`` tasks, many in one (`bench.lateness.packing`)
 ``splitBytes``      33554432     bytes of a segment for one task
 ``checkCrc``        false        also check every body's CRC-32; a wrong one is damage
 ``failOnDamage``    false        raise at the first damaged region instead of a row that tells of it
@@ -33,15 +34,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from bench.lateness.delays import NO_DUE, ORDINARY, Delays, Reading, TopicNames, read_delays, topic_id
+from bench.lateness.packing import pack
 from bench.lateness.planning import SPLIT_BYTES, LogPlan, Split, plan_from_json, plan_log, whole_end
 from bench.lateness.records import Gap, Heads, Segment, SplitReader
-from bench.lateness.schemas import DELAY_SCHEMA, GAP, RECORD_SCHEMA, STATISTICS, TOPIC_NAME, arrow_schema
+from bench.lateness.schemas import DELAY_SCHEMA, GAP, PACKED_SCHEMA, RECORD_SCHEMA, STATISTICS, TOPIC_NAME, arrow_schema
 from bench.lateness.storage import storage_for
 
 __all__ = ["APACHE_LEVELS", "CommitLogSource", "DamagedLogError", "parse_levels", "read_part"]
 
 APACHE_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SCHEMAS = {"records": RECORD_SCHEMA, "delays": DELAY_SCHEMA, "packed": PACKED_SCHEMA}
 _STAGES = np.array(["ordinary", "accepted", "delivered", "cancelled", "", "accepted"])
 _KINDS = np.array(["", "timed", "level"])
 
@@ -77,13 +80,14 @@ class _Settings:
     plan: str
     number: int
     progress: str
+    parts: int
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> _Settings:
         values = {name.lower(): value for name, value in options.items()}
         rows = values.get("rows", "records")
-        if rows not in ("records", "delays"):
-            raise ValueError(f"option rows={rows!r}: 'records' or 'delays' is expected")
+        if rows not in _SCHEMAS:
+            raise ValueError(f"option rows={rows!r}: one of {', '.join(_SCHEMAS)} is expected")
         if not values.get("path"):
             raise ValueError("rocketmq-commitlog: no path; give one with .load(PATH)")
         own = values.get("ownlevels")
@@ -99,6 +103,7 @@ class _Settings:
             values.get("plan", ""),
             int(values.get("number", 0)),
             values.get("progress", ""),
+            int(values.get("parts", 2)),
         )
 
     def log_plan(self) -> LogPlan:
@@ -122,7 +127,7 @@ class CommitLogSource(DataSource):
 
     def schema(self) -> str:
         """The columns, by the option ``rows``."""
-        return RECORD_SCHEMA if _Settings.of(self.options).rows == "records" else DELAY_SCHEMA
+        return _SCHEMAS[_Settings.of(self.options).rows]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read what is there now."""
@@ -162,7 +167,8 @@ class _BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one split."""
         assert isinstance(partition, _Part)
-        yield from read_part(self._settings, partition)
+        batches = read_part(self._settings, partition)
+        yield from pack(batches, self._settings.parts) if self._settings.rows == "packed" else batches
 
 
 class _StreamReader(DataSourceStreamReader):
@@ -219,7 +225,7 @@ class _StreamReader(DataSourceStreamReader):
 
 def read_part(settings: _Settings, part: _Part) -> Iterator[pa.RecordBatch]:
     """Read one task's share; the heart of both readers."""
-    rows = _DelayRows(settings.number) if settings.rows == "delays" else _RecordRows()
+    rows = _RecordRows() if settings.rows == "records" else _DelayRows(settings.number)
     for path, size in part.missing:
         yield rows.gap(path, Gap(0, size, "a segment is missing", False))
     if part.split is None:
