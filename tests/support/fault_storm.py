@@ -215,7 +215,7 @@ class Storm:
 
     def down(self) -> None:
         """SIGKILL now."""
-        self._keep_segments()
+        self.keep_segments()
         self.broker.kill()
         self.kills += 1
         self.note_down()
@@ -278,10 +278,10 @@ class Storm:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             assert self.broker.child.running(), f"the broker ended by itself:\n{self.broker.child.tail()}"
-            self._keep_segments()
+            self.keep_segments()
             time.sleep(min(left, 0.1))
 
-    def _keep_segments(self) -> None:
+    def keep_segments(self) -> None:
         """Link what there is of the CommitLog to a place where it stays."""
         if self.keep is None:
             return
@@ -325,7 +325,7 @@ class Storm:
         quiet = LEVEL_SECONDS if never else QUIET_SECONDS
         before, since = ("", ""), 0.0
         while (now := time.monotonic()) < until:
-            self._keep_segments()
+            self.keep_segments()
             info = self.broker.info()
             state = (info["commitLogMaxOffset"], info["timewheelPending"])
             if state != before or (state[1] != "0" and not never):
