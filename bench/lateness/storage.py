@@ -166,7 +166,10 @@ class _Remote:
         }
 
     def is_folder(self, path: str) -> bool:
-        return bool(self._system.isdir(path))
+        try:
+            return bool(self._system.isdir(path))
+        except Exception as error:
+            raise StorageError(f"{path}: {error}") from error
 
     def open(self, path: str) -> File:
         return _RemoteFile(self._system, path)

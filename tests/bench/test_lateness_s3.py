@@ -1,0 +1,104 @@
+"""A store in an object store: the command, Spark and its workers read it over the network, to the same figures."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.bench.test_lateness_spill import EACH, NOW_MS, fill
+from tests.support.lateness_world import LEVELS, make_world, write_world
+from tests.support.s3 import Bucket
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    with Bucket("logs") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of ours: a log of several segments, with damage and a torn end, and a delay store."""
+    folder = tmp_path_factory.mktemp("store")
+    rng = random.Random(5)
+    world = make_world(rng, 400)
+    world.ours = True
+    log = write_world(world, folder, rng, 1 << 16)
+    assert len(list(log.folder.iterdir())) > 1
+    place, _ = log.places[len(log.places) // 2]
+    hurt = log.folder / f"{place - place % log.segment_bytes:020d}"
+    content = bytearray(hurt.read_bytes())
+    content[place % log.segment_bytes + 4] ^= 0xFF
+    hurt.write_bytes(content)
+    fill(folder / "timewheel" / "delay")
+    return folder
+
+
+def run(source: str, out: Path, *more: str) -> dict[str, Any]:
+    """Run the command as a user does; answers everything that it found."""
+    from bench.lateness.result import read_result
+
+    code = "from bench.lateness.command import lateness_command; lateness_command()"
+    arguments = [
+        source,
+        "--out",
+        str(out),
+        "--as-of",
+        str(NOW_MS - 3_600_000),
+        "--levels",
+        LEVELS,
+        "--name",
+        "store",
+        *more,
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    result = read_result(out)
+    found = {name: table.to_pylist() for name, table in result.histograms.items()}
+    (one,) = result.summary["sources"]
+    for region in (*one["damaged"], *([one["torn_tail"]] if one["torn_tail"] else [])):
+        region["file"] = Path(region["file"]).name
+    return found | {"source": {**one, "paths": None}}
+
+
+def test_the_same_figures_as_from_disk(bucket: Bucket, store: Path, tmp_path: Path) -> None:
+    keys = bucket.put(store, "brokers/a")
+    assert any(key.startswith("brokers/a/commitlog/") for key in keys)
+    there = run("s3://logs/brokers/a", tmp_path / "there", "--storage", bucket.storage)
+    here = run(str(store), tmp_path / "here")
+    assert there == here
+    assert there["source"]["kind"] == "timewheel"
+    assert there["source"]["damaged_count"] == 1
+    assert there["source"]["pending"] > EACH
+
+
+def test_what_is_not_there_or_closed_is_said_in_a_line(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bench.lateness.command import lateness_command
+
+    def said(*more: str) -> str:
+        result = CliRunner().invoke(lateness_command, ["s3://logs/nothing", "--out", str(tmp_path), *more])
+        assert (result.exit_code, len(result.output.splitlines())) == (1, 1)
+        return result.output
+
+    assert said("--storage", bucket.storage) == "Error: s3://logs/nothing: there is no such folder\n"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    client = {"endpoint_url": bucket.endpoint, "region_name": "us-east-1"}
+    assert "Unable to locate credentials" in said("--storage", json.dumps({"client_kwargs": client}))
