@@ -102,6 +102,19 @@ class File:
             raise _error(f"cannot read {n} bytes at {offset} of", self.path, cause) from cause
         return b"".join(parts)
 
+    def pread_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill a buffer; answers how many bytes there were (fewer only at the end of the file)."""
+        got = 0
+        try:
+            while got < len(buffer):
+                count = os.preadv(self._fd, [buffer[got:]], offset + got)
+                if not count:
+                    break
+                got += count
+        except OSError as cause:
+            raise _error(f"cannot read {len(buffer)} bytes at {offset} of", self.path, cause) from cause
+        return got
+
     def pread_hot(self, n: int, offset: int) -> bytes | None:
         """Read ``n`` bytes if all of them are in the page cache; None when that would wait for the disk.
 

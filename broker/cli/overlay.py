@@ -124,6 +124,12 @@ class OverlayFile(File):
         """Read what was written here, else what is on the disk."""
         return self._content.read(n, offset)
 
+    def pread_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill a buffer."""
+        data = self._content.read(len(buffer), offset)
+        buffer[: len(data)] = data
+        return len(data)
+
     def pread_hot(self, n: int, offset: int) -> bytes | None:
         """Read; a check may wait for the disk."""
         return self._content.read(n, offset)

@@ -42,7 +42,7 @@ from store.spill.manifest import RunEntry
 from store.spill.merge import Cursor
 from store.spill.model import DUE_MAX, FIRST_KEY, Key
 from store.spill.run import PageCache, Run
-from store.spill.run_writer import RunWriter
+from store.spill.run_writer import Buffer, RunWriter
 from store.spill.segment import Segment
 from store.spill.source import Fetch, Longs
 
@@ -53,6 +53,9 @@ __all__ = ["Ghosts", "relocate"]
 
 SLICE_RECORDS = 128
 SLICE_BYTES = 256 << 10
+LOADED_MAX = 80 << 20
+"""A journal segment up to this size is read into memory while it is copied: one read of a portion, not of a record."""
+LOAD_BYTES = 1 << 20
 GHOST_MARGIN_MS = 60_000
 """How far behind the frontier (as it is at the start) refs of copied records are noted."""
 SWITCH_MARGIN_MS = 5_000
@@ -104,15 +107,33 @@ class _Copy:
         )
         self.ghosts: list[tuple[Longs, Longs, Longs, Longs]] = []
         self.run: Run | None = None
+        self.loaded: memoryview | None = None
+
+    def load(self) -> Iterator[None]:
+        """Read the segment, if it is one alone: its records are wanted in another order than they lie in.
+
+        A read for each record would cost as much as all the rest of the copy; and each of them lets go of the
+        interpreter, which under load means to wait for it.
+        """
+        (twin,) = self.twins.values() if len(self.twins) == 1 else (None,)
+        if not isinstance(twin, Segment) or twin.end > LOADED_MAX:
+            return
+        data = memoryview(bytearray(twin.end))
+        for at in range(0, twin.end, LOAD_BYTES):
+            twin.file.pread_into(data[at : at + LOAD_BYTES], at)
+            yield
+        self.loaded = data
 
     def write(self, writer: RunWriter) -> Iterator[None]:
         """Copy every live record with key >= split."""
+        yield from self.load()
         twins = self.twins.values()
         fetches: list[Fetch] = [twin.fetch if isinstance(twin, Run) else twin.fetch_sorted for twin in twins]
         cursor = Cursor(fetches, (self.split[0], self.split[1] - 1))
         while True:
             dues, ids, refs = cursor.peek(DUE_MAX, SLICE_RECORDS)
             if not len(refs):
+                self.loaded = None
                 return
             cursor.advance(self._write_some(writer, dues, ids, refs))
             yield
@@ -120,7 +141,7 @@ class _Copy:
     def _write_some(self, writer: RunWriter, dues: Longs, ids: Longs, refs: Longs) -> int:
         """Copy a slice's worth of these; answers how many that is."""
         count = len(refs)
-        starts, sizes, crcs, versions = [0] * count, [0] * count, [0] * count, [0] * count
+        starts, sizes, crcs, versions = (np.empty(count, np.int64) for _ in range(4))
         numbers = refs >> 32
         for no in np.unique(numbers).tolist():
             where = np.flatnonzero(numbers == no)
@@ -128,20 +149,20 @@ class _Copy:
             order = np.argsort(ordinals)
             where, ordinals = where[order], ordinals[order]
             twin = self.twins[no]
-            found = (*twin.places(ordinals), twin.identities(ordinals)[1].tolist())
-            for at, start, size, crc, version in zip(where.tolist(), *found, strict=True):
-                starts[at], sizes[at], crcs[at], versions[at] = start, size, crc, version
-        total = taken = 0
-        while taken < count and (not taken or total + sizes[taken] <= SLICE_BYTES):
-            total += sizes[taken]
-            taken += 1
-        files = [self.twins[no].file for no in numbers[:taken].tolist()]
-        records = [
-            file.pread(size, start) for file, size, start in zip(files, sizes[:taken], starts[:taken], strict=True)
-        ]
-        writer.add(dues[:taken].tolist(), ids[:taken].tolist(), versions[:taken], crcs[:taken], records)
+            starts[where], sizes[where], crcs[where] = twin.places(ordinals)
+            versions[where] = twin.identities(ordinals)[1]
+        ends = np.cumsum(sizes)
+        taken = max(1, int(ends.searchsorted(SLICE_BYTES, "right")))
+        spots = zip(starts[:taken].tolist(), sizes[:taken].tolist(), strict=True)
+        records: list[Buffer]
+        if (loaded := self.loaded) is not None:
+            records = [loaded[start : start + size] for start, size in spots]
+        else:
+            files = [self.twins[no].file for no in numbers[:taken].tolist()]
+            records = [file.pread(size, start) for file, (start, size) in zip(files, spots, strict=True)]
+        writer.add(dues[:taken], ids[:taken], versions[:taken], crcs[:taken], records)
         if dues.item(0) < self.ghosts_below_ms:
-            self.ghosts.append((refs[:taken], ids[:taken], np.array(versions[:taken], np.int64), dues[:taken]))
+            self.ghosts.append((refs[:taken], ids[:taken], versions[:taken], dues[:taken]))
         return taken
 
     def catch_up(self, run: Run) -> Iterator[None]:

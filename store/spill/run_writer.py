@@ -37,9 +37,11 @@ from store.spill.format import (
     read_column_page,
     run_trailer,
 )
+from store.spill.source import Longs
 
-__all__ = ["RunWriter", "run_name"]
+__all__ = ["Buffer", "RunWriter", "run_name"]
 
+Buffer = bytes | memoryview
 WRITE_BYTES = 256 << 10
 SYNC_BYTES = 4 << 20
 SORT_ROWS = 1 << 16
@@ -72,8 +74,9 @@ class RunWriter:
         self._position = self._data_at  # of the next record
         self._flushed = self._data_at
         self._synced = self._data_at
-        self._buffer: list[bytes] = []
-        self._columns: list[tuple[int, int, int, int, int]] = []
+        self._buffer: list[Buffer] = []
+        self._columns: list[tuple[Longs, Longs, Longs, Longs, Longs]] = []  # due, id, size, version, CRC
+        self._waiting = 0  # records in them
         self._page_start = self._data_at
         self._pages = 0
         self._due_min = 0
@@ -88,27 +91,28 @@ class RunWriter:
 
     def add(
         self,
-        dues: Sequence[int],
-        ids: Sequence[int],
-        versions: Sequence[int],
-        crcs: Sequence[int],
-        records: Sequence[bytes],
+        dues: Longs,
+        ids: Longs,
+        versions: Longs,
+        crcs: Longs,
+        records: Sequence[Buffer],
     ) -> None:
         """Append records, in key order; the CRCs are kept as given, so a damaged record stays recognisable."""
         if not self.count:
-            self._due_min = dues[0]
-        self._due_max = dues[-1]
-        self._id_min = min(self._id_min, min(ids))
-        self._id_max = max(self._id_max, max(ids))
-        sizes = list(map(len, records))
-        self._columns += zip(dues, ids, sizes, versions, crcs, strict=True)
+            self._due_min = dues.item(0)
+        self._due_max = dues.item(-1)
+        self._id_min = min(self._id_min, int(ids.min()))
+        self._id_max = max(self._id_max, int(ids.max()))
+        sizes = np.fromiter(map(len, records), np.int64, len(records))
+        self._columns.append((dues, ids, sizes, versions, crcs))
+        self._waiting += len(records)
         self._buffer += records
-        self._position += sum(sizes)
+        self._position += int(sizes.sum())
         self.count += len(records)
         if self._position - self._flushed >= WRITE_BYTES:
             self._flush()
-        while len(self._columns) >= self._rows:
-            self._emit_page(self._rows)
+        if self._waiting >= self._rows:
+            self._emit_pages(self._waiting // self._rows)
 
     def _flush(self) -> None:
         if self._buffer:
@@ -119,29 +123,34 @@ class RunWriter:
                 self._out.sync()  # in portions, so that a journal sync never stands behind all of it
                 self._synced = self._flushed
 
-    def _emit_page(self, count: int) -> None:
-        part = self._columns[:count]
-        del self._columns[:count]
-        dues, ids, sizes, versions, crcs = zip(*part, strict=True)
-        page = ColumnPage(
-            self._pages * self._rows,
-            np.array(dues, np.int64),
-            np.array(ids, np.int64),
-            np.array(sizes, np.uint32),
-            np.array(versions, np.uint32),
-            np.array(crcs, np.uint32),
-            self._page_start,
-        )
-        data = column_page(page, self._pages, self._page_bytes, self._seed)
-        self._out.pwrite(data, HEADER_BYTES + self._pages * self._page_bytes)
-        self._page_start += sum(sizes)
-        self._pages += 1
+    def _emit_pages(self, count: int) -> None:
+        """Write so many column pages of what waits; the last may be a short one."""
+        dues, ids, sizes, versions, crcs = map(np.concatenate, zip(*self._columns, strict=True))
+        rows = self._rows
+        for at in range(0, count * rows, rows):
+            part = slice(at, at + rows)
+            page = ColumnPage(
+                self._pages * rows,
+                dues[part],
+                ids[part],
+                sizes[part].astype(np.uint32),
+                versions[part].astype(np.uint32),
+                crcs[part].astype(np.uint32),
+                self._page_start,
+            )
+            data = column_page(page, self._pages, self._page_bytes, self._seed)
+            self._out.pwrite(data, HEADER_BYTES + self._pages * self._page_bytes)
+            self._page_start += int(sizes[part].sum())
+            self._pages += 1
+        rest = slice(count * rows, None)
+        self._columns = [(dues[rest], ids[rest], sizes[rest], versions[rest], crcs[rest])]
+        self._waiting = len(dues[rest])
 
     def finish(self) -> Iterator[None]:
         """Write the rest, sync, and give the file its name; afterwards `shape` and `file` are set."""
         self._flush()
-        if self._columns:
-            self._emit_page(len(self._columns))
+        if self._waiting:
+            self._emit_pages(1)
         yield
         id_pages = 0
         id_at = self._position

@@ -28,6 +28,10 @@ def test_write_and_read_back(files: Files, tmp_path: Path) -> None:
     assert file.pread(5, 10) == b"hello"
     assert file.pread(50, 90) == bytes(10)
     assert file.pread_hot(5, 10) in (b"hello", None)
+    data = bytearray(b"-" * 30)
+    assert file.pread_into(memoryview(data)[:26], 10) == 26
+    assert data == file.pread(26, 10) + b"----"
+    assert file.pread_into(memoryview(data), 90) == 10
     assert file.pread_hot(50, 90) in (bytes(10), None)
     file.zero(8, 4)
     assert file.pread(7, 8) == b"\0\0\0\0llo"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from zlib import crc32
 
@@ -14,6 +15,7 @@ from store.spill import run_writer
 from store.spill.model import DUE_MAX, Key
 from store.spill.run import PageCache, Run
 from store.spill.run_writer import RunWriter
+from store.spill.source import Longs
 from tests.support.simdisk import SimDisk
 
 ROOT = Path("/runs")
@@ -29,12 +31,16 @@ def some_rows(count: int, seed: int = 1) -> list[Row]:
     return sorted((rng.randrange(count // 2 + 1), i, rng.randrange(3), rng.randbytes(rng.randrange(9))) for i in ids)
 
 
+def _longs(numbers: Iterable[int]) -> Longs:
+    return np.array(list(numbers), np.int64)
+
+
 def written(disk: SimDisk, rows: list[Row], spare: int = 0) -> Run:
     disk.makedirs(ROOT)
     writer = RunWriter(disk, ROOT, 7, STORE_ID, len(rows) + spare, PAGE)
     for start in range(0, len(rows), 7):
         dues, ids, versions, records = zip(*rows[start : start + 7], strict=True)
-        writer.add(dues, ids, versions, [crc32(record) for record in records], records)
+        writer.add(*map(_longs, (dues, ids, versions, map(crc32, records))), records)
     for _ in writer.finish():
         pass
     assert writer.file is not None
@@ -174,6 +180,6 @@ def test_a_run_given_up_leaves_nothing() -> None:
     disk = SimDisk()
     disk.makedirs(ROOT)
     writer = RunWriter(disk, ROOT, 7, STORE_ID, 5, PAGE)
-    writer.add([1], [2], [0], [3], [b"x"])
+    writer.add(*(_longs([number]) for number in (1, 2, 0, 3)), [b"x"])
     writer.discard()
     assert disk.listdir(ROOT) == []

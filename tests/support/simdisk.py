@@ -151,6 +151,12 @@ class SimFile(File):
         self.disk.reads += 1
         return bytes(self.inode.seen[offset : offset + n])
 
+    def pread_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill a buffer."""
+        data = self.pread(len(buffer), offset)
+        buffer[: len(data)] = data
+        return len(data)
+
     def pread_hot(self, n: int, offset: int) -> bytes | None:
         """Read, or say that it is cold."""
         return None if self.disk.cold else self.pread(n, offset)
