@@ -52,7 +52,7 @@ _BROKER = """
     popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds popPollingMapSize popPollingSize
     popResponseReturnActualRetryTopic popReviveConcurrency popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead
     popReviveSkipIfGroupAbsent printChannelGroups printChannelGroupsMinNum priorityOrderAsc
-    processReplyMessageThreadPoolNums pullMessageThreadPoolNums pullThreadPoolQueueCapacity
+    processReplyMessageThreadPoolNums pullMessageThreadPoolNums
     putMessageFutureThreadPoolNums putThreadPoolQueueCapacity queryMessageThreadPoolNums
     queryThreadPoolQueueCapacity realTimeNotifyConsumerChange recoverConcurrently
    recoverThreadPoolNums rejectPullConsumerEnable replyThreadPoolQueueCapacity

@@ -211,6 +211,12 @@ _BROKER = (
         "Milliseconds after which a send that could not be read is turned away with SYSTEM_BUSY.",
         _MS,
     ),
+    Key(
+        "pullThreadPoolQueueCapacity",
+        "100000",
+        "Pulls that may wait for messages or the disk; more get SYSTEM_BUSY.",
+        _integer(1, 10_000_000),
+    ),
     Key("rejectTransactionMessage", "false", "Refuse transactions' half messages.", _flag),
     Key("transactionTimeOut", "6000", "Age in milliseconds at which an undecided transaction is checked.", _MS),
     Key("transactionCheckMax", "15", "Checks after which it is given up.", _integer(1, 2**31 - 1)),

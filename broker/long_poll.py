@@ -60,9 +60,11 @@ class LongPoll:
         self._done = 0  # about how many entries of the heap are done
         self._arrivals: deque[Queue] = deque()
         self._waking = False
+        self.count = 0
+        """Pulls that are held."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._holds.values()))
+        return self.count
 
     def bind(self) -> None:
         """Take the calling thread for the network loop's: its own arrivals need no wake-up."""
@@ -71,6 +73,7 @@ class LongPoll:
     def hold(self, hold: Hold) -> None:
         """Keep a pull until something arrives in its queue."""
         self._holds.setdefault(hold.queue, []).append(hold)
+        self.count += 1
         hold.channel.state.holds.add(hold)
         heapq.heappush(self._deadlines, (hold.deadline_ms, next(self._numbers), hold))
 
@@ -127,6 +130,8 @@ class LongPoll:
     def check(self) -> list[str]:
         """Say everything that is wrong; empty when nothing is."""
         wrong = []
+        if (count := sum(map(len, self._holds.values()))) != self.count:
+            wrong.append(f"{self.count} holds are counted, there are {count}")
         live = {id(hold) for _, _, hold in self._deadlines}
         for queue, holds in self._holds.items():
             if not holds:
@@ -155,6 +160,7 @@ class LongPoll:
         if holds is not None:
             if hold in holds:
                 holds.remove(hold)
+                self.count -= 1
             if not holds:
                 del self._holds[hold.queue]
 

@@ -232,4 +232,5 @@ class ProcessorSet:
             by_property=lambda: config.get_bool("enablePropertyFilter"),
             address=config.advertised,
             got=self.traffic.got,
+            waiting_max=config.get_int("pullThreadPoolQueueCapacity"),
         )

@@ -187,9 +187,11 @@ class Connection:
             _LOG.warning("%s: not RocketMQ's protocol, connection closed: %s", peer_text(self), error)
             self.shut()
             return
-        if commands:
-            server.received(self, commands)
-        if not commands or count > _LARGE_BYTES or self._input_bytes:
+        if not commands:
+            self._count_input()
+            return
+        server.received(self, commands)
+        if count > _LARGE_BYTES or self._input_bytes:
             self._count_input()
 
     def _count_input(self) -> None:
@@ -567,20 +569,19 @@ class Server:
                 return
             self._ending = True
             try:
-                if len(ready) > _FEW or self._waiting:
-                    if self._waiting:
-                        self._slice_late(ready)
-                    else:
-                        self._slice(ready)
-                    if self._waiting:
-                        return
-                    continue
-                for fd, events in ready:
-                    target = targets.get(fd)
-                    if target is not None:
-                        target.ready(events)
+                if self._waiting:
+                    self._slice_late(ready)
+                elif len(ready) > _FEW:
+                    self._slice(ready)
+                else:
+                    for fd, events in ready:
+                        target = targets.get(fd)
+                        if target is not None:
+                            target.ready(events)
             finally:
                 self.end_turn()
+            if self._waiting:
+                return
 
     def _slice(self, ready: list[tuple[int, int]]) -> None:
         """Read many connections; those that cannot be read in time are noted as waiting."""

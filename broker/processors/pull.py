@@ -4,6 +4,9 @@ A pull names a queue and an offset, and gets the messages from there on that its
 the CommitLog. The subscription is the one of the group's heartbeats, unless the request carries its own. A pull
 that finds nothing at the queue's end is held if it allows that (see `broker.long_poll`); every other outcome is
 answered at once.
+
+Pulls that are held, or wait for a cold disk, are the only requests that are kept; so many at most, of all and of one
+connection: more are answered SYSTEM_BUSY in Apache's words, and clients try again after a moment.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ _CODES: dict[PullStatus, ResponseCode] = {
 _SHORT_POLL_MS = 1_000
 _LONG_POLL_MAX_MS = 300_000
 _LOOKS_MAX = 16
+_WAITING_OF_ONE_MAX = 4_096
 _FILTER_LOOKS_MAX = 4
 _EMPTY = (PullStatus.NO_MESSAGE_IN_QUEUE, PullStatus.NO_MATCHED_LOGIC_QUEUE)
 
@@ -113,6 +117,7 @@ class PullProcessor:
         by_property: Whether SQL92 subscriptions are served (``enablePropertyFilter``).
         address: The broker's address, for remarks.
         got: Told group, topic, messages and bytes of each pull that got some.
+        waiting_max: So many pulls may wait, for messages or for the disk (``pullThreadPoolQueueCapacity``).
     """
 
     def __init__(
@@ -132,6 +137,7 @@ class PullProcessor:
         by_property: Callable[[], bool] = lambda: False,
         address: str = "127.0.0.1",
         got: Callable[[str, str, int, int], None] = lambda *_: None,
+        waiting_max: int = 100_000,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -139,6 +145,7 @@ class PullProcessor:
         self._selection = Selection(groups, clients, by_property)
         self._offsets = offsets
         self._long_poll = long_poll
+        self._waiting_max = waiting_max
         self._cold_reads = cold_reads
         self._spawn = spawn
         self._limits = limits or PullLimits()
@@ -146,6 +153,7 @@ class PullProcessor:
         self._may_hold = may_hold
         self._address = address
         self._got = got
+        self._cold = 0  # pulls that wait for the disk
         self.found_count = 0
         """Pulls that got messages since the start."""
         self.miss_count = 0
@@ -176,13 +184,28 @@ class PullProcessor:
         self._offsets.note_pull(header.consumer_group, header.topic, header.queue_id, next_offset)
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        if result is None:
-            self._spawn(self._answer_cold(checked))
-        elif self._is_at_end(result, header) and header.sys_flag & PullSysFlag.SUSPEND:
-            self._hold(checked, now_ms)
-        else:
+        if result is not None and not (self._is_at_end(result, header) and header.sys_flag & PullSysFlag.SUSPEND):
             self._answer(checked, result)
+            return None
+        busy = self._busy(checked)
+        if busy is not None:
+            return busy
+        if result is None:
+            self._answer_later(checked)
+        else:
+            self._hold(checked, now_ms)
         return None
+
+    def _busy(self, pull: _Pull) -> RemotingCommand | None:
+        """Refuse a pull that would have to wait, if too many do."""
+        waiting, of_one = self._long_poll.count + self._cold, len(pull.channel.state.holds)
+        if waiting < self._waiting_max and of_one < _WAITING_OF_ONE_MAX:
+            return None
+        remark = (
+            f"[OVERLOAD]system busy, start flow control for a while: {waiting} pulls wait, at most {self._waiting_max} "
+            f"may (pullThreadPoolQueueCapacity); {of_one} of this connection, at most {_WAITING_OF_ONE_MAX} may"
+        )
+        return pull.command.reply(ResponseCode.SYSTEM_BUSY, remark)
 
     # ------------------------------------------------------------------------------------------------ what may be read
 
@@ -234,6 +257,11 @@ class PullProcessor:
         status = result.status
         return status is PullStatus.OFFSET_OVERFLOW_ONE or (status in _EMPTY and header.offset == 0)
 
+    def _answer_later(self, pull: _Pull) -> None:
+        """Read bodies that are not in memory, and answer then."""
+        self._cold += 1
+        self._spawn(self._answer_cold(pull))
+
     def _hold(self, pull: _Pull, now_ms: int) -> None:
         header = pull.header
         hold = Hold(
@@ -261,7 +289,7 @@ class PullProcessor:
                 break
             pull.at = result.next_offset
         if result is None:
-            self._spawn(self._answer_cold(pull))
+            self._answer_later(pull)
             return True
         if not final and self._is_at_end(result, pull.header):
             return False
@@ -278,11 +306,17 @@ class PullProcessor:
             return
         body = self._cold_reads.hot(result.positions)
         if body is None:
-            self._spawn(self._answer_cold(pull))
+            self._answer_later(pull)
         else:
             self._found(pull, result, body)
 
     async def _answer_cold(self, pull: _Pull) -> None:
+        try:
+            await self._look_cold(pull)
+        finally:
+            self._cold -= 1
+
+    async def _look_cold(self, pull: _Pull) -> None:
         header, limits = pull.header, self._limits
         count = max(1, min(header.max_count, limits.cold_count))
         if pull.wants is None:

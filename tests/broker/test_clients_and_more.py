@@ -367,3 +367,30 @@ def test_messages_are_found_by_key(client, rig):
         ResponseCode.QUERY_NOT_FOUND,
         "can not find message, maybe time range not correct",
     )
+
+
+# ------------------------------------------------------------------------------------------------ retention
+
+
+def test_level_messages_keep_segments_until_they_are_delivered_and_no_longer(tmp_path):
+    every_hour = ";".join(map(str, range(24)))
+    rig = Rig(tmp_path / "store", mappedFileSizeCommitLog=4096, fileReservedTime=0, deleteWhen=every_hour)
+    client, log = rig.client(), rig.store.commit_log
+    assert client.send("T", properties(DELAY=2)).code == 0
+    for _ in range(20):
+        assert client.send("T", body=b"y" * 1500).code == 0
+
+    def expire():
+        for _ in range(8):
+            rig.store.housekeeper.step(rig.now_ms)
+            rig.now_ms += 500
+        rig.store.take_checkpoint()
+        rig.store.delete_expired(4_000_000_000_000)
+
+    expire()
+    assert log.begin == 0, "it is not due yet"
+    rig.now_ms += 5_000
+    rig.deliver_levels()
+    expire()
+    assert log.begin > 0
+    rig.close()

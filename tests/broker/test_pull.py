@@ -282,6 +282,34 @@ def test_without_long_polling_a_pull_waits_a_second_only(tmp_path):
     rig.close()
 
 
+def test_more_pulls_than_may_wait_are_told_that_it_is_busy(tmp_path):
+    rig = Rig(tmp_path / "store", pullThreadPoolQueueCapacity=2)
+    client = rig.client()
+    fill(client, "A")
+    for _ in range(3):
+        client.submit(RequestCode.PULL_MESSAGE, client.pull_fields("T", 1, sysFlag=6))
+    (busy,) = client.take()
+    assert busy.code == ResponseCode.SYSTEM_BUSY
+    assert busy.remark.startswith("[OVERLOAD]system busy, start flow control for a while: 2 pulls wait, at most 2 may")
+    assert client.pull("T", 0).code == 0, "what need not wait is served"
+    fill(rig.client(50009), "B")
+    assert [bodies(reply) for reply in client.take()] == [[b"B"], [b"B"]]
+    client.submit(RequestCode.PULL_MESSAGE, client.pull_fields("T", 2, sysFlag=6))
+    assert client.take() == [] and len(rig.core.long_poll) == 1 and rig.core.long_poll.check() == []
+    rig.close()
+
+
+@pytest.mark.pure
+def test_one_connection_may_not_have_all_the_pulls_that_wait(rig, client, monkeypatch):
+    monkeypatch.setattr("broker.processors.pull._WAITING_OF_ONE_MAX", 1)
+    fill(client, "A")
+    other = rig.client(50007)
+    for asker in (client, client, other):
+        asker.submit(RequestCode.PULL_MESSAGE, asker.pull_fields("T", 1, sysFlag=6))
+    assert [reply.code for reply in client.take()] == [ResponseCode.SYSTEM_BUSY]
+    assert other.take() == [] and len(rig.core.long_poll) == 2
+
+
 def test_a_closed_channel_and_a_deleted_topic_end_the_wait(client, rig):
     fill(client, "A")
     gone, told = rig.client(50002), rig.client(50003)

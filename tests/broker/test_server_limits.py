@@ -225,3 +225,23 @@ def test_while_too_much_waits_for_a_sync_sends_are_rejected_with_the_numbers(tmp
     turn.look_at_disk()
     assert client.send("T").code == 0
     rig.close()
+
+
+def test_large_replies_do_not_gather_until_the_turn_ends():
+    class Watching(Rig):
+        gathered_most = 0
+
+        def big(self, channel, command, now_ms):
+            self.gathered_most = max(self.gathered_most, sum(map(len, channel._out)))
+            return super().big(channel, command, now_ms)
+
+    async def run():
+        async with Watching() as rig:
+            client = await rig.client()
+            await client.send(*[RemotingCommand(3, n) for n in range(20)])
+            for number in range(20):
+                assert (await client.reply()).opaque == number
+            assert rig.gathered_most == 0
+            client.close()
+
+    asyncio.run(run())

@@ -298,18 +298,18 @@ class Soak:
         now = time.monotonic()
         cpu = (int(fields[11]) + int(fields[12])) / _TICKS
         before, self._cpu = self._cpu, (now, cpu)
-        sizes = [path.stat().st_blocks * 512 for path in _files(broker.store)]
         sample = Sample(
             round(now - self._begin, 1),
             int((proc / "statm").read_text().split()[1]) * _PAGE,
             len(list((proc / "fd").iterdir())),
             int(fields[17]),
             round(100 * (cpu - before[1]) / (now - before[0]), 1) if before[0] else 0.0,
-            sum(sizes),
+            _disk_bytes(broker.store),
             len(list((broker.store / "commitlog").iterdir())),
             int(broker.info()["timewheelPending"]),
         )
         self.result.samples.append(sample)
+        (self.folder / "samples").open("a").write(json.dumps(asdict(sample)) + "\n")
         return sample
 
     # ------------------------------------------------------------------------------------------ the verdict
@@ -383,8 +383,16 @@ class Soak:
         return "\n".join(lines)
 
 
-def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file() and "logs" not in path.parts]
+def _disk_bytes(folder: Path) -> int:
+    """Blocks of a store's files without its logs; what goes away meanwhile does not count."""
+    blocks = 0
+    for parent, _, names in os.walk(folder):
+        for name in names if not parent.endswith("/logs") else ():
+            try:
+                blocks += Path(parent, name).stat().st_blocks
+            except FileNotFoundError:
+                pass
+    return blocks * 512
 
 
 def _frame(code: int, fields: dict[str, Any]) -> bytes:
