@@ -33,7 +33,7 @@ from broker.transaction_messages import op_message
 from broker.turn import Turn
 from remoting.message import encode_host
 from store.delay_levels import DelayLevels
-from store.errors import StoreError
+from store.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.files import Files
 from store.half_messages import DECIDED, HALF_TOPIC, OP_TOPIC, SECTION, HalfMessages
 from store.hook import Plugin, PluginContext, PutStatus, put_record
@@ -88,11 +88,22 @@ class BrokerCore:
         self.random = random or Random()
         self._opened: list[Plugin] = []
         self._saving = threading.Lock()
-        options = StoreOptions.from_config(config.values)
-        self.store = MessageStore.open(self.files, config.store_dir, options, self.now_ms, _LOG.warning)
+        try:
+            self._open(now_ms, spawn)
+        except (StoreCorruptError, StoreFormatError) as error:
+            if str(config.store_dir) not in str(error):
+                raise  # about a setting
+            hint = (
+                f"To see what is wrong: timewheel check {config.store_dir}; to mend what can be: the same with --repair"
+            )
+            raise type(error)(f"{error}. {hint}") from error
+
+    def _open(self, clock: Callable[[], int] | None, spawn: Callable[[Coroutine[Any, Any, None]], None] | None) -> None:
+        options = StoreOptions.from_config(self.config.values)
+        self.store = MessageStore.open(self.files, self.config.store_dir, options, self.now_ms, _LOG.warning)
         try:
             self._open_tables()
-            self._open_deliveries(now_ms)
+            self._open_deliveries(clock)
             self._open_processors(spawn)
         except BaseException:
             self.close()

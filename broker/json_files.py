@@ -1,12 +1,14 @@
 """Apache's configuration files, ``config/<name>.json``: read with their quirks, replaced as a whole.
 
-A file that is missing, empty or unreadable is read from ``<name>.json.bak``, the version before. Writing renames
+A file that is missing, empty or unreadable is read from ``<name>.json.bak``, the version before; what cannot be read
+is put aside as ``<name>.json.aside``, or the next write would make it the version before. Writing renames
 the file to its ``.bak`` and puts the new one in its place, so whatever a crash leaves, one of the two is whole.
 Both files broken is an error: a broker that forgets its topics would delete what belongs to them.
 """
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from store.errors import StoreCorruptError
 from store.files import Files
 
 __all__ = ["DataVersion", "JsonFile"]
+
+_LOG = logging.getLogger(__name__)
 
 
 class JsonFile:
@@ -48,6 +52,8 @@ class JsonFile:
                 problems.append(f"{path}: {error}")
                 continue
             if isinstance(document, dict):
+                if path != self.path:
+                    self._put_aside(problems)
                 return document
             problems.append(f"{path} holds no JSON object")
         if not problems or all(problem.endswith("is empty") for problem in problems):
@@ -55,6 +61,14 @@ class JsonFile:
         raise StoreCorruptError(
             "; ".join(problems) + f". Put a good version in the place of {self.path}, or move both away to start empty."
         )
+
+    def _put_aside(self, problems: list[str]) -> None:
+        """The version before is the good one: keep the next write from replacing it by what cannot be read."""
+        if self._files.exists(self.path):
+            kept = self._files.move_aside(self.path)
+            _LOG.warning("%s: the version before is used, this one is kept as %s", "; ".join(problems), kept)
+        else:
+            _LOG.warning("%s is missing: the version before is used", self.path)
 
     def save(self, document: dict[str, Any]) -> None:
         """Replace the file, durably. Raises StoreError."""

@@ -78,6 +78,8 @@ class DelayPlugin:
             self.lock,
         )
         self._opened = True
+        for note in self.spill.notes:
+            context.warn(note)
         self._restore(context.target.scan(checkpoint.position_of(SECTION)))
         self._make_parts(context, self.clock.now_ms())
         self._make_workers(context)

@@ -146,6 +146,14 @@ class DeliveryCheckpoint:
         self._files.replace_file(self._path, self._encode(log_end, {}, {}))
         self.writes += 1
 
+    def replace_section(self, name: str, data: bytes, position: int) -> None:
+        """Write the file with another content for one section; for a repair, when nobody has registered."""
+        self.sections[name] = data
+        self._positions[name] = position
+        self._files.makedirs(self._path.parent)
+        self._files.replace_file(self._path, self._encode(self._whole, self.sections, self._positions))
+        self.writes += 1
+
     def register(
         self,
         name: str,
@@ -261,14 +269,14 @@ class DeliveryCheckpoint:
             raise StoreCorruptError(f"{self._path} is no checkpoint: {len(data)} bytes that begin with {data[:4]!r}")
         _, version, count, size, crc, _, store_id, self._whole, self.writes = _HEAD.unpack_from(data)
         if version != _VERSION:
-            raise StoreFormatError(f"{self._path} has format version {version}, this program knows {_VERSION}")
+            raise StoreFormatError(f"{self._path} at 4: it has format version {version}, this program knows {_VERSION}")
         zeroed = data[:_CRC_AT] + bytes(4) + data[_CRC_AT + 4 :]
         if size != len(data) or crc32(zeroed) != crc:
-            raise StoreCorruptError(f"{self._path} is damaged: CRC or size ({len(data)}, not {size}) is wrong")
+            raise StoreCorruptError(f"{self._path} is damaged: at 0 to {len(data)}: CRC or size ({size}) is wrong")
         if store_id != self._store_id:
             raise StoreFormatError(
-                f"{self._path} belongs to store {store_id.hex()}, not to this one ({self._store_id.hex()}): a file of "
-                f"another store was copied here. Put the right one back, or remove it to have the log scanned instead"
+                f"{self._path} at 20: it belongs to store {store_id.hex()}, not to this one ({self._store_id.hex()}): "
+                "a file of another store was copied here. Put the right one back, or remove it to have the log scanned"
             )
         at = _HEAD.size
         try:

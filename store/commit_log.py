@@ -50,6 +50,10 @@ KEPT_BYTES_MAX = 64 << 20
 REWRITE_BYTES_MAX = 256 << 20
 """More than that is never unsynced at the end of a run."""
 
+CUT_BYTES_MAX = 32 << 20
+"""So far behind the end recovery looks for what it has to put aside: more is hardly ever unsynced."""
+CUT_BYTES_AT_ONCE = 1 << 20
+
 _TWO_LONGS = Struct(">qq")
 _LONG = Struct(">q")
 
@@ -79,6 +83,8 @@ class CommitLog(LogReader):
         self._unkept_end = 0  # end of what was written last without being kept
         self._sync_failed = False
         self._torn_end = 0
+        self.cut_aside: Path | None = None
+        """Where recovery has put what stood behind the end, if anything did."""
 
     # ------------------------------------------------------------------------------------------ positions
 
@@ -313,12 +319,15 @@ class CommitLog(LogReader):
                 break
             offset = segment.end
         if offset < at_least:
+            start = offset - offset % self.segment_bytes
             raise StoreCorruptError(
-                f"{self.directory}: the last valid record ends at {offset}, but {at_least} was durable before; "
-                "the log has been cut off or damaged. Nothing was changed: restore the missing files"
+                f"{self.directory / segment_name(start)} at {offset - start}: the log's last valid record ends at "
+                f"{offset}, but {at_least} was durable before; the log has been cut off or damaged. Nothing was "
+                "changed: restore it if you can"
             )
         self._check_gaps(offset)
         if not clean:
+            self._keep_behind(offset)
             self._write_again(max(min(from_offset, offset), offset - REWRITE_BYTES_MAX), offset)
         self._cut(offset, from_offset)
 
@@ -331,6 +340,36 @@ class CommitLog(LogReader):
             data = segment.file.pread(min(1 << 20, end - start, segment.end - start), start - segment.start)
             segment.file.pwrite(data, start - segment.start)
             start += len(data)
+
+    def _keep_behind(self, end: int) -> None:
+        """Put aside what stands behind the end and will be zeros: torn by a crash, or by somebody else."""
+        segment = self._segments.get(end - end % self.segment_bytes)
+        if segment is None or self._aside is None:
+            return
+        parts: list[bytes] = []
+        start = end - segment.start
+        for at in range(start, min(segment.size, start + CUT_BYTES_MAX), CUT_BYTES_AT_ONCE):
+            data = segment.file.pread(min(CUT_BYTES_AT_ONCE, segment.size - at), at)
+            if data.count(0) != len(data):
+                parts += [bytes(at - start - sum(map(len, parts))), data]
+        if not parts:
+            return
+        path = self._aside / f"{segment.path.name}@{start}"
+        try:
+            self._files.makedirs(self._aside)
+            self._files.replace_file(self._free_name(path), b"".join(parts).rstrip(bytes(1)))
+        except StoreError:
+            return  # no room: a start must not fail for what nobody was promised
+        self.cut_aside = path
+
+    def _free_name(self, path: Path) -> Path:
+        """The path, or one with a number behind it: what was put aside there before is kept, too."""
+        number = 0
+        target = path
+        while self._files.exists(target):
+            number += 1
+            target = path.with_name(f"{path.name}.{number}")
+        return target
 
     def _check_gaps(self, end: int) -> None:
         expected = self._begin
@@ -361,12 +400,7 @@ class CommitLog(LogReader):
             self._files.remove(segment.path)
             return
         self._files.makedirs(self._aside)
-        target = self._aside / segment.path.name
-        number = 0
-        while self._files.exists(target):  # what was put aside there before is kept, too
-            number += 1
-            target = target.with_name(f"{segment.path.name}.{number}")
-        self._files.rename(segment.path, target)
+        self._files.rename(segment.path, self._free_name(self._aside / segment.path.name))
         self._files.sync_dir(self._aside)
 
     def remove_oldest(self) -> Segment | None:

@@ -19,6 +19,11 @@ A queue that does not begin at 0
     When the log's older part is gone before a queue is rebuilt, its first entry is some N > 0. The file that holds N
     is filled with *pre-blanks* in front of it (offset 0, size 0x7FFFFFFF), as Apache does.
 
+Damage
+    An entry carries no checksum, and a wrong one hides messages, or lets a level message go before its time. So each
+    file has a CRC-32 over its entries, kept in memory beside the work and in ``timewheel/progress``; a restart
+    compares (`verify`), and derives again what is not what was written.
+
 Never more than one thread may be in `flush`, `load`, `forget_files`, `delete_before`; `add` and `settle` are called
 under the append lock; everything else from any thread.
 """
@@ -28,6 +33,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 from struct import Struct
+from zlib import crc32
 
 import numpy as np
 
@@ -62,6 +68,8 @@ class ConsumeQueue:
         "_memory",
         "_min",
         "_min_begin",
+        "_summed",
+        "_sums",
         "_unmade",
         "buffer",
         "count",
@@ -89,6 +97,8 @@ class ConsumeQueue:
         self._min = 0
         self._min_begin = -1  # the log's begin for which _min is right
         self._unmade = True  # no file has been made for this queue yet
+        self._summed = 0  # entries below are in _sums
+        self._sums: dict[int, int] = {}  # file's start to the CRC-32 of its entries
 
     # ------------------------------------------------------------------------------------------ appending
 
@@ -98,6 +108,8 @@ class ConsumeQueue:
         self.buffer = bytearray()
         self._memory = (number, self.buffer)
         self._min_begin = -1
+        self._summed = number
+        self._sums = {}
 
     def add(self, offset: int, size: int, tags_code: int) -> None:
         """Add the next entry (under the append lock, which may do the same in line)."""
@@ -200,7 +212,35 @@ class ConsumeQueue:
             file.pwrite(data[at : at + n], position - start)
             file.sync()
             position += n
+        self._sum(data, first, upto)
         self.synced = max(self.synced, upto)
+
+    def _sum(self, data: bytes, first: int, upto: int) -> None:
+        """Take entries into the files' checksums; ``data`` begins with entry ``first``."""
+        while self._summed < upto:
+            position = self._summed * ENTRY_BYTES
+            start = position - position % self.file_bytes
+            end = min(upto * ENTRY_BYTES, start + self.file_bytes)
+            begin = position - first * ENTRY_BYTES
+            before = self._sums.get(start)
+            if before is None:
+                before = crc32(_PRE_BLANK * ((position - start) // ENTRY_BYTES))
+            self._sums[start] = crc32(data[begin : begin + end - position], before)
+            self._summed = end // ENTRY_BYTES
+
+    def sums(self) -> tuple[tuple[int, int], ...]:
+        """(Start, CRC-32 of the entries) of each file, as far as they are flushed: what `load` wants back."""
+        return tuple(sorted(self._sums.items()))
+
+    def verify(self, start: int) -> bool:
+        """Compare a file's entries with their checksum; True if there is none. Reads the file."""
+        known = self._sums.get(start)
+        if known is None:
+            return True
+        size = min(self.file_bytes, self._summed * ENTRY_BYTES - start)
+        file = self._cache.get(self.directory / segment_name(start), self.file_bytes)
+        data = file.pread(size, 0)
+        return len(data) == size and crc32(data) == known
 
     def settle(self) -> None:
         """Drop what is durable from memory (under the append lock)."""
@@ -225,8 +265,14 @@ class ConsumeQueue:
 
     # ------------------------------------------------------------------------------------------ life
 
-    def load(self, count: int) -> bool:
-        """Take over the files with a number of entries that is known to be durable; False if files are missing."""
+    def load(self, count: int, sums: tuple[tuple[int, int], ...] = (), expired: bool = True) -> bool:
+        """Take over the files with a number of entries that is known to be durable; False if files are missing.
+
+        ``sums`` is what `sums` said then. With it a file of another size is one that is damaged, not configured so.
+        ``expired``: the first files may have gone since, because the log's beginning has.
+        """
+        if sums and not self._has_files(sums, expired):
+            return False
         segments = list_segments(
             self._cache.files, self.directory, self.file_bytes, "ConsumeQueue", "mappedFileSizeConsumeQueue"
         )
@@ -240,7 +286,29 @@ class ConsumeQueue:
         elif count:
             return False
         self.start_at(count)
+        if sums:
+            self._sums = {start: crc for start, crc in sums if start >= segments[0].start}
+        else:
+            self._sum_last()
         return True
+
+    def _sum_last(self) -> None:
+        """Make the checksum of the file that the next entry goes to, from what is in it."""
+        position = self.count * ENTRY_BYTES
+        start = position - position % self.file_bytes
+        if start < position and not self._unmade:
+            file = self._cache.get(self.directory / segment_name(start), self.file_bytes)
+            self._sums = {start: crc32(file.pread(position - start, 0))}
+
+    def _has_files(self, sums: tuple[tuple[int, int], ...], expired: bool) -> bool:
+        """Whether the files that have checksums are there, at their full size, but for those that expired."""
+        files = self._cache.files
+        names = set(files.listdir(self.directory))
+        found = [start for start, _ in sums if segment_name(start) in names]
+        first = found[0] if found and expired else sums[0][0]
+        if not found or found != [start for start, _ in sums if start >= first]:
+            return False
+        return all(files.file_size(self.directory / name) == self.file_bytes for name in names)
 
     def load_scanning(self, log_limit: int) -> None:
         """Take over files without knowing how many entries are good: those of records below ``log_limit``.
@@ -265,6 +333,7 @@ class ConsumeQueue:
                 break
             at -= 1
         self.start_at(count)
+        self._sum_last()
 
     def _valid_in(self, start: int, log_limit: int) -> int:
         """Count the good entries at the beginning of a file."""
@@ -318,6 +387,7 @@ class ConsumeQueue:
             path = self.directory / segment_name(start)
             self._cache.forget(path)
             self._cache.files.remove(path)
+            self._sums.pop(start, None)
             gone += 1
         if gone:
             self._cache.files.sync_dir(self.directory)
@@ -335,10 +405,15 @@ class ConsumeQueue:
 
     def check(self, log_begin: int, log_end: int) -> list[str]:
         """Say what is wrong with the entries: order, sizes, positions outside the log."""
-        where = f"{self.directory}"
+        where = self.directory
         wrong: list[str] = []
         if not self._memory[0] <= self.count or self.synced > self.count:
             wrong.append(f"{where}: memory from {self._memory[0]}, synced {self.synced}, count {self.count}")
+        wrong += [
+            f"{where / segment_name(start)} at 0: the entries up to {self._summed} are not what was written (checksum)"
+            for start, _ in self.sums()
+            if not self.verify(start)
+        ]
         number = self.min_offset(log_begin)
         before = log_begin
         while number < self.count:
@@ -348,8 +423,8 @@ class ConsumeQueue:
                 break
             entries = np.frombuffer(data, _COLUMNS)
             offsets = entries["offset"].astype(np.int64)
-            ends = offsets + entries["size"]
-            starts = np.concatenate(([before], ends[:-1]))
+            ends = np.where(entries["size"] == PRE_BLANK_SIZE, 0, offsets + entries["size"])
+            starts = np.maximum.accumulate(np.concatenate(([before], ends[:-1])))
             bad = (entries["size"] <= 0) | (offsets < starts) | (ends > log_end)
             bad &= entries["size"] != PRE_BLANK_SIZE
             if bad.any():
@@ -359,7 +434,7 @@ class ConsumeQueue:
                     f"the one before ends at {int(starts[at])}, the log at {log_end}"
                 )
                 break
-            before = int(ends[-1])
+            before = max(int(starts[-1]), int(ends[-1]))
             number += len(entries)
         return wrong
 

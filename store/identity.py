@@ -12,9 +12,14 @@ from pathlib import Path
 from store.errors import StoreCorruptError, StoreFormatError
 from store.files import Files
 
-__all__ = ["FORMAT_VERSION", "store_identity"]
+__all__ = ["FORMAT_VERSION", "identity_text", "store_identity"]
 
 FORMAT_VERSION = 1
+
+
+def identity_text(store_id: bytes) -> bytes:
+    """The content of the file for this id (16 bytes)."""
+    return f"Timewheel store directory. Do not edit.\nformat={FORMAT_VERSION}\nid={store_id.hex()}\n".encode()
 
 
 def store_identity(files: Files, path: Path) -> bytes:
@@ -23,10 +28,15 @@ def store_identity(files: Files, path: Path) -> bytes:
     Raises `StoreFormatError` for a directory of another format version, `StoreCorruptError` for an unreadable file.
     """
     if not files.exists(path):
+        for other in (path.with_name("checkpoint"), path.with_name("delay") / "manifest"):
+            if files.exists(other):
+                raise StoreCorruptError(
+                    f"{path} at 0: it is missing, but {other} is there: with a new id all other files would be another "
+                    "store's"
+                )
         store_id = uuid.uuid4().bytes
         files.makedirs(path.parent)
-        text = f"Timewheel store directory. Do not edit.\nformat={FORMAT_VERSION}\nid={store_id.hex()}\n"
-        files.replace_file(path, text.encode())
+        files.replace_file(path, identity_text(store_id))
         return store_id
     text = files.read_replaced(path).decode("utf-8", "replace")
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
@@ -38,5 +48,5 @@ def store_identity(files: Files, path: Path) -> bytes:
     except (KeyError, ValueError):
         store_id = b""
     if not version.isdigit() or len(store_id) != 16:
-        raise StoreCorruptError(f"{path} is unreadable: {text!r:.200}")
+        raise StoreCorruptError(f"{path} at 0: format or id cannot be read: {text!r:.120}")
     return store_id

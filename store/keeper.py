@@ -74,6 +74,8 @@ class Keeper:
         self._written = -1
         """Position of the progress file on disk; -1: unknown."""
         self._counts: dict[tuple[str, int], int] = {}
+        self._sums: dict[tuple[str, int], tuple[tuple[int, int], ...]] = {}
+        self._stale = False
         self._checkpoint = ApacheCheckpoint.read(files, root / "checkpoint")
         self.rounds = 0
 
@@ -92,6 +94,11 @@ class Keeper:
         for queue in self._queues:
             if queue.synced:
                 self._counts[queue.topic, queue.queue_id] = queue.synced
+                self._sums[queue.topic, queue.queue_id] = queue.sums()
+
+    def expired(self, _begin: int) -> None:
+        """Have the progress file written anew: ConsumeQueue files that it knows have expired."""
+        self._stale = True
 
     def delete_topic(self, topic: str) -> bool:
         """Remove a topic's queues, and say so on disk; False if it had none."""
@@ -101,6 +108,7 @@ class Keeper:
             self._queues.remove_files(topic)
             for key in [key for key in self._counts if key[0] == topic]:
                 del self._counts[key]
+                self._sums.pop(key, None)
             if self._round is not None:
                 self._round.queues = [pair for pair in self._round.queues if pair[0].topic != topic]
             self.finish()
@@ -114,7 +122,8 @@ class Keeper:
                 if now_ms < self._due_ms - ROUND_INTERVAL_MS:
                     self._due_ms = now_ms  # the clock went back
                 fresh = self._log.end - max(self._written, self._log.begin)
-                if self._log.end == self._written or (now_ms < self._due_ms and fresh < ROUND_BYTES):
+                idle = self._log.end == self._written and not self._stale
+                if idle or (now_ms < self._due_ms and fresh < ROUND_BYTES):
                     return now_ms if more else now_ms + _LOOK_MS
                 self._start()
                 self._due_ms = now_ms + ROUND_INTERVAL_MS
@@ -135,6 +144,10 @@ class Keeper:
             self._end(clean)
 
     def _start(self) -> None:
+        if self._stale:
+            for queue in self._queues:
+                if (queue.topic, queue.queue_id) in self._sums:
+                    self._sums[queue.topic, queue.queue_id] = queue.sums()
         with self._append_lock:
             self._round = _Round(self._log.end, self._last(), self._queues.take_dirty())
 
@@ -151,6 +164,7 @@ class Keeper:
                 round_.queues.pop()
                 flushed.append(queue)
                 self._counts[queue.topic, queue.queue_id] = count
+                self._sums[queue.topic, queue.queue_id] = queue.sums()
         except StoreError:
             self._round = None
             with self._append_lock:
@@ -178,7 +192,12 @@ class Keeper:
             return
         if self._log.synced < round_.position:
             self._log.sync()
-        Progress(round_.position, self._counts, round_.last, clean).write(self._files, self.progress_path)
+        self._stale = False
+        begin = self._log.begin
+        progress = Progress(
+            round_.position, self._counts, round_.last, clean, self._sums, begin, self._queues.file_bytes
+        )
+        progress.write(self._files, self.progress_path)
         self._written = round_.position
         self.rounds += 1
         if round_.last[2]:

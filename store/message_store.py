@@ -110,7 +110,7 @@ class MessageStore(StoreReader):
             files, root, self.commit_log, self.queues, self.index, self._append_lock, lambda: self._last
         )
         self.retention = Retention(files, root, self.commit_log, self.queues, options, warn)
-        self.retention.followers = [self.index.drop_before, self.older_index.drop_before]
+        self.retention.followers = [self.index.drop_before, self.older_index.drop_before, self._keeper.expired]
         self.recovery = Recovery(
             files,
             root,

@@ -28,11 +28,14 @@ from store.files import Files
 from store.index import KeyIndex
 from store.log_scan import valid_size
 from store.progress import Progress
+from store.segments import segment_name
 
 __all__ = ["Recovery"]
 
 REINDEX_BYTES_MAX = 256 << 20
 """The key index is derived again from at most this much of the log in front of where queues begin."""
+VERIFY_BYTES_MAX = 64 << 20
+"""At most so many bytes of ConsumeQueues are compared with their checksums at a start, the newest files first."""
 _FOREVER = 1 << 62
 _FLUSH_EVERY = 100_000
 _KEEP_MAX = 100_000
@@ -96,6 +99,9 @@ class Recovery:
             self._forget_all()
             self._read_again()
         self._fill_index()
+        if self._log.cut_aside is not None:
+            end, kept = self._log.end, self._log.cut_aside
+            self._warn(f"what stood behind the log's end, {end}, was not known to be durable: it is kept as {kept}")
         if self.clashes:
             self._warn(f"{self.clashes} records have a number in their queue that another record has: not reachable")
 
@@ -104,17 +110,38 @@ class Recovery:
     def _load_known(self, progress: Progress) -> bool:
         """Take the queues' lengths from the progress file; False if some of their files are missing."""
         found = {(queue.topic, queue.queue_id): queue for queue in self._queues.on_disk()}
+        known: list[ConsumeQueue] = []
+        sums = progress.sums if progress.file_bytes == self._queues.file_bytes else {}
         for key, count in progress.counts.items():
             queue = found.pop(key, None)
             if queue is None:
                 if count:
                     self._warn(f"ConsumeQueue {key[0]}/{key[1]} is missing: all are derived from the log again")
                     return False
-            elif not queue.load(count):
-                self._warn(f"{queue.directory}: files are missing: all are derived from the log again")
+            elif not queue.load(count, sums.get(key, ()), progress.begin != self._log.begin):
+                self._warn(f"{queue.directory}: files are missing or cut off: all are derived from the log again")
                 return False
+            else:
+                known.append(queue)
         for queue in found.values():
             queue.load(0)  # made after the last progress: derived again from its first entry
+        return self._verify(known)
+
+    def _verify(self, queues: list[ConsumeQueue]) -> bool:
+        """Compare the newest files of the queues with their checksums; False if one is not what was written."""
+        left = VERIFY_BYTES_MAX
+        newest = sorted(
+            ((age, queue, start) for queue in queues for age, (start, _) in enumerate(reversed(queue.sums()))),
+            key=lambda entry: entry[0],
+        )
+        for _, queue, start in newest:
+            left -= queue.file_bytes
+            if left < 0:
+                break
+            if not queue.verify(start):
+                path = queue.directory / segment_name(start)
+                self._warn(f"{path} is not what was written (checksum): all are derived from the log again")
+                return False
         return True
 
     def _load_found(self) -> bool:

@@ -84,7 +84,7 @@ def list_segments(files: Files, directory: Path, size: int, what: str, key: str)
         if start % size or bytes_found != size:
             raise StoreFormatError(
                 f"{path}: {what} file of {bytes_found} bytes at offset {start}, but {key} is {size}; "
-                f"set {key} to the value that the store was written with"
+                f"set {key} to the value that the store was written with, unless the file was cut off"
             )
         segments.append(Segment(files, directory, start, size))
     return segments

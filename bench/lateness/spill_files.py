@@ -183,8 +183,8 @@ def _done_sets(section: bytes) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     if not section:
         return found
-    _, count, _ = _DONE_HEAD.unpack_from(section)
-    at = _DONE_HEAD.size
+    version, count, _ = _DONE_HEAD.unpack_from(section)
+    at = _DONE_HEAD.size + (_NUMBER.size if version > 1 else 0)  # the section's number
     for _ in range(count):
         (number,) = _NUMBER.unpack_from(section, at)
         begin = at + _NUMBER.size
@@ -278,7 +278,7 @@ def _mark_live(rows: Rows, ordinals: Longs, file: SpillFile, done: DoneSet) -> N
         due, id_ = file.own
         own = (rows.dues < due) | ((rows.dues == due) & (rows.ids < id_))
         if (due, id_) == (_KEY_MAX, _KEY_MAX):
-            own[:] = True
+            own[:] = rows.dues < _KEY_MAX  # the rest are holes that a repair has left
     else:
         first, end = file.own
         own = (ordinals >= first) & (ordinals < end)

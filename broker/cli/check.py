@@ -1,4 +1,4 @@
-"""``timewheel check``: walk a store and say what is wrong with it, without changing a byte of it.
+"""``timewheel check``: walk a store and say what is wrong with it, without changing a byte of it, or after a repair.
 
 The store is opened and recovered in memory (`broker.cli.overlay`), as the broker would open it, and then every part
 checks itself: CommitLog records with their CRCs, ConsumeQueues and key index against them, checkpoint, and the
@@ -19,6 +19,7 @@ import click
 
 from broker.cli.common import one_line_errors, pairs, say
 from broker.cli.overlay import OverlayFiles
+from broker.cli.repair import repair_store
 from broker.config import BrokerConfig, load_config
 from broker.core import BrokerCore
 from broker.plugins import load_plugins
@@ -47,15 +48,22 @@ class Findings:
     "-c", "--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Its broker.conf."
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A single setting; may be repeated.")
-def check_command(store: Path, file: Path | None, settings: tuple[str, ...]) -> None:
-    """Walk the STORE of a broker that does not run, and say what is wrong with it. Nothing in it is changed.
+@click.option("--repair", is_flag=True, help="First mend what can be; what is taken out is moved aside.")
+def check_command(store: Path, file: Path | None, settings: tuple[str, ...], repair: bool) -> None:
+    """Walk the STORE of a broker that does not run, and say what is wrong with it.
 
-    Exit status 0: nothing is wrong; 1: something is, or the store cannot be opened.
+    Without --repair nothing in it is changed. With it, nothing is deleted: what is taken out or overwritten is put into
+    a folder under timewheel/aside in the store, which the output names.
+
+    Exit status 0: nothing is wrong (any more); 1: something is, or the store cannot be opened.
     """
     with one_line_errors():
         config = load_config(file, {"storePathRootDir": str(store)}, pairs(settings, "--set"))
         if not (store / "commitlog").is_dir() and "storePathCommitLog" not in config.values:
             raise click.ClickException(f"{store} is no store: it has no directory commitlog")
+        if repair:
+            for text in repair_store(config) or ["nothing needed it"]:
+                say(f"repair: {text}")
         findings = check_store(config)
     for text in findings.notes:
         say(f"note: {text}")

@@ -156,6 +156,7 @@ def _check_run(run: Run) -> list[str]:
         ordinals = np.arange(page.first, page.first + len(page), dtype=np.int64)
         digest += _digest(ids, dues, ordinals, page.versions)
         wrong += _check_records(run, ordinals)
+    wrong += [f"{text}; it was made again from its records" for text in run.rebuilt.values()]
     if (digest - _digest_of_ids(run, first_page * run.rows_per_page, wrong)) % (1 << 64):
         wrong.append("the id pages do not name the same records as the column pages")
     return wrong

@@ -3,6 +3,7 @@
 ::
 
     manifest              which files there are and what is whose (`store.spill.manifest`)
+    manifest.copy         the same once more
     journal/0000000001    segments; a file number is never used twice
     runs/0000000002       runs
     …/0000000003.tmp      being written; removed at start
@@ -14,6 +15,7 @@ removed after the manifest no longer does, so whatever is unlisted at start is a
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,7 +24,7 @@ from pathlib import Path
 from store.errors import StoreCorruptError, StoreError
 from store.files import File, Files
 from store.spill.format import HEADER_BYTES, JOURNAL_MAGIC, RUN_MAGIC, file_header, read_file_header
-from store.spill.manifest import Manifest, RunEntry, SegmentEntry
+from store.spill.manifest import Manifest, RunEntry, SegmentEntry, read_manifest
 from store.spill.model import LAST_KEY, Key
 from store.spill.run import PageCache, Run
 from store.spill.run_writer import run_name
@@ -44,7 +46,12 @@ class SpillDirectory:
         self.journal_path = path / "journal"
         self.runs_path = path / "runs"
         self.manifest_path = path / "manifest"
+        self.copy_path = path / "manifest.copy"
         self.moved_aside: list[Path] = []
+        self.checkpoint_no = 0
+        """Number of the durable checkpoint section: what is removed, is removed because of it."""
+        self.notes: list[str] = []
+        """What was found and mended at start."""
         self._lock = threading.Lock()
         self.manifest = Manifest(store_id)
 
@@ -53,9 +60,15 @@ class SpillDirectory:
         for path in (self.path, self.journal_path, self.runs_path):
             self.files.makedirs(path)
         folders = (self.journal_path, self.runs_path)
-        if self.files.exists(self.manifest_path):
-            data = self.files.read_replaced(self.manifest_path)
-            self.manifest = Manifest.decode(data, self.store_id, self.manifest_path)
+        found, instead = read_manifest(self.files, self.manifest_path, self.store_id)
+        if instead:
+            kept = self.manifest_path
+            if self.files.exists(kept):
+                kept = self.files.move_aside(kept)
+                self.moved_aside.append(kept)
+            self.notes.append(f"{instead}: its copy is used, the damaged one kept as {kept}")
+        if found is not None:
+            self.manifest = found
         else:
             for folder in folders:
                 lost = [name for name in self.files.listdir(folder) if name.isdecimal()]
@@ -72,8 +85,22 @@ class SpillDirectory:
                 if name.endswith(".tmp"):
                     self.files.remove(folder / name)
                 elif name.isdecimal() and name not in names:
+                    self._refuse_used(folder / name, int(name))
                     self.moved_aside.append(self.files.move_aside(folder / name))
                     self.manifest.next_no = max(self.manifest.next_no, int(name) + 1)
+
+    def _refuse_used(self, path: Path, no: int) -> None:
+        """Raise if an unlisted file holds messages that were accepted: the manifest is older than the file."""
+        if path.parent != self.journal_path or no < self.manifest.next_no:
+            return
+        file = self.files.open(path)
+        used = any(file.pread(HEADER_BYTES, HEADER_BYTES))
+        file.close()
+        if used:
+            raise StoreCorruptError(
+                f"{self.manifest_path} at 0: it is an older one, it does not list {path}, which holds messages: bring "
+                "the right one back"
+            )
 
     def save(self) -> None:
         """Write the manifest."""
@@ -81,7 +108,11 @@ class SpillDirectory:
             self._save()
 
     def _save(self) -> None:
-        self.files.replace_file(self.manifest_path, self.manifest.encode())
+        self.manifest.generation += 1
+        data = self.manifest.encode()
+        self.files.replace_file(self.manifest_path, data)
+        with contextlib.suppress(StoreError):  # it is the spare one, and the next write makes it again
+            self.files.replace_file(self.copy_path, data)
 
     def take_no(self) -> int:
         """A file number that was never used."""
@@ -224,14 +255,15 @@ class SpillDirectory:
     def forget(self, nos: set[int]) -> None:
         """Take finished files out of the manifest, which now relies on the checkpoint that counts them as done."""
         with self._lock:
-            before = (self.manifest.segments, self.manifest.runs, self.manifest.relied)
+            before = (self.manifest.segments, self.manifest.runs, self.manifest.relied, self.manifest.relied_on)
             self.manifest.segments = [entry for entry in before[0] if entry.no not in nos]
             self.manifest.runs = [entry for entry in before[1] if entry.no not in nos]
             self.manifest.relied = True
+            self.manifest.relied_on = max(before[3], self.checkpoint_no)
             try:
                 self._save()
             except StoreError:
-                self.manifest.segments, self.manifest.runs, self.manifest.relied = before
+                self.manifest.segments, self.manifest.runs, self.manifest.relied, self.manifest.relied_on = before
                 raise
 
     def remove(self, path: Path) -> None:

@@ -113,7 +113,7 @@ def read_file_header(data: bytes, magic: int, store_id: bytes, number: int, path
     if found != magic:
         raise StoreCorruptError(f"{path} at 0: magic {found:#010x}, not {magic:#010x}")
     if version != VERSION:
-        raise StoreFormatError(f"{path} has format version {version}; this software reads {VERSION}")
+        raise StoreFormatError(f"{path} at 4: it has format version {version}; this software reads {VERSION}")
     if crc32(data[: HEADER_BYTES - 4]) != crc:
         raise StoreCorruptError(f"{path} at 0: the header's checksum is wrong")
     if owner != store_id:

@@ -225,7 +225,7 @@ class Housekeeping:
 
     def _patient(self) -> _Job | None:
         options = self._state.options
-        runs = [run for run in self._state.runs if run.no not in self._busy]
+        runs = [run for run in self._state.runs if run.no not in self._busy and not run.hides]
         if self._can_punch:
             for run in runs:
                 if self._reclaimable(run) >= options.punch_bytes:
@@ -260,7 +260,8 @@ class Housekeeping:
 
     def _punch(self, run: Run) -> _Job:
         state = self._state
-        if not state.directory.manifest.relied:
+        directory = state.directory
+        if not directory.manifest.relied or directory.manifest.relied_on < directory.checkpoint_no:
             state.directory.forget(set())
             yield
         with state.lock:

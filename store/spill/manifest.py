@@ -9,11 +9,16 @@ The whole truth about ownership is here, in two numbers a file:
 So one replacement of this file moves any number of records from some files to another, and a crash before or
 after it finds each record in exactly one place. ``upper`` and ``end`` only ever decrease.
 
+It cannot be derived from the files, so a second one, ``manifest.copy``, is written after each. ``generation`` counts
+the writes: a manifest with a lower one than its copy's has been replaced by an older one. ``relied_on`` is the
+number of the checkpoint section for which files were removed: an older checkpoint does not know what was in them.
+
 ::
 
     0   magic "TWMF" u32 | version u32 | store id 16 | epoch u32 | next file number u32
     32  segments u32 | runs u32 | flags u32 (1: a checkpoint was relied on) | CRC u32 over all but itself
-    48  segments: number u64 | base u64 | size u64 | upper due i64 | upper id i64            (40 bytes each)
+    48  generation u64 | relied on u64                                                       (from version 2 on)
+    64  segments: number u64 | base u64 | size u64 | upper due i64 | upper id i64            (40 bytes each)
     …   runs: number u64 | first u32 | end u32 | shape (80 bytes, see `RunShape`)            (96 bytes each)
 """
 
@@ -23,14 +28,16 @@ from pathlib import Path
 from struct import Struct
 from zlib import crc32
 
-from store.errors import StoreCorruptError, StoreFormatError
+from store.errors import StoreCorruptError, StoreError, StoreFormatError
+from store.files import Files
 from store.spill.format import RunShape
 from store.spill.model import Key
 
-__all__ = ["Manifest", "RunEntry", "SegmentEntry"]
+__all__ = ["Manifest", "RunEntry", "SegmentEntry", "read_manifest"]
 
 _MAGIC = 0x464D5754  # "TWMF"
-_VERSION = 1
+_VERSION = 2
+_COUNTERS = Struct("<QQ")
 _HEAD = Struct("<II16sIIIII")
 _CRC = Struct("<I")
 _HEAD_BYTES = 48  # with the CRC
@@ -66,13 +73,15 @@ class RunEntry:
 class Manifest:
     """The content of the manifest, as values; segments in journal order."""
 
-    __slots__ = ("epoch", "next_no", "relied", "runs", "segments", "store_id")
+    __slots__ = ("epoch", "generation", "next_no", "relied", "relied_on", "runs", "segments", "store_id")
 
     def __init__(self, store_id: bytes) -> None:
         self.store_id = store_id
         self.epoch = 0
         self.next_no = 1
         self.relied = False
+        self.relied_on = 0
+        self.generation = 0
         self.segments: list[SegmentEntry] = []
         self.runs: list[RunEntry] = []
 
@@ -88,7 +97,8 @@ class Manifest:
             len(self.runs),
             _RELIED if self.relied else 0,
         )
-        parts = [_SEGMENT.pack(s.no, s.base, s.size, *s.upper) for s in self.segments]
+        parts = [_COUNTERS.pack(self.generation, self.relied_on)]
+        parts += [_SEGMENT.pack(s.no, s.base, s.size, *s.upper) for s in self.segments]
         parts += [_RUN.pack(r.no, r.first, r.end) + r.shape.pack() for r in self.runs]
         body = b"".join(parts)
         return head + _CRC.pack(crc32(body, crc32(head))) + body
@@ -101,9 +111,10 @@ class Manifest:
         magic, version, owner, epoch, next_no, segments, runs, flags = _HEAD.unpack_from(data)
         if magic != _MAGIC:
             raise StoreCorruptError(f"{path} at 0: magic {magic:#010x}, not {_MAGIC:#010x}")
-        if version != _VERSION:
-            raise StoreFormatError(f"{path} has format version {version}; this software reads {_VERSION}")
-        size = _HEAD_BYTES + segments * _SEGMENT.size + runs * (_RUN.size + RunShape.PACKED.size)
+        if not 1 <= version <= _VERSION:
+            raise StoreFormatError(f"{path} at 4: it has format version {version}; this software reads {_VERSION}")
+        counters = _COUNTERS.size if version > 1 else 0
+        size = _HEAD_BYTES + counters + segments * _SEGMENT.size + runs * (_RUN.size + RunShape.PACKED.size)
         crc = _CRC.unpack_from(data, _HEAD_BYTES - 4)[0]
         if len(data) != size or crc32(data[_HEAD_BYTES:], crc32(data[: _HEAD_BYTES - 4])) != crc:
             raise StoreCorruptError(f"{path} at 0: {len(data)} bytes that are not a whole manifest (checksum)")
@@ -115,6 +126,9 @@ class Manifest:
         manifest = cls(store_id)
         manifest.epoch, manifest.next_no, manifest.relied = epoch, next_no, bool(flags & _RELIED)
         at = _HEAD_BYTES
+        if counters:
+            manifest.generation, manifest.relied_on = _COUNTERS.unpack_from(data, at)
+            at += counters
         for _ in range(segments):
             no, base, size, due, id_ = _SEGMENT.unpack_from(data, at)
             manifest.segments.append(SegmentEntry(no, base, size, (due, id_)))
@@ -124,3 +138,30 @@ class Manifest:
             manifest.runs.append(RunEntry(no, first, end, RunShape.unpack(data, at + _RUN.size)))
             at += _RUN.size + RunShape.PACKED.size
         return manifest
+
+
+def read_manifest(files: Files, path: Path, store_id: bytes) -> tuple[Manifest | None, str]:
+    """The manifest, or its copy if that is the better one; and why it is the copy, else an empty text.
+
+    None if there is neither. Raises what `Manifest.decode` raises if there is something, and none of it can be used.
+    """
+    spare = path.with_name(f"{path.name}.copy")
+    manifest = copy = None
+    problem: StoreError | None = None
+    if files.exists(path):
+        try:
+            manifest = Manifest.decode(files.read_replaced(path), store_id, path)
+        except (StoreCorruptError, StoreFormatError) as error:
+            problem = error
+    if files.exists(spare):
+        try:
+            copy = Manifest.decode(files.read_replaced(spare), store_id, spare)
+        except (StoreCorruptError, StoreFormatError) as error:
+            problem = problem or (error if manifest is None else None)
+    if copy is not None and manifest is None:
+        return copy, str(problem) if problem else f"{path} is missing"
+    if copy is not None and manifest is not None and copy.generation > manifest.generation:
+        return copy, f"{path} is an older one (write {manifest.generation}, its copy is {copy.generation})"
+    if manifest is None and problem is not None:
+        raise problem
+    return manifest, ""

@@ -9,16 +9,18 @@ the checkpoint are applied, wherever their records are. Deliveries behind the ch
 The checkpoint section (little-endian)::
 
     0   version u32 | files u32 | journal position u64
-    16  for each file: number u64 | done-set (`store.spill.done_set`)
+    16  number of this section u64                                   (from version 2 on)
+    24  for each file: number u64 | done-set (`store.spill.done_set`)
 """
 
 from __future__ import annotations
 
+import contextlib
 from struct import Struct
 
 import numpy as np
 
-from store.errors import StoreCorruptError, StoreFormatError
+from store.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.spill.directory import SpillDirectory
 from store.spill.done_set import DoneSet
 from store.spill.model import EPOCH_MAX
@@ -27,31 +29,39 @@ from store.spill.run import Run
 from store.spill.segment import Segment
 from store.spill.state import SpillState
 
-__all__ = ["encode_section", "open_sources"]
+__all__ = ["decode_section", "encode_section", "open_sources"]
 
 _SECTION = Struct("<IIQ")
 _NUMBER = Struct("<Q")
-_VERSION = 1
+_VERSION = 2
+_COUNT = Struct("<Q")
 FIRST_SEGMENT_BYTES = 8 << 20
 
 
-def encode_section(journal_position: int, done: dict[int, bytes]) -> bytes:
-    """Make the checkpoint section from encoded done-sets by file number."""
-    parts = [_SECTION.pack(_VERSION, len(done), journal_position)]
+def encode_section(journal_position: int, done: dict[int, bytes], section_no: int = 0) -> bytes:
+    """Make the checkpoint section from encoded done-sets by file number; ``section_no`` counts sections."""
+    parts = [_SECTION.pack(_VERSION, len(done), journal_position), _COUNT.pack(section_no)]
     for no, encoded in done.items():
         parts.append(_NUMBER.pack(no))
         parts.append(encoded)
     return b"".join(parts)
 
 
-def _decode_section(section: bytes) -> tuple[int, dict[int, DoneSet]]:
+def decode_section(section: bytes) -> tuple[int, dict[int, DoneSet], int]:
+    """Read it: (journal position, done-sets by file number, number). StoreCorruptError, StoreFormatError."""
     if len(section) < _SECTION.size:
         raise StoreCorruptError(f"the delay store's checkpoint section has {len(section)} bytes")
     version, count, position = _SECTION.unpack_from(section)
-    if version != _VERSION:
+    if not 1 <= version <= _VERSION:
         raise StoreFormatError(f"the delay store's checkpoint section has version {version}, not {_VERSION}")
     found: dict[int, DoneSet] = {}
     at = _SECTION.size
+    section_no = 0
+    if version > 1:
+        if len(section) < at + _COUNT.size:
+            raise StoreCorruptError(f"the delay store's checkpoint section breaks off at {at}")
+        (section_no,) = _COUNT.unpack_from(section, at)
+        at += _COUNT.size
     for _ in range(count):
         if at + _NUMBER.size > len(section):
             raise StoreCorruptError(f"the delay store's checkpoint section breaks off at {at}")
@@ -59,7 +69,7 @@ def _decode_section(section: bytes) -> tuple[int, dict[int, DoneSet]]:
         found[no], at = DoneSet.decode(section, at + _NUMBER.size)
     if at != len(section):
         raise StoreCorruptError(f"the delay store's checkpoint section ends at {at} of {len(section)} bytes")
-    return position, found
+    return position, found, section_no
 
 
 def open_sources(directory: SpillDirectory, state: SpillState, section: bytes | None) -> tuple[list[Segment], int]:
@@ -74,13 +84,28 @@ def open_sources(directory: SpillDirectory, state: SpillState, section: bytes | 
             f"{directory.manifest_path} relies on a checkpoint, and there is none (or none with a section of the delay "
             "store): bring the store's checkpoint file back; without it messages would be delivered twice"
         )
-    claim, done = (0, {}) if section is None else _decode_section(section)
+    claim, done, section_no = (0, {}, 0) if section is None else decode_section(section)
+    if section_no < manifest.relied_on:
+        raise StoreCorruptError(
+            f"the delay store's section of the store's checkpoint at 0: it is number {section_no}, but "
+            f"{directory.manifest_path} says that files were removed because of number {manifest.relied_on}: the file "
+            "checkpoint is an older copy. Bring the newest one back: by this one, messages that were cancelled or "
+            "delivered would come again"
+        )
+    strange = max(done, default=0)
+    if strange >= manifest.next_no:
+        raise StoreCorruptError(
+            f"{directory.manifest_path} at 0: the store's checkpoint speaks of file {strange}, and the manifest has "
+            f"not got that far ({manifest.next_no} is next): it is an older one. Bring the newest one back"
+        )
+    directory.checkpoint_no = section_no
     if manifest.epoch >= EPOCH_MAX:
         raise StoreFormatError(f"{directory.manifest_path}: all {EPOCH_MAX} epochs are used up")
     runs = directory.open_runs(state.cache)
     segments = directory.open_segments()
     if segments:
         replayed = replay(segments, directory.store_id, claim)
+        _keep_behind(directory, replayed)
         cut_behind(replayed)
         write_again(segments, max(claim, replayed.synced))
     else:
@@ -104,6 +129,20 @@ def open_sources(directory: SpillDirectory, state: SpillState, section: bytes | 
     if replayed.kill_ids:
         state.mark_versions(np.concatenate(replayed.kill_ids), np.concatenate(replayed.kill_versions))
     return segments, manifest.epoch
+
+
+def _keep_behind(directory: SpillDirectory, replayed: Replayed) -> None:
+    """Put aside what is not zero behind the journal's end: torn by a crash, or by somebody else."""
+    for segment, position, size in replayed.dirt:
+        path = segment.file.path.with_name(f"{segment.file.path.name}.{position}.aside")
+        number = 0
+        while directory.files.exists(path):
+            number += 1
+            path = path.with_name(f"{segment.file.path.name}.{position}.aside.{number}")
+        with contextlib.suppress(StoreError):  # no room: a start must not fail for what nobody was promised
+            directory.files.replace_file(path, segment.file.pread(size, position).rstrip(bytes(1)))
+            text = f"{segment.file.path} at {position}: the journal ends before that; what stood there is kept as"
+            directory.notes.append(f"{text} {path.name}")
 
 
 def _first_segment(directory: SpillDirectory, size: int) -> Segment:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import StoreError
+from store.errors import StoreCorruptError, StoreError
 from store.spill.done_set import DoneSet
 from store.spill.manifest import RunEntry
 from store.spill.merge import Cursor
@@ -134,9 +134,18 @@ class _Copy:
             dues, ids, refs = cursor.peek(DUE_MAX, SLICE_RECORDS)
             if not len(refs):
                 self.loaded = None
+                self._refuse_hidden()
                 return
             cursor.advance(self._write_some(writer, dues, ids, refs))
             yield
+
+    def _refuse_hidden(self) -> None:
+        """Raise if a page could not be read: its records were not copied, and must not be given away."""
+        for no, twin in self.twins.items():
+            original = self.originals[no]
+            if isinstance(twin, Run) and isinstance(original, Run) and twin.hides:
+                original.damage.update(twin.damage)
+                raise StoreCorruptError("; ".join(twin.damage.values()))
 
     def _write_some(self, writer: RunWriter, dues: Longs, ids: Longs, refs: Longs) -> int:
         """Copy a slice's worth of these; answers how many that is."""

@@ -13,7 +13,8 @@ id pages. Pages are cached by bytes for all runs together.
 before the run took over (their journal segment keeps them: "born done"); from ``end`` on they were merged into
 another run. Nothing below the done prefix is ever read again: that part of the file may be a hole.
 
-An unreadable page hides its records from scans, and only those; it is noted in ``damage``, the run is kept.
+A damaged page is made again from its records (`store.spill.rebuild`), in memory, and noted in ``rebuilt``. One that
+cannot be hides its records from scans, and only those; it is noted in ``damage``, the run is kept.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from store.spill.format import (
     read_id_page,
 )
 from store.spill.model import DUE_MAX, Key
+from store.spill.rebuild import rebuilt_page
 from store.spill.source import Batch, Fetch, Longs, Places
 
 __all__ = ["PageCache", "Run"]
@@ -88,6 +90,7 @@ class Run:
         "no",
         "pinned_ms",
         "punched",
+        "rebuilt",
         "rows_per_page",
         "saved",
         "shape",
@@ -105,6 +108,7 @@ class Run:
         self.done = DoneSet(first)
         self.live = self.end - first
         self.damage: dict[int, str] = {}
+        self.rebuilt: dict[int, str] = {}
         self.pinned_ms: int | None = None  # since when only a rest is left here
         self.punched = 0  # ordinals below lie in a hole; 0 after a restart (a hole is punched again for nothing)
         self.saved: bytes | None = None  # the done-set of the last durable checkpoint
@@ -124,6 +128,11 @@ class Run:
     def saved_prefix(self) -> int:
         """Leading records that the last durable checkpoint says are done."""
         return 0 if self.saved is None else int.from_bytes(self.saved[:4], "little")
+
+    @property
+    def hides(self) -> bool:
+        """Whether a page could not be read: its records are not found, and the run must stay as it is."""
+        return any(number >= 0 for number in self.damage)
 
     @property
     def draining(self) -> bool:
@@ -146,10 +155,31 @@ class Run:
         if found is None:
             size = self.shape.page_bytes
             at = HEADER_BYTES + number * size
-            found = read_column_page(self.file.pread(size, at), number, self._seed, self.path, at)
+            try:
+                found = read_column_page(self.file.pread(size, at), number, self._seed, self.path, at)
+            except StoreCorruptError as error:
+                again = self._rebuild(number)
+                if again is None:
+                    raise
+                found = again
+                self.rebuilt[number] = str(error)
             self._cache.put(self.no, number, found, size + 8 * len(found))
         assert isinstance(found, ColumnPage)
         return found
+
+    def _rebuild(self, number: int) -> ColumnPage | None:
+        """A damaged column page, made again from its records; None if that is not possible."""
+        if self.damage.get(number):
+            return None
+        first = number * self.rows_per_page
+        position = self.shape.data_at
+        if number:
+            before = self._try_page(number - 1)
+            if before is None:
+                return None
+            position = before.starts.item(-1) + before.sizes.item(-1)
+        count = min(self.rows_per_page, self.shape.count - first)
+        return rebuilt_page(self.file, first, count, position, self.shape.data_at + self.shape.data_bytes)
 
     def id_rows(self, number: int) -> IdRows:
         """Id page ``number``; StoreCorruptError if it cannot be trusted."""

@@ -90,6 +90,7 @@ class SpillStore:
         self._stepping = threading.Lock()
         self._sequence = 0
         self._snapshot_end = 0
+        self._snapshot_no = state.directory.checkpoint_no
         self._snapshot_finished: set[int] = set()
         self._snapshot_done: dict[int, bytes] = {}
         self._closed = False
@@ -280,7 +281,8 @@ class SpillStore:
         self._snapshot_finished = finished
         self._snapshot_done = {no: source.done.encode() for no, source in state.sources.items()}
         self._snapshot_end = self._journal.written
-        return encode_section(self._snapshot_end, self._snapshot_done)
+        self._snapshot_no += 1
+        return encode_section(self._snapshot_end, self._snapshot_done, self._snapshot_no)
 
     def durable(self) -> None:
         """Note that the checkpoint with the last snapshot is durable: finished files may go."""
@@ -290,6 +292,7 @@ class SpillStore:
                 f"but it is durable only up to {self._journal.synced}"
             )
         with self.lock:
+            self._state.directory.checkpoint_no = self._snapshot_no
             for no, encoded in self._snapshot_done.items():
                 source = self._state.sources.get(no)
                 if source is not None:
@@ -336,6 +339,11 @@ class SpillStore:
     def trouble(self) -> str:
         """Why the background work does not get on (a full disk); empty when it does."""
         return self._housekeeping.trouble
+
+    @property
+    def notes(self) -> list[str]:
+        """What was found damaged at start, and mended."""
+        return self._state.directory.notes
 
     @property
     def moved_aside(self) -> list[Path]:

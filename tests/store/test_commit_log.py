@@ -147,7 +147,11 @@ def test_later_segments_are_put_aside() -> None:
     again = opened(disk, 300)
     assert again.end == 300
     assert disk.listdir(ROOT) == [f"{0:020d}", f"{300:020d}"]
-    assert disk.listdir(ROOT.parent / "aside") == [f"{600:020d}"]
+    assert disk.listdir(ROOT.parent / "aside") == [f"{300:020d}@0", f"{600:020d}"]
+    kept = disk.read_file(ROOT.parent / "aside" / f"{300:020d}@0")
+    assert kept[:4] == bytes(4)
+    assert kept[4:8] == record(b"abc")[4:8], "what stood behind the end is kept, too"
+    assert again.cut_aside == ROOT.parent / "aside" / f"{300:020d}@0"
 
 
 def test_what_was_put_aside_before_is_kept() -> None:

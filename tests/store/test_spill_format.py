@@ -36,7 +36,7 @@ from store.spill.format import (
 )
 from store.spill.manifest import Manifest, RunEntry, SegmentEntry
 from store.spill.model import LAST_KEY, delay_id, id_text, parse_id_text
-from store.spill.opening import encode_section
+from store.spill.opening import decode_section, encode_section
 
 STORE_ID = bytes(range(16))
 SEED = frame_seed(STORE_ID)
@@ -113,14 +113,26 @@ def test_golden_trailer_manifest_section() -> None:
     assert trailer[32:112] == shape.pack()
     manifest = Manifest(STORE_ID)
     manifest.epoch, manifest.next_no, manifest.relied = 3, 9, True
+    manifest.generation, manifest.relied_on = 6, 5
     manifest.segments = [SegmentEntry(1, 0, 4096, (50, 5)), SegmentEntry(4, 4096, 4096, LAST_KEY)]
     manifest.runs = [RunEntry(7, 0, 2, shape)]
     data = manifest.encode()
-    assert data[:44] == b"TWMF" + words("01000000") + STORE_ID + words("03000000 09000000 02000000 01000000 01000000")
-    assert len(data) == 48 + 2 * 40 + 96
+    assert data[:44] == b"TWMF" + words("02000000") + STORE_ID + words("03000000 09000000 02000000 01000000 01000000")
+    assert data[48:64] == words("0600000000000000 0500000000000000")
+    assert len(data) == 64 + 2 * 40 + 96
     assert Manifest.decode(data, STORE_ID, PATH).encode() == data
-    section = encode_section(777, {7: b"\x03\0\0\0\x03\0\0\0\0\0\0\0"})
-    assert section == words("01000000 01000000 0903000000000000 | 0700000000000000 | 03000000 03000000 00000000")
+    old = data[:4] + words("01000000") + data[8:44]
+    old += crc32(data[64:], crc32(old)).to_bytes(4, "little") + data[64:]
+    read = Manifest.decode(old, STORE_ID, PATH)
+    assert (read.generation, read.relied_on, len(read.segments), len(read.runs)) == (0, 0, 2, 1), (
+        "version 1 is read too"
+    )
+    section = encode_section(777, {7: b"\x03\0\0\0\x03\0\0\0\0\0\0\0"}, 5)
+    done = "0700000000000000 | 03000000 03000000 00000000"
+    assert section == words(f"02000000 01000000 0903000000000000 | 0500000000000000 | {done}")
+    for number, data in ((5, section), (0, words(f"01000000 01000000 0903000000000000 | {done}"))):
+        position, sets, section_no = decode_section(data)
+        assert (position, sets[7].prefix, section_no) == (777, 3, number)
 
 
 def test_ids_as_text() -> None:
@@ -142,8 +154,8 @@ def test_another_store_another_version_another_file() -> None:
     data = Manifest(STORE_ID).encode()
     with pytest.raises(StoreFormatError, match="belongs to store"):
         Manifest.decode(data, bytes(16), PATH)
-    with pytest.raises(StoreFormatError, match="version 2"):
-        Manifest.decode(data[:4] + b"\x02" + data[5:], STORE_ID, PATH)
+    with pytest.raises(StoreFormatError, match="version 9"):
+        Manifest.decode(data[:4] + b"\x09" + data[5:], STORE_ID, PATH)
 
 
 @settings(max_examples=200, deadline=None)

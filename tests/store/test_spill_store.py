@@ -340,9 +340,30 @@ def test_missing_foreign_and_newer_files_are_refused() -> None:
     for broken in (b"", b"\x01", rig.section[:-1], rig.section + b"x"):  # type: ignore[index, operator]
         with pytest.raises(StoreCorruptError):
             SpillStore.open(rig.disk, ROOT, STORE_ID, rig.options, broken)
-    rig.disk.remove(ROOT / "manifest")
+    for name in ("manifest", "manifest.copy"):
+        rig.disk.remove(ROOT / name)
     with pytest.raises(StoreCorruptError, match="is missing, but"):
         rig.open()
+
+
+@pytest.mark.parametrize("damage", ["missing", "older", "broken"])
+def test_the_copy_of_the_manifest_takes_its_place(damage: str) -> None:
+    rig = Rig()
+    old = rig.disk.read_file(ROOT / "manifest")
+    rig.accept(1)
+    rig.restart()
+    rig.accept(2)
+    rig.store.close()
+    if damage == "missing":
+        rig.disk.remove(ROOT / "manifest")
+    else:
+        rig.disk.replace_file(ROOT / "manifest", old if damage == "older" else b"x" + old)
+    rig.open()
+    assert rig.store.pending_count == 2
+    assert "its copy is used" in rig.store.notes[0]
+    assert rig.disk.exists(ROOT / "manifest.aside") == (damage != "missing")
+    assert rig.disk.read_file(ROOT / "manifest") == rig.disk.read_file(ROOT / "manifest.copy")
+    rig.store.close()
 
 
 def test_an_older_manifest_is_noticed() -> None:
@@ -352,7 +373,8 @@ def test_an_older_manifest_is_noticed() -> None:
     rig.restart()
     rig.accept(2)
     rig.store.close()
-    rig.disk.replace_file(ROOT / "manifest", old)
+    for name in ("manifest", "manifest.copy"):
+        rig.disk.replace_file(ROOT / name, old)
     with pytest.raises(StoreCorruptError, match="older than the journal"):
         rig.open()
 

@@ -1,0 +1,194 @@
+"""``timewheel check --repair``: mend what can be mended in a store that no broker runs on, and delete nothing.
+
+In this order, because each part is mended by what the ones before it say:
+
+1. the store's id, from the files that carry it;
+2. the delivery checkpoint and the manifest of the delay store (`store.spill.repair.mended_section`);
+3. the CommitLog (`store.log_repair`), at least as far as the checkpoint says that it was durable;
+4. journal and runs of the delay store (`store.spill.repair`);
+5. what is derived from the CommitLog: put aside if that has changed, so that the next start derives it again;
+6. the tables under ``config``: a version that cannot be read makes room for the one before.
+
+All that is taken out or overwritten is put under ``timewheel/aside/repair-NNNN`` first (`store.aside`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from broker.config import BrokerConfig
+from broker.groups import SubscriptionGroups
+from broker.offsets import ConsumerOffsets
+from broker.topics import Topics
+from store.aside import Aside
+from store.checkpoint import DeliveryCheckpoint
+from store.delay_offsets import DelayOffsets
+from store.errors import StoreCorruptError, StoreError, StoreFormatError
+from store.files import Files
+from store.identity import FORMAT_VERSION, identity_text, store_identity
+from store.log_repair import repair_log
+from store.options import StoreOptions
+from store.progress import Progress
+from store.spill.manifest import Manifest
+from store.spill.repair import mended_section, repair_spill
+
+__all__ = ["repair_store"]
+
+_DELAY = "delay"
+_DAMAGE = (StoreCorruptError, StoreFormatError)
+
+
+def repair_store(config: BrokerConfig) -> list[str]:
+    """Repair the store of a configuration; answers what was done, in sentences. Raises StoreError.
+
+    Nothing was done if the answer is empty. StoreLockedError: a broker runs on it.
+    """
+    files = Files()
+    release = files.lock(config.store_dir / "lock")
+    try:
+        aside = Aside(files, config.store_dir)
+        try:
+            _Repair(files, config, aside).run()
+        finally:
+            aside.finish()
+        return aside.report
+    finally:
+        release()
+
+
+class _Repair:
+    """One repair of one store."""
+
+    def __init__(self, files: Files, config: BrokerConfig, aside: Aside) -> None:
+        self.files = files
+        self.config = config
+        self.aside = aside
+        self.root = config.store_dir
+        self.mine = config.store_dir / "timewheel"
+        self.options = StoreOptions.from_config(config.values)
+
+    def run(self) -> None:
+        """Mend everything."""
+        if self.files.exists(self.mine):
+            store_id = self._identity()
+            self._messages(store_id)
+        else:
+            self._log(0)
+        self._tables()
+
+    # ------------------------------------------------------------------------------------------ whose store it is
+
+    def _identity(self) -> bytes:
+        path = self.mine / "store"
+        votes: Counter[bytes] = Counter()
+        own = b""
+        if self.files.exists(path):
+            try:
+                own = store_identity(self.files, path)
+                votes[own] += 1
+            except _DAMAGE as error:
+                self.aside.say(f"{error}")
+        delay = self.mine / _DELAY
+        for other, where in ((self.mine / "checkpoint", 20), (delay / "manifest", 8), (delay / "manifest.copy", 8)):
+            store_id = self._id_in(other, where)
+            if store_id:
+                votes[store_id] += 1
+        if not votes:
+            raise StoreCorruptError(f"{path} cannot be read, and no other file says which store this is: bring it back")
+        chosen = votes.most_common(1)[0][0]
+        if chosen != own:
+            kept = f", the old file is {self.aside.move(path)}" if self.files.exists(path) else ""
+            self.files.replace_file(path, identity_text(chosen))
+            self.aside.say(f"{path}: written again, id {chosen.hex()}, format {FORMAT_VERSION}{kept}")
+        return chosen
+
+    def _id_in(self, path: Path, where: int) -> bytes:
+        if not self.files.exists(path):
+            return b""
+        data = self.files.read_file(path)
+        store_id = data[where : where + 16]
+        try:
+            if len(store_id) != 16:
+                return b""
+            if where == 8:
+                Manifest.decode(data, store_id, path)
+            else:
+                DeliveryCheckpoint.open(self.files, path, store_id)
+        except _DAMAGE:
+            return b""
+        return store_id
+
+    # ------------------------------------------------------------------------------------------ messages
+
+    def _messages(self, store_id: bytes) -> None:
+        path = self.mine / "checkpoint"
+        try:
+            checkpoint = DeliveryCheckpoint.open(self.files, path, store_id)
+        except _DAMAGE as error:
+            self.aside.say(f"{error}: moved to {self.aside.move(path)}")
+            checkpoint = DeliveryCheckpoint(self.files, path, store_id)
+        durable = max((checkpoint.position_of(name) for name in checkpoint.sections), default=checkpoint.position)
+        try:
+            progress = Progress.read(self.files, self.mine / "progress")
+        except StoreFormatError:
+            progress = None
+        if progress is not None:
+            durable = max(durable, progress.position)
+        begin = self._log(durable)
+        section = checkpoint.sections.get(_DELAY)
+        mended = mended_section(self.files, self.mine / _DELAY, store_id, section, self.aside)
+        if mended is not None and mended != section:
+            if self.files.exists(path):
+                self.aside.copy(path)
+            checkpoint.replace_section(_DELAY, mended, begin if section is None else checkpoint.position_of(_DELAY))
+            self.aside.say(f"{path}: written again")
+        repair_spill(self.files, self.mine / _DELAY, store_id, mended, self.aside)
+
+    def _log(self, durable: int) -> int:
+        """Mend the CommitLog; answers where it begins."""
+        options = self.options
+        directory = Path(options.commit_log_path) if options.commit_log_path else self.root / "commitlog"
+        _, changed = repair_log(self.files, directory, options.commit_log_segment_bytes, durable, self.aside)
+        if changed:
+            for derived in (self.root / "consumequeue", self.mine / "progress"):
+                if self.files.exists(derived):
+                    self.aside.say(
+                        f"{derived} is derived from the CommitLog again; moved to {self.aside.move(derived)}"
+                    )
+        names = [int(name) for name in self.files.listdir(directory) if name.isdigit()]
+        return min(names, default=0)
+
+    # ------------------------------------------------------------------------------------------ tables
+
+    def _tables(self) -> None:
+        folder = self.root / "config"
+
+        def now() -> int:
+            return 0
+
+        loads: dict[str, Callable[[Path], object]] = {
+            "topics.json": lambda path: Topics(self.files, path, now).load(),
+            "subscriptionGroup.json": lambda path: SubscriptionGroups(self.files, path, now).load(),
+            "consumerOffset.json": lambda path: ConsumerOffsets(self.files, path, now).load(),
+            "delayOffset.json": lambda path: DelayOffsets(self.files, path),
+        }
+        for name, load in loads.items():
+            for _ in range(2):
+                try:
+                    load(folder / name)
+                    break
+                except StoreCorruptError as error:
+                    self._next_version(folder / name, error)
+
+    def _next_version(self, path: Path, error: StoreError) -> None:
+        """Put a table that cannot be read aside, and the version before it in its place."""
+        before = path.with_name(f"{path.name}.bak")
+        if self.files.exists(path):
+            self.aside.say(f"{error}: moved to {self.aside.move(path)}")
+            if self.files.exists(before):
+                self.files.rename(before, path)
+                self.files.sync_dir(path.parent)
+        elif self.files.exists(before):
+            self.aside.say(f"{error}: moved to {self.aside.move(before)}")
