@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ TARGET = 0.999
 """The share that the target line of the verdict stands at."""
 
 _QUANTILE_NAMES = (*QUANTILES, "max")
+_A_TIME, _A_SHARE = re.compile(r"(e2e\.)?(p\d|max)"), re.compile(r"(e2e\.)?within")
 _BAD_ABOVE_ZERO = {"overdue", "lost", "repeated", "early"}
 
 
@@ -43,11 +45,11 @@ def verdict_section(summary: Mapping[str, Any], curves: Mapping[str, Curve], rec
     """Return the counts, the percentiles, the shares within limits and what was expected."""
     total = summary["total"]
     figures = [(name, count(total[name]), _style(name, total[name])) for name in COUNTS if name in total]
-    rows = [("broker lateness", *_percentiles(total))]
-    within = [("broker lateness", *_within(total))]
-    if total.get("end_to_end"):
-        rows.append(("end-to-end lateness", *_percentiles(total["end_to_end"])))
-        within.append(("end-to-end lateness", *_within(total["end_to_end"])))
+    columns = _columns(summary)
+    rows = list(zip(_QUANTILE_NAMES, *(_percentiles(found) for _, found in columns), strict=True))
+    limits = [f"{limit:,} ms" for limit in WITHIN_MS]
+    within = list(zip(limits, *(_within(found) for _, found in columns), strict=True))
+    names = ("", *(name for name, _ in columns))
     parts = [tiles(figures)]
     if total.get("end_to_end"):
         end = total["end_to_end"]
@@ -55,8 +57,8 @@ def verdict_section(summary: Mapping[str, Any], curves: Mapping[str, Curve], rec
                           f"repeats, {count(end['early'])} early."))  # fmt: skip
     parts += [
         _expected(summary["expectations"]),
-        table("Lateness of what was delivered, percentiles by nearest rank, exact", ("", *_QUANTILE_NAMES), rows),
-        table("Share of deliveries within", ("", *(f"{limit:,} ms" for limit in WITHIN_MS)), within),
+        table("Lateness of what was delivered, percentiles by nearest rank, exact", names, rows),
+        table("Share of deliveries within", names, within),
         figure(
             _within_chart("within", curves),
             f"Each step to the right is ten times fewer messages beyond the limit. The dashed line is the target, "
@@ -70,6 +72,17 @@ def verdict_section(summary: Mapping[str, Any], curves: Mapping[str, Curve], rec
         parts.append(note(f"Chosen by due time: from {utc(summary.get('since_ms'))} to before "
                           f"{utc(summary.get('until_ms'))}. What is due outside is not counted."))  # fmt: skip
     return joined(parts)
+
+
+def _columns(summary: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Name and figures of each column of the verdict: of several sources each, then all together; a phone has room."""
+    sources, total = summary["sources"], summary["total"]
+    several = len(sources) > 1
+    columns = [(source["name"], source) for source in sources] if several else []
+    columns.append(("all together" if several else "broker lateness", total))
+    if total.get("end_to_end"):
+        columns.append(("all, end to end" if several else "end-to-end lateness", total["end_to_end"]))
+    return columns
 
 
 def _style(name: str, value: int) -> str:
@@ -103,11 +116,17 @@ def _within_chart(key: str, curves: Mapping[str, Curve]) -> Any:
 def _expected(expectations: Sequence[Mapping[str, Any]]) -> Html:
     if not expectations:
         return note("Nothing was expected of these figures (--expect).", "soft")
-    rows = [
-        (e["text"], "-" if e["value"] is None else f"{e['value']:,}", "holds" if e["holds"] else "FAILS")
-        for e in expectations
-    ]
+    rows = [(e["text"], _found(e["text"], e["value"]), "holds" if e["holds"] else "FAILS") for e in expectations]
     return table("Expectations", ("expected", "found", "verdict"), rows)
+
+
+def _found(text: str, value: float | None) -> str:
+    """A figure in the unit of what was expected of it."""
+    if value is None:
+        return "-"
+    if _A_TIME.match(text):
+        return milliseconds(int(value))
+    return _share(value) if _A_SHARE.match(text) else f"{value:,}"
 
 
 def compared(sources: Sequence[Mapping[str, Any]]) -> Html:

@@ -104,7 +104,7 @@ def test_counts_and_percentiles_are_those_of_the_input(two: tuple[Result, str]) 
         for value in part["percentiles"].values():
             assert f"{value:,} ms" in seen
     assert "Expectations: 0 of 1 hold." in seen
-    assert "p99 <= 10ms 1,034 FAILS" in seen
+    assert "p99 <= 10ms 1,034 ms FAILS" in seen
     assert f"target, {TARGET * 100:g} %" in seen
     assert 'class="verdict bad"' in text
 
