@@ -26,9 +26,9 @@ Exactly once, by three rules
     3. *Moved between files* is one replacement of the manifest (`store.spill.relocate`).
 
 Costs (1 KiB messages, 16 a frame; ``python -m bench.spill_bench``): appending 1.0 µs a message beside the write itself,
-publishing 0.5, scanning 1.5 and reading 1.5 with a few runs (5 and 8 with 190 that overlap), 5 µs in the background for
+publishing 0.5, scanning 1.5 and reading 1.5 with a few runs (5 and 8 with 190 that overlap), 4 µs in the background for
 the one copy to a run. Memory: 32 bytes for each record in a journal segment, nothing for one in a run but its done
-bit where order is broken: 10,000,000 pending over a year, half of them cancelled, add 30 MB to the interpreter's
+bit where order is broken, and a whole segment while it is copied: 10,000,000 pending over a year, half of them cancelled, add 30 MB to the interpreter's
 30, and a restart with them reads the first message after 75 ms.
 
 Worked example: three messages due at 10:00:05 (a), 10:45 (b) and 10:00:20 (c) are accepted at 10:00:00 into segment 1,
