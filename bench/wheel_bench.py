@@ -1,4 +1,4 @@
-"""The wheel beside a heap and a sorted list, in one process and one run: nanoseconds and bytes a timer.
+"""The wheel in detail: nanoseconds and bytes a timer. Beside other timers: ``timewheel bench wheel``.
 
 ``python -m bench.wheel_bench [--timers 1000000]`` prints a table; `measure` returns the figures.
 
@@ -19,9 +19,6 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
-from typing import Any
-
-from sortedcontainers import SortedList
 
 from timewheel import TimingWheel
 
@@ -42,9 +39,8 @@ def measure(timers: int = 1_000_000, repeats: int = 3, seed: int = 1) -> dict[st
     gc.disable()
     try:
         for _ in range(repeats):
-            for part in (wheel_times, _heap, _sorted_list):
-                for name, value in part(dues, items, rng).items():
-                    figures[name] = min(value, figures.get(name, value))
+            for name, value in wheel_times(dues, items, rng).items():
+                figures[name] = min(value, figures.get(name, value))
         figures.update(_memory(dues, items))
         figures["wheel_seven_empty_days_us"] = _empty_days_us()
         figures["wheel_longest_call_us"] = min(_longest_call_us(timers) for _ in range(repeats))
@@ -115,44 +111,6 @@ def _fire(wheel: TimingWheel) -> int:
             fired += count
         now_ms += _STEP_MS
     return fired
-
-
-def _heap(dues: list[int], items: list[int], _: random.Random) -> dict[str, float]:
-    heap: list[tuple[int, int, int]] = []
-    push, pop = heapq.heappush, heapq.heappop
-    started = time.process_time_ns()
-    for sequence, (due_ms, item) in enumerate(zip(dues, items, strict=True)):
-        push(heap, (due_ms, sequence, item))
-    figures = {"heap_insert_ns": _ns(started, len(dues))}
-    started = time.process_time_ns()
-    now_ms = _START_MS
-    while heap:
-        while heap and heap[0][0] <= now_ms:
-            pop(heap)
-        now_ms += _STEP_MS
-    figures["heap_fire_ns"] = _ns(started, len(dues))
-    return figures
-
-
-def _sorted_list(dues: list[int], items: list[int], rng: random.Random) -> dict[str, float]:
-    count = min(len(dues), 200_000)  # it is slow, and its cost a timer hardly depends on the number
-    timers: Any = SortedList()
-    keys = list(zip(dues[:count], range(count), items, strict=False))
-    started = time.process_time_ns()
-    for key in keys:
-        timers.add(key)
-    figures = {"sorted_list_insert_ns": _ns(started, count)}
-    started = time.process_time_ns()
-    while timers:
-        timers.pop(0)
-    figures["sorted_list_fire_ns"] = _ns(started, count)
-    timers = SortedList(keys)
-    rng.shuffle(keys)
-    started = time.process_time_ns()
-    for key in keys:
-        timers.remove(key)
-    figures["sorted_list_cancel_ns"] = _ns(started, count)
-    return figures
 
 
 def _memory(dues: list[int], items: list[int]) -> dict[str, float]:
