@@ -174,6 +174,10 @@ class BrokerCore:
                     warn=_LOG.warning,
                 )
             )
+            promised = getattr(plugin, "promised_bytes", None)
+            if promised is not None:
+                store.retention.promises.append(promised)
+        store.retention.look_at_disk()
         self.topics.listeners.append(self._topics_changed)
         self.halves = self._recover_transactions()
 

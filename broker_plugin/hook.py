@@ -9,6 +9,7 @@ Both calls belong to the network loop's thread.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from broker_plugin.properties import (
 from broker_plugin.stats import Stats
 from remoting.message import MAX_PROPERTIES_BYTES, Message, MessageError, encode_record
 from remoting.properties import OWN_PROPERTIES, remove_properties
-from store.errors import StoreError
+from store.errors import StoreError, StoreFullError
 from store.hook import Held, PutStatus, Refused
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Gate:
         max_delay_ms: int | None,
         max_body_bytes: int,
         max_record_bytes: int,
+        disk_refusal: Callable[[], str] = lambda: "",
     ) -> None:
         self._spill = spill
         self._sweeper = sweeper
@@ -80,6 +82,7 @@ class Gate:
         self._max_body_bytes = max_body_bytes
         self._frame_bytes = spill.append_bytes_max
         self._max_record_bytes = min(max_record_bytes, self._frame_bytes - ROW_BYTES) - ROOM_FOR_MOVES_BYTES
+        self._disk_refusal = disk_refusal
         self._entries: list[tuple[int, int, bytes]] = []
         self._blocks: list[Block] = []  # of the last turn
         self._next_id = spill.next_id
@@ -168,6 +171,9 @@ class Gate:
         self._entries = []
         ticket: Ticket | None = None
         self._blocks = []
+        refusal = self._disk_refusal()
+        if refusal:
+            raise StoreFullError(refusal)
         self._blocks = self._append(entries)
         for block in self._blocks:
             soonest_ms = min(block.dues)

@@ -128,6 +128,7 @@ class DelayPlugin:
             max_delay_ms=max_delay_sec * 1000 if max_delay_sec > 0 else None,
             max_body_bytes=config_number(config, "maxMessageSize", _MAX_BODY_BYTES),
             max_record_bytes=getattr(context.target, "record_bytes_max", _MAX_RECORD_BYTES),
+            disk_refusal=getattr(context.target, "disk_refusal", str),
         )
         self.commands = Commands(spill, self.sweeper, self.recovery, context.flusher, context.target, lock, self.stats)
         self.before_put = self.gate.before_put  # type: ignore[method-assign]  # one call less for each message
@@ -225,6 +226,10 @@ class DelayPlugin:
     def pending_count(self) -> int:
         """Count what is neither delivered nor cancelled."""
         return self.spill.pending_count
+
+    def promised_bytes(self) -> int:
+        """Disk space that it takes to deliver what is pending."""
+        return self.spill.promised_bytes
 
     def runtime_info(self) -> dict[str, str]:
         """Figures, those of RocketMQ's timer under its names, ours with ``timewheel`` in front."""

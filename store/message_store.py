@@ -331,6 +331,10 @@ class MessageStore(StoreReader):
             return PutStatus.SERVICE_NOT_AVAILABLE
         return self.retention.disk_status
 
+    def disk_refusal(self) -> str:
+        """Why nothing new is accepted, if the disk is the reason; else an empty text. Any thread, no lock."""
+        return self.retention.disk_remark
+
     def take_checkpoint(self) -> None:
         """Write a delivery checkpoint now, as the last act of those who deliver. Raises StoreError."""
         log = self.commit_log

@@ -3,8 +3,9 @@
 ==========================================  =====================================================================
 hour is one of ``deleteWhen``, or the disk  segments older than ``fileReservedTime`` go (age of the last write)
 above ``diskMaxUsedSpaceRatio``
-above ``diskSpaceCleanForciblyRatio``       segments go whatever their age, if ``cleanFileForciblyEnable``
+above ``diskSpaceCleanForciblyRatio``       segments go whatever their age, if ``cleanFileForciblyEnable``; a warning
 above ``diskSpaceWarningLevelRatio``        besides, nothing new is accepted (`Retention.disk_status`)
+less free than what is pending will take    the same
 ==========================================  =====================================================================
 
 A segment stays while a *pin* wants it: the delivery checkpoint's position, the one up to which everything derived is
@@ -29,6 +30,8 @@ from store.options import StoreOptions
 
 __all__ = ["Retention", "levels_need", "readable_bytes"]
 
+ENOUGH, WARNING, REFUSING = "ok", "warning", "refusing"
+"""States of the disk, as the figures name them."""
 INTERVAL_MS = 10_000
 DISK_INTERVAL_MS = 1_000
 _HOUR_MS = 3_600_000
@@ -54,6 +57,10 @@ class Retention:
         """The same for level messages: a guess from their queues (`levels_need`), until a scheduler knows better."""
         self.followers: list[Callable[[int], None]] = []
         """Told the log's new begin when segments have gone."""
+        self.promises: list[Callable[[], int]] = []
+        """Each answers how many bytes of disk it takes to deliver what is pending there."""
+        self.disk_state = ENOUGH
+        self.disk_promised = 0
         self.disk_status = PutStatus.PUT_OK
         self.disk_remark = ""
         self.disk_used = 0.0
@@ -65,6 +72,7 @@ class Retention:
         self._queues = queues
         self._options = options
         self._warn = warn
+        self._apart = not log.directory.is_relative_to(root)
         self._due_ms = 0
         self._disk_due_ms = 0
         self._following: Iterator[ConsumeQueue] | None = None
@@ -88,21 +96,48 @@ class Retention:
         return min(self._disk_due_ms, self._due_ms)
 
     def look_at_disk(self) -> PutStatus:
-        """Measure how full the disk is, and decide whether anything is accepted."""
+        """Measure how full the disk is, and decide whether anything is accepted; says so once a crossing."""
+        options = self._options
         free, total = self._files.free_bytes(self._log.directory)
         self.disk_free, self.disk_total = free, total
         self.disk_used = 1 - free / total if total else 0.0
-        limit = self._options.disk_warning_ratio
-        full = self.disk_used > limit
-        if full and self.disk_status is PutStatus.PUT_OK:
-            self._warn(f"{self._root}: the disk is {self.disk_used:.1%} full, above {limit:.0%} nothing is accepted")
-        elif not full and self.disk_status is not PutStatus.PUT_OK:
-            self._warn(f"{self._root}: the disk is {self.disk_used:.1%} full, messages are accepted again")
-        self.disk_status = PutStatus.SERVICE_NOT_AVAILABLE if full else PutStatus.PUT_OK
-        self.disk_remark = (
-            f"the disk of the store is {self.disk_used:.1%} full, the limit is {limit:.0%}" if full else ""
-        )
+        if self._apart:
+            free_beside, total_beside = self._files.free_bytes(self._root)
+            self.disk_used = max(self.disk_used, 1 - free_beside / total_beside if total_beside else 0.0)
+        self.disk_promised = sum(promise() for promise in self.promises)
+        limit = options.disk_warning_ratio
+        remark = ""
+        if self.disk_used > limit:
+            remark = f"the disk of the store is {self.disk_used:.1%} full, the limit is {limit:.0%}"
+        elif free < self.disk_promised:
+            remark = (
+                f"the disk of the store has {readable_bytes(free)} free, and what is pending needs "
+                f"{readable_bytes(self.disk_promised)} of it to be delivered"
+            )
+        state = REFUSING if remark else WARNING if self.disk_used > options.disk_clean_forcibly_ratio else ENOUGH
+        self.disk_remark = remark
+        self.disk_status = PutStatus.SERVICE_NOT_AVAILABLE if remark else PutStatus.PUT_OK
+        if state != self.disk_state:
+            self._crossed(state)
         return self.disk_status
+
+    def _crossed(self, state: str) -> None:
+        """Say that a threshold was crossed, in either direction."""
+        before, self.disk_state = self.disk_state, state
+        full = f"{self._root}: the disk is {self.disk_used:.1%} full"
+        if state == REFUSING:
+            text = f"{self._root}: {self.disk_remark}: sends are refused, what is pending goes on being delivered"
+        elif state == WARNING:
+            options = self._options
+            text = (
+                f"{full}, above {options.disk_clean_forcibly_ratio:.0%} (diskSpaceCleanForciblyRatio); above "
+                f"{options.disk_warning_ratio:.0%} (diskSpaceWarningLevelRatio) sends are refused"
+            )
+        else:
+            text = f"{full}, there is room again"
+        if before == REFUSING:
+            text += "; messages are accepted again"
+        self._warn(text)
 
     def runtime_info(self) -> dict[str, str]:
         """Figures of the disk, as Apache's broker writes them; ConsumeQueues lie on the same one."""
@@ -113,6 +148,9 @@ class Retention:
             f"commitLogDiskRatio_{self._log.directory}": ratio,
             "consumeQueueDiskRatio": ratio,
             "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
+            "timewheelDiskState": self.disk_state,
+            "timewheelDiskFreeBytes": str(self.disk_free),
+            "timewheelDiskPromisedBytes": str(self.disk_promised),
         }
 
     def delete_expired(self, now_ms: int) -> int:

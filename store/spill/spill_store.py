@@ -326,6 +326,11 @@ class SpillStore:
         return self._state.pending_bytes
 
     @property
+    def promised_bytes(self) -> int:
+        """Disk space that they will still take, about: in the CommitLog, and in a run before that."""
+        return self._state.promised_bytes
+
+    @property
     def journal_bytes(self) -> int:
         """Bytes of all journal segments on disk, the one prepared ahead included."""
         return sum(segment.size for segment in list(self._journal.segments))

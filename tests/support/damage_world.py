@@ -36,6 +36,7 @@ from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode
 from remoting.message import parse_message_id, record_fields
 from store.errors import StoreError
+from store.files import Files
 from store.hook import CommandOutcome
 from store.level_copy import HALF_TOPIC
 from store.spill.format import FRAME_BYTES, HEADER_BYTES, ROW_BYTES, frame_seed, read_frame
@@ -96,14 +97,15 @@ class Sent:
 class Machine:
     """A broker without sockets and threads on a real directory, in virtual time."""
 
-    def __init__(self, root: Path, now_ms: int) -> None:
+    def __init__(self, root: Path, now_ms: int, files: Files | None = None, **values: str) -> None:
         self.root = root
         self.now_ms = now_ms
         self.plugin = DelayPlugin()
         self.core = BrokerCore(
-            BrokerConfig(root, dict(VALUES), listen_port=10911),
+            BrokerConfig(root, VALUES | values, listen_port=10911),
             10911,
             [self.plugin],
+            files=files,
             now_ms=lambda: self.now_ms,
             schedule=lambda: None,
             spawn=asyncio.run,
