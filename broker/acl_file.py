@@ -79,6 +79,8 @@ class _Reader:
         return self._mapping(indent, depth)
 
     def _sequence(self, indent: int, depth: int) -> list[Any]:
+        if depth > _DEPTH_MAX:
+            raise AclFileError(f"line {self._lines[self.at].number}: nested too deep")
         items: list[Any] = []
         while (line := self._here(indent)) is not None and (line.text == "-" or line.text.startswith("- ")):
             rest = line.text[1:].lstrip(" ")

@@ -93,6 +93,8 @@ def _account(entry: dict[str, Any]) -> Account:
         group, perm = _perm(text, where)
         perms[RETRY_PREFIX + group] = perm
     white = entry.get("whiteRemoteAddress")
+    if white is not None and not isinstance(white, str):
+        raise AclFileError(f"{where}: whiteRemoteAddress is one text, found {white!r:.80}")
     return Account(
         str(access_key),
         str(secret_key),

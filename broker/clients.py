@@ -67,7 +67,7 @@ class Subscription:
                 int(document.get("subVersion") or 0),
                 [str(tag) for tag in document.get("tagsSet") or ()],
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ProtocolError(f"unreadable subscription: {error!r}: {document!r:.200}") from error
 
     def to_json(self) -> dict[str, Any]:

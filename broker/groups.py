@@ -107,16 +107,19 @@ class SubscriptionGroups:
         if document is None:
             return
         self.data_version.assign(document.get("dataVersion"))
-        for name, fields in (document.get("subscriptionGroupTable") or {}).items():
+        for name, fields in self._file.table(document, "subscriptionGroupTable").items():
             try:
                 self.table[name] = SubscriptionGroup(name, fields)
-            except (TypeError, ValueError) as error:
+            except (OverflowError, TypeError, ValueError) as error:
                 raise StoreCorruptError(f"{self._file.path}: group {name}: {error}") from error
-        self.forbidden = {
-            group: {topic: int(bits) for topic, bits in topics.items()}
-            for group, topics in (document.get("forbiddenTable") or {}).items()
-            if isinstance(topics, dict)
-        }
+        try:
+            self.forbidden = {
+                group: {topic: int(bits) for topic, bits in topics.items()}
+                for group, topics in self._file.table(document, "forbiddenTable").items()
+                if isinstance(topics, dict)
+            }
+        except (OverflowError, TypeError, ValueError) as error:
+            raise StoreCorruptError(f"{self._file.path}: forbiddenTable: {error}") from error
 
     def get(self, name: str) -> SubscriptionGroup | None:
         """Answer with a group that is known already; None otherwise."""

@@ -70,6 +70,13 @@ class JsonFile:
         else:
             _LOG.warning("%s is missing: the version before is used", self.path)
 
+    def table(self, document: dict[str, Any], name: str) -> dict[str, Any]:
+        """One table of a document, empty if it has none. Raises StoreCorruptError for what is no table."""
+        table = document.get(name) or {}
+        if not isinstance(table, dict):
+            raise StoreCorruptError(f"{self.path}: {name} is no object: {table!r:.80}. Put a good version in its place")
+        return table
+
     def save(self, document: dict[str, Any]) -> None:
         """Replace the file, durably. Raises StoreError."""
         self.save_bytes(dumps(document))
@@ -113,4 +120,5 @@ class DataVersion:
         if isinstance(counter, int) and isinstance(timestamp, int):
             self.counter = counter
             self.timestamp_ms = timestamp
-            self.state_version = int(document.get("stateVersion") or 0)
+            state_version = document.get("stateVersion")
+            self.state_version = state_version if isinstance(state_version, int) else 0

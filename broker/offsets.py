@@ -51,10 +51,10 @@ class ConsumerOffsets:
         try:
             self.table = {
                 name: {int(queue): int(offset) for queue, offset in queues.items()}
-                for name, queues in (document.get("offsetTable") or {}).items()
+                for name, queues in self._file.table(document, "offsetTable").items()
                 if name.count(SEPARATOR) == 1
             }
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, OverflowError, TypeError, ValueError) as error:
             raise StoreCorruptError(f"{self._file.path}: {error}") from error
 
     def clamp(self, max_offset: Callable[[str, int], int]) -> list[str]:

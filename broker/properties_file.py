@@ -55,6 +55,8 @@ def update_properties_file(data: bytes, changes: Mapping[str, str]) -> bytes:
         _escape(key, True) + "=" + _escape(changes[key], False) if key is not None and last.get(key) == at else piece
         for at, (key, piece) in enumerate(pieces)
     ]
+    if lines and _ends_with_odd_backslashes(lines[-1]) and changes.keys() - last.keys():
+        lines.append("")  # or what is added would go on with that line
     lines += [_escape(key, True) + "=" + _escape(value, False) for key, value in changes.items() if key not in last]
     return ("\n".join(lines) + "\n").encode("ascii" if text.isascii() else "iso-8859-1")
 
@@ -111,7 +113,7 @@ def _logical_lines(text: str) -> Iterator[str]:
             pending = None
         if _ends_with_odd_backslashes(natural):
             pending = line[:-1]
-        else:
+        elif line:
             yield line
     if pending:
         yield pending

@@ -216,7 +216,7 @@ def parse_registration(body: bytes, compressed: bool) -> tuple[dict[str, QueueDa
         table = wrapper.get("topicConfigTable") or {}
         topics = {str(name): QueueData.from_json(config) for name, config in table.items()}
         return topics, dict(wrapper.get("dataVersion") or {}), list(document.get("filterServerList") or ())
-    except (AttributeError, TypeError, ValueError, zlib.error) as error:
+    except (AttributeError, OverflowError, TypeError, ValueError, zlib.error) as error:
         raise ProtocolError(f"unreadable registration: {error!r}") from error
 
 

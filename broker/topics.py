@@ -252,12 +252,12 @@ class Topics:
         if document is None:
             return
         self.data_version.assign(document.get("dataVersion"))
-        for name, entry in (document.get("topicConfigTable") or {}).items():
+        for name, entry in self._file.table(document, "topicConfigTable").items():
             if name == AUTO_CREATE_TOPIC and not self._auto_create:
                 continue
             try:
                 self.table[name] = TopicConfig.from_json(entry, name)
-            except (AttributeError, TypeError, ValueError) as error:
+            except (AttributeError, OverflowError, TypeError, ValueError) as error:
                 raise StoreCorruptError(f"{self._file.path}: topic {name}: {error}") from error
 
     def adopt(self, on_disk: Iterable[tuple[str, int]]) -> list[str]:

@@ -114,7 +114,7 @@ def check_body(half: StoredMessage, checks: int) -> bytes:
 
 def _back(half: StoredMessage, checks: int) -> Message:
     topic, queue_id = get_property(half.properties, REAL_TOPIC), get_property(half.properties, REAL_QID)
-    if topic is None or queue_id is None or not (queue_id.isascii() and queue_id.isdecimal()):
+    if topic is None or queue_id is None or not (queue_id.isascii() and queue_id.isdecimal() and len(queue_id) < 11):
         raise RecordError(f"a half message for topic {topic!r} and queue {queue_id!r}")
     message = half.message()
     message.topic = topic
@@ -132,7 +132,7 @@ def _with_checks(text: str, checks: int) -> str:
 def checks_before(half: StoredMessage) -> int:
     """How often an Apache broker had checked a half message when it stored it."""
     text = get_property(half.properties, TRANSACTION_CHECK_TIMES) or "0"
-    return int(text) if text.isascii() and text.isdecimal() else 0
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 11 else 0
 
 
 def immunity_ms(properties: str) -> int | None:

@@ -263,20 +263,30 @@ def _ext_as_text(header: bytes) -> dict[str, str]:
     if not isinstance(ext, dict):
         raise ProtocolError(f"extFields must be an object: {header!r:.200}")
     texts: dict[str, str] = {}
+    whole: dict[str, Any] = {}  # the same, read without keeping numbers as texts; once, however many need it
     for name, value in ext.items():
         if isinstance(value, str):
             texts[name] = value
         elif isinstance(value, bool):
             texts[name] = "true" if value else "false"
         elif value is not None:
-            texts[name] = _json_text(header, name)
+            whole = whole or _whole_ext(header)
+            texts[name] = _json_text(whole, name)
     return texts
 
 
-def _json_text(header: bytes, name: str) -> str:
+def _whole_ext(header: bytes) -> dict[str, Any]:
+    try:
+        ext: dict[str, Any] = json.loads(header)["extFields"]
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"extFields cannot be read: {error}: {header!r:.200}") from error
+    return ext
+
+
+def _json_text(ext: dict[str, Any], name: str) -> str:
     """Write a list or an object in extFields as the JSON text that Java's library makes of it."""
     try:
-        return json.dumps(json.loads(header)["extFields"][name], ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(ext[name], ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"extFields value of {name!r:.100} cannot be read: {error}") from error
 

@@ -71,11 +71,12 @@ class FrameDecoder:
                 commands.append(decode_command(data, header_word, at + 8, end))
             at = end
         else:
+            self._need = 4
             if available - at >= 4:
                 total = int.from_bytes(data[at : at + 4], "big")
                 if total < 4 or total + 4 > self._max_frame_bytes:
                     raise self._no_frame(total)
-            self._need = 8
+                self._need = 8
         self._rest = data[at:] if at else data
         return commands
 

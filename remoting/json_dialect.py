@@ -78,11 +78,12 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
 class _Reader:
     """A small reader of the dialect; only texts that are not standard JSON come here."""
 
-    __slots__ = ("_at", "_text")
+    __slots__ = ("_at", "_in_key", "_text")
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        self._in_key = False
 
     def document(self) -> Any:
         value = self._value(0)
@@ -116,7 +117,7 @@ class _Reader:
         found: dict[str, Any] = {}
         while (first := self._peek()) != "}":
             if first == "{":
-                key = orjson.dumps(self._value(depth + 1), option=orjson.OPT_SORT_KEYS).decode()
+                key = self._object_key(depth)
             elif first == '"':
                 key = self._string()
             elif first == "'":
@@ -129,6 +130,15 @@ class _Reader:
                 self._expect(",")
         self._at += 1
         return found
+
+    def _object_key(self, depth: int) -> str:
+        """Read an object that stands for a key; in there, no other may: each level would double the text's quotes."""
+        if self._in_key:
+            raise ValueError(f"an object for a key within another one at {self._at}")
+        self._in_key = True
+        value = self._value(depth + 1)
+        self._in_key = False
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
     def _array(self, depth: int) -> list[Any]:
         self._at += 1

@@ -30,11 +30,12 @@ SQL92 = "SQL92"
 DEPTH_MAX = 64
 """Parentheses inside each other; few enough for the interpreter's stack."""
 
+SHORT_CHARS_MAX = 1_024
+
 PropertyFilter = Callable[[str], bool]
 """Whether a message with this property text is wanted."""
 
 
-@lru_cache(maxsize=512)
 def compile_sql92(expression: str) -> PropertyFilter:
     """Make a filter of an expression; raises Sql92Error, which names what is wrong and the column.
 
@@ -42,6 +43,10 @@ def compile_sql92(expression: str) -> PropertyFilter:
     >>> wanted("region\\x01north\\x02price\\x0115\\x02"), wanted("region\\x01north\\x02")
     (True, False)
     """
+    return (_short if len(expression) <= SHORT_CHARS_MAX else _long)(expression)
+
+
+def _compile(expression: str) -> PropertyFilter:
     evaluate = _Parser(expression).parse().evaluate
 
     def matches(properties: str) -> bool:
@@ -51,6 +56,11 @@ def compile_sql92(expression: str) -> PropertyFilter:
             return False  # as Apache's broker, which logs an error for each such message
 
     return matches
+
+
+# A filter takes some 150 bytes for each character: many short ones are kept, and few long ones.
+_short = lru_cache(maxsize=512)(_compile)
+_long = lru_cache(maxsize=8)(_compile)
 
 
 class _Parser:

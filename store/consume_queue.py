@@ -187,7 +187,7 @@ class ConsumeQueue:
     def _starts(self) -> list[int]:
         if self._unmade:
             return []
-        return [int(name) for name in self._cache.files.listdir(self.directory) if name.isdigit()]
+        return [int(name) for name in self._cache.files.listdir(self.directory) if name.isascii() and name.isdigit()]
 
     # ------------------------------------------------------------------------------------------ flushing
 
@@ -345,7 +345,7 @@ class ConsumeQueue:
             data = file.pread(want * ENTRY_BYTES, done * ENTRY_BYTES)
             entries = np.frombuffer(data[: len(data) - len(data) % ENTRY_BYTES], _COLUMNS)
             offset, size = entries["offset"], entries["size"]
-            bad = (offset < 0) | (size <= 0) | ((offset + size > log_limit) & (size != PRE_BLANK_SIZE))
+            bad = (offset < 0) | (size <= 0) | ((offset > log_limit - size.astype(np.int64)) & (size != PRE_BLANK_SIZE))
             if bad.any():
                 return done + int(bad.argmax())
             done += len(entries)

@@ -59,7 +59,7 @@ class DelayOffsets:
                 continue
             try:
                 return self._parse(loads(data))
-            except (ProtocolError, ValueError, TypeError, AttributeError) as error:
+            except (ProtocolError, ValueError, TypeError, AttributeError, OverflowError) as error:
                 problem = problem or f"{path} cannot be read: {error}"
         if problem:
             raise StoreCorruptError(

@@ -280,7 +280,7 @@ class HalfMessages:
         for number, half in list(self.undecided.items()):
             record = self._store.read_record(half.offset)
             first = None if record is None else get_property(record_fields(record)[2], TRAN_PREPARED_QUEUE_OFFSET)
-            if first is not None and first.isdecimal() and int(first) in decided:
+            if first is not None and first.isdecimal() and len(first) < 20 and int(first) in decided:
                 del self.undecided[number]
 
     def _decided_by(self, last_offset: int) -> int | None:

@@ -41,12 +41,13 @@ def store_identity(files: Files, path: Path) -> bytes:
     text = files.read_replaced(path).decode("utf-8", "replace")
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     version = values.get("format", "")
-    if version.isdigit() and int(version) != FORMAT_VERSION:
+    known = version.isascii() and version.isdigit()
+    if known and version.lstrip("0") != str(FORMAT_VERSION):
         raise StoreFormatError(f"{path.parent} has format version {version}, this program knows {FORMAT_VERSION}")
     try:
         store_id = bytes.fromhex(values["id"])
     except (KeyError, ValueError):
         store_id = b""
-    if not version.isdigit() or len(store_id) != 16:
+    if not known or len(store_id) != 16:
         raise StoreCorruptError(f"{path} at 0: format or id cannot be read: {text!r:.120}")
     return store_id

@@ -147,7 +147,7 @@ class _Block:
         """Yield (offset, store_ms) of the entries with this hash."""
         low = self._bisect(wanted)
         count = self._bisect(wanted + 1) - low
-        if count:
+        if count > 0:  # below in a damaged block, whose hashes are not in order
             base = self.at + _HEAD.size
             offsets = np.frombuffer(self.file.pread(8 * count, base + 4 * self.count + 8 * low), ">i8")
             times = np.frombuffer(self.file.pread(8 * count, base + 12 * self.count + 8 * low), ">i8")

@@ -40,7 +40,7 @@ def copy_of(record: bytes, level: int, number: int, due_ms: int) -> PutRecord:
     properties = stored.properties
     topic = get_property(properties, REAL_TOPIC)
     queue_id = get_property(properties, REAL_QID)
-    if topic is None or queue_id is None or not (queue_id.isascii() and queue_id.isdecimal()):
+    if topic is None or queue_id is None or not (queue_id.isascii() and queue_id.isdecimal() and len(queue_id) < 11):
         raise RecordError(f"a level message for topic {topic!r} and queue {queue_id!r}")
     mark = f"{level}:{number}"
     message = stored.message()
@@ -68,4 +68,4 @@ def mark_of(record: bytes) -> tuple[int, int] | None:
     level, colon, number = (get_property(properties, TW_LEVEL) or "").partition(":")
     if not colon or not (level + number).isascii() or not level.isdecimal() or not number.isdecimal():
         return None
-    return int(level), int(number)
+    return (int(level), int(number)) if len(level) < 20 and len(number) < 20 else None

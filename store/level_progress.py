@@ -166,7 +166,7 @@ class LevelProgress:
                     queue.restore([(first, end) for first, end in pending])
             self.unreadable_count = int(value["unreadable_count"])
             self.unreadable = [Unreadable(*fields) for fields in value["unreadable"]]
-        except (ProtocolError, AttributeError, KeyError, TypeError, ValueError) as error:
+        except (ProtocolError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise StoreCorruptError(f"section {SECTION!r} of the checkpoint cannot be read: {error}") from error
 
     def _snapshot(self) -> bytes:

@@ -96,7 +96,7 @@ class LogReader:
     def raw_record(self, offset: int, size: int) -> bytes | None:
         """Read a record of a known size before the log's end is known; None unless it is whole and valid."""
         segment = self._segments.get(offset - offset % self.segment_bytes)
-        if segment is None or size < RECORD_BYTES_MIN:
+        if segment is None or not RECORD_BYTES_MIN <= size <= self.record_bytes_max:
             return None
         record = segment.file.pread(size, offset - segment.start)
         whole = len(record) == size and valid_size(record, 0, offset, segment_start=segment.start) == size

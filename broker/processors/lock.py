@@ -106,5 +106,5 @@ def _read(command: RemotingCommand) -> tuple[str, str, list[tuple[Queue, dict[st
             for queue in document.get("mqSet") or ()
         ]
         return str(document["consumerGroup"]), str(document["clientId"]), queues
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ProtocolError(f"unreadable lock request: {error!r}: {command.body[:200]!r}") from error

@@ -276,7 +276,7 @@ class SendProcessor:
     def _is_half(header: SendHeader, properties: str) -> bool:
         """Whether it is a transaction's half message."""
         level = get_property(properties, DELAY) or ""
-        retried = header.reconsume_times > 0 and level.isdecimal() and int(level) > 0  # clients before 4.6.1
+        retried = header.reconsume_times > 0 and level[:20].isdecimal() and int(level[:20]) > 0  # clients before 4.6.1
         half = (get_property(properties, TRAN_MSG) or "").lower() == "true" and not retried
         return half or header.sys_flag & SysFlag.TRANSACTION_ROLLBACK == SysFlag.TRANSACTION_PREPARED
 

@@ -129,7 +129,7 @@ class TransactionProcessor:
             remark = f"the broker[{self._address}] sending transaction message is forbidden"
             return command.reply(ResponseCode.NO_PERMISSION, remark, dict(turn.reply_ext))
         level = get_property(message.properties, DELAY) or ""
-        if level.removeprefix("+").isdecimal() and int(level) > 0:
+        if level.removeprefix("+").isdecimal() and int(level[:20]) > 0:
             remark = f"a transaction's half message cannot be delayed: its property DELAY is {level:.60}"
             return turn.refusal(command, PutStatus.MESSAGE_ILLEGAL, remark)
         queue_id = message.queue_id

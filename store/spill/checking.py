@@ -116,7 +116,7 @@ def _check_frames(segment: Segment, seed: int) -> list[str]:
     wrong: list[str] = []
     while at < segment.end:
         head = segment.file.pread(FRAME_BYTES, at)
-        count = int.from_bytes(head[12:16], "little")
+        count = min(int.from_bytes(head[12:16], "little"), segment.size // ROW_BYTES)
         frame = read_frame(segment.file.pread(FRAME_BYTES + count * ROW_BYTES, at), 0, segment.base + at, seed)
         if frame is None:
             return [*wrong, f"at {at}: no frame, but the journal goes on to {segment.end}"]

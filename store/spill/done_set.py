@@ -32,6 +32,7 @@ __all__ = ["DoneSet"]
 
 _HEAD = Struct("<III")
 _PAGE = 512
+_PAGES_MAX = (1 << 32) // (8 * _PAGE)
 _POPCOUNT = np.array([value.bit_count() for value in range(256)], np.uint8)
 
 Mask = NDArray[np.bool_]
@@ -213,7 +214,11 @@ class DoneSet:
             at += _HEAD.size
             kinds = np.frombuffer(data, np.uint8, pages, at)
             at += pages
+            if pages > _PAGES_MAX or (pages and (kinds.max() > 2 or not kinds[-1])):
+                raise ValueError(f"a table of {pages} pages that is none")
             stored = int(np.count_nonzero(kinds == 2))
+            if stored * _PAGE > len(data) - at or 8 * _PAGE * int(np.count_nonzero(kinds == 1)) > count:
+                raise ValueError(f"{stored} pages do not fit, or are more than {count} bits")
             table = np.zeros((pages, _PAGE), np.uint8)
             table[kinds == 1] = 0xFF
             table[kinds == 2] = np.frombuffer(data, np.uint8, stored * _PAGE, at).reshape(stored, _PAGE)
@@ -227,6 +232,7 @@ class DoneSet:
             done._bits = bytearray(table.tobytes())
             done._top = last * 8 + done._bits[last].bit_length()
             done.count += done.count_range(prefix, done._top)
+            done._advance(prefix)
         if done.count != count:
             raise StoreCorruptError(
                 f"done-set before byte {at} of a checkpoint section: {done.count} bits, not {count}"

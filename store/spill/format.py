@@ -40,6 +40,7 @@ __all__ = [
     "ID_ROW_BYTES",
     "JOURNAL_MAGIC",
     "MOVE",
+    "PAGE_BYTES_MAX",
     "PAGE_HEAD_BYTES",
     "PAGE_ROW_BYTES",
     "ROW_BYTES",
@@ -86,6 +87,7 @@ ACCEPT, CANCEL, MOVE, END = 1, 2, 3, 9
 _KINDS = frozenset((ACCEPT, CANCEL, MOVE, END))
 
 PAGE_HEAD_BYTES = 32
+PAGE_BYTES_MAX = 1 << 20
 _PAGE_HEAD = Struct("<IIIIQQ")
 PAGE_ROW_BYTES = 28
 ID_ROW_BYTES = 24
@@ -232,6 +234,7 @@ def _read_page(data: bytes, magic: int, seed: int, number: int, row: int, path: 
     if len(data) >= PAGE_HEAD_BYTES:
         found, crc, no, count, first, position = _PAGE_HEAD.unpack_from(data)
         fits = found == magic and no == number and 0 < count <= (len(data) - PAGE_HEAD_BYTES) // row
+        fits = fits and not position >> 62
         if fits and crc32(memoryview(data)[8:], seed) == crc:
             return count, first, position
     raise StoreCorruptError(f"{path} at {at}: page {number} is not what was written (magic, number or checksum)")
@@ -346,6 +349,20 @@ class RunShape:
             self.due_max,
             self.id_min,
             self.id_max,
+        )
+
+    @property
+    def fits(self) -> bool:
+        """Whether the numbers are those of one file: its parts lie one behind the other and have room for ``count``."""
+        if not PAGE_HEAD_BYTES + PAGE_ROW_BYTES <= self.page_bytes <= PAGE_BYTES_MAX:
+            return False
+        room = self.page_bytes - PAGE_HEAD_BYTES
+        return (
+            self.pages == -(-self.count // (room // PAGE_ROW_BYTES))
+            and self.id_pages == -(-self.count // (room // ID_ROW_BYTES))
+            and HEADER_BYTES + self.pages * self.page_bytes <= self.data_at
+            and self.data_at + self.data_bytes == self.id_at
+            and self.id_at + self.id_pages * self.page_bytes + TRAILER_BYTES == self.file_bytes
         )
 
     @classmethod

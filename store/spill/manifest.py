@@ -135,7 +135,10 @@ class Manifest:
             at += _SEGMENT.size
         for _ in range(runs):
             no, first, end = _RUN.unpack_from(data, at)
-            manifest.runs.append(RunEntry(no, first, end, RunShape.unpack(data, at + _RUN.size)))
+            shape = RunShape.unpack(data, at + _RUN.size)
+            if not shape.fits or not first <= end <= shape.count:
+                raise StoreCorruptError(f"{path} at {at}: run {no} cannot look as it says")
+            manifest.runs.append(RunEntry(no, first, end, shape))
             at += _RUN.size + RunShape.PACKED.size
         return manifest
 

@@ -171,7 +171,7 @@ def _next_frame(
         return None
     index = window.at(position, need)
     frame = read_frame(window.data, index, segment.base + position, seed)
-    if frame is None or frame.epoch < epoch or frame.first_ordinal != ordinal:
+    if frame is None or frame.epoch < epoch or frame.first_ordinal != ordinal or (not count and frame.kind != END):
         return None
     if position + frame.length > segment.size:
         return None
@@ -200,9 +200,15 @@ def _claim_in(segment: Segment, position: int, size: int, seed: int) -> int:
     data = segment.file.pread(min(size + len(_MAGIC_BYTES) - 1, segment.size - position), position)
     at = data.find(_MAGIC_BYTES)
     while at >= 0:
-        head = segment.file.pread(FRAME_BYTES, position + at)
+        head = data[at : at + FRAME_BYTES]
+        if len(head) < FRAME_BYTES:
+            head = segment.file.pread(FRAME_BYTES, position + at)
         need = FRAME_BYTES + int.from_bytes(head[12:16], "little") * ROW_BYTES
-        if position + at + need <= segment.size:
+        # Its own place first: a body full of what looks like frames must not be read again for each of them.
+        if (
+            int.from_bytes(head[16:24], "little") == segment.base + position + at
+            and position + at + need <= segment.size
+        ):
             rows = segment.file.pread(need, position + at)
             frame = read_frame(rows, 0, segment.base + position + at, seed)
             if frame is not None:

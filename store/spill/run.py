@@ -157,6 +157,7 @@ class Run:
             at = HEADER_BYTES + number * size
             try:
                 found = read_column_page(self.file.pread(size, at), number, self._seed, self.path, at)
+                self._check_place(found, number, at)
             except StoreCorruptError as error:
                 again = self._rebuild(number)
                 if again is None:
@@ -180,6 +181,16 @@ class Run:
             position = before.starts.item(-1) + before.sizes.item(-1)
         count = min(self.rows_per_page, self.shape.count - first)
         return rebuilt_page(self.file, first, count, position, self.shape.data_at + self.shape.data_bytes)
+
+    def _check_place(self, page: ColumnPage, number: int, at: int) -> None:
+        """Whether a page speaks of the records that belong to it, and of bytes where records stand."""
+        shape = self.shape
+        first = number * self.rows_per_page
+        begin, end = page.starts.item(0), page.starts.item(-1) + page.sizes.item(-1)
+        if (page.first, len(page)) != (first, min(self.rows_per_page, shape.count - first)):
+            raise StoreCorruptError(f"{self.path} at {at}: page {number} says {len(page)} records from {page.first} on")
+        if begin < shape.data_at or end > shape.id_at:
+            raise StoreCorruptError(f"{self.path} at {at}: page {number} has its records at {begin} to {end}")
 
     def id_rows(self, number: int) -> IdRows:
         """Id page ``number``; StoreCorruptError if it cannot be trusted."""
