@@ -174,6 +174,8 @@ class Run:
             return None
         first = number * self.rows_per_page
         position = self.shape.data_at
+        for before_it in range(self._damaged_from(number), number):
+            self._try_page(before_it)  # from the front: the other way round is as deep as the damage is long
         if number:
             before = self._try_page(number - 1)
             if before is None:
@@ -181,6 +183,19 @@ class Run:
             position = before.starts.item(-1) + before.sizes.item(-1)
         count = min(self.rows_per_page, self.shape.count - first)
         return rebuilt_page(self.file, first, count, position, self.shape.data_at + self.shape.data_bytes)
+
+    def _damaged_from(self, number: int) -> int:
+        """The first of the unreadable pages that go without a gap up to the one before page ``number``."""
+        size = self.shape.page_bytes
+        while number and self._cache.get(self.no, number - 1) is None and number - 1 not in self.damage:
+            at = HEADER_BYTES + (number - 1) * size
+            try:
+                read_column_page(self.file.pread(size, at), number - 1, self._seed, self.path, at)
+            except StoreCorruptError:
+                number -= 1
+            else:
+                break
+        return number
 
     def _check_place(self, page: ColumnPage, number: int, at: int) -> None:
         """Whether a page speaks of the records that belong to it, and of bytes where records stand."""

@@ -41,7 +41,7 @@ from store.spill.format import (
 )
 from store.spill.manifest import Manifest
 from store.spill.model import DUE_MAX, ID_BASE, SpillOptions
-from store.spill.opening import _decode_section, encode_section
+from store.spill.opening import decode_section, encode_section
 from store.spill.replay import cut_behind, replay, write_again
 from store.spill.run import PageCache, Run
 from store.spill.run_writer import RunWriter
@@ -159,7 +159,8 @@ def _written(rows: int) -> tuple[bytes, RunShape]:
     dues = [1_000 + n // 2 for n in range(rows)]
     order = sorted(range(rows), key=lambda n: (dues[n], ids[n]))
     for n in order:
-        writer.add([dues[n]], [ids[n]], [n % 2], [crc32(records[n])], [records[n]])
+        columns = [np.array([value], np.int64) for value in (dues[n], ids[n], n % 2, crc32(records[n]))]
+        writer.add(*columns, [records[n]])
     for _ in writer.finish():
         pass
     assert writer.shape is not None
@@ -229,7 +230,7 @@ def run_run(data: bytes) -> Hashable:
 
 def run_done_set(data: bytes) -> Hashable:
     """The checkpoint's section of the delay store: done-sets, each as it was encoded."""
-    position, found = _decode_section(data)
+    position, found, _ = decode_section(data)
     for done in found.values():
         assert done.check() == [] or done.prefix in done, done.check()
         assert DoneSet.decode(done.encode())[0].count == done.count
@@ -267,10 +268,11 @@ def repair_manifest(data: bytes) -> bytes:
     if len(data) < 48:
         return data
     out = bytearray(data)
-    segments = min(int.from_bytes(out[32:36], "little"), (len(out) - 48) // 40)
-    runs = (len(out) - 48 - 40 * segments) // 96
+    begin = 48 if out[4] == 1 or len(out) < 64 else 64
+    segments = min(int.from_bytes(out[32:36], "little"), (len(out) - begin) // 40)
+    runs = (len(out) - begin - 40 * segments) // 96
     out[32:40] = pack("<II", segments, runs)
-    del out[48 + 40 * segments + 96 * runs :]
+    del out[begin + 40 * segments + 96 * runs :]
     out[44:48] = pack("<I", crc32(out[48:], crc32(out[:44])))
     return bytes(out)
 

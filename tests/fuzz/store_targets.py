@@ -450,7 +450,7 @@ def run_progress(data: bytes) -> Hashable:
     cache = FileCache(files)
     for (topic, queue_id), count in list(progress.counts.items())[:5]:
         queue = ConsumeQueue(cache, ROOT / "consumequeue" / "T" / "0", topic, queue_id, QUEUE_BYTES)
-        queue.load(count)
+        queue.load(count, progress.sums.get((topic, queue_id), ()), progress.begin != 0)
     if fits:
         list(log.recover(max(progress.position, log.begin), progress.position))
     return fits, len(progress.counts)

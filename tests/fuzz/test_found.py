@@ -53,7 +53,7 @@ from store.spill.replay import replay
 from store.spill.run import PageCache, Run
 from store.spill.segment import Segment
 from tests.fuzz.memory import MemoryFile, MemoryFiles
-from tests.fuzz.spill_targets import PAGE, ROOT, RUNS, SEED, SEGMENT, STORE_ID
+from tests.fuzz.spill_targets import PAGE, ROOT, RUNS, SEED, SEGMENT, STORE_ID, _written
 
 PATH = Path("/store/config/x.json")
 HOST = bytes(8)
@@ -278,6 +278,18 @@ def test_a_page_that_speaks_of_other_records() -> None:
         file.pwrite(body, HEADER_BYTES)
         with pytest.raises(StoreCorruptError, match="page 0"):
             Run(7, file, shape, STORE_ID, PageCache(1_000)).page(0)
+
+
+def test_hundreds_of_damaged_pages_in_a_row() -> None:
+    """Each asked the one before it, as deep as the interpreter goes, and then one more."""
+    data, shape = _written(2_400)
+    file = MemoryFile(ROOT, bytearray(data))
+    file.zero(HEADER_BYTES, shape.pages * PAGE)
+    run = Run(7, file, shape, STORE_ID, PageCache(1_000))
+    with pytest.raises(StoreCorruptError, match="page 599"):
+        run.page(599)
+    assert run.fetch((-1, 0), 1 << 62, 5) is None
+    assert len(run.damage) == shape.pages
 
 
 def test_a_run_that_cannot_look_as_the_manifest_says() -> None:
