@@ -14,6 +14,8 @@ __all__ = ["ROOT", "OurBroker"]
 
 ROOT = Path(__file__).parent.parent.parent
 START_SECONDS = 30
+PATIENCE = {"waitTimeMillsInSendQueue": "30000"}
+"""As Apache's broker has it here: on a busy test machine it would otherwise turn senders away after 200 ms."""
 
 
 class OurBroker:
@@ -47,7 +49,8 @@ class OurBroker:
     def command(self) -> list[str]:
         """Return the command line that starts it."""
         names = ["--namesrv-listen" if self.embedded else "--namesrv-addr", self.namesrv]
-        sets = [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
+        settings = {**PATIENCE, **self.settings}
+        sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         base = [sys.executable, "-m", "broker.cli", "broker", "--store", str(self.store)]
         return [*base, "--listen", self.address, *names, *sets]
 

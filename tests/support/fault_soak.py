@@ -309,7 +309,8 @@ class Soak:
             int(broker.info()["timewheelPending"]),
         )
         self.result.samples.append(sample)
-        (self.folder / "samples").open("a").write(json.dumps(asdict(sample)) + "\n")
+        with (self.folder / "samples").open("a") as file:
+            file.write(json.dumps(asdict(sample)) + "\n")
         return sample
 
     # ------------------------------------------------------------------------------------------ the verdict

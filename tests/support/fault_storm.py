@@ -82,7 +82,7 @@ class FaultyBroker(OurBroker):
 
     def info(self) -> dict[str, str]:
         """GET_BROKER_RUNTIME_INFO."""
-        with Wire(self.address) as wire:
+        with Wire(self.address, READY_SECONDS) as wire:
             return dict(json.loads(wire.ask(_RUNTIME_INFO, {})[1])["table"])
 
 
