@@ -7,9 +7,11 @@
 A round has three steps, in the order that `bench.lateness.pipeline` asks for: look at the delay stores, take what the
 logs have now (a stream that ends at the end it has found), add up. Between two rounds nothing runs.
 
-The stream's offsets are CommitLog positions behind whole records, and Spark's file sink takes each step over once, so a
-run that is broken off and started again goes on where it was. Rows are a quarter of a record or less; a refresh reads
-them all, which takes a few seconds for millions, and forgets nothing: a message that is repeated after a day is found.
+The stream's offsets are CommitLog positions behind whole records, and Spark's file sink takes each step over once, so
+a run that is broken off and started again goes on where it was. A row takes some 20 bytes; a refresh reads them all,
+which takes a few seconds for millions, and forgets nothing: a message that is repeated after a day is found. What
+grows is the folder, by 20 bytes a row and by some files a round, and the time of a refresh; memory does not, as more
+rows go into more parts. The state of the stream itself is one position.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ def follow(
             if not _take(spark, job, number, source, place, stop):
                 return summary
         job.rows = _rows(spark, places)
+        job.rows_bytes = sum(path.stat().st_size for place in places for path in (place / "rows").glob("*.parquet"))
         try:
             summary = run_job(spark, job, lambda _: None)
         except Exception as error:

@@ -37,6 +37,8 @@ __all__ = ["Job", "Source", "find_sources", "look_at_delay_stores", "run_job", "
 
 SPLIT_BYTES = 32 << 20
 RECEIVED_ROWS = "received.parquet"
+_LOG_PER_ROWS = 16
+"""So many bytes of log are a byte of the Parquet that ``--follow`` makes of them: 300 and 20 a record."""
 _READING_MS_MAX = 600_000
 """Of what falls due while a reading is planned, the topics have to be known."""
 Say = Callable[[str], None]
@@ -70,6 +72,8 @@ class Job:
     split_bytes: int = SPLIT_BYTES
     rows: DataFrame | None = None
     """Rows of the logs that are there already (``--follow``), in place of reading them."""
+    rows_bytes: int = 0
+    """What these rows take on disk; they may be of more log than is still there."""
     plans: list[LogPlan] = field(default_factory=list)
     delay_stores: list[list[SpillFile]] | None = None
     """The files of each source's delay store, where they have been looked at already."""
@@ -109,7 +113,7 @@ def run_job(spark: SparkSession, job: Job, say: Say) -> dict[str, Any]:
         look_at_delay_stores(job)
     job.plans = [plan_log(source.path, source.storage) for source in job.sources]
     size = sum(segment.end for plan in job.plans for segment in plan.segments)
-    count = parts_for(size)
+    count = parts_for(max(size, job.rows_bytes * _LOG_PER_ROWS))
     rows = _all_rows(spark, job, count)
     as_of_ms = job.as_of_ms if job.as_of_ms is not None else time.time_ns() // 1_000_000
     say(f"reading {size / 1e6:,.0f} MB of {len(job.plans)} log{'s' if len(job.plans) != 1 else ''}")

@@ -43,7 +43,9 @@ def apache_jars(version: str = VERSION) -> Path:
     )
 
 
-def _java(home: Path, heap: str, main: str, *arguments: str, collector: str = "Serial") -> list[str]:
+def _java(
+    home: Path, heap: str, main: str, *arguments: str, collector: str = "Serial", version: str = VERSION
+) -> list[str]:
     return [
         "java",
         f"-Duser.home={home}",
@@ -52,7 +54,7 @@ def _java(home: Path, heap: str, main: str, *arguments: str, collector: str = "S
         f"-XX:+Use{collector}GC",
         *OPENS,
         "-cp",
-        f"{apache_jars()}/*",
+        f"{apache_jars(version)}/*",
         main,
         *arguments,
     ]
@@ -96,8 +98,8 @@ def _start(pick: Callable[[], int], spawn: Callable[[int], Child]) -> tuple[int,
 class ApacheBroker:
     """Apache's broker in a process of its own, with its store below the folder; started by `start`.
 
-    ``settings`` are broker.conf keys on top of the plain ones; ``heap`` and ``collector`` are Java's. Port and address
-    are known once it has started.
+    ``settings`` are broker.conf keys on top of the plain ones; ``heap`` and ``collector`` are Java's; ``version`` is
+    Apache's. Port and address are known once it has started.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class ApacheBroker:
         settings: dict[str, str] | None = None,
         heap: str = "1g",
         collector: str = "Serial",
+        version: str = VERSION,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -114,7 +117,7 @@ class ApacheBroker:
         self.namesrv = namesrv
         self.port = 0
         self._settings = settings or {}
-        self._java = (heap, collector)
+        self._java = (heap, collector, version)
         self._child: Child | None = None
 
     @property
@@ -148,9 +151,12 @@ class ApacheBroker:
             **self._settings,
         }
         (self.folder / "broker.conf").write_text("".join(f"{key}={value}\n" for key, value in values.items()))
-        heap, collector = self._java
+        heap, collector, version = self._java
+        if version.startswith("4."):  # which does not start without its logging's settings
+            (self.folder / "conf").mkdir(exist_ok=True)
+            (self.folder / "conf" / "logback_broker.xml").write_text("<configuration/>\n")
         main = "org.apache.rocketmq.broker.BrokerStartup"
-        command = _java(self.folder, heap, main, "-c", "broker.conf", collector=collector)
+        command = _java(self.folder, heap, main, "-c", "broker.conf", collector=collector, version=version)
         return Child(command, self.folder, self.folder / "broker.log", {"ROCKETMQ_HOME": str(self.folder)})
 
     def spawn(self, port: int) -> Child:

@@ -20,6 +20,8 @@ SEND_MESSAGE = 10
 EACH = 20
 SPAN_MS = 6_000
 FAR_MS = 3_600_000
+OLD = "4.9.7"
+"""The last 4.9 whose broker Maven Central has; of 4.9.8 it has the client only."""
 
 
 def send(wire: Wire, topic: str, number: int, properties: dict[str, str]) -> None:
@@ -124,3 +126,38 @@ def test_apaches_broker(spark: Any, tmp_path: Path) -> None:
     summary = read(spark, broker.store, tmp_path / "out")
     check(summary, tmp_path / "out", broker.store)
     assert summary["sources"][0]["kind"] == "apache"
+
+
+@pytest.mark.apache
+def test_apaches_broker_of_old(spark: Any, tmp_path: Path) -> None:
+    """4.9 knows levels and no timer: what asks for a time is an ordinary message there."""
+    import pyarrow.parquet as pq
+
+    need(lambda: apache_jars(OLD))
+    names = ApacheNameServer(tmp_path / "names")
+    broker = ApacheBroker(tmp_path / "broker", names.address, {"mappedFileSizeCommitLog": str(64 << 20)}, version=OLD)
+    try:
+        broker.start()
+        load(broker.address)
+        until = time.monotonic() + 60
+        while time.monotonic() < until and len(levels_of(broker.store)) < EACH:
+            time.sleep(0.5)
+    finally:
+        broker.stop()
+        names.stop()
+    found = levels_of(broker.store)
+    assert len(found) == EACH
+    summary = read(spark, broker.store, tmp_path / "out")
+    total = summary["total"]
+    assert (total["sent"], total["delivered"], total["early"], total["lost"]) == (EACH, EACH, 0, 0)
+    assert summary["sources"][0]["kind"] == "apache"
+    assert summary["sources"][0]["records"] == len(list(read_commit_log(broker.store)))
+    assert summary["sources"][0]["damaged"] == []
+    rows = pq.read_table(tmp_path / "out" / "histograms" / "topic.parquet").to_pylist()
+    assert {(row["topic"], row["kind"], row["level"]) for row in rows} == {("Late", "level", 1)}
+    assert sum(row["count"] for row in rows) == EACH
+
+
+def levels_of(store: Path) -> list[str]:
+    """The bodies of the level messages that were delivered."""
+    return [r.body.decode() for r in read_commit_log(store) if r.topic == "Late" and r.properties.get("DELAY") == "1"]
