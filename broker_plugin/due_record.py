@@ -43,8 +43,10 @@ def due_record(record: bytes, due_ms: int) -> PutRecord:
         return put_record_of(record, due_ms)
     at = 88 + body_bytes
     end = at + 1 + record[at]
-    find, rfind = record.find, record.rfind
     begin = end + 2
+    if begin > len(record) or record[end] << 8 | record[end + 1] != len(record) - begin:
+        return put_record_of(record, due_ms)
+    find, rfind = record.find, record.rfind
     # The last of two with one name counts, as in `remoting.properties`.
     id_at = rfind(_TW_ID, begin) + 9
     unique_at = rfind(_UNIQ_KEY, begin) + 10

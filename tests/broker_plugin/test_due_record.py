@@ -60,3 +60,10 @@ def test_what_is_cut_off_or_damaged() -> None:
     for at in range(88):
         for value in (0, 2, 127, 255):
             same(record[:at] + bytes((value,)) + record[at + 1 :])
+
+
+def test_a_length_of_the_properties_that_is_not_theirs() -> None:
+    record = encode_record(Message("T", 1, body=b"b", born_host=HOST, properties=USUAL), HOST)
+    at = len(record) - len(USUAL) - 2
+    for length in (0, 1, len(USUAL) - 20, len(USUAL) - 1, len(USUAL), len(USUAL) + 1, 30_000, 65_535):
+        same(record[:at] + length.to_bytes(2, "big") + record[at + 2 :])
