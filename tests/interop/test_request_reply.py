@@ -86,10 +86,14 @@ def test_every_request_gets_its_own_reply(broker: Broker, start_client: StartCli
     for mode, first in modes.items():
         messages = _requests(topic, 20, first)
         requesters[mode].command(
-            "request", id=mode, group=f"{topic}-p", mode=mode, timeout_ms=30_000, messages=messages
+            "request", id=mode, group=f"{topic}-p", mode=mode, timeout_ms=100_000, messages=messages
         )
     for mode, first in modes.items():
-        events = requesters[mode].wait(mode, "replied", 60, 20)
+        try:
+            events = requesters[mode].wait(mode, "replied", 120, 20)
+        except AssertionError as error:
+            missed = [*requesters[mode].events(mode, "unanswered"), *replier.events("c", "unanswered")]
+            raise AssertionError(f"{error}\nunanswered: {missed}") from None
         wanted = {n: f"re: question {n}" for n in range(first, first + 20)}
         assert {event["n"]: event["body"] for event in events} == wanted
         assert requesters[mode].events(mode, "unanswered") == []
