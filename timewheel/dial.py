@@ -302,6 +302,7 @@ class Dial:
         """Go on to the next leaf of a run that has timers; False if there is none."""
         while True:
             self._forget(run.leaf.number)
+            run.leaf.run = None  # no circle: what is drained goes at once, not with the next collection
             if not run.rest:
                 return False
             leaf = run.rest.pop()

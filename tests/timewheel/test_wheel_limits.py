@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from array import array
 
@@ -225,3 +226,19 @@ def test_the_worked_example() -> None:
         wakes.append(wheel.next_wake_ms())
         wheel.advance(wakes[-1] or 0, 10)
     assert wakes == [1010, 4096, 5000]
+
+
+@pytest.mark.parametrize("span_ms", [1, 1_000, 100_000])
+def test_what_is_drained_leaves_no_garbage_for_the_collector(span_ms: int) -> None:
+    rng = random.Random(span_ms)
+    wheel = TimingWheel(NOW_MS)
+    gc.collect()
+    gc.disable()
+    try:
+        for start in range(NOW_MS, NOW_MS + 5 * span_ms, span_ms):
+            wheel.insert_many([start + rng.randrange(span_ms) for _ in range(3_000)], list(range(3_000)))
+            drain(wheel, start + span_ms)
+        assert not wheel
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
