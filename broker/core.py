@@ -156,7 +156,7 @@ class BrokerCore:
             warn=_LOG.warning,
         )
         self.level_scheduler.recover()
-        store.retention.levels_pin = self.level_scheduler.min_needed_offset
+        store.retention.pins.append(self.level_scheduler.min_needed_offset)
         for plugin in self.plugins:
             self._opened.append(plugin)
             plugin.open(

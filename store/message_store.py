@@ -165,7 +165,7 @@ class MessageStore(StoreReader):
         self.retention.look_at_disk()
         self.retention.pins.append(lambda: checkpoint.position)
         self.retention.pins.append(lambda: self._keeper.position)
-        self.retention.levels_pin = lambda: levels_need(log, self.queues, self._now_ms())
+        self.retention.pins.append(lambda: levels_need(log, self.queues, self._now_ms()))
         self.flusher.add(log, self.options.flush_interval_ms, DIRTY_BYTES_MAX)
         self.housekeeper.add_chore("segments ahead", self._allocate)
         self.housekeeper.add_chore("delivery checkpoint", self._step_checkpoint)
