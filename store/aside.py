@@ -58,12 +58,7 @@ class Aside:
 
     def _target(self, path: Path) -> Path:
         place = path.relative_to(self.root) if path.is_relative_to(self.root) else Path(path.parent.name) / path.name
-        target = self.path / place
-        number = 0
-        while self.files.exists(target):
-            number += 1
-            target = target.with_name(f"{path.name}.{number}")
-        return target
+        return self.files.free_name(self.path / place)
 
     def _write(self, target: Path, data: bytes) -> None:
         self.files.makedirs(target.parent)

@@ -357,19 +357,10 @@ class CommitLog(LogReader):
         path = self._aside / f"{segment.path.name}@{start}"
         try:
             self._files.makedirs(self._aside)
-            self._files.replace_file(self._free_name(path), b"".join(parts).rstrip(bytes(1)))
+            self._files.replace_file(self._files.free_name(path), b"".join(parts).rstrip(bytes(1)))
         except StoreError:
             return  # no room: a start must not fail for what nobody was promised
         self.cut_aside = path
-
-    def _free_name(self, path: Path) -> Path:
-        """The path, or one with a number behind it: what was put aside there before is kept, too."""
-        number = 0
-        target = path
-        while self._files.exists(target):
-            number += 1
-            target = path.with_name(f"{path.name}.{number}")
-        return target
 
     def _check_gaps(self, end: int) -> None:
         expected = self._begin
@@ -400,7 +391,7 @@ class CommitLog(LogReader):
             self._files.remove(segment.path)
             return
         self._files.makedirs(self._aside)
-        self._files.rename(segment.path, self._free_name(self._aside / segment.path.name))
+        self._files.rename(segment.path, self._files.free_name(self._aside / segment.path.name))
         self._files.sync_dir(self._aside)
 
     def remove_oldest(self) -> Segment | None:

@@ -327,14 +327,18 @@ class Files:
         self.sync_dir(path.parent)
         return data
 
+    def free_name(self, path: Path) -> Path:
+        """The path if nothing is there, else the first free ``NAME.number``."""
+        number = 0
+        target = path
+        while self.exists(target):
+            number += 1
+            target = path.with_name(f"{path.name}.{number}")
+        return target
+
     def move_aside(self, path: Path) -> Path:
         """Rename a file that nobody claims to a free ``NAME.aside[.number]``; returns that path."""
-        number = 0
-        while True:
-            target = path.with_name(f"{path.name}.aside" + (f".{number}" if number else ""))
-            if not self.exists(target):
-                break
-            number += 1
+        target = self.free_name(path.with_name(f"{path.name}.aside"))
         self.rename(path, target)
         self.sync_dir(path.parent)
         return target
