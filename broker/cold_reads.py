@@ -1,6 +1,7 @@
 """Reads of CommitLog bytes that are not in memory: by aiofiles, so that a disk never holds up the network loop.
 
-Bytes in the page cache are read at once (`MessageStore.read_hot`); what is not, here, a few reads at a time.
+What was appended just now is still at hand (`MessageStore.read_recent`); other bytes in the page cache are read at once
+(`MessageStore.read_hot`); what is not there is read here, a few reads at a time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import aiofiles
 
+from store.errors import StoreError
 from store.matching import pull_matching
 from store.message_store import PullResult, PullStatus
 
@@ -54,8 +56,11 @@ class ColdReads:
         self.count = 0
         """Reads since the start."""
 
-    def hot(self, positions: Sequence[tuple[int, int]]) -> bytes | None:
+    def hot(self, positions: list[tuple[int, int]]) -> bytes | None:
         """Read records one behind the other, if all of them are in memory; None otherwise."""
+        recent = self._store.read_recent(positions)
+        if recent is not None:
+            return recent
         read_hot = self._store.read_hot
         parts = []
         for offset, size in adjacent_runs(positions):
@@ -66,7 +71,7 @@ class ColdReads:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def read(self, positions: Sequence[tuple[int, int]]) -> bytes | None:
-        """Read records one behind the other; None if some of them are gone."""
+        """Read records one behind the other; None if some of them are gone. Raises StoreError: the disk cannot read."""
         parts = []
         for offset, size in adjacent_runs(positions):
             part = self._store.read_hot(offset, size)
@@ -94,10 +99,16 @@ class ColdReads:
 
     async def _read(self, offset: int, size: int) -> bytes:
         self.count += 1
+        data = b""
         try:
             path, at = self._store.segment_of(offset)
             async with self._slots, aiofiles.open(path, "rb", buffering=0) as file:
                 await file.seek(at)
-                return await file.read(size)
-        except (OSError, KeyError, ValueError):
+                while len(data) < size and (part := await file.read(size - len(data))):
+                    data += part
+        except (FileNotFoundError, KeyError, ValueError):
             return b""  # the segment was deleted meanwhile
+        except OSError as cause:
+            text = f"cannot read {size} bytes at {at} of {path}: {cause.strerror or cause} (errno {cause.errno})"
+            raise StoreError(text) from cause
+        return data

@@ -156,7 +156,7 @@ class BrokerCore:
             warn=_LOG.warning,
         )
         self.level_scheduler.recover()
-        store.retention.pins.append(self.level_scheduler.min_needed_offset)
+        store.retention.levels_pin = self.level_scheduler.min_needed_offset
         for plugin in self.plugins:
             self._opened.append(plugin)
             plugin.open(
@@ -186,7 +186,8 @@ class BrokerCore:
         store, offsets = self.store, self.offsets
         halves = HalfMessages(store, _LOG.warning)
         apache = (offsets.get(TRANSACTIONS_GROUP, HALF_TOPIC, 0), offsets.get(TRANSACTIONS_GROUP, OP_TOPIC, 0))
-        torn = halves.recover(store.checkpoint.sections.get(SECTION), apache, store.recovery.last[0])
+        with store.checkpoint.reading(SECTION) as section:
+            torn = halves.recover(section, apache, store.recovery.last[0])
         if torn is not None:
             _LOG.warning("the decision about half message %d was torn by a crash: its second half is written now", torn)
             op = put_record(op_message(DECIDED, [torn], store.store_host, self.now_ms()), store.store_host)
@@ -194,7 +195,7 @@ class BrokerCore:
             if result.status is PutStatus.PUT_OK:
                 halves.apply(result.queue_offset, DECIDED, [torn])
         store.checkpoint.register(SECTION, halves.snapshot, halves.durable)
-        store.retention.pins.append(lambda: halves.pin)
+        store.retention.pins.append(halves.needed_offset)
         return halves
 
     def _open_processors(self, spawn: Callable[[Coroutine[Any, Any, None]], None] | None) -> None:

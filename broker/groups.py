@@ -11,7 +11,6 @@ from typing import Any
 
 from broker.json_files import DataVersion, JsonFile
 from broker.topics import group_problem
-from store.errors import StoreCorruptError
 from store.files import Files
 
 __all__ = ["SYSTEM_GROUPS", "SubscriptionGroup", "SubscriptionGroups"]
@@ -111,7 +110,7 @@ class SubscriptionGroups:
             try:
                 self.table[name] = SubscriptionGroup(name, fields)
             except (OverflowError, TypeError, ValueError) as error:
-                raise StoreCorruptError(f"{self._file.path}: group {name}: {error}") from error
+                raise self._file.damage(name, f"group {name}: {error}") from error
         try:
             self.forbidden = {
                 group: {topic: int(bits) for topic, bits in topics.items()}
@@ -119,7 +118,7 @@ class SubscriptionGroups:
                 if isinstance(topics, dict)
             }
         except (OverflowError, TypeError, ValueError) as error:
-            raise StoreCorruptError(f"{self._file.path}: forbiddenTable: {error}") from error
+            raise self._file.damage("forbiddenTable", f"forbiddenTable: {error}") from error
 
     def get(self, name: str) -> SubscriptionGroup | None:
         """Answer with a group that is known already; None otherwise."""

@@ -49,13 +49,13 @@ class JsonFile:
             try:
                 document = loads(data)
             except ProtocolError as error:
-                problems.append(f"{path}: {error}")
+                problems.append(f"{path} at 0: {error}")
                 continue
             if isinstance(document, dict):
                 if path != self.path:
                     self._put_aside(problems)
                 return document
-            problems.append(f"{path} holds no JSON object")
+            problems.append(f"{path} at 0: no JSON object")
         if not problems or all(problem.endswith("is empty") for problem in problems):
             return None
         raise StoreCorruptError(
@@ -70,11 +70,18 @@ class JsonFile:
         else:
             _LOG.warning("%s is missing: the version before is used", self.path)
 
+    def damage(self, name: str, problem: str) -> StoreCorruptError:
+        """The error for a document that is JSON, but not one of ours: something is wrong with what stands at a name."""
+        at = 0
+        if self._files.exists(self.path):
+            at = max(0, self._files.read_file(self.path).find(f'"{name}"'.encode()))
+        return StoreCorruptError(f"{self.path} at {at}: {problem}. Put a good version in its place")
+
     def table(self, document: dict[str, Any], name: str) -> dict[str, Any]:
         """One table of a document, empty if it has none. Raises StoreCorruptError for what is no table."""
         table = document.get(name) or {}
         if not isinstance(table, dict):
-            raise StoreCorruptError(f"{self.path}: {name} is no object: {table!r:.80}. Put a good version in its place")
+            raise self.damage(name, f"{name} is no object: {table!r:.80}")
         return table
 
     def save(self, document: dict[str, Any]) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 from broker.json_files import DataVersion, JsonFile
 from remoting.json_dialect import dumps
-from store.errors import StoreCorruptError
 from store.files import Files
 
 __all__ = ["ConsumerOffsets"]
@@ -55,7 +54,7 @@ class ConsumerOffsets:
                 if name.count(SEPARATOR) == 1
             }
         except (AttributeError, OverflowError, TypeError, ValueError) as error:
-            raise StoreCorruptError(f"{self._file.path}: {error}") from error
+            raise self._file.damage("offsetTable", f"offsetTable: {error}") from error
 
     def clamp(self, max_offset: Callable[[str, int], int]) -> list[str]:
         """Set offsets beyond their queue's end to the end; return a sentence for each."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
+
+from store.hook import Held
 
 if TYPE_CHECKING:
     from remoting.command import RemotingCommand
-    from store.hook import Held, PutRecord, PutResult
+    from store.hook import HeldBatch, PutRecord, PutResult, PutRows
 
-__all__ = ["PutRequest"]
+__all__ = ["PutRequest", "request_of_held", "request_of_rows"]
+
+BatchAnswer = Callable[["PutResult", Sequence[int]], "RemotingCommand | None"]
 
 
 class PutRequest:
@@ -20,4 +25,20 @@ class PutRequest:
     def __init__(self, answer: Callable[[list[PutResult]], RemotingCommand | None]) -> None:
         self.answer = answer
         self.parts: list[Held | None] = []  # None: the store appends it
-        self.records: list[PutRecord] = []
+        self.records: list[PutRecord | PutRows] = []
+
+
+def request_of_rows(rows: PutRows, answer: BatchAnswer) -> PutRequest:
+    """Make the request of a batch that is appended as a whole; its answer is told the position of each message."""
+    sizes = rows.rows.sizes
+    request = PutRequest(lambda results: answer(results[0], list(accumulate(sizes[:-1], initial=results[0].offset))))
+    request.parts.append(None)
+    request.records.append(rows)
+    return request
+
+
+def request_of_held(held: HeldBatch, answer: BatchAnswer) -> PutRequest:
+    """Make the request of a batch that a plug-in holds as a whole: one part, which stands for all of it."""
+    request = PutRequest(lambda results: answer(results[0], held.offsets))
+    request.parts.append(Held(held.offsets[0], held.due_ms))
+    return request

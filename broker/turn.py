@@ -1,8 +1,8 @@
 """One turn of the network loop: all messages that it has read are stored by one write and answered after it.
 
-While a turn lasts, processors hand over messages (`Turn.put`, `Turn.put_request`). Each is shown to the plug-ins at
-once, goes to the level scheduler's topic if it asks for a level, and becomes a finished record. At the end of the
-turn `Turn.commit` makes
+While a turn lasts, processors hand over messages (`Turn.put`, `Turn.put_request`, and a whole batch as columns by
+`Turn.put_uniform`). Each is shown to the plug-ins at once, goes to the level scheduler's topic if it asks for a level,
+and becomes a finished record. At the end of the turn `Turn.commit` makes
 
 1. one ``commit_turn`` of the plug-ins: everything that they keep for later, as one frame;
 2. one ``put_batch`` of the store: everything else, as one write;
@@ -25,15 +25,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.channel import Channel
-from broker.put_request import PutRequest
+from broker.plugin_chain import chained, chained_for_batches
+from broker.put_request import PutRequest, request_of_held, request_of_rows
 from broker.put_status import failure
 from broker.recall import recallable
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from remoting.command import REGION, RemotingCommand, encode_command, send_reply_encoder
-from remoting.message import Message, MessageError, encode_record, message_keys, tags_code
+from remoting.message import Message, MessageError, UniformBatch, encode_record, message_ids, message_keys, tags_code
 from store.commit_log import KEPT_BYTES_MAX
 from store.errors import StoreError
-from store.hook import Held, Plugin, PutRecord, PutResult, PutStatus, Refused
+from store.hook import Held, OneByOne, Plugin, PutRecord, PutResult, PutRows, PutStatus, Refused
 
 if TYPE_CHECKING:
     from store.flusher import Ticket
@@ -86,7 +87,8 @@ class Turn:
         self._store_host = store.store_host
         self._id_prefix = store.store_host.hex().upper()
         self._plugins = tuple(plugins)
-        self._before_put = _chained(self._plugins)
+        self._before_put = chained(self._plugins)
+        self._before_put_batch = chained_for_batches(self._plugins)
         self._route_level = route_level
         self._wake_levels = wake_levels
         self._schedule = schedule
@@ -97,8 +99,9 @@ class Turn:
         self._usual_reply = region == REGION and trace_on
         self.reply_ext = {"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"}
         self._entries: list[_Entry] = []
-        self._records: list[PutRecord] = []
+        self._records: list[PutRecord | PutRows] = []
         self._held = 0
+        self._in_rows = 0  # messages of this turn that are not records of their own
         self._batches = False  # whether a request of this turn has several records, which go together
         self._mixed = False  # whether a request of this turn is partly held, partly appended
         self._level_delay_ms = 0  # the shortest of this turn; 0: no level message
@@ -189,15 +192,46 @@ class Turn:
             self._take_back(request)
             raise
         self._note_level(shortest_ms)
-        self._held += len(request.parts) - len(request.records)
-        self._records += request.records
         self._batches = self._batches or len(request.records) > 1
         self._mixed = self._mixed or 0 < len(request.records) < len(request.parts)
+        self._gather(channel, command, request, len(request.parts) - len(request.records))
+        return None
+
+    def put_uniform(
+        self,
+        channel: Channel,
+        command: RemotingCommand,
+        batch: UniformBatch,
+        answer: Callable[[PutResult, Sequence[int]], RemotingCommand | None],
+        now_ms: int,
+    ) -> bool:
+        """Gather a client batch as columns; False: nothing was done, its messages have to be gathered one by one.
+
+        Its texts have none of a broker's own properties, no level and no transaction mark. ``answer`` makes the reply
+        of what became of it (of its first message), and the positions of its messages, real or virtual.
+        """
+        outcome = self._before_put_batch(batch, now_ms)
+        if isinstance(outcome, OneByOne):
+            return False
+        if outcome is not None:
+            self._gather(channel, command, request_of_held(outcome, answer), len(batch))
+            return True
+        try:
+            request = request_of_rows(PutRows(batch, self._store_host), answer)
+        except MessageError:
+            return False
+        self._batches = True
+        self._in_rows += len(batch) - 1
+        self._gather(channel, command, request, 0)
+        return True
+
+    def _gather(self, channel: Channel, command: RemotingCommand, request: PutRequest, held: int) -> None:
+        self._held += held
+        self._records += request.records
         if not self._entries:
             self._schedule()
         asker = None if command.flag & FLAG_ONEWAY else channel
         self._entries.append((asker, command.serialize_type, command.opaque, 0, request, _REQUEST))
-        return None
 
     def refusal(self, command: RemotingCommand, status: PutStatus, remark: str) -> RemotingCommand:
         """Make the reply to a send that was not stored."""
@@ -224,6 +258,10 @@ class Turn:
     def message_id(self, offset: int) -> str:
         """Write the id of a message at a position, in the CommitLog or virtual."""
         return f"{self._id_prefix}{offset:016X}"
+
+    def message_ids(self, offsets: Sequence[int]) -> str:
+        """Write the ids of a batch's messages, joined by commas."""
+        return message_ids(self._store_host, offsets)
 
     def _note_level(self, delay_ms: int) -> None:
         if delay_ms and not 0 < self._level_delay_ms < delay_ms:
@@ -290,8 +328,8 @@ class Turn:
     def _store_all(self, entries: list[_Entry]) -> tuple[list[_Entry], Sequence[PutResult], Ticket | None]:
         """Journal what is held, append the rest; what is left to be answered, with the store's results."""
         records, held, level_delay_ms = self._records, self._held, self._level_delay_ms
-        batches, mixed = self._batches, self._mixed
-        self._entries, self._records, self._held, self._level_delay_ms = [], [], 0, 0
+        batches, mixed, in_rows = self._batches, self._mixed, self._in_rows
+        self._entries, self._records, self._held, self._level_delay_ms, self._in_rows = [], [], 0, 0, 0
         self._batches = self._mixed = False
         ticket: Ticket | None = None
         results: Sequence[PutResult] = ()
@@ -309,7 +347,7 @@ class Turn:
                 self._wake_levels(results[0].store_ms + level_delay_ms)
             if self._flush_sync:
                 ticket = self._store.commit_ticket().joined(ticket)
-        self.put_count += len(records) + held
+        self.put_count += len(records) + held + in_rows
         return entries, results, ticket
 
     def _commit_plugins(self) -> Ticket | None:
@@ -328,12 +366,12 @@ class Turn:
         return [count for count in counts if count]
 
     def _without_held(
-        self, entries: list[_Entry], records: list[PutRecord], remark: str
-    ) -> tuple[list[_Entry], list[PutRecord]]:
+        self, entries: list[_Entry], records: list[PutRecord | PutRows], remark: str
+    ) -> tuple[list[_Entry], list[PutRecord | PutRows]]:
         """Answer all requests with held messages that they failed; what remains of the turn."""
         kept: list[_Entry] = []
         failed: list[_Entry] = []
-        remaining: list[PutRecord] = []
+        remaining: list[PutRecord | PutRows] = []
         number = 0
         for entry in entries:
             extra, at = entry[4], entry[5]
@@ -434,18 +472,3 @@ class Turn:
             reply = RemotingCommand(code, opaque, FLAG_RESPONSE, remark=text, serialize_type=serialize_type)
             reply.ext.update(self.reply_ext)
             channel.send(encode_command(reply))
-
-
-def _chained(plugins: tuple[Plugin, ...]) -> Callable[[Message, int], Held | Refused | None] | None:
-    """One function that asks all plug-ins; None if there is none to ask."""
-    if len(plugins) <= 1:
-        return plugins[0].before_put if plugins else None
-
-    def before_put(message: Message, now_ms: int) -> Held | Refused | None:
-        for plugin in plugins:
-            outcome = plugin.before_put(message, now_ms)
-            if outcome is not None:
-                return outcome
-        return None
-
-    return before_put

@@ -38,13 +38,15 @@ class Clock:
         now_ms: a wall clock to use instead, epoch ms; the monotonic clock then follows it.
     """
 
-    __slots__ = ("monotonic_ns", "now_ms", "seconds_until")
+    __slots__ = ("monotonic_ns", "now_ms", "seconds_until", "worked_ns")
 
     def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
         self.now_ms: Callable[[], int] = now_ms or _wall_ms
         """Read the wall clock: epoch ms, rounded down."""
         self.monotonic_ns: Callable[[], int] = time.monotonic_ns if now_ms is None else lambda: now_ms() * 1_000_000
         """Read the monotonic clock, ns from an arbitrary start."""
+        self.worked_ns: Callable[[], int] = time.thread_time_ns if now_ms is None else self.monotonic_ns
+        """Read how long the calling thread has worked, ns, without what it waited for a lock or the interpreter."""
         self.seconds_until: Callable[[int], float] = (
             _seconds_until if now_ms is None else lambda due_ms: (due_ms - now_ms()) / 1000
         )

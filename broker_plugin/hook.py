@@ -14,20 +14,34 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker_plugin.properties import (
+    ABSOLUTE,
+    DUE_MAX_MS,
+    PRECEDENCE,
+    TRANSACTION_TYPE,
     TimerError,
     delay_level,
     disarmed,
     has_start_time_only,
     is_half,
+    plain_start_ms,
     read_due,
+    read_dues,
     stamped,
+    stamped_texts,
     without_timers,
 )
 from broker_plugin.stats import Stats
-from remoting.message import MAX_PROPERTIES_BYTES, Message, MessageError, encode_record
-from remoting.properties import OWN_PROPERTIES, remove_properties
+from remoting.message import (
+    MAX_PROPERTIES_BYTES,
+    Message,
+    MessageError,
+    RecordRows,
+    UniformBatch,
+    encode_record,
+)
+from remoting.properties import DELAY, OWN_PROPERTIES, TRAN_MSG, remove_properties
 from store.errors import StoreError, StoreFullError
-from store.hook import Held, PutStatus, Refused
+from store.hook import Held, HeldBatch, OneByOne, PutStatus, Refused
 
 if TYPE_CHECKING:
     from broker_plugin.sweeper import Sweeper
@@ -41,6 +55,12 @@ ROW_BYTES = 28
 """What a record costs in a journal frame beside its own bytes (`SpillStore.append_bytes_max`)."""
 ROOM_FOR_MOVES_BYTES = 16
 """Property bytes kept free, so that a later move (a version, a longer due time) always fits."""
+STAMP_BYTES_MAX = 64
+"""No less than what `stamped_texts` appends."""
+REST_BYTES_MAX = 384
+"""No less than a record has beside body and properties."""
+_DECISIVE = frozenset((DELAY, TRAN_MSG, *OWN_PROPERTIES))
+_ONE_BY_ONE = OneByOne()
 
 
 class Gate:
@@ -79,6 +99,7 @@ class Gate:
         self._stats = stats
         self._flush_sync = flush_sync
         self._max_delay_ms = max_delay_ms
+        self._most_ahead_ms = DUE_MAX_MS if max_delay_ms is None else max_delay_ms
         self._max_body_bytes = max_body_bytes
         self._frame_bytes = spill.append_bytes_max
         self._max_record_bytes = min(max_record_bytes, self._frame_bytes - ROW_BYTES) - ROOM_FOR_MOVES_BYTES
@@ -97,7 +118,47 @@ class Gate:
             message.properties = remove_properties(text, OWN_PROPERTIES)
         return None
 
+    def before_put_batch(self, batch: UniformBatch, now_ms: int) -> HeldBatch | OneByOne | None:
+        """Look at a batch: hold all of it, let it pass, or ask for its messages one by one."""
+        names = batch.names
+        timers = [name for name in names if name in PRECEDENCE]
+        if not _DECISIVE.isdisjoint(names):
+            return _ONE_BY_ONE
+        if not timers:
+            return None
+        if len(timers) > 1 or timers[0] not in ABSOLUTE or batch.message.sys_flag & TRANSACTION_TYPE:
+            return _ONE_BY_ONE
+        body_bytes, text_bytes = max(map(len, batch.bodies)), max(map(len, batch.texts)) + STAMP_BYTES_MAX
+        if (
+            body_bytes > self._max_body_bytes
+            or text_bytes > MAX_PROPERTIES_BYTES - ROOM_FOR_MOVES_BYTES
+            or body_bytes + text_bytes + REST_BYTES_MAX > self._max_record_bytes
+        ):
+            return _ONE_BY_ONE
+        dues = read_dues(batch.values(timers[0]) or [], now_ms, self._max_delay_ms)
+        return _ONE_BY_ONE if dues is None else self._hold_batch(batch, dues)
+
+    def _hold_batch(self, batch: UniformBatch, dues: list[int]) -> HeldBatch | OneByOne:
+        try:
+            RecordRows(
+                batch.message, self._store_host, [], [], []
+            )  # what all have in common has room, so ids can be given
+        except MessageError:
+            return _ONE_BY_ONE
+        delay_ids = self._spill.next_ids(len(dues))
+        texts = stamped_texts(batch.texts, delay_ids, dues)
+        rows = RecordRows(batch.message, self._store_host, batch.flags, batch.bodies, texts)
+        self._entries += zip(dues, delay_ids, rows.records(), strict=True)
+        return HeldBatch(delay_ids, min(dues))
+
     def _timed(self, message: Message, text: str, now_ms: int) -> Held | Refused | None:
+        due_ms = plain_start_ms(text)
+        if 0 < due_ms - now_ms <= self._most_ahead_ms and not message.sys_flag & TRANSACTION_TYPE:
+            return self._hold(message, text, due_ms)
+        return self._unusual(message, text, now_ms)
+
+    def _unusual(self, message: Message, text: str, now_ms: int) -> Held | Refused | None:
+        """Decide about a message with whatever names and values in its properties."""
         half = is_half(text, message.sys_flag)
         if not half and delay_level(text) > 0:
             message.properties = without_timers(text)
@@ -189,6 +250,8 @@ class Gate:
         """Append as one frame, or where that would be larger than a frame may be, as several; all or nothing."""
         blocks: list[Block] = []
         try:
+            if sum([len(entry[2]) for entry in entries]) + len(entries) * ROW_BYTES <= self._frame_bytes:
+                return [self._spill.append(entries)]
             first = size = 0
             for at, entry in enumerate(entries):
                 needs = len(entry[2]) + ROW_BYTES
@@ -196,7 +259,7 @@ class Gate:
                     blocks.append(self._spill.append(entries[first:at]))
                     first, size = at, 0
                 size += needs
-            blocks.append(self._spill.append(entries[first:] if first else entries))
+            blocks.append(self._spill.append(entries[first:]))
         except StoreError:
             self._take_out(blocks)
             raise

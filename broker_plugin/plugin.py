@@ -28,10 +28,10 @@ from broker_plugin.spiller import Spiller
 from broker_plugin.stats import Lateness, Rate, Stats
 from broker_plugin.sweeper import ARMED_MAX, HAND_MAX, Sweeper
 from broker_plugin.worker import Worker
-from remoting.message import Message, RecordError, record_fields
+from remoting.message import Message, RecordError, UniformBatch, record_fields
 from remoting.properties import TW_ID
 from store.errors import StoreFormatError
-from store.hook import CommandResult, Held, PendingMessage, PluginContext, Refused
+from store.hook import CommandResult, Held, HeldBatch, OneByOne, PendingMessage, PluginContext, Refused
 from store.spill.model import SpillOptions
 from store.spill.spill_store import SpillStore
 
@@ -69,14 +69,11 @@ class DelayPlugin:
         self.clock = Clock(context.now_ms)
         self.lock = checkpoint.lock
         self._context = context
-        self.spill = SpillStore.open(
-            context.files,
-            context.directory,
-            context.store_id,
-            spill_options(context.config),
-            checkpoint.sections.get(SECTION),
-            self.lock,
-        )
+        options = spill_options(context.config)
+        with checkpoint.reading(SECTION) as section:
+            self.spill = SpillStore.open(
+                context.files, context.directory, context.store_id, options, section, self.lock
+            )
         self._opened = True
         for note in self.spill.notes:
             context.warn(note)
@@ -186,6 +183,10 @@ class DelayPlugin:
     def before_put(self, message: Message, now_ms: int) -> Held | Refused | None:
         """Look at one message (an opened plug-in answers with the gate's own method, which saves a call)."""
         return self.gate.before_put(message, now_ms)
+
+    def before_put_batch(self, batch: UniformBatch, now_ms: int) -> HeldBatch | OneByOne | None:
+        """Look at a client batch as a whole."""
+        return self.gate.before_put_batch(batch, now_ms)
 
     def take_back(self, held: Held) -> None:
         """Forget one that was held in this turn."""

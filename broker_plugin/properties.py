@@ -40,6 +40,7 @@ __all__ = [
     "DUE_MAX_MS",
     "PRECEDENCE",
     "RELATIVE",
+    "TRANSACTION_TYPE",
     "VIRTUAL_BASE",
     "TimerError",
     "delay_id_text",
@@ -50,8 +51,11 @@ __all__ = [
     "is_half",
     "may_be_timed",
     "own_properties_of",
+    "plain_start_ms",
     "read_due",
+    "read_dues",
     "stamped",
+    "stamped_texts",
     "without_timers",
 ]
 
@@ -68,9 +72,12 @@ VIRTUAL_BASE = 1 << 62
 """Delay ids are offsets from here on; a CommitLog never gets there."""
 
 _VALUE_SHOWN = 60
-_TRANSACTION_TYPE = 0xC
+TRANSACTION_TYPE = 0xC
+"""The bits of a sysflag that say what part of a transaction a message is; 0: none."""
 _PREPARED = 0x4
 _OWN_MARK = "__TW_"
+_START_PATTERN = STARTDELIVERTIME + "\x01"
+_STAMPED = f"%b{TW_ID}\x01%x\x02{TW_DUE}\x01%d\x02".encode()
 
 
 class TimerError(Exception):
@@ -80,6 +87,31 @@ class TimerError(Exception):
 def may_be_timed(text: str) -> bool:
     """Say cheaply whether a timer property may be there; False is certain."""
     return "__STARTD" in text or "TIMER_DEL" in text
+
+
+def plain_start_ms(text: str) -> int:
+    """Read __STARTDELIVERTIME where nothing else concerns the delay; -1 where it takes a closer look.
+
+    What ONS, ali-ons and our own client send, in a third of the time of `read_due` and what belongs to it. The
+    answer is that of `read_due`, the message is no half message by its properties and has no level, and nothing is
+    to be disarmed.
+
+    >>> plain_start_ms("A\\x01b\\x02__STARTDELIVERTIME\\x0190000\\x02")
+    90000
+    >>> plain_start_ms("__STARTDELIVERTIME\\x01soon\\x02")
+    -1
+    """
+    if "TIMER_DEL" in text or _OWN_MARK in text or "DELAY\x01" in text or TRAN_MSG in text:
+        return -1
+    at = text.rfind(_START_PATTERN)
+    if at < 0 or (at > 0 and text[at - 1] != "\x02"):
+        return -1
+    begin = at + len(_START_PATTERN)
+    end = text.find("\x02", begin)
+    value = text[begin:end] if end >= 0 else text[begin:]
+    if len(value) < 15 and value.isascii() and value.isdecimal():
+        return int(value)
+    return -1
 
 
 def has_start_time_only(text: str) -> bool:
@@ -150,7 +182,7 @@ def delay_level(text: str) -> int:
 
 def is_half(text: str, sys_flag: int) -> bool:
     """Say whether this is a transaction's half message: prepared by flag, or marked and not yet decided."""
-    kind = sys_flag & _TRANSACTION_TYPE
+    kind = sys_flag & TRANSACTION_TYPE
     if kind:
         return kind == _PREPARED
     marked = get_property(text, TRAN_MSG)
@@ -194,6 +226,22 @@ def stamped(text: str, delay_id: int, due_ms: int, version: int = 0) -> str:
     if text and text[-1] != "\x02":
         text += "\x02"
     return f"{text}{TW_ID}\x01{delay_id_text(delay_id, version)}\x02{TW_DUE}\x01{due_ms}\x02"
+
+
+def read_dues(values: list[bytes], now_ms: int, max_delay_ms: int | None) -> list[int] | None:
+    """Read the absolute due times of a batch; None unless `read_due` would take all of them, and none is past."""
+    longest = max(map(len, values))
+    if not 0 < min(map(len, values)) <= longest < 20 or not b"".join(values).isdigit():
+        return None
+    dues = list(map(int, values))
+    latest_ms = DUE_MAX_MS if max_delay_ms is None else min(DUE_MAX_MS, now_ms + max_delay_ms)
+    return dues if now_ms < min(dues) and max(dues) <= latest_ms else None
+
+
+def stamped_texts(texts: list[bytes], delay_ids: range, dues: list[int]) -> list[bytes]:
+    """Append the plug-in's own properties to texts that have none of them and end with their separator."""
+    first = delay_ids.start - VIRTUAL_BASE
+    return [_STAMPED % stamp for stamp in zip(texts, range(first, first + len(texts)), dues, strict=True)]
 
 
 def own_properties_of(text: str) -> tuple[int, int, int] | None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from broker_plugin.clock import WAIT_MAX_MS, Clock
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import FailedGroup, Failures
-from broker_plugin.pace import BATCH_MAX, Pace
+from broker_plugin.pace import BATCH_MAX, LONG_SLICE_NS, Pace
 from broker_plugin.ranges import KEY_MAX, Key, KeyRange, KeyRanges
 from store.errors import StoreClosedError, StoreError
 
@@ -72,7 +72,7 @@ class Recovery:
         *,
         batch_max: int = BATCH_MAX,
     ) -> None:
-        self.pace = Pace(batch_max)
+        self.pace = Pace(batch_max, LONG_SLICE_NS)
         self.ring: Callable[[], None] = lambda: None
         """Wakes the thread that calls `step`."""
         self._spill = spill
@@ -152,7 +152,7 @@ class Recovery:
 
     def _work_on(self, found: KeyRange, now_ms: int) -> int:
         limit = self.pace.batch
-        begin = self._clock.monotonic_ns()
+        begin = self._clock.worked_ns()
         columns = self._spill.scan(found.after, found.until_ms, limit)
         dues, ids, refs = columns.dues, columns.ids, columns.refs
         if not refs:
@@ -162,7 +162,7 @@ class Recovery:
         done = outcome.kept[0] if outcome.kept else outcome.looked_at
         if done:
             found.after = (dues[done - 1], ids[done - 1])
-            self.pace.worked(len(refs), outcome.looked_at, self._clock.monotonic_ns() - begin)
+            self.pace.worked(len(refs), outcome.looked_at, self._clock.worked_ns() - begin)
         if outcome.kept:
             # Refused by the store, or not due after all (the clock was set back).
             return max(now_ms + 1, min(dues[done], now_ms + WAIT_MAX_MS))

@@ -32,8 +32,7 @@ class Spiller:
 
     def step(self, now_ms: int) -> int:
         """Do a slice; answers when to come back (now or earlier: at once)."""
-        if self._spill.spill_step(now_ms, self._frontier_ms()):
-            return now_ms
+        more = self._spill.spill_step(now_ms, self._frontier_ms())
         if self._spill.unsaved:
-            self._checkpoint.touch()  # the next checkpoint lets files go
-        return now_ms + IDLE_MS
+            self._checkpoint.touch()  # the next checkpoint lets files go, and what they take in memory
+        return now_ms if more else now_ms + IDLE_MS

@@ -231,7 +231,7 @@ class Sweeper:
             return
         dues, refs = self._hand_dues[:count], self._hand_refs[:count]
         del self._hand_dues[:count], self._hand_refs[:count]
-        begin = self._clock.monotonic_ns()
+        begin = self._clock.worked_ns()
         kept: Sequence[int] = range(count)
         try:
             outcome = self._deliverer.deliver(dues, refs, now_ms, self._deliverer.stats.on_time)
@@ -240,7 +240,7 @@ class Sweeper:
             if kept:
                 self._hand_dues[:0] = [dues[at] for at in kept]
                 self._hand_refs[:0] = [refs[at] for at in kept]
-        self.pace.worked(count, outcome.looked_at, self._clock.monotonic_ns() - begin)
+        self.pace.worked(count, outcome.looked_at, self._clock.worked_ns() - begin)
 
     def _catch_up(self, now_ms: int) -> None:
         """Find what is due by now, as far as it fits into the hand; else, in good time, what comes next."""

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from remoting.properties import KEYS, TAGS, UNIQ_KEY, get_property
 
-__all__ = ["java_hash", "message_keys", "tags_code"]
+__all__ = ["java_hash", "message_keys", "tag_hash", "tags_code"]
 
 
 def java_hash(text: str) -> int:
@@ -22,13 +22,14 @@ def java_hash(text: str) -> int:
     return value - 0x100000000 if value & 0x80000000 else value
 
 
-_cached_java_hash = lru_cache(maxsize=4096)(java_hash)
+tag_hash = lru_cache(maxsize=4096)(java_hash)
+"""The tags code of a tag: `java_hash`, for what comes again and again."""
 
 
 def tags_code(properties: str) -> int:
     """Compute the ConsumeQueue's tag code from a property text: 0 without TAGS, else Java's hash of the tag."""
     tag = get_property(properties, TAGS)
-    return 0 if tag is None else _cached_java_hash(tag)
+    return 0 if tag is None else tag_hash(tag)
 
 
 def message_keys(properties: str) -> tuple[str, ...]:

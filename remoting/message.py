@@ -1,21 +1,23 @@
 """Everything about one message, in one place to import from.
 
-=====================  ====================================================================
-`remoting.record`      `Message`, and the CommitLog record that is made of it
-`remoting.stored`      `StoredMessage`: a record read back
-`remoting.hosts`       addresses and message ids
-`remoting.keys`        tag hashes and search keys
-`remoting.batch`       client batches
-`remoting.properties`  the property text (imported from there)
-=====================  ====================================================================
+========================  ====================================================================
+`remoting.record`         `Message`, and the CommitLog record that is made of it
+`remoting.stored`         `StoredMessage`: a record read back
+`remoting.hosts`          addresses and message ids
+`remoting.keys`           tag hashes and search keys
+`remoting.batch`          client batches
+`remoting.uniform_batch`  client batches as columns
+`remoting.record_rows`    many records at once
+`remoting.properties`     the property text (imported from there)
+========================  ====================================================================
 """
 
 from __future__ import annotations
 
 from remoting.batch import join_batch, split_batch
 from remoting.errors import MessageError, RecordError
-from remoting.hosts import NO_HOST, decode_host, encode_host, message_id, parse_message_id
-from remoting.keys import java_hash, message_keys, tags_code
+from remoting.hosts import NO_HOST, decode_host, encode_host, message_id, message_ids, parse_message_id
+from remoting.keys import java_hash, message_keys, tag_hash, tags_code
 from remoting.record import (
     BORN_HOST_V6,
     MAGIC_BLANK,
@@ -35,7 +37,9 @@ from remoting.record import (
     record_size,
     store_ms_at,
 )
+from remoting.record_rows import RecordRows
 from remoting.stored import StoredMessage, decode_record
+from remoting.uniform_batch import UniformBatch, split_uniform
 
 __all__ = [
     "BORN_HOST_V6",
@@ -53,7 +57,9 @@ __all__ = [
     "Message",
     "MessageError",
     "RecordError",
+    "RecordRows",
     "StoredMessage",
+    "UniformBatch",
     "decode_host",
     "decode_record",
     "encode_host",
@@ -61,12 +67,15 @@ __all__ = [
     "java_hash",
     "join_batch",
     "message_id",
+    "message_ids",
     "message_keys",
     "parse_message_id",
     "record_fields",
     "record_magic",
     "record_size",
     "split_batch",
+    "split_uniform",
     "store_ms_at",
+    "tag_hash",
     "tags_code",
 ]

@@ -24,8 +24,8 @@ from __future__ import annotations
 from functools import lru_cache
 from struct import Struct
 from struct import error as struct_error
-from zlib import crc32
 
+from remoting.checksum import crc32
 from remoting.errors import MessageError, RecordError
 from remoting.hosts import NO_HOST
 
@@ -50,6 +50,7 @@ __all__ = [
     "record_magic",
     "record_size",
     "store_ms_at",
+    "topic_part",
 ]
 
 Buffer = bytes | bytearray | memoryview
@@ -142,7 +143,7 @@ class Message:
 
 
 @lru_cache(maxsize=4096)
-def _topic_part(topic: str) -> tuple[int, bytes]:
+def topic_part(topic: str) -> tuple[int, bytes]:
     """Encode length and name; with the magic that this length needs."""
     try:
         name = topic.encode()
@@ -167,7 +168,7 @@ def encode_record(message: Message, store_host: bytes) -> bytes:
     the record has no room for.
     """
     try:
-        magic, topic = _topic_part(message.topic)
+        magic, topic = topic_part(message.topic)
         properties = message.properties.encode()
         body = message.body
         born_host = message.born_host

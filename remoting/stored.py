@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as struct_error
-from zlib import crc32
 
+from remoting.checksum import crc32
 from remoting.errors import RecordError
 from remoting.hosts import message_id
 from remoting.properties import parse_properties

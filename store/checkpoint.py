@@ -36,12 +36,13 @@ The file (big-endian)::
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
 from struct import error as struct_error
-from zlib import crc32
 
+from remoting.checksum import crc32
 from store.errors import StoreCorruptError, StoreFormatError
 from store.files import Files
 
@@ -123,6 +124,26 @@ class DeliveryCheckpoint:
     def position_of(self, name: str) -> int:
         """CommitLog offset that a section's durable data is complete up to."""
         return self._positions.get(name, self._whole)
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[bytes | None]:
+        """Have an owner read its section (None: there is none); its errors get the file, and the offset in it."""
+        try:
+            yield self.sections.get(name)
+        except (StoreCorruptError, StoreFormatError) as error:
+            if str(self._path.parent) in str(error):
+                raise  # about a file that the section speaks of
+            raise type(error)(f"{self._path} at {self._offset_of(name)}: section {name!r}: {error}") from error
+
+    def _offset_of(self, name: str) -> int:
+        """Where in the file a section's content begins."""
+        at = _HEAD.size
+        for found, data in self.sections.items():
+            at += _NAME.size + len(found.encode()) + _SECTION.size
+            if found == name:
+                break
+            at += len(data)
+        return at
 
     def check_log_end(self, log_end: int) -> None:
         """Compare with the end of the recovered log, before anything is registered or written.
@@ -266,13 +287,13 @@ class DeliveryCheckpoint:
 
     def _load(self, data: bytes) -> None:
         if len(data) < _HEAD.size or data[:4] != _MAGIC:
-            raise StoreCorruptError(f"{self._path} is no checkpoint: {len(data)} bytes that begin with {data[:4]!r}")
+            raise StoreCorruptError(f"{self._path} at 0: no checkpoint, {len(data)} bytes that begin with {data[:4]!r}")
         _, version, count, size, crc, _, store_id, self._whole, self.writes = _HEAD.unpack_from(data)
         if version != _VERSION:
             raise StoreFormatError(f"{self._path} at 4: it has format version {version}, this program knows {_VERSION}")
         zeroed = data[:_CRC_AT] + bytes(4) + data[_CRC_AT + 4 :]
         if size != len(data) or crc32(zeroed) != crc:
-            raise StoreCorruptError(f"{self._path} is damaged: at 0 to {len(data)}: CRC or size ({size}) is wrong")
+            raise StoreCorruptError(f"{self._path} at 0: CRC or size ({size}) of its {len(data)} bytes is wrong")
         if store_id != self._store_id:
             raise StoreFormatError(
                 f"{self._path} at 20: it belongs to store {store_id.hex()}, not to this one ({self._store_id.hex()}): "
@@ -289,6 +310,6 @@ class DeliveryCheckpoint:
                 self.sections[name] = data[at : at + length]
                 at += length
         except (struct_error, UnicodeDecodeError) as error:
-            raise StoreCorruptError(f"{self._path}: section table broken at {at}") from error
+            raise StoreCorruptError(f"{self._path} at {at}: the section table is broken") from error
         if at != len(data):
-            raise StoreCorruptError(f"{self._path}: sections end at {at} of {len(data)}")
+            raise StoreCorruptError(f"{self._path} at {at}: the sections end there, the file at {len(data)}")

@@ -37,10 +37,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 
+from remoting.message import RecordRows
 from store.errors import StoreCorruptError, StoreError, SyncFailedError
 from store.files import Files
 from store.log_reader import LogReader
 from store.log_scan import BLANK_BYTES, Stop, blank_record, walk
+from store.recent import RecentBytes
 from store.segments import Segment, segment_name
 
 __all__ = ["CHUNK_BYTES", "KEPT_BYTES_MAX", "CommitLog"]
@@ -78,6 +80,7 @@ class CommitLog(LogReader):
         self._synced = self._begin
         self._directory_dirty = False
         self._kept: deque[tuple[int, Segment, bytearray]] = deque()  # (end offset, segment, what was written)
+        self._recent = RecentBytes()
         self._kept_in = 0  # bytes that went into _kept, counted by the appender
         self._kept_out = 0  # bytes that left it, counted by the syncer
         self._unkept_end = 0  # end of what was written last without being kept
@@ -127,10 +130,9 @@ class CommitLog(LogReader):
             room = segment.end - BLANK_BYTES  # no record may end behind this
             if whole:
                 chunk_bytes = sum(map(len, records))
-                if position + chunk_bytes > room:
-                    segment = self._roll(segment, chunk_bytes)
-                    position = segment.start
-                    room = segment.end - BLANK_BYTES
+                segment = self._roomy(segment, chunk_bytes)
+                position = self._end
+                room = segment.end - BLANK_BYTES
             buffer = bytearray()
             add = offsets.append
             for record, queue_offset in zip(records, queue_offsets, strict=True):
@@ -158,6 +160,28 @@ class CommitLog(LogReader):
                 self._clear_torn()  # at once, if the disk lets us: a crash must not bring back what was refused
             return offsets[:done], error
         return offsets, None
+
+    def append_rows(self, rows: RecordRows, queue_offset: int, store_ms: int) -> tuple[int, StoreError | None]:
+        """Append records that were made together as one write into one segment, or none of them.
+
+        Answers the offset of the first, or what was in the way. Caller holds the append lock.
+        """
+        try:
+            self._ready()
+            segment = self._roomy(self._tail or self._next_segment(), sum(rows.sizes))
+            position = self._end
+            self._write(segment, rows.joined(queue_offset, position, store_ms), position)
+        except StoreError as error:
+            with contextlib.suppress(StoreError):
+                self._clear_torn()
+            return 0, error
+        return position, None
+
+    def _roomy(self, segment: Segment, needed: int) -> Segment:
+        """The segment that so many bytes go to as a whole: this one, or else the next."""
+        if self._end + needed > segment.end - BLANK_BYTES:
+            return self._roll(segment, needed)
+        return segment
 
     def _ready(self) -> None:
         """Refuse while a sync has failed, or while something torn stands behind the end and will not go away."""
@@ -192,7 +216,12 @@ class CommitLog(LogReader):
                 self._kept.pop()
                 self._kept_in -= len(buffer)
             raise
+        self._recent.put(buffer, offset)
         self._end = end
+
+    def read_recent(self, positions: Sequence[tuple[int, int]]) -> bytes | None:
+        """Read records (offset, size) one behind the other if all of them were appended just now; else None."""
+        return None if not positions or min(positions)[0] < self._begin else self._recent.gather(positions)
 
     def _roll(self, segment: Segment, needed: int) -> Segment:
         """Close a full segment with a blank and go on in the next one."""
@@ -301,8 +330,8 @@ class CommitLog(LogReader):
         offset = max(from_offset, self._begin)
         if offset > self._begin and offset - offset % self.segment_bytes not in self._segments:
             raise StoreCorruptError(
-                f"{self.directory}: {segment_name(offset - offset % self.segment_bytes)} is missing; "
-                f"{max(offset, at_least)} bytes were durable before"
+                f"{self.directory / segment_name(offset - offset % self.segment_bytes)} at 0: it is missing; "
+                f"{max(offset, at_least)} bytes of the log were durable before"
             )
         while (segment := self._segments.get(offset - offset % self.segment_bytes)) is not None:
             stop = Stop()
@@ -366,7 +395,9 @@ class CommitLog(LogReader):
         expected = self._begin
         for start in sorted(self._segments):
             if start != expected and start <= end:
-                raise StoreCorruptError(f"{self.directory}: {segment_name(expected)} is missing, {start} is there")
+                raise StoreCorruptError(
+                    f"{self.directory / segment_name(expected)} at 0: it is missing, {segment_name(start)} is there"
+                )
             expected = start + self.segment_bytes
 
     def _cut(self, end: int, scanned_from: int) -> None:

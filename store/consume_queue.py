@@ -30,13 +30,13 @@ under the append lock; everything else from any thread.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from struct import Struct
-from zlib import crc32
 
 import numpy as np
 
+from remoting.checksum import crc32
 from store.errors import StoreError
 from store.file_cache import FileCache
 from store.segments import list_segments, segment_name
@@ -115,6 +115,12 @@ class ConsumeQueue:
         """Add the next entry (under the append lock, which may do the same in line)."""
         self.buffer += ENTRY.pack(offset, size, tags_code)
         self.count += 1
+        self.next = self.count
+
+    def add_rows(self, offset: int, sizes: list[int], tags_codes: list[int]) -> None:
+        """Add the next entries, of records that stand one behind the other (under the append lock)."""
+        self.buffer += b"".join(map(ENTRY.pack, accumulate(sizes, initial=offset), sizes, tags_codes))
+        self.count += len(sizes)
         self.next = self.count
 
     # ------------------------------------------------------------------------------------------ reading

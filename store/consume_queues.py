@@ -8,8 +8,21 @@ from pathlib import Path
 from store.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
 from store.file_cache import FileCache
 from store.files import Files
+from store.log_scan import RECORD_BYTES_MIN
 
 __all__ = ["ConsumeQueues", "Placed"]
+
+_NAME_BYTES_MAX = 255
+
+
+def _may_be(topic: str, number: int, offset: int) -> bool:
+    """Whether a record at that offset may say so: no checksum covers its topic and number.
+
+    The topic becomes the name of a directory; and there were never more messages than records fit before the offset.
+    """
+    if topic in ("", ".", "..") or "/" in topic or "\0" in topic or len(topic.encode()) > _NAME_BYTES_MAX:
+        return False
+    return 0 <= number * RECORD_BYTES_MIN <= offset
 
 
 class Placed:
@@ -19,7 +32,7 @@ class Placed:
     KNOWN = 1
     """It is in the queue already."""
     CLASH = 2
-    """Another record stands at its number: it cannot be reached by number."""
+    """Another record stands at its number, or what it says of itself cannot be: it cannot be reached by number."""
     GAP = 3
     """Entries in front of it are missing: the queue has to be rebuilt from the beginning of the log."""
 
@@ -92,6 +105,8 @@ class ConsumeQueues:
         ``fill``: the log is being read from its very beginning, so what is missing in front of the record is gone,
         and pre-blanks stand for it.
         """
+        if not _may_be(topic, number, offset):
+            return Placed.CLASH
         queue = self.get(topic, queue_id)
         if number < queue.count:
             if number or offset < queue.log_end():

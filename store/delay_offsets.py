@@ -60,7 +60,7 @@ class DelayOffsets:
             try:
                 return self._parse(loads(data))
             except (ProtocolError, ValueError, TypeError, AttributeError, OverflowError) as error:
-                problem = problem or f"{path} cannot be read: {error}"
+                problem = problem or f"{path} at 0: it cannot be read: {error}"
         if problem:
             raise StoreCorruptError(
                 f"{problem}. It says which level messages were delivered: restore it, or remove it to have every "

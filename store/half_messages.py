@@ -27,7 +27,7 @@ from typing import Protocol
 from remoting.message import RecordError, decode_record, record_fields
 from remoting.properties import TAGS, TRAN_PREPARED_QUEUE_OFFSET, UNIQ_KEY, get_property
 from store.consume_queue import PRE_BLANK_SIZE
-from store.errors import StoreCorruptError
+from store.errors import StoreCorruptError, StoreError
 from store.level_copy import HALF_TOPIC
 from store.level_queue import Entry
 
@@ -82,7 +82,7 @@ class HalfStore(Protocol):
 
 
 class Half:
-    """One undecided half message: its record's ``offset`` and ``size``, and how often it was checked back."""
+    """One undecided half message: its record's ``offset`` and ``size`` (0: not known), how often it was checked."""
 
     __slots__ = ("checks", "offset", "size")
 
@@ -100,7 +100,7 @@ class HalfMessages:
     ``seen``            half messages below this number are accounted for
     ``op_seen``         op messages below this number are accounted for
     ``lost_count``      undecided messages whose record is gone or cannot be read
-    ``pin``             lowest CommitLog offset that is still needed; any thread may read it
+    ``pin``             lowest CommitLog offset of what is accounted for and still needed, see `needed_offset`
     ==================  ==================================================================================
     """
 
@@ -117,18 +117,24 @@ class HalfMessages:
         self._sample = (0, 0)  # all op messages below the second concern half messages below the first
         self._changed = True
         self._snapshot = self._written = b""
-        self._durable: bytes | None = None
+        self._kept: bytes | None = None  # the last snapshot that a checkpoint has made durable
+        self._durable: bytes | None = None  # the same, until `take_durable` has been asked
+        self._pin_then = self._pin_since = NOTHING_NEEDED  # of the last snapshot; of what has come since
         self._snapshot_ms: int | None = None
 
     # ------------------------------------------------------------------------------------------ what happens
 
-    def add(self, number: int, due_ms: int) -> None:
-        """Account for a half message that was stored, to be looked at at ``due_ms``."""
+    def add(self, number: int, offset: int, due_ms: int) -> None:
+        """Account for a half message that was stored at a CommitLog offset, to be looked at at ``due_ms``."""
         self._changed = True
         if number == self.seen:
-            offset, size, _ = self._store.queue_entries(HALF_TOPIC, 0, number, 1)[0]
-            self.seen = number + 1
+            try:
+                size = self._store.queue_entries(HALF_TOPIC, 0, number, 1)[0][1]
+            except StoreError as error:
+                size = 0  # then its record says it
+                self._warn(f"the queue of half messages cannot be read at {number}: {error}")
             self._wait_for(number, Half(offset, size))
+            self.seen = number + 1
         elif number > self.seen:
             self.follow()
         if number in self.undecided:
@@ -166,9 +172,20 @@ class HalfMessages:
             self.lost_count += 1
             self._warn(f"undecided half message {number} is given up: {reason}")
 
+    def needed_offset(self) -> int:
+        """The lowest CommitLog offset that is still needed: a pin for the retention. Any thread.
+
+        That includes what was stored and is not accounted for yet, because its turn waits for a sync (so ``seen`` is
+        read before ``pin``, and set after it), and what was decided since the last durable snapshot: a power cut may
+        take the decision with all that it made.
+        """
+        entries = self._store.queue_entries(HALF_TOPIC, 0, self.seen, 1)
+        return min(self.pin, entries[0][0]) if entries else self.pin
+
     def _wait_for(self, number: int, half: Half) -> None:
         self.undecided[number] = half
         self.pin = min(self.pin, half.offset)
+        self._pin_since = min(self._pin_since, half.offset)
 
     def _apply(self, tag: str, numbers: Iterable[int]) -> None:
         if tag == DECIDED:
@@ -189,8 +206,8 @@ class HalfMessages:
         self.seen = max(self.seen, store.min_offset(HALF_TOPIC, 0))
         for number, offset, size in self._entries(HALF_TOPIC, self.seen):
             self._changed = True
-            self.seen = number + 1
             self._wait_for(number, Half(offset, size))
+            self.seen = number + 1
             heapq.heappush(self._due, (0, number))
         self.op_seen = max(self.op_seen, store.min_offset(OP_TOPIC, 0))
         for op_number, offset, _ in self._entries(OP_TOPIC, self.op_seen):
@@ -258,11 +275,11 @@ class HalfMessages:
         try:
             version, _, seen, op_seen, lowest, self._op_done, count = _HEAD.unpack_from(section)
             if version != _VERSION:
-                raise StoreCorruptError(f"section {SECTION!r} of the checkpoint has version {version}, not {_VERSION}")
+                raise StoreCorruptError(f"it has version {version}, not {_VERSION}")
             numbers = struct.unpack_from(f">{count}q", section, _HEAD.size)
             checks = struct.unpack_from(f">{count}I", section, _HEAD.size + 8 * count)
         except struct.error as error:
-            raise StoreCorruptError(f"section {SECTION!r} of the checkpoint cannot be read: {error}") from error
+            raise StoreCorruptError(f"it cannot be read: {error}") from error
         self.seen = min(seen, self._store.max_offset(HALF_TOPIC, 0))
         self.op_seen = min(op_seen, self._store.max_offset(OP_TOPIC, 0))
         for number, checked in zip(numbers, checks, strict=True):
@@ -308,6 +325,8 @@ class HalfMessages:
 
     def publish(self, now_ms: int, force: bool = False) -> bool:
         """Make a new snapshot if something has changed; True if there is a new one."""
+        if self._kept is self._snapshot:
+            self.pin = min(self._pin_then, self._pin_since)
         if not self._changed and not force:
             return False
         count = len(self.undecided)
@@ -318,8 +337,6 @@ class HalfMessages:
         if lowest >= self._sample[0]:
             self._op_done = max(self._op_done, self._sample[1])
             self._sample = (self.seen, self.op_seen)
-        half = self.undecided.get(lowest)
-        self.pin = NOTHING_NEEDED if half is None else half.offset
         self._snapshot_ms = now_ms
         if count > SNAPSHOT_MOST and not force:
             return False
@@ -330,6 +347,9 @@ class HalfMessages:
                 struct.pack(f">{count}I", *[half.checks for half in self.undecided.values()]),
             )
         )
+        half = self.undecided.get(lowest)
+        self._pin_then = NOTHING_NEEDED if half is None else half.offset
+        self._pin_since = NOTHING_NEEDED
         self._changed = False
         return True
 
@@ -340,7 +360,7 @@ class HalfMessages:
 
     def durable(self) -> None:
         """Hear that a checkpoint with the last `snapshot` is on the disk. Any thread."""
-        self._durable = self._written
+        self._kept = self._durable = self._written
 
     def take_durable(self) -> tuple[int, int] | None:
         """Half and op offset that an Apache broker may go on from; None if there is nothing new to say."""

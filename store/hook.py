@@ -8,6 +8,9 @@ A plug-in sees every message before it is appended (`Plugin.before_put`) and ans
 `Refused`       nothing is stored; the sender gets this status and this remark
 ==============  ==========================================================================
 
+A plug-in may look at a client batch as a whole (`BatchPlugin.before_put_batch`, optional); one that has no such method
+is shown its messages one by one. If any plug-in of a broker wants that, all of them are.
+
 What the plug-in delivers later it hands to one narrow interface, `DeliveryTarget.put_batch`: the broker's
 own CommitLog today, a producer to a remote cluster some other day.
 
@@ -22,24 +25,39 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from store.put import Held, PutRecord, PutResult, PutStatus, Refused, put_record, put_record_of
+from store.put import (
+    Held,
+    HeldBatch,
+    OneByOne,
+    PutRecord,
+    PutResult,
+    PutRows,
+    PutStatus,
+    Refused,
+    put_record,
+    put_record_of,
+)
 
 if TYPE_CHECKING:
-    from remoting.message import Message
+    from remoting.message import Message, UniformBatch
     from store.checkpoint import DeliveryCheckpoint
     from store.files import Files
     from store.flusher import Flusher, Ticket
 
 __all__ = [
+    "BatchPlugin",
     "CommandOutcome",
     "CommandResult",
     "DeliveryTarget",
     "Held",
+    "HeldBatch",
+    "OneByOne",
     "PendingMessage",
     "Plugin",
     "PluginContext",
     "PutRecord",
     "PutResult",
+    "PutRows",
     "PutStatus",
     "Refused",
     "put_record",
@@ -228,4 +246,17 @@ class Plugin(Protocol):
 
     def check(self) -> list[str]:
         """Say everything that is wrong with the plug-in's state; empty when nothing is."""
+        ...
+
+
+@runtime_checkable
+class BatchPlugin(Plugin, Protocol):
+    """A plug-in that can look at a client batch as columns, without a `Message` for each element."""
+
+    def before_put_batch(self, batch: UniformBatch, now_ms: int) -> HeldBatch | OneByOne | None:
+        """Look at a batch. Its texts have none of a broker's own properties, no level and no transaction mark.
+
+        `HeldBatch`: mine, as `Held` for each. None: none of it is mine, and `before_put` would change nothing of it.
+        `OneByOne`: ask `before_put` about each message; nothing was taken yet. Never blocks, never does I/O.
+        """
         ...

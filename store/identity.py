@@ -38,16 +38,18 @@ def store_identity(files: Files, path: Path) -> bytes:
         files.makedirs(path.parent)
         files.replace_file(path, identity_text(store_id))
         return store_id
-    text = files.read_replaced(path).decode("utf-8", "replace")
+    data = files.read_replaced(path)
+    text = data.decode("utf-8", "replace")
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     version = values.get("format", "")
+    at = max(0, data.find(b"format="))
     known = version.isascii() and version.isdigit()
     if known and version.lstrip("0") != str(FORMAT_VERSION):
-        raise StoreFormatError(f"{path.parent} has format version {version}, this program knows {FORMAT_VERSION}")
+        raise StoreFormatError(f"{path} at {at}: it has format version {version}, this program knows {FORMAT_VERSION}")
     try:
         store_id = bytes.fromhex(values["id"])
     except (KeyError, ValueError):
         store_id = b""
     if not known or len(store_id) != 16:
-        raise StoreCorruptError(f"{path} at 0: format or id cannot be read: {text!r:.120}")
+        raise StoreCorruptError(f"{path} at {at}: format or id cannot be read: {text!r:.120}")
     return store_id

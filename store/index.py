@@ -40,15 +40,16 @@ Threads: `add` and `covers` are called under the store's append lock, which `ste
 from __future__ import annotations
 
 import struct
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from remoting.checksum import crc32
 from store.errors import StoreCorruptError, StoreFormatError
 from store.files import File, Files
 
@@ -63,13 +64,12 @@ _TOPICS_MAX = 10_000
 _Column = npt.NDArray[Any]
 _ROW = struct.Struct("<Iqq")
 _ROWS = np.dtype([("hash", "<u4"), ("offset", "<i8"), ("ms", "<i8")])
-_NO_TOPIC = zlib.crc32(b"#")
+_NO_TOPIC = crc32(b"#")
 _pack_row = _ROW.pack
-_crc32 = zlib.crc32
 
 
 def _hash(topic: str, key: str) -> int:
-    return zlib.crc32(f"{topic}#{key}".encode())
+    return crc32(f"{topic}#{key}".encode())
 
 
 class _Part:
@@ -95,7 +95,7 @@ class _Part:
         columns += self.times.astype(">i8").tobytes()
         first, last = (int(self.times.min()), int(self.times.max())) if len(self.times) else (0, 0)
         rest = struct.pack(">Iqqqq", 0, self.from_offset, self.to_offset, first, last) + columns
-        return struct.pack(">III", _MAGIC, len(self.hashes), zlib.crc32(rest)) + rest
+        return struct.pack(">III", _MAGIC, len(self.hashes), crc32(rest)) + rest
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> _Part:
@@ -103,7 +103,7 @@ class _Part:
         if len(data) < _HEAD.size:
             raise StoreCorruptError(f"{where}: key index block of {len(data)} bytes is too short")
         magic, count, crc, _, from_offset, to_offset, _, _ = _HEAD.unpack_from(data)
-        if magic != _MAGIC or len(data) != _HEAD.size + 20 * count or zlib.crc32(data[12:]) != crc:
+        if magic != _MAGIC or len(data) != _HEAD.size + 20 * count or crc32(data[12:]) != crc:
             raise StoreCorruptError(f"{where}: not a whole key index block")
         at = _HEAD.size
         hashes = np.frombuffer(data, ">u4", count, at).astype(np.uint32)
@@ -220,7 +220,7 @@ class KeyIndex:
             raw = file.pread(_HEAD.size, at)
             head = _HEAD.unpack(raw) if len(raw) == _HEAD.size else (0,) * 8
             if head[0] != _MAGIC and head[0] >> 8 == _MAGIC >> 8:
-                raise StoreFormatError(f"{file.path}: key index of another version (magic {head[0]:#x} at byte {at})")
+                raise StoreFormatError(f"{file.path} at {at}: key index of another version (magic {head[0]:#x})")
             block = _Block(file, at, head)
             # A block is synced before the next is begun, so only the last one can be torn.
             last = block.end >= size
@@ -234,7 +234,7 @@ class KeyIndex:
 
     @staticmethod
     def _is_whole(block: _Block, size: int, crc: int) -> bool:
-        return block.end == size and zlib.crc32(block.file.pread(size - block.at - 12, block.at + 12)) == crc
+        return block.end == size and crc32(block.file.pread(size - block.at - 12, block.at + 12)) == crc
 
     def _take_tail(self, log_end: int) -> None:
         path = self._directory / _TAIL
@@ -258,13 +258,21 @@ class KeyIndex:
             base = self._new_base(topic)
         for key in keys:
             data = key.encode()
-            crc = _crc32(data, base if key[:1] != "\0" else _NO_TOPIC)
+            crc = crc32(data, base if key[:1] != "\0" else _NO_TOPIC)
             self._pending += _pack_row(crc, offset, store_ms)
+
+    def add_rows(self, topic: str, keys: list[bytes], offsets: Iterable[int], store_ms: int) -> None:
+        """Take note of many messages, a key and a position for each (under the append lock); no key begins with NUL."""
+        base = self._bases.get(topic)
+        if base is None:
+            base = self._new_base(topic)
+        hashes = map(crc32, keys, repeat(base))
+        self._pending += b"".join(map(_pack_row, hashes, offsets, repeat(store_ms)))
 
     def _new_base(self, topic: str) -> int:
         if len(self._bases) >= _TOPICS_MAX:
             self._bases.clear()
-        base = self._bases[topic] = _crc32(f"{topic}#".encode())
+        base = self._bases[topic] = crc32(f"{topic}#".encode())
         return base
 
     def covers(self, to_offset: int) -> None:

@@ -103,6 +103,7 @@ class LevelProgress:
         self._lock = store.checkpoint.lock
         self._offsets = None if files is None or offsets_path is None else DelayOffsets(files, offsets_path)
         self._snapshot_offsets: dict[int, int] = {}
+        self._durable_offsets: dict[int, int] = {}
         self._offsets_ms: int | None = None
 
     def recover(self) -> list[str]:
@@ -114,14 +115,15 @@ class LevelProgress:
         checkpoint = self._store.checkpoint
         reports = []
         with self._lock:
-            section = checkpoint.sections.get(SECTION)
-            if section is not None:
-                self._restore(section)
+            with checkpoint.reading(SECTION) as section:
+                if section is not None:
+                    self._restore(section)
             offsets = {} if self._offsets is None else self._offsets.offsets
             marks = self._marks(checkpoint.position_of(SECTION))
             for queue in self.queues:
                 queue.forget_below(offsets.get(queue.level, 0))
                 queue.forget_from(self._store.max_offset(SCHEDULE_TOPIC, queue.level - 1))
+                self._durable_offsets[queue.level] = queue.lowest
                 done = marks.get(queue.level, ())
                 while done and queue.seen <= max(done) and queue.look_ahead():
                     pass
@@ -167,7 +169,7 @@ class LevelProgress:
             self.unreadable_count = int(value["unreadable_count"])
             self.unreadable = [Unreadable(*fields) for fields in value["unreadable"]]
         except (ProtocolError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise StoreCorruptError(f"section {SECTION!r} of the checkpoint cannot be read: {error}") from error
+            raise StoreCorruptError(f"it cannot be read: {error}") from error
 
     def _snapshot(self) -> bytes:
         self._snapshot_offsets = {queue.level: queue.lowest for queue in self.queues}
@@ -181,6 +183,7 @@ class LevelProgress:
 
     def _durable(self) -> None:
         """A checkpoint is on disk: Apache's file may say so too."""
+        self._durable_offsets = self._snapshot_offsets
         last_ms = self._offsets_ms
         if self._offsets is None:
             return
@@ -191,11 +194,18 @@ class LevelProgress:
     # ---------------------------------------------------------------- what others ask
 
     def min_needed_offset(self) -> int:
-        """The lowest CommitLog offset that a level still has to deliver; `NOTHING_NEEDED` if nothing is pending."""
+        """The lowest CommitLog offset that a level may still have to deliver; `NOTHING_NEEDED` if there is none.
+
+        What was delivered since the last durable checkpoint counts: a power cut may take the copies that it made, and
+        then the originals are delivered once more.
+        """
         lowest = NOTHING_NEEDED
         with self._lock:
             for queue in self.queues:
-                entries = self._store.queue_entries(SCHEDULE_TOPIC, queue.level - 1, queue.lowest, 1)
+                queue_id = queue.level - 1
+                number = min(queue.lowest, self._durable_offsets.get(queue.level, 0))
+                number = max(number, self._store.min_offset(SCHEDULE_TOPIC, queue_id))
+                entries = self._store.queue_entries(SCHEDULE_TOPIC, queue_id, number, 1)
                 if entries:
                     lowest = min(lowest, entries[0][0])
         return lowest

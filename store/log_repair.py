@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from pathlib import Path
 from struct import Struct
-from zlib import crc32
 
+from remoting.checksum import crc32
 from remoting.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, store_ms_at
 from store.aside import Aside
 from store.errors import StoreFormatError

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from struct import Struct
-from zlib import crc32
 
+from remoting.checksum import crc32
 from remoting.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 __all__ = ["BLANK_BYTES", "RECORD_BYTES_MIN", "SECTOR_BYTES", "Stop", "blank_record", "valid_size", "walk"]

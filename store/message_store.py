@@ -19,8 +19,10 @@ Life
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from pathlib import Path
+from typing import cast
 
 from store.apache_files import TIMER_TOPIC, check_layout, check_timer
 from store.apache_index import ApacheIndex
@@ -31,7 +33,7 @@ from store.consume_queues import ConsumeQueues
 from store.dispatch import SCHEDULE_TOPIC, Derived
 from store.files import Files
 from store.flusher import Flusher, Ticket
-from store.hook import PutRecord, PutResult, PutStatus
+from store.hook import PutRecord, PutResult, PutRows, PutStatus
 from store.identity import store_identity
 from store.index import KeyIndex
 from store.keeper import Keeper
@@ -165,7 +167,7 @@ class MessageStore(StoreReader):
         self.retention.look_at_disk()
         self.retention.pins.append(lambda: checkpoint.position)
         self.retention.pins.append(lambda: self._keeper.position)
-        self.retention.pins.append(lambda: levels_need(log, self.queues, self._now_ms()))
+        self.retention.levels_pin = lambda: levels_need(log, self.queues, self._now_ms())
         self.flusher.add(log, self.options.flush_interval_ms, DIRTY_BYTES_MAX)
         self.housekeeper.add_chore("segments ahead", self._allocate)
         self.housekeeper.add_chore("delivery checkpoint", self._step_checkpoint)
@@ -189,27 +191,33 @@ class MessageStore(StoreReader):
 
     # ------------------------------------------------------------------------------------------ putting
 
-    def put_batch(self, records: Sequence[PutRecord], units: Sequence[int] | None = None) -> list[PutResult]:
+    def put_batch(self, records: Sequence[PutRecord | PutRows], units: Sequence[int] | None = None) -> list[PutResult]:
         """Append finished records in order; one result each, never an exception for what is refused.
 
         The clock is read once, inside the append lock. A record that is due later is not appended (NOT_DUE), nor is
         a guarded one whose topic is gone or may not be written. ``units`` cuts the records into groups (their
-        lengths, in order): a group is appended as one write into one segment, or not at all.
+        lengths, in order): a group is appended as one write into one segment, or not at all. `PutRows` are a group of
+        their own, with one result: that of their first record.
         """
+        if not records:
+            return []
         results: list[PutResult] = [_NOTHING] * len(records)
         arrived: dict[ConsumeQueue, None] = {}
+        allowed: set[tuple[str, int]] = set()
         with self._append_lock:
             now_ms = self._now_ms()
             refusal = self._refusal(records)
             if refusal is not None:
                 return [PutResult(refusal[0], remark=refusal[1]) for _ in records]
-            if units is None:
-                self._append(records, results, 0, now_ms, arrived, False)
-            else:
-                start = 0
-                for count in units:
-                    self._append(records[start : start + count], results, start, now_ms, arrived, count > 1)
-                    start += count
+            start = 0
+            for count in (len(records),) if units is None else units:
+                first = records[start]
+                if isinstance(first, PutRows):
+                    results[start] = self._append_rows(first, now_ms, arrived)
+                else:
+                    group = cast(Sequence[PutRecord], records if units is None else records[start : start + count])
+                    self._append(group, results, start, now_ms, arrived, allowed, units is not None and count > 1)
+                start += count
             end = self.commit_log.end
             self.index.covers(end)
         if end - self.commit_log.synced > DIRTY_BYTES_MAX and end - self._woken_for > DIRTY_BYTES_MAX // 4:
@@ -224,7 +232,7 @@ class MessageStore(StoreReader):
         """The largest record that a put accepts: what is to be put later should be checked against it now."""
         return min(self.options.max_record_bytes, self.commit_log.record_bytes_max)
 
-    def _refusal(self, records: Sequence[PutRecord]) -> tuple[PutStatus, str] | None:
+    def _refusal(self, records: Sequence[PutRecord | PutRows]) -> tuple[PutStatus, str] | None:
         if self._closed:
             return PutStatus.SERVICE_NOT_AVAILABLE, "the store is closed"
         if self.retention.disk_status is not _OK and not all(record.guarded or record.accepted for record in records):
@@ -239,9 +247,13 @@ class MessageStore(StoreReader):
         start: int,
         now_ms: int,
         arrived: dict[ConsumeQueue, None],
+        allowed: set[tuple[str, int]],
         whole: bool,
     ) -> None:
-        """Number, write and derive; ``results`` are filled from ``start`` on. Caller holds the append lock."""
+        """Number, write and derive; ``results`` are filled from ``start`` on. Caller holds the append lock.
+
+        ``allowed`` are the queues of which the guard has said yes in this put: it is asked once for each.
+        """
         table = self.queues.table
         limit = self.record_bytes_max
         taken: list[PutRecord] = []
@@ -252,7 +264,7 @@ class MessageStore(StoreReader):
         for place, record in enumerate(records, start):
             data = record.record
             if record.due_ms > now_ms or record.guarded or len(data) > limit:
-                refused = self._why_not(record, now_ms, limit)
+                refused = self._why_not(record, now_ms, limit, allowed)
                 if refused is not None:
                     results[place] = refused
                     continue
@@ -297,14 +309,45 @@ class MessageStore(StoreReader):
             self.put_count += done
             self.put_bytes += offsets[-1] + size - offsets[0]
 
-    def _why_not(self, record: PutRecord, now_ms: int, limit: int) -> PutResult | None:
+    def _append_rows(self, put: PutRows, now_ms: int, arrived: dict[ConsumeQueue, None]) -> PutResult:
+        """Number, write and derive a group that was made together. Caller holds the append lock."""
+        rows, limit = put.rows, self.record_bytes_max
+        largest = max(rows.sizes)
+        if largest > limit:
+            remark = f"record of {largest} bytes, at most {limit} are possible"
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
+        queue = self.queues.get(put.topic, put.queue_id)
+        number = queue.next
+        offset, error = self.commit_log.append_rows(rows, number, now_ms)
+        if error is not None:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=str(error))
+        sizes = rows.sizes
+        queue.add_rows(offset, sizes, put.tags_codes)
+        self.queues.mark_dirty(queue)
+        if put.keys:
+            offsets: Iterable[int] = accumulate(sizes, initial=offset)
+            if put.owners is not None:
+                places = list(offsets)
+                offsets = [places[row] for row in put.owners]
+            self.index.add_rows(put.topic, put.keys, offsets, now_ms)
+        arrived[queue] = None
+        end = self.commit_log.end
+        self._last = (end - sizes[-1], sizes[-1], now_ms)
+        self.put_count += len(sizes)
+        self.put_bytes += end - offset
+        return PutResult(_OK, offset, number, now_ms)
+
+    def _why_not(self, record: PutRecord, now_ms: int, limit: int, allowed: set[tuple[str, int]]) -> PutResult | None:
         """Why a record may not be appended now, if there is a reason."""
         if record.due_ms > now_ms:
             return PutResult(PutStatus.NOT_DUE, store_ms=now_ms)
         if record.guarded and self.topic_guard is not None:
-            status = self.topic_guard(record.topic, record.queue_id)
-            if status is not _OK:
-                return PutResult(status, remark=f"topic {record.topic}: {status.name}")
+            queue = (record.topic, record.queue_id)
+            if queue not in allowed:
+                status = self.topic_guard(record.topic, record.queue_id)
+                if status is not _OK:
+                    return PutResult(status, remark=f"topic {record.topic}: {status.name}")
+                allowed.add(queue)
         size = len(record.record)
         if size > limit:
             remark = f"record of {size} bytes, at most {limit} are possible"

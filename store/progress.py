@@ -29,8 +29,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from struct import Struct
 from struct import error as struct_error
-from zlib import crc32
 
+from remoting.checksum import crc32
 from remoting.message import store_ms_at
 from store.errors import StoreCorruptError, StoreFormatError
 from store.files import Files
@@ -106,7 +106,7 @@ class Progress:
         if crc32(data[:12] + bytes(4) + data[16:]) != crc:
             return None
         if version not in _VERSIONS:
-            raise StoreFormatError(f"{path} has format version {version}, this program knows {_VERSIONS[-1]}")
+            raise StoreFormatError(f"{path} at 4: it has format version {version}, this program knows {_VERSIONS[-1]}")
         counts: dict[tuple[str, int], int] = {}
         sums: dict[tuple[str, int], tuple[tuple[int, int], ...]] = {}
         at = _HEAD.size

@@ -6,15 +6,28 @@ because they are made for every message, so that a compiled build can have them 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
-from remoting.message import Message, encode_record, message_keys, record_fields, tags_code
-from remoting.properties import TW_ID, get_property
+from remoting.message import (
+    Message,
+    RecordRows,
+    UniformBatch,
+    encode_record,
+    message_keys,
+    record_fields,
+    tag_hash,
+    tags_code,
+)
+from remoting.properties import KEYS, TAGS, TW_ID, UNIQ_KEY, get_property
 
 __all__ = [
     "Held",
+    "HeldBatch",
+    "OneByOne",
     "PutRecord",
     "PutResult",
+    "PutRows",
     "PutStatus",
     "Refused",
     "put_record",
@@ -107,6 +120,59 @@ class PutRecord:
         self.accepted = accepted
 
 
+class PutRows:
+    """Finished records of one queue that are appended as a whole, one behind the other, or not at all.
+
+    ==============  ================================================================================
+    ``topic``       str, the topic inside the records; never the level scheduler's
+    ``queue_id``    int, the queue inside the records
+    ``rows``        `RecordRows`
+    ``tags_codes``  list of int, the Java hash of each record's tag
+    ``keys``        list of bytes: what the key index gets, message by message, UNIQ_KEY before KEYS
+    ``owners``      list of int: the row that each key belongs to; None: one key each, or none at all
+    ==============  ================================================================================
+    """
+
+    __slots__ = ("accepted", "guarded", "keys", "owners", "queue_id", "rows", "tags_codes", "topic")
+
+    def __init__(self, batch: UniformBatch, store_host: bytes) -> None:
+        """Raises MessageError for what a record has no room for."""
+        message = batch.message
+        self.topic = message.topic
+        self.queue_id = message.queue_id
+        self.rows = RecordRows(message, store_host, batch.flags, batch.bodies, batch.texts)
+        self.tags_codes = _tags_codes(batch)
+        self.keys: list[bytes] = []
+        self.owners: list[int] | None = None
+        self.guarded = False
+        self.accepted = False
+        self._find_keys(batch)
+
+    def _find_keys(self, batch: UniformBatch) -> None:
+        unique, words = batch.values(UNIQ_KEY), batch.values(KEYS)
+        if words is None and (unique is None or all(unique)):
+            self.keys = unique or []
+            return
+        owners: list[int] = []
+        for row in range(len(batch)):
+            own = [] if unique is None else [unique[row]]
+            if words is not None:
+                own += words[row].split(b" ")
+            for key in own:
+                if key:
+                    self.keys.append(key)
+                    owners.append(row)
+        self.owners = owners
+
+
+def _tags_codes(batch: UniformBatch) -> list[int]:
+    tags = batch.values(TAGS)
+    if tags is None:
+        return [0] * len(batch)
+    codes = {tag: tag_hash(tag.decode()) for tag in set(tags)}  # of an empty one: 0, as of none
+    return [codes[tag] for tag in tags]
+
+
 def put_record(message: Message, store_host: bytes) -> PutRecord:
     """Make the record of a message that is appended now."""
     properties = message.properties
@@ -152,3 +218,17 @@ class Held:
     def __init__(self, offset: int, due_ms: int) -> None:
         self.offset = offset
         self.due_ms = due_ms
+
+
+class HeldBatch:
+    """A plug-in's yes to a whole batch: each message is pending under its own of ``offsets``, in their order."""
+
+    __slots__ = ("due_ms", "offsets")
+
+    def __init__(self, offsets: Sequence[int], due_ms: int) -> None:
+        self.offsets = offsets
+        self.due_ms = due_ms  # of the first that is due
+
+
+class OneByOne:
+    """A plug-in's answer to a batch that it has to look at message by message; it has taken nothing of it."""

@@ -53,6 +53,8 @@ class Retention:
     ) -> None:
         self.pins: list[Callable[[], int]] = []
         """Each answers the lowest CommitLog offset that it still needs. Called without locks."""
+        self.levels_pin: Callable[[], int] = lambda: log.end
+        """The same for level messages: a guess from their queues (`levels_need`), until a scheduler knows better."""
         self.followers: list[Callable[[int], None]] = []
         """Told the log's new begin when segments have gone."""
         self.promises: list[Callable[[], int]] = []
@@ -159,7 +161,7 @@ class Retention:
         hour = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone().hour
         if not forced and hour not in options.delete_when and self.disk_used <= options.disk_max_used_ratio:
             return 0
-        needed = min((pin() for pin in self.pins), default=self._log.end)
+        needed = min([self.levels_pin(), *(pin() for pin in self.pins)])
         count = 0
         for segment in self._log.segments()[:-1]:
             if count >= options.delete_batch_max or segment.end > needed:

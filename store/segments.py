@@ -71,7 +71,7 @@ def list_segments(files: Files, directory: Path, size: int, what: str, key: str)
         if files.is_dir(path):
             continue
         if not (len(name) == 20 and name.isascii() and name.isdigit()):
-            raise StoreFormatError(f"{path}: not a {what} file (its name should be an offset of 20 digits)")
+            raise StoreFormatError(f"{path} at 0: not a {what} file (its name should be an offset of 20 digits)")
         found.append((int(name), path))
     segments: list[Segment] = []
     for number, (start, path) in enumerate(found):
@@ -83,8 +83,8 @@ def list_segments(files: Files, directory: Path, size: int, what: str, key: str)
             continue
         if start % size or bytes_found != size:
             raise StoreFormatError(
-                f"{path}: {what} file of {bytes_found} bytes at offset {start}, but {key} is {size}; "
-                f"set {key} to the value that the store was written with, unless the file was cut off"
+                f"{path} at {min(bytes_found, size)}: {what} file of {bytes_found} bytes at offset {start}, but {key} "
+                f"is {size}; set {key} to the value that the store was written with, unless the file was cut off"
             )
         segments.append(Segment(files, directory, start, size))
     return segments

@@ -91,6 +91,10 @@ class StoreReader:
         """Read CommitLog bytes if they are in memory; None if that would wait, or if they are not there."""
         return self.commit_log.read_hot(offset, size) or None
 
+    def read_recent(self, positions: list[tuple[int, int]]) -> bytes | None:
+        """Read records (offset, size) one behind the other if all of them were appended just now; else None."""
+        return self.commit_log.read_recent(positions)
+
     def read_record(self, offset: int) -> bytes | None:
         """Read the record that starts at an offset; None unless a whole and valid one does."""
         return self.commit_log.read_record(offset)

@@ -286,10 +286,18 @@ class SplitReader:
         found = self._find(position + 1, segment.end)
         if found is None:
             why = "no whole record" if segment.last else "no record up to the end of the segment"
-            self.gaps.append(Gap(position, segment.end - position, why, segment.last))
+            self.gaps.append(Gap(position, self._records_end(position) - position, why, segment.last))
             return None
         self.gaps.append(Gap(position, found - position, "bytes that are no record", False))
         return found if found < self._stop else None
+
+    def _records_end(self, position: int) -> int:
+        """Where the records of the segment end: in front of its blank, if that is behind a position and whole."""
+        segment = self._segment
+        at = segment.end - _WORDS.size
+        if at > position and _WORDS.unpack(self._read(at, _WORDS.size)) == (segment.size - at, _BLANK):
+            return at
+        return segment.end
 
     def _look_behind(self, position: int) -> None:
         """The last record of this split reached over its end: is what follows a record?"""

@@ -7,6 +7,7 @@ it moves from the journal into a run; then it is seen twice under one id, which 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from struct import Struct
@@ -24,8 +25,6 @@ from store.spill.format import (
     END,
     FRAME_BYTES,
     HEADER_BYTES,
-    PAGE_HEAD_BYTES,
-    PAGE_ROW_BYTES,
     ROW_BYTES,
     ROW_DTYPE,
     RunShape,
@@ -33,6 +32,7 @@ from store.spill.format import (
     page_seed,
     read_column_page,
     read_frame,
+    read_place_page,
 )
 from store.spill.manifest import Manifest
 
@@ -59,7 +59,8 @@ class SpillMovedError(StorageError):
 class SpillFile:
     """One file of the delay store: a journal segment (``shape`` is None) or a run, and which records are its own.
 
-    ``own``: of a segment (upper due, upper id), of a run (first, end); ``done``: its encoded done-set, or empty.
+    ``own``: of a segment (upper due, upper id), of a run (first, end); ``done``: its encoded done-set, or empty;
+    ``data``: path of the segment that has the records, of an index.
     """
 
     path: str
@@ -70,6 +71,7 @@ class SpillFile:
     own: tuple[int, int]
     shape: bytes | None
     done: bytes
+    data: str = ""
 
 
 @dataclass(slots=True)
@@ -154,7 +156,8 @@ def _files(folder: str, data: bytes, done: dict[int, bytes]) -> list[SpillFile]:
         own = (run.first, run.end)
         size = run.shape.file_bytes
         known = done.get(run.no, b"")
-        files.append(SpillFile(path, run.no, manifest.store_id, 0, size, own, run.shape.pack(), known))
+        data_path = f"{folder}/journal/{run.data.no:010d}" if run.data is not None else ""
+        files.append(SpillFile(path, run.no, manifest.store_id, 0, size, own, run.shape.pack(), known, data_path))
     return files
 
 
@@ -195,16 +198,17 @@ def _done_sets(section: bytes) -> dict[int, bytes]:
 
 def read_spill_file(storage: Storage, file: SpillFile, as_of_ms: int) -> Iterator[Rows]:
     """Yield the records of one file, and the cancels that it speaks of."""
-    try:
-        handle = storage.open(file.path)
-    except StorageError as error:
-        raise SpillMovedError(f"{file.path}: {error}") from error
-    try:
+    with ExitStack() as stack:
+        try:
+            handle = stack.enter_context(closing(storage.open(file.path)))
+            records = stack.enter_context(closing(storage.open(file.data))) if file.data else handle
+        except StorageError as error:
+            raise SpillMovedError(f"{file.path}: {error}") from error
         done = DoneSet.decode(file.done)[0] if file.done else DoneSet()
-        read = _segment if file.shape is None else _run
-        yield from joined(read(handle, file, done, as_of_ms))
-    finally:
-        handle.close()
+        if file.shape is None:
+            yield from joined(_segment(handle, file, done, as_of_ms))
+        else:
+            yield from joined(_run(handle, records, file, done, as_of_ms))
 
 
 def _segment(handle: File, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
@@ -296,17 +300,18 @@ def _topic_and_birth(record: bytes) -> tuple[bytes, int]:
     return topic.encode(), int(_LONG.unpack_from(record)[0])
 
 
-def _run(handle: File, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
+def _run(handle: File, records: File, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
     assert file.shape is not None
     shape = RunShape.unpack(file.shape)
     seed = page_seed(file.store_id, file.number)
-    per_page = (shape.page_bytes - PAGE_HEAD_BYTES) // PAGE_ROW_BYTES
+    per_page = shape.rows_per_page
+    read = read_place_page if shape.is_index else read_column_page
     first, end = file.own
     begin = max(first, min(done.prefix, shape.count))
     for number in range(begin // per_page, -(-min(end, shape.count) // per_page)):
         at = HEADER_BYTES + number * shape.page_bytes
         try:
-            page = read_column_page(
+            page = read(
                 handle.read(at, shape.page_bytes),
                 number,
                 seed,
@@ -320,7 +325,11 @@ def _run(handle: File, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterato
         rows = Rows(page.dues.astype(np.int64), page.ids.astype(np.int64), page.versions.astype(np.int64))
         _mark_live(rows, np.arange(page.first, page.first + len(page), dtype=np.int64), file, done)
         late = np.flatnonzero(rows.live & (rows.dues <= as_of_ms))
-        if len(late):
+        if shape.is_index:
+            for index in late.tolist():
+                record = records.read(int(page.starts[index]), int(page.sizes[index]))
+                rows.overdue[index] = _topic_and_birth(record)
+        elif len(late):
             low, high = int(page.starts[late[0]]), int(page.starts[late[-1]] + page.sizes[late[-1]])
             data = handle.read(low, high - low)
             _read_overdue(rows, page.starts - low, data, as_of_ms)

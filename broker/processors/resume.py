@@ -137,7 +137,7 @@ class ResumeProcessor:
             if result.status not in _STORED:
                 code, text = failure(result.status, result.remark, self._store.options.max_message_bytes)
                 return command.reply(code, text)
-            self._halves.add(result.queue_offset, due_ms)
+            self._halves.add(result.queue_offset, result.offset, due_ms)
             _LOG.warning("the message given up at %d is half message %d now", offset, result.queue_offset)
             return command.reply()
 

@@ -22,7 +22,7 @@ as they do on Apache's broker). Properties that only a broker may set are taken 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ from broker.topics import DLQ_PREFIX, NOT_ALLOWED_TO_SEND, RETRY_PREFIX, TopicCo
 from remoting.codes import Permission, RequestCode, ResponseCode, SysFlag
 from remoting.command import RemotingCommand
 from remoting.headers import SendHeader
-from remoting.message import Message, MessageError, split_batch
+from remoting.message import Message, MessageError, split_batch, split_uniform
 from remoting.properties import (
     CLUSTER,
     DELAY,
@@ -58,7 +58,10 @@ if TYPE_CHECKING:
 __all__ = ["SendProcessor"]
 
 _BROKERS_OWN = (*OWN_PROPERTIES, POP_CK, MSG_REGION, TRACE_ON, CLUSTER)
+_ODD = frozenset((*_BROKERS_OWN, DELAY, TRAN_MSG))
+"""Properties that a batch is not stored as columns with."""
 _SUSPICIOUS_SYS_FLAG = 0xC4  # inner batch bits, and half message
+_ODD_SYS_FLAG = 0xCC  # inner batch bits, and any part of a transaction
 _INNER_BATCH = 0xC0
 _FIRST_WITH_MAX_RECONSUME = 121  # V3_4_9
 _UNIT_TOPIC, _UNIT_SUB_TOPIC = 1, 2
@@ -310,6 +313,9 @@ class SendProcessor:
         if header.topic.startswith(RETRY_PREFIX):
             remark = f"batch request does not support retry group {header.topic}"
             return self._reply(command, ResponseCode.MESSAGE_ILLEGAL, remark)
+        unique_key = get_property(header.properties, UNIQ_KEY)
+        if self._put_uniform(channel, command, header, topic, queue_id, unique_key, now_ms):
+            return None
         try:
             elements = split_batch(command.body)
         except MessageError as error:
@@ -321,41 +327,66 @@ class SendProcessor:
             if self._is_half(header, properties):
                 remark = "a batch cannot hold a transaction's half message"
                 return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, remark)
-            messages.append(
-                Message(
-                    header.topic,
-                    queue_id,
-                    flag,
-                    header.sys_flag | topic.message_sys_flag,
-                    header.born_ms,
-                    channel.state.born_host,
-                    header.reconsume_times,
-                    0,
-                    body,
-                    self._cleaned(properties),
-                )
-            )
+            message = self._element(channel, header, topic, queue_id)
+            message.flag = flag
+            message.body = body
+            message.properties = self._cleaned(properties)
+            messages.append(message)
         if not messages:
             return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, "the batch is empty")
-        unique_key = get_property(header.properties, UNIQ_KEY)
 
         def answer(results: list[PutResult]) -> RemotingCommand:
-            return self._answer_batch(command, queue_id, unique_key, results)
+            offsets = [result.offset for result in results]
+            first = results[0].queue_offset
+            return self._answer_batch(command, queue_id, unique_key, _decisive(results), first, offsets)
 
         return self._turn.put_request(channel, command, messages, answer, now_ms)
 
+    def _put_uniform(
+        self,
+        channel: Channel,
+        command: RemotingCommand,
+        header: SendHeader,
+        topic: TopicConfig,
+        queue_id: int,
+        unique_key: str | None,
+        now_ms: int,
+    ) -> bool:
+        """Hand a batch on as columns if nothing about it is out of the ordinary: a fifth of the time."""
+        if header.sys_flag & _ODD_SYS_FLAG:
+            return False
+        batch = split_uniform(self._element(channel, header, topic, queue_id), command.body)
+        if batch is None or not _ODD.isdisjoint(batch.names):
+            return False
+
+        def answer(result: PutResult, offsets: Sequence[int]) -> RemotingCommand:
+            return self._answer_batch(command, queue_id, unique_key, result, result.queue_offset, offsets)
+
+        return self._turn.put_uniform(channel, command, batch, answer, now_ms)
+
+    @staticmethod
+    def _element(channel: Channel, header: SendHeader, topic: TopicConfig, queue_id: int) -> Message:
+        """Make a message of a batch, but for what is its own: flag, body and properties."""
+        sys_flag = header.sys_flag | topic.message_sys_flag
+        host, reconsume_times = channel.state.born_host, header.reconsume_times
+        return Message(header.topic, queue_id, 0, sys_flag, header.born_ms, host, reconsume_times)
+
     def _answer_batch(
-        self, command: RemotingCommand, queue_id: int, unique_key: str | None, results: list[PutResult]
+        self,
+        command: RemotingCommand,
+        queue_id: int,
+        unique_key: str | None,
+        result: PutResult,
+        queue_offset: int,
+        offsets: Sequence[int],
     ) -> RemotingCommand:
-        flushed = True
-        for result in results:
-            if result.status is PutStatus.FLUSH_DISK_TIMEOUT:
-                flushed = False
-            elif result.status is not PutStatus.PUT_OK:
-                return self._refuse(command, result.status, result.remark)
-        ids = ",".join([self._turn.message_id(result.offset) for result in results])
+        """Make a batch's reply from the result that decides it."""
+        if result.status not in (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT):
+            return self._refuse(command, result.status, result.remark)
+        flushed = result.status is PutStatus.PUT_OK
+        ids = self._turn.message_ids(offsets)
         return self._turn.stored(
-            command.serialize_type, command.opaque, ids, queue_id, results[0].queue_offset, unique_key, flushed
+            command.serialize_type, command.opaque, ids, queue_id, queue_offset, unique_key, flushed
         )
 
     def _overloaded(self, command: RemotingCommand) -> RemotingCommand:
@@ -367,3 +398,14 @@ class SendProcessor:
 
     def _refuse(self, command: RemotingCommand, status: PutStatus, remark: str) -> RemotingCommand:
         return self._turn.refusal(command, status, remark)
+
+
+def _decisive(results: list[PutResult]) -> PutResult:
+    """The result that is a batch's: the first that says no, or else one that could not be flushed, or any."""
+    found = results[0]
+    for result in results:
+        if result.status > PutStatus.FLUSH_DISK_TIMEOUT:
+            return result
+        if result.status > found.status:
+            found = result
+    return found

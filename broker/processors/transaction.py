@@ -8,6 +8,8 @@ opposite one is refused; Apache's broker delivers once more for each END_TRANSAC
 ``commitOrRollback`` is neither 8 (commit) nor 12 (rollback)             no reply and no effect, as Apache
 no record, or no half message, at ``commitLogOffset``                    SYSTEM_ERROR
 another producer group, or another ``tranStateTableOffset``              SYSTEM_ERROR
+another transaction's half message: a power cut took the one that was    SYSTEM_ERROR
+meant, and a later one has its place
 not from a check, and the producer's own check immunity is over          ILLEGAL_OPERATION: a check will ask
 the opposite was decided before, or the message was given up             ILLEGAL_OPERATION
 its topic has been deleted meanwhile                                     TOPIC_NOT_EXIST; it stays undecided
@@ -140,7 +142,7 @@ class TransactionProcessor:
             result = results[0]
             if result.status not in _STORED:
                 return turn.refusal(command, result.status, result.remark)
-            self._halves.add(result.queue_offset, due_ms)
+            self._halves.add(result.queue_offset, result.offset, due_ms)
             message_id = turn.message_id(result.offset)
             flushed = result.status is PutStatus.PUT_OK
             return turn.stored(
@@ -216,6 +218,9 @@ class TransactionProcessor:
             return "The transaction state table offset wrong"
         if stored.offset != header.offset:
             return "The commit log offset wrong"
+        key = get_property(stored.properties, UNIQ_KEY)
+        if header.transaction_id and key not in (None, header.transaction_id, header.message_id):
+            return f"The transaction id wrong: {key} stands there"
         return ""
 
     def _is_late(self, stored: StoredMessage, now_ms: int) -> bool:

@@ -6,11 +6,10 @@ a file but a few bytes for each pending message, so it may be asked of a broker 
 
 from __future__ import annotations
 
-from zlib import crc32
-
 import numpy as np
 from numpy.typing import NDArray
 
+from remoting.checksum import crc32
 from store.errors import StoreError
 from store.spill.format import (
     ACCEPT,
@@ -88,7 +87,7 @@ def _check_records(source: Segment | Run, ordinals: Longs) -> list[str]:
     return [
         f"at {start}: the checksum of a pending record is wrong"
         for start, size, crc in places
-        if crc32(source.file.pread(size, start)) != crc
+        if crc32(source.data.pread(size, start)) != crc
     ]
 
 
@@ -149,7 +148,8 @@ def _check_run(run: Run) -> list[str]:
         falls = (dues[1:] < dues[:-1]) | ((dues[1:] == dues[:-1]) & (ids[1:] < ids[:-1]))
         if falls.any() or (dues.item(0), ids.item(0)) < last:
             wrong.append(f"page {number} is not in key order")
-        if page.first != number * run.rows_per_page or position not in (-1, page.starts.item(0)):
+        follows = run.is_index or position in (-1, page.starts.item(0))
+        if page.first != number * run.rows_per_page or not follows:
             wrong.append(f"page {number} does not follow the one before it")
         last = (dues.item(-1), ids.item(-1))
         position = page.starts.item(-1) + page.sizes.item(-1)

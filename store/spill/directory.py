@@ -23,8 +23,8 @@ from pathlib import Path
 
 from store.errors import StoreCorruptError, StoreError
 from store.files import File, Files
-from store.spill.format import HEADER_BYTES, JOURNAL_MAGIC, RUN_MAGIC, file_header, read_file_header
-from store.spill.manifest import Manifest, RunEntry, SegmentEntry, read_manifest
+from store.spill.format import HEADER_BYTES, INDEX_MAGIC, JOURNAL_MAGIC, RUN_MAGIC, file_header, read_file_header
+from store.spill.manifest import DataEntry, Manifest, RunEntry, SegmentEntry, read_manifest
 from store.spill.model import LAST_KEY, Key
 from store.spill.run import PageCache, Run
 from store.spill.run_writer import run_name
@@ -74,11 +74,11 @@ class SpillDirectory:
                 lost = [name for name in self.files.listdir(folder) if name.isdecimal()]
                 if lost:
                     raise StoreCorruptError(
-                        f"{self.manifest_path} is missing, but {folder} has files ({lost[0]}, …): bring it back from "
-                        "a copy; without it nobody knows which messages of these files are still pending"
+                        f"{self.manifest_path} at 0: it is missing, but {folder} has files ({lost[0]}, …): bring it "
+                        "back from a copy; without it nobody knows which messages of these files are still pending"
                     )
             self.save()  # before the first file: a crash in between must not look like a lost manifest
-        listed = ([s.no for s in self.manifest.segments], [r.no for r in self.manifest.runs])
+        listed = (self.segments_in_use(), {r.no for r in self.manifest.runs})
         for folder, numbers in zip(folders, listed, strict=True):
             names = set(map(run_name, numbers))
             for name in self.files.listdir(folder):
@@ -123,10 +123,14 @@ class SpillDirectory:
 
     def _open(self, path: Path, size: int) -> File:
         if not self.files.exists(path):
-            raise StoreCorruptError(f"{path} is missing, but the manifest lists it: messages in it are pending")
+            raise StoreCorruptError(
+                f"{path} at 0: it is missing, but the manifest lists it: messages in it are pending"
+            )
         file = self.files.open(path)
         if file.size() != size:
-            raise StoreCorruptError(f"{path} has {file.size()} bytes, not {size} as the manifest says")
+            raise StoreCorruptError(
+                f"{path} at {min(file.size(), size)}: it has {file.size()} bytes, not {size} as the manifest says"
+            )
         return file
 
     def open_segments(self) -> list[Segment]:
@@ -145,9 +149,27 @@ class SpillDirectory:
         for entry in self.manifest.runs:
             path = self.runs_path / run_name(entry.no)
             file = self._open(path, entry.shape.file_bytes)
-            read_file_header(file.pread(HEADER_BYTES, 0), RUN_MAGIC, self.store_id, entry.no, path)
-            runs.append(Run(entry.no, file, entry.shape, self.store_id, cache, entry.first, entry.end))
+            magic = RUN_MAGIC if entry.data is None else INDEX_MAGIC
+            read_file_header(file.pread(HEADER_BYTES, 0), magic, self.store_id, entry.no, path)
+            run = Run(entry.no, file, entry.shape, self.store_id, cache, entry.first, entry.end)
+            if entry.data is not None:
+                run.lead_to(entry.data, self._open_data(entry.data))
+            runs.append(run)
         return runs
+
+    def _open_data(self, entry: DataEntry) -> File:
+        """Open the journal segment that an index leads to; its header is read."""
+        path = self.journal_path / run_name(entry.no)
+        file = self._open(path, entry.size)
+        found = read_file_header(file.pread(HEADER_BYTES, 0), JOURNAL_MAGIC, self.store_id, entry.no, path)
+        if found != (entry.base, entry.size):
+            raise StoreCorruptError(f"{path} at 32: base {found[0]} and size {found[1]} contradict the manifest")
+        return file
+
+    def segments_in_use(self) -> set[int]:
+        """Numbers of the segments that are part of the journal, or that an index leads to."""
+        manifest = self.manifest
+        return {s.no for s in manifest.segments} | {r.data.no for r in manifest.runs if r.data is not None}
 
     def prepare_segment(self, size: int) -> Iterator[Callable[[], Segment] | None]:
         """Make a zero-filled segment in slices; the last value is a function that lists it and answers it."""
@@ -250,7 +272,7 @@ class SpillDirectory:
         self.manifest.segments = [
             SegmentEntry(s.no, s.base, s.size, uppers.get(s.no, s.upper)) for s in self.manifest.segments
         ]
-        self.manifest.runs = [RunEntry(r.no, r.first, ends.get(r.no, r.end), r.shape) for r in runs]
+        self.manifest.runs = [RunEntry(r.no, r.first, ends.get(r.no, r.end), r.shape, r.data) for r in runs]
 
     def forget(self, nos: set[int]) -> None:
         """Take finished files out of the manifest, which now relies on the checkpoint that counts them as done."""

@@ -93,12 +93,17 @@ class DoneSet:
         """Mark many; answers how many were new."""
         if not len(ordinals):
             return 0
+        first, count = ordinals.item(0), len(ordinals)
+        if ordinals.item(-1) - first == count - 1 and _ascend(ordinals):
+            return self.add_range(first, first + count)
         before = self.count
-        if len(ordinals) < 64:
+        if count < 64:
             for ordinal in ordinals.tolist():
                 self.add(ordinal)
             return self.count - before
-        fresh = np.unique(ordinals[~self.mask(ordinals)])
+        fresh = ordinals[~self.mask(ordinals)]
+        if not _ascend(fresh):
+            fresh = np.array(sorted(set(fresh.tolist())), np.int64)  # np.unique imports half of NumPy at its first use
         if len(fresh):
             self._grow(int(fresh[-1]) + 1)
             flags = np.frombuffer(self._bits, np.uint8)  # type: ignore[arg-type]  # (not None after _grow)
@@ -120,7 +125,25 @@ class DoneSet:
             else:
                 self.prefix, self._bits, self._top = end, None, 0
             return fresh
-        return self.add_many(np.arange(first, end, dtype=np.int64))
+        fresh = end - first - int(np.count_nonzero(self.range_mask(first, end)))
+        if fresh > 0:
+            self._grow(end)
+            self._fill(first, end)
+            self.count += fresh
+        return max(fresh, 0)
+
+    def _fill(self, first: int, end: int) -> None:
+        """Set the bits ``first … end - 1``, of which there is at least one."""
+        bits = self._bits
+        assert bits is not None
+        low, high = first >> 3, end >> 3
+        if low == high:
+            bits[low] |= (1 << end - first) - 1 << (first & 7)
+            return
+        bits[low] |= 0xFF << (first & 7) & 0xFF
+        bits[low + 1 : high] = b"\xff" * (high - low - 1)
+        if end & 7:
+            bits[high] |= (1 << (end & 7)) - 1
 
     def mask(self, ordinals: Ordinals) -> Mask:
         """For each ordinal, whether it is done."""
@@ -302,3 +325,7 @@ class DoneSet:
         if prefix >= top:
             self._bits = None
             self._top = 0
+
+
+def _ascend(ordinals: Ordinals) -> bool:
+    return bool((ordinals[1:] > ordinals[:-1]).all())

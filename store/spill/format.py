@@ -7,6 +7,7 @@ these files unchanged, are big-endian. ``docs/disk-format.md`` draws the same by
 file header        64 bytes at the start of every journal segment and run
 frame              one append to the journal: header, one row for each record, the records
 column page        a run's records in key order as columns: due, id, size, version, CRC
+place page         the same of an index, with the position of each record in its segment
 id page            a run's ids in order, each with due, ordinal and version
 run trailer        the last 128 bytes of a run
 =================  ==============================================================================================
@@ -19,15 +20,16 @@ one chain of checksums, and the same CRC goes with the record into a run and is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from pathlib import Path
 from struct import Struct
 from typing import ClassVar
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from remoting.checksum import crc32
 from store.errors import StoreCorruptError, StoreFormatError
 
 __all__ = [
@@ -38,11 +40,13 @@ __all__ = [
     "HEADER_BYTES",
     "ID_DTYPE",
     "ID_ROW_BYTES",
+    "INDEX_MAGIC",
     "JOURNAL_MAGIC",
     "MOVE",
     "PAGE_BYTES_MAX",
     "PAGE_HEAD_BYTES",
     "PAGE_ROW_BYTES",
+    "PLACE_ROW_BYTES",
     "ROW_BYTES",
     "ROW_DTYPE",
     "RUN_MAGIC",
@@ -53,23 +57,28 @@ __all__ = [
     "RunShape",
     "column_page",
     "encode_frame",
+    "encode_rows",
     "file_header",
     "frame_seed",
     "id_page",
     "page_seed",
+    "place_page",
     "read_column_page",
     "read_file_header",
     "read_frame",
     "read_id_page",
+    "read_place_page",
     "run_trailer",
 ]
 
 VERSION = 1
 JOURNAL_MAGIC = 0x534A5754  # "TWJS"
 RUN_MAGIC = 0x53525754  # "TWRS"
+INDEX_MAGIC = 0x53585754  # "TWXS"
 FRAME_MAGIC = 0x464A5754  # "TWJF"
 _COLUMN_MAGIC = 0x43525754  # "TWRC"
 _ID_MAGIC = 0x49525754  # "TWRI"
+_PLACE_MAGIC = 0x43585754  # "TWXC"
 _TRAILER_MAGIC = 0x54525754  # "TWRT"
 
 HEADER_BYTES = 64
@@ -90,6 +99,7 @@ PAGE_HEAD_BYTES = 32
 PAGE_BYTES_MAX = 1 << 20
 _PAGE_HEAD = Struct("<IIIIQQ")
 PAGE_ROW_BYTES = 28
+PLACE_ROW_BYTES = 32
 ID_ROW_BYTES = 24
 ID_DTYPE = np.dtype([("id", "<i8"), ("due", "<i8"), ("ordinal", "<u4"), ("version", "<u4")])
 
@@ -102,7 +112,7 @@ IdRows = NDArray[np.void]
 
 
 def file_header(magic: int, store_id: bytes, number: int, first: int, second: int) -> bytes:
-    """Make a file header; segments keep (base, size) in the last two, runs (reserved pages, page bytes)."""
+    """Make a file header; segments keep (base, size) in the last two, runs and indexes (reserved pages, page bytes)."""
     head = _HEADER.pack(magic, VERSION, store_id, number, first, second, 0)
     return head[:-4] + _CRC.pack(crc32(head[:-4]))
 
@@ -110,7 +120,7 @@ def file_header(magic: int, store_id: bytes, number: int, first: int, second: in
 def read_file_header(data: bytes, magic: int, store_id: bytes, number: int, path: Path) -> tuple[int, int]:
     """Check a file header and answer its last two fields."""
     if len(data) < HEADER_BYTES:
-        raise StoreCorruptError(f"{path} is cut off in its header: {len(data)} of {HEADER_BYTES} bytes")
+        raise StoreCorruptError(f"{path} at {len(data)}: cut off in its header of {HEADER_BYTES} bytes")
     found, version, owner, no, first, second, crc = _HEADER.unpack_from(data)
     if found != magic:
         raise StoreCorruptError(f"{path} at 0: magic {found:#010x}, not {magic:#010x}")
@@ -119,7 +129,7 @@ def read_file_header(data: bytes, magic: int, store_id: bytes, number: int, path
     if crc32(data[: HEADER_BYTES - 4]) != crc:
         raise StoreCorruptError(f"{path} at 0: the header's checksum is wrong")
     if owner != store_id:
-        raise StoreFormatError(f"{path} belongs to store {owner.hex()}, not to {store_id.hex()}")
+        raise StoreFormatError(f"{path} at 8: it belongs to store {owner.hex()}, not to {store_id.hex()}")
     if no != number:
         raise StoreCorruptError(f"{path} at 0: it says it is file {no}, not {number}")
     return first, second
@@ -152,35 +162,27 @@ class Frame:
         self.first_ordinal = first_ordinal
 
 
+def encode_rows(dues: Iterable[int], ids: Iterable[int], versions: Iterable[int], records: Sequence[bytes]) -> bytes:
+    """Make the rows of a frame. A cancel has rows without records (``records`` is empty): size and CRC are 0."""
+    sizes, crcs = (map(len, records), map(crc32, records)) if records else (repeat(0), repeat(0))
+    return b"".join(map(_ROW.pack, dues, ids, sizes, versions, crcs))
+
+
 def encode_frame(
     kind: int,
-    rows: Sequence[tuple[int, int, int]],
+    rows: bytes,
     records: Sequence[bytes],
     offset: int,
     synced: int,
     epoch: int,
     first_ordinal: int,
     seed: int,
-) -> tuple[bytes, bytes]:
-    """Make a frame of ``(due, id, version)`` and records; answers (whole frame, its rows).
-
-    A cancel has rows without records (``records`` is empty): size and CRC are 0.
-    """
-    pack = _ROW.pack
-    if records:
-        packed = b"".join(
-            [
-                pack(due, id_, len(record), version, crc32(record))
-                for (due, id_, version), record in zip(rows, records, strict=True)
-            ]
-        )
-        body = b"".join(records)
-    else:
-        packed = b"".join([pack(due, id_, 0, version, 0) for due, id_, version in rows])
-        body = b""
-    length = FRAME_BYTES + len(packed) + len(body)
-    head = _FRAME.pack(FRAME_MAGIC, kind, 0, length, len(rows), offset, synced, epoch, first_ordinal, 0)
-    return b"".join((head, _CRC.pack(crc32(packed, crc32(head, seed))), packed, body)), packed
+) -> bytes:
+    """Make a frame of rows, as `encode_rows` makes them, and their records."""
+    length = FRAME_BYTES + len(rows) + sum(map(len, records))
+    count = len(rows) // ROW_BYTES
+    head = _FRAME.pack(FRAME_MAGIC, kind, 0, length, count, offset, synced, epoch, first_ordinal, 0)
+    return b"".join((head, _CRC.pack(crc32(rows, crc32(head, seed))), rows, *records))
 
 
 def read_frame(data: bytes, at: int, offset: int, seed: int) -> Frame | None:
@@ -250,6 +252,10 @@ def column_page(page: ColumnPage, number: int, page_bytes: int, seed: int) -> by
 def read_column_page(data: bytes, number: int, seed: int, path: Path, at: int) -> ColumnPage:
     """Decode a column page; StoreCorruptError if it is not page ``number`` of this run."""
     n, first, position = _read_page(data, _COLUMN_MAGIC, seed, number, PAGE_ROW_BYTES, path, at)
+    return _columns(data, n, first, position)
+
+
+def _columns(data: bytes, n: int, first: int, position: int) -> ColumnPage:
     where = PAGE_HEAD_BYTES
     return ColumnPage(
         first,
@@ -260,6 +266,22 @@ def read_column_page(data: bytes, number: int, seed: int, path: Path, at: int) -
         np.frombuffer(data, "<u4", n, where + 24 * n),
         position,
     )
+
+
+def place_page(page: ColumnPage, number: int, page_bytes: int, seed: int) -> bytes:
+    """Encode a page of an index: a column page that says where each record stands."""
+    places = page.starts.astype(np.uint32)
+    columns = (page.dues, page.ids, page.sizes, page.versions, page.crcs, places)
+    body = b"".join([column.tobytes() for column in columns])
+    return _page(_PLACE_MAGIC, seed, number, len(page), page.first, 0, body, page_bytes)
+
+
+def read_place_page(data: bytes, number: int, seed: int, path: Path, at: int) -> ColumnPage:
+    """Decode a page of an index; StoreCorruptError if it is not page ``number`` of this one."""
+    n, first, _ = _read_page(data, _PLACE_MAGIC, seed, number, PLACE_ROW_BYTES, path, at)
+    page = _columns(data, n, first, 0)
+    page.starts = np.frombuffer(data, "<u4", n, PAGE_HEAD_BYTES + 28 * n).astype(np.int64)
+    return page
 
 
 def id_page(rows: IdRows, number: int, page_bytes: int, seed: int) -> bytes:
@@ -281,7 +303,7 @@ class RunShape:
     ``page_bytes``  size of column and id pages
     ``pages``       column pages in use (they start behind the header)
     ``id_pages``    id pages
-    ``data_at``     file position of the first record; the records stand in key order, without gaps
+    ``data_at``     file position of the first record; the records stand in key order, without gaps (0: an index)
     ``data_bytes``  bytes of all records
     ``id_at``       file position of the first id page
     ``file_bytes``  size of the file, trailer included
@@ -352,16 +374,28 @@ class RunShape:
         )
 
     @property
+    def is_index(self) -> bool:
+        """Whether the records stand in a journal segment (then ``data_at`` is 0), and only the pages here."""
+        return self.data_at == 0
+
+    @property
+    def rows_per_page(self) -> int:
+        """Records of a full column page."""
+        return (self.page_bytes - PAGE_HEAD_BYTES) // (PLACE_ROW_BYTES if self.is_index else PAGE_ROW_BYTES)
+
+    @property
     def fits(self) -> bool:
         """Whether the numbers are those of one file: its parts lie one behind the other and have room for ``count``."""
-        if not PAGE_HEAD_BYTES + PAGE_ROW_BYTES <= self.page_bytes <= PAGE_BYTES_MAX:
+        if not PAGE_HEAD_BYTES + PAGE_ROW_BYTES <= self.page_bytes <= PAGE_BYTES_MAX or not self.rows_per_page:
             return False
-        room = self.page_bytes - PAGE_HEAD_BYTES
+        pages_end = HEADER_BYTES + self.pages * self.page_bytes
+        behind = self.id_at == pages_end
+        if not self.is_index:
+            behind = pages_end <= self.data_at and self.data_at + self.data_bytes == self.id_at
         return (
-            self.pages == -(-self.count // (room // PAGE_ROW_BYTES))
-            and self.id_pages == -(-self.count // (room // ID_ROW_BYTES))
-            and HEADER_BYTES + self.pages * self.page_bytes <= self.data_at
-            and self.data_at + self.data_bytes == self.id_at
+            behind
+            and self.pages == -(-self.count // self.rows_per_page)
+            and self.id_pages == -(-self.count // ((self.page_bytes - PAGE_HEAD_BYTES) // ID_ROW_BYTES))
             and self.id_at + self.id_pages * self.page_bytes + TRAILER_BYTES == self.file_bytes
         )
 

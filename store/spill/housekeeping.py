@@ -1,15 +1,19 @@
-"""The spill store's background work, as two lanes of jobs that are walked one slice at a time.
+"""The spill store's background work, as three lanes of jobs that are walked one slice at a time.
 
 ==========  ===========================================================================================
-urgent      prepare the next segment; sort what was accepted; remove finished files; spill closed segments
-patient     merge runs; free files pinned by a few records; give delivered prefixes back to the file system
+supply      prepare the next segment
+urgent      sort what was accepted; remove finished files; spill closed segments
+patient     merge runs; copy out of indexed segments; free files pinned by a few records; give delivered prefixes
+            back to the file system
 ==========  ===========================================================================================
 
-The patient lane gets every fourth slice while the urgent one is busy, so neither waits for the other's end.
+While all are busy, supply and urgent lane get three slices of eight each and the patient one two, so none waits for
+another's end.
 
 When is a closed segment spilled?
 
-- at once, what is due later than ``near_ms`` from now: it goes to a run, sorted;
+- at once, what is due later than ``near_ms`` from now: it goes to a run, sorted. If that is most of the segment, to an
+  index of it; the records are copied out of the segment when little comes in, or ``near_ms`` later;
 - the rest stays where it is: most of it will be delivered within ``near_ms``, straight from the journal;
 - after ``near_ms`` whatever is still there (failed deliveries, a backlog) goes to a run, so no segment is pinned;
 - sooner, if the closed segments hold more than ``near_bytes`` or ``near_records``: the oldest first.
@@ -24,8 +28,9 @@ from typing import TYPE_CHECKING
 
 from store.errors import StoreError
 from store.spill.model import FIRST_KEY, Key
-from store.spill.relocate import relocate
+from store.spill.relocate import index, relocate
 from store.spill.run import Run
+from store.spill.run_writer import run_name
 from store.spill.segment import Segment
 
 if TYPE_CHECKING:
@@ -36,10 +41,19 @@ if TYPE_CHECKING:
 __all__ = ["Housekeeping"]
 
 RETRY_MS = 1_000
-ROOM_EVERY_MS = 1_000
+LOOK_EVERY_MS = 1_000
+QUIET_BYTES = 1 << 20
+"""Less than this written to the journal since the last look means that there is time for copies."""
 FRONTIER_MARGIN_MS = 2_000
 TAIL_MAX = 8_192
 """Unsorted records of the open segment from which on it is sorted again (or a quarter of it, if that is more)."""
+
+INDEX_SHARE = 4
+"""A segment is indexed if at least one of so many of its records leave it; if fewer do, they are copied."""
+_LANES = ((0, 1, 2), (1, 0, 2), (0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 1, 2), (1, 0, 2), (2, 1, 0))
+"""In which order the lanes are asked, turn by turn."""
+INDEX_ROW_BYTES = 60
+"""What a record takes in an index, with what pages lose."""
 
 _Job = Iterator[None]
 
@@ -56,10 +70,13 @@ class Housekeeping:
         self._journal = journal
         self._room = room
         self._now_ms = 0
-        self._lanes: list[_Job | None] = [None, None]
-        self._retry_ms = [0, 0]
+        self._lanes: list[_Job | None] = [None, None, None]
+        self._choices = (self._supply, self._urgent, self._patient)
+        self._retry_ms = [0, 0, 0]
         self._turn = 0
-        self._room_ms: int | None = None
+        self._look_ms: int | None = None
+        self._looked_at = journal.written
+        self._quiet = True
         self._merge_again_ms = 0
         self._can_punch = True
         self._busy: set[int] = set()
@@ -74,20 +91,23 @@ class Housekeeping:
         if now_ms < self._now_ms:
             self._clock_went_back(now_ms)
         self._now_ms = now_ms
-        if self._room_ms is None or now_ms - self._room_ms >= ROOM_EVERY_MS:
-            self._room_ms = now_ms
+        if self._look_ms is None or now_ms - self._look_ms >= LOOK_EVERY_MS:
+            self._look_ms = now_ms
             self._room.measure()
+            written = self._journal.written
+            self._quiet = written - self._looked_at < QUIET_BYTES
+            self._looked_at = written
         self._turn += 1
-        order = (1, 0) if self._turn & 3 == 0 else (0, 1)
-        return self._advance(order[0]) or self._advance(order[1])
+        return any(map(self._advance, _LANES[self._turn & 7]))
 
     def _clock_went_back(self, now_ms: int) -> None:
-        self._retry_ms = [0, 0]
+        self._retry_ms = [0, 0, 0]
         self._merge_again_ms = 0
-        self._room_ms = None
+        self._look_ms = None
         for source in self._state.sources.values():
             if isinstance(source, Run):
                 source.pinned_ms = None if source.pinned_ms is None else min(source.pinned_ms, now_ms)
+                source.indexed_ms = None if source.indexed_ms is None else min(source.indexed_ms, now_ms)
         for segment in list(self._journal.segments):
             segment.closed_ms = None if segment.closed_ms is None else min(segment.closed_ms, now_ms)
 
@@ -96,7 +116,7 @@ class Housekeeping:
         if job is None:
             if self._now_ms < self._retry_ms[lane]:
                 return False
-            job = self._lanes[lane] = self._urgent() if lane == 0 else self._patient()
+            job = self._lanes[lane] = self._choices[lane]()
             if job is None:
                 return False
         try:
@@ -116,14 +136,17 @@ class Housekeeping:
         for job in self._lanes:
             if job is not None and hasattr(job, "close"):
                 job.close()
-        self._lanes = [None, None]
+        self._lanes = [None, None, None]
 
     # ------------------------------------------------------------------------------------------------ urgent
 
-    def _urgent(self) -> _Job | None:
+    def _supply(self) -> _Job | None:
         journal = self._journal
         if not journal.spare_count and journal.active_used * 4 >= journal.active.size:
             return self._prepare()
+        return None
+
+    def _urgent(self) -> _Job | None:
         unsorted = self._unsorted()
         if unsorted is not None:
             return self._sort(unsorted)
@@ -163,9 +186,13 @@ class Housekeeping:
         state = self._state
         state.directory.forget(nos)
         with state.lock:
-            paths = [run.path for run in state.runs if run.no in nos]
+            gone = [run for run in state.runs if run.no in nos]
             state.drop(nos)
-        paths += [segment.file.path for segment in self._journal.drop(nos)]
+        segments = {segment.no for segment in self._journal.drop(nos)}
+        segments |= {run.segment.no for run in gone if run.segment is not None}
+        segments -= state.directory.segments_in_use()
+        paths = [run.path for run in gone]
+        paths += [state.directory.journal_path / run_name(no) for no in sorted(segments)]
         self.removable -= nos
         yield
         for path in paths:
@@ -211,15 +238,33 @@ class Housekeeping:
             nos = {source.no for source in sources}
             self._busy |= nos
         try:
-            self._room.check_copy(sum(s.data_bytes * s.live // s.count for s in sources if s.count))
+            indexed = self._to_index(sources, split)
+            if indexed is None:
+                self._room.check_copy(sum(s.data_bytes * s.live // s.count for s in sources if s.count))
+            else:
+                self._room.check_copy(indexed.count * INDEX_ROW_BYTES)
             # A moved message must not be durable in a run before the move itself is: the old copy would be back.
             if any(isinstance(s, Segment) and self._journal.synced < s.base + s.end for s in sources):
                 self._journal.sync()
                 yield
-            yield from relocate(self._state, sources, split)
+            if indexed is None:
+                yield from relocate(self._state, sources, split)
+            else:
+                yield from index(self._state, indexed, split)
         finally:
             with self._state.lock:
                 self._busy -= nos
+
+    def _to_index(self, sources: Sequence[Segment | Run], split: Key) -> Segment | None:
+        """The source, if it is a segment that is worth an index, and there are not too many of them."""
+        (source,) = sources if len(sources) == 1 else (None,)
+        if not isinstance(source, Segment):
+            return None
+        if sum(run.is_index for run in self._state.runs) >= self._state.options.runs_max:
+            return None
+        with self._state.lock:
+            leaving = source.position(source.upper, False) - source.position(split, False)
+        return source if leaving * INDEX_SHARE >= source.count else None
 
     # ------------------------------------------------------------------------------------------------ patient
 
@@ -233,7 +278,10 @@ class Housekeeping:
         pinned = self._pinned(runs)
         if pinned:
             return self._relocating(pinned, FIRST_KEY)
-        whole = [run for run in runs if not run.draining]
+        indexed = self._indexed(runs)
+        if indexed is not None:
+            return self._relocating([indexed[0]], indexed[1])
+        whole = [run for run in runs if not run.draining and not run.is_index]
         if len(whole) > options.runs_max and self._now_ms >= self._merge_again_ms:
             self._merge_again_ms = self._now_ms + RETRY_MS
             whole.sort(key=lambda run: run.shape.data_bytes * run.live // run.count)
@@ -252,9 +300,29 @@ class Housekeeping:
                     found.append(run)
         return found[: self._state.options.merge_width]
 
+    def _indexed(self, runs: list[Run]) -> tuple[Run, Key] | None:
+        """An index from whose segment it is time to copy, and from which key on."""
+        near_ms = self._state.options.near_ms
+        wait_ms = min(LOOK_EVERY_MS, near_ms) if self._quiet else near_ms
+        split_ms = max(self._state.frontier_ms, self._now_ms) + near_ms
+        for run in runs:
+            if not run.is_index or run.draining or not run.live:
+                continue
+            if run.indexed_ms is None:
+                run.indexed_ms = self._now_ms
+            elif self._now_ms - run.indexed_ms >= wait_ms:
+                run.indexed_ms = self._now_ms  # so that one of which nothing can be copied is not tried all the time
+                if run.shape.due_max >= split_ms:
+                    return run, (split_ms, 0)
+                if run.shape.due_max < self._now_ms - near_ms:
+                    return run, FIRST_KEY
+        return None
+
     @staticmethod
     def _reclaimable(run: Run) -> int:
         """Bytes of the durable done prefix that are not a hole yet, about."""
+        if run.is_index:
+            return 0
         done = min(run.saved_prefix, run.end) - run.punched
         return run.shape.data_bytes * done // run.count if done > 0 else 0
 

@@ -31,10 +31,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from zlib import crc32
 
 import numpy as np
 
+from remoting.checksum import crc32
 from store.errors import StoreClosedError, StoreError, SyncFailedError
 from store.spill.format import (
     END,
@@ -43,6 +43,7 @@ from store.spill.format import (
     ROW_BYTES,
     ROW_DTYPE,
     encode_frame,
+    encode_rows,
     frame_seed,
     read_frame,
 )
@@ -131,22 +132,22 @@ class Journal:
         self, kind: int, dues: Sequence[int], ids: Sequence[int], versions: Sequence[int], records: Sequence[bytes]
     ) -> Block:
         """Write one frame; all or nothing. StoreError: nothing was written as far as anybody can see."""
-        rows = list(zip(dues, ids, versions, strict=True))
-        size = FRAME_BYTES + len(rows) * ROW_BYTES + sum(map(len, records))
+        rows = encode_rows(dues, ids, versions, records)
+        size = FRAME_BYTES + len(rows) + sum(map(len, records))
         with self._lock:
             segment = self._room_for(size)
             at = segment.end
             first = segment.appended
             offset = segment.base + at
-            frame, packed = encode_frame(kind, rows, records, offset, self._synced, self.epoch, first, self.seed)
+            frame = encode_frame(kind, rows, records, offset, self._synced, self.epoch, first, self.seed)
             self._write(segment, frame, at)
             segment.end = at + size
             segment.appended = first + len(records)
             self._written = offset + size
-        data_at = at + FRAME_BYTES + len(packed)
+        data_at = at + FRAME_BYTES + len(rows)
         if not records:
             return Block(self, offset + size, segment.no, first, data_at, b"", (), ())
-        return Block(self, offset + size, segment.no, first, data_at, packed, dues, ids)
+        return Block(self, offset + size, segment.no, first, data_at, rows, dues, ids)
 
     def _write(self, segment: Segment, frame: bytes, at: int) -> None:
         if self._scrub > at:
@@ -185,8 +186,7 @@ class Journal:
                     self.segments.append(made)
         if not segment.closed:
             offset = segment.base + segment.end
-            args = (offset, self._synced, self.epoch, segment.appended, self.seed)
-            mark, _ = encode_frame(END, [], [], *args)
+            mark = encode_frame(END, b"", (), offset, self._synced, self.epoch, segment.appended, self.seed)
             self._write(segment, mark, segment.end)
             segment.end += len(mark)
             segment.closed = True
@@ -261,4 +261,4 @@ def records_are_whole(data: bytes, at: int, count: int, length: int) -> bool:
         if crc32(data[position : position + size]) != crc:
             return False
         position += size
-    return position == at + length
+    return position <= at + length  # a frame that a repair has made may be longer

@@ -20,29 +20,33 @@ number of the checkpoint section for which files were removed: an older checkpoi
     48  generation u64 | relied on u64                                                       (from version 2 on)
     64  segments: number u64 | base u64 | size u64 | upper due i64 | upper id i64            (40 bytes each)
     …   runs: number u64 | first u32 | end u32 | shape (80 bytes, see `RunShape`)            (96 bytes each)
+        and, of the segment that an index leads to: number u64 | base u64 | size u64         (from version 3 on)
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from struct import Struct
-from zlib import crc32
+from typing import NamedTuple
 
+from remoting.checksum import crc32
 from store.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.files import Files
 from store.spill.format import RunShape
 from store.spill.model import Key
 
-__all__ = ["Manifest", "RunEntry", "SegmentEntry", "read_manifest"]
+__all__ = ["DataEntry", "Manifest", "RunEntry", "SegmentEntry", "read_manifest"]
 
 _MAGIC = 0x464D5754  # "TWMF"
-_VERSION = 2
+_VERSION = 3
 _COUNTERS = Struct("<QQ")
 _HEAD = Struct("<II16sIIIII")
 _CRC = Struct("<I")
 _HEAD_BYTES = 48  # with the CRC
 _SEGMENT = Struct("<QQQqq")
 _RUN = Struct("<QII")
+_DATA = Struct("<QQQ")
+_NO_DATA = (0, 0, 0)
 _RELIED = 1
 
 
@@ -58,16 +62,25 @@ class SegmentEntry:
         self.upper = upper
 
 
+class DataEntry(NamedTuple):
+    """The journal segment in which the records of an index stand; it may be listed as a segment as well."""
+
+    no: int
+    base: int
+    size: int
+
+
 class RunEntry:
-    """One run: its file number, the ordinals that are its own, and its shape."""
+    """One run: its file number, the ordinals that are its own, its shape, and of an index where its records are."""
 
-    __slots__ = ("end", "first", "no", "shape")
+    __slots__ = ("data", "end", "first", "no", "shape")
 
-    def __init__(self, no: int, first: int, end: int, shape: RunShape) -> None:
+    def __init__(self, no: int, first: int, end: int, shape: RunShape, data: DataEntry | None = None) -> None:
         self.no = no
         self.first = first
         self.end = end
         self.shape = shape
+        self.data = data
 
 
 class Manifest:
@@ -99,7 +112,8 @@ class Manifest:
         )
         parts = [_COUNTERS.pack(self.generation, self.relied_on)]
         parts += [_SEGMENT.pack(s.no, s.base, s.size, *s.upper) for s in self.segments]
-        parts += [_RUN.pack(r.no, r.first, r.end) + r.shape.pack() for r in self.runs]
+        for r in self.runs:
+            parts.append(_RUN.pack(r.no, r.first, r.end) + r.shape.pack() + _DATA.pack(*(r.data or _NO_DATA)))
         body = b"".join(parts)
         return head + _CRC.pack(crc32(body, crc32(head))) + body
 
@@ -107,20 +121,21 @@ class Manifest:
     def decode(cls, data: bytes, store_id: bytes, path: Path) -> Manifest:
         """Read it; StoreCorruptError, or StoreFormatError for another version or another store."""
         if len(data) < _HEAD_BYTES:
-            raise StoreCorruptError(f"{path} has {len(data)} bytes: at least {_HEAD_BYTES} are needed")
+            raise StoreCorruptError(f"{path} at {len(data)}: cut off there, at least {_HEAD_BYTES} bytes are needed")
         magic, version, owner, epoch, next_no, segments, runs, flags = _HEAD.unpack_from(data)
         if magic != _MAGIC:
             raise StoreCorruptError(f"{path} at 0: magic {magic:#010x}, not {_MAGIC:#010x}")
         if not 1 <= version <= _VERSION:
             raise StoreFormatError(f"{path} at 4: it has format version {version}; this software reads {_VERSION}")
         counters = _COUNTERS.size if version > 1 else 0
-        size = _HEAD_BYTES + counters + segments * _SEGMENT.size + runs * (_RUN.size + RunShape.PACKED.size)
+        run_bytes = _RUN.size + RunShape.PACKED.size + (_DATA.size if version > 2 else 0)
+        size = _HEAD_BYTES + counters + segments * _SEGMENT.size + runs * run_bytes
         crc = _CRC.unpack_from(data, _HEAD_BYTES - 4)[0]
         if len(data) != size or crc32(data[_HEAD_BYTES:], crc32(data[: _HEAD_BYTES - 4])) != crc:
             raise StoreCorruptError(f"{path} at 0: {len(data)} bytes that are not a whole manifest (checksum)")
         if owner != store_id:
             raise StoreFormatError(
-                f"{path} belongs to store {owner.hex()}, not to {store_id.hex()}: "
+                f"{path} at 8: it belongs to store {owner.hex()}, not to {store_id.hex()}: "
                 "put the directory back where it came from"
             )
         manifest = cls(store_id)
@@ -136,10 +151,12 @@ class Manifest:
         for _ in range(runs):
             no, first, end = _RUN.unpack_from(data, at)
             shape = RunShape.unpack(data, at + _RUN.size)
-            if not shape.fits or not first <= end <= shape.count:
+            place = _DATA.unpack_from(data, at + run_bytes - _DATA.size) if version > 2 else _NO_DATA
+            segment = DataEntry(*place) if place[0] else None
+            if not shape.fits or not first <= end <= shape.count or shape.is_index != (segment is not None):
                 raise StoreCorruptError(f"{path} at {at}: run {no} cannot look as it says")
-            manifest.runs.append(RunEntry(no, first, end, shape))
-            at += _RUN.size + RunShape.PACKED.size
+            manifest.runs.append(RunEntry(no, first, end, shape, segment))
+            at += run_bytes
         return manifest
 
 

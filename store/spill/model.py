@@ -128,8 +128,8 @@ class SpillOptions:
     ) -> None:
         if not 256 <= segment_bytes < 1 << 32:
             raise StoreFormatError(f"spill segment of {segment_bytes} bytes: 256 bytes to 4 GiB are possible")
-        if not 60 <= page_bytes <= PAGE_BYTES_MAX:
-            raise StoreFormatError(f"spill page of {page_bytes} bytes: 60 bytes to 1 MiB are possible")
+        if not 64 <= page_bytes <= PAGE_BYTES_MAX:
+            raise StoreFormatError(f"spill page of {page_bytes} bytes: 64 bytes to 1 MiB are possible")
         if merge_width < 2 or runs_max < 1:
             raise StoreFormatError(f"cannot merge {merge_width} runs above {runs_max}: at least 2 above 1")
         self.segment_bytes = segment_bytes

@@ -81,8 +81,8 @@ def open_sources(directory: SpillDirectory, state: SpillState, section: bytes | 
     manifest = directory.manifest
     if section is None and manifest.relied:
         raise StoreCorruptError(
-            f"{directory.manifest_path} relies on a checkpoint, and there is none (or none with a section of the delay "
-            "store): bring the store's checkpoint file back; without it messages would be delivered twice"
+            f"{directory.manifest_path} at 0: it relies on a checkpoint, and there is none (or none with a section of "
+            "the delay store): bring the store's checkpoint file back; without it messages would be delivered twice"
         )
     claim, done, section_no = (0, {}, 0) if section is None else decode_section(section)
     if section_no < manifest.relied_on:
@@ -104,7 +104,9 @@ def open_sources(directory: SpillDirectory, state: SpillState, section: bytes | 
     runs = directory.open_runs(state.cache)
     segments = directory.open_segments()
     if segments:
-        replayed = replay(segments, directory.store_id, claim)
+        # What has an index was closed, and durable as a whole.
+        indexed = [run.data.base + run.data.size for run in manifest.runs if run.data is not None]
+        replayed = replay(segments, directory.store_id, claim, min(max(indexed, default=0), segments[-1].base))
         _keep_behind(directory, replayed)
         cut_behind(replayed)
         write_again(segments, max(claim, replayed.synced))
@@ -112,7 +114,7 @@ def open_sources(directory: SpillDirectory, state: SpillState, section: bytes | 
         replayed = Replayed()
     if replayed.epoch > manifest.epoch:
         raise StoreCorruptError(
-            f"{directory.manifest_path} says epoch {manifest.epoch}, but the journal has frames of epoch "
+            f"{directory.manifest_path} at 0: it says epoch {manifest.epoch}, but the journal has frames of epoch "
             f"{replayed.epoch}: the manifest is older than the journal"
         )
     manifest.epoch += 1
@@ -139,8 +141,9 @@ def _keep_behind(directory: SpillDirectory, replayed: Replayed) -> None:
         while directory.files.exists(path):
             number += 1
             path = path.with_name(f"{segment.file.path.name}.{position}.aside.{number}")
+        data = segment.file.pread(size, position).rstrip(bytes(1))
         with contextlib.suppress(StoreError):  # no room: a start must not fail for what nobody was promised
-            directory.files.replace_file(path, segment.file.pread(size, position).rstrip(bytes(1)))
+            directory.files.replace_file(path, data)
             text = f"{segment.file.path} at {position}: the journal ends before that; what stood there is kept as"
             directory.notes.append(f"{text} {path.name}")
 
@@ -157,8 +160,8 @@ def _set_done(source: Segment | Run, done: DoneSet | None) -> None:
     if done is not None:
         if done.count_range(source.count, max(done.top, source.count)):
             raise StoreCorruptError(
-                f"the checkpoint says that record {done.top - 1} of {source.file.path} is done, "
-                f"but it has only {source.count}"
+                f"{source.file.path} at 0: it has {source.count} records, but the checkpoint says that record "
+                f"{done.top - 1} is done"
             )
         source.done = done
         source.saved = done.encode()

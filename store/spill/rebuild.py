@@ -10,10 +10,9 @@ cannot be made again.
 
 from __future__ import annotations
 
-from zlib import crc32
-
 import numpy as np
 
+from remoting.checksum import crc32
 from remoting.message import RecordError, record_fields
 from remoting.properties import TW_DUE, TW_ID, get_property
 from store.files import File

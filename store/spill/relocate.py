@@ -18,8 +18,11 @@ what is *durably* done may be left out: a message that was delivered, moved or c
 if the power fails before that is on disk, and then it must be in the run that the manifest names. What was done
 since that checkpoint is found by comparing done-sets, and looked up in the new run by id.
 
-A segment is copied only when all of it is durable, or a moved message could be in a run while its move, which does
-away with the older copy, is lost with the journal's end.
+A segment that most records are to leave is not copied at once: an *index* of it is written in the place of the copy
+(`store.spill.index_writer`), a run that leads to the segment's file. All the rest is the same.
+
+A segment is copied or indexed only when all of it is durable, or a moved message could be in a run while its move,
+which does away with the older copy, is lost with the journal's end.
 
 Who knows a record by its old ref? Only what has come below the frontier. Normally ``split`` is well ahead of
 it. If the frontier has come nearer than that meanwhile, the switch is made at a later key: the sources keep what
@@ -38,18 +41,20 @@ from numpy.typing import NDArray
 
 from store.errors import StoreCorruptError, StoreError
 from store.spill.done_set import DoneSet
-from store.spill.manifest import RunEntry
+from store.spill.index_writer import IndexWriter
+from store.spill.manifest import DataEntry, RunEntry
 from store.spill.merge import Cursor
 from store.spill.model import DUE_MAX, FIRST_KEY, Key
 from store.spill.run import PageCache, Run
 from store.spill.run_writer import Buffer, RunWriter
 from store.spill.segment import Segment
+from store.spill.segment_columns import SegmentColumns
 from store.spill.source import Fetch, Longs
 
 if TYPE_CHECKING:
     from store.spill.state import SpillState
 
-__all__ = ["Ghosts", "relocate"]
+__all__ = ["Ghosts", "index", "relocate"]
 
 SLICE_RECORDS = 128
 SLICE_BYTES = 256 << 10
@@ -58,6 +63,7 @@ LOADED_MAX = 80 << 20
 LOAD_BYTES = 1 << 20
 GHOST_MARGIN_MS = 60_000
 """How far behind the frontier (as it is at the start) refs of copied records are noted."""
+GHOSTS_AT_ONCE = 4096
 SWITCH_MARGIN_MS = 5_000
 CATCH_UP_AT_ONCE = 64
 _CACHE_BYTES = 2 << 20
@@ -116,11 +122,17 @@ class _Copy:
         interpreter, which under load means to wait for it.
         """
         (twin,) = self.twins.values() if len(self.twins) == 1 else (None,)
-        if not isinstance(twin, Segment) or twin.end > LOADED_MAX:
+        if isinstance(twin, Segment):
+            end = twin.end
+        elif twin is not None and twin.segment is not None:
+            end = twin.segment.size
+        else:
             return
-        data = memoryview(bytearray(twin.end))
-        for at in range(0, twin.end, LOAD_BYTES):
-            twin.file.pread_into(data[at : at + LOAD_BYTES], at)
+        if end > LOADED_MAX:
+            return
+        data = memoryview(bytearray(end))
+        for at in range(0, end, LOAD_BYTES):
+            twin.data.pread_into(data[at : at + LOAD_BYTES], at)
             yield
         self.loaded = data
 
@@ -167,14 +179,21 @@ class _Copy:
         if (loaded := self.loaded) is not None:
             records = [loaded[start : start + size] for start, size in spots]
         else:
-            files = [self.twins[no].file for no in numbers[:taken].tolist()]
+            files = [self.twins[no].data for no in numbers[:taken].tolist()]
             records = [file.pread(size, start) for file, (start, size) in zip(files, spots, strict=True)]
         writer.add(dues[:taken], ids[:taken], versions[:taken], crcs[:taken], records)
         if dues.item(0) < self.ghosts_below_ms:
             self.ghosts.append((refs[:taken], ids[:taken], versions[:taken], dues[:taken]))
         return taken
 
-    def catch_up(self, run: Run) -> Iterator[None]:
+    def hand_to(self, run: Run) -> Iterator[None]:
+        """Have a run that is written take over."""
+        private = run.twin(PageCache(_CACHE_BYTES))
+        yield from self._catch_up(private)
+        run.done, run.live = private.done, private.live
+        yield from self._switch(run)
+
+    def _catch_up(self, run: Run) -> Iterator[None]:
         """Mark in the new run what was done in the sources since they were copied, until little is missing."""
         for _ in range(100):
             with self.state.lock:
@@ -201,16 +220,17 @@ class _Copy:
         found, index, found_versions = run.lookup_many(ids)
         run.mark_many(found[found_versions <= versions[index]])
 
-    def switch(self, run: Run) -> Iterator[None]:
+    def _switch(self, run: Run) -> Iterator[None]:
         """List the run in the manifest, then hand over in memory."""
         state = self.state
         at = self.split
         while True:
-            first = run.position(at, False) if at > self.split else 0
+            first = min(run.position(at, False), run.end) if at > self.split else run.first
             uppers = {no: min(upper, at) for no, upper in self.before[0].items()}
             ends = {no: min(end, self._end_of(no, at)) for no, end in self.before[1].items()}
             try:
-                state.directory.switch(RunEntry(run.no, first, run.shape.count, run.shape), uppers, ends)
+                entry = RunEntry(run.no, first, run.end, run.shape, run.segment)
+                state.directory.switch(entry, uppers, ends)
                 with state.lock:
                     frontier_ms = state.frontier_ms
                     if frontier_ms <= max(at[0], self.ghosts_below_ms):
@@ -246,6 +266,51 @@ class _Copy:
             reached = (dues < frontier_ms) & (dues >= at[0])
             self.state.add_ghosts(Ghosts(refs[reached], ids[reached], versions[reached]))
 
+    def done_from_the_first(self) -> None:
+        """Have all that is done count as done since: an index has every record."""
+        self.bases = {no: DoneSet() for no in self.bases}
+
+    def note_ghosts(self, columns: SegmentColumns, first: int, end: int) -> Iterator[None]:
+        """Note the refs of an index's own records that may come below the frontier before the switch."""
+        (no,) = self.twins
+        for start in range(first, end, GHOSTS_AT_ONCE):
+            page = columns.page(start, min(GHOSTS_AT_ONCE, end - start))
+            near = int(page.dues.searchsorted(self.ghosts_below_ms, "left"))
+            refs = columns.order[start : start + near].astype(np.int64) + (no << 32)
+            self.ghosts.append((refs, page.ids[:near], page.versions[:near].astype(np.int64), page.dues[:near]))
+            if near < len(page):
+                return
+            yield
+
+
+def index(state: SpillState, segment: Segment, split: Key) -> Iterator[None]:
+    """Give every record with key >= ``split`` of a segment to an index of it; one slice for each step.
+
+    The segment must be complete and sorted. StoreError: nothing has changed, try again later.
+    """
+    copy = _Copy(state, [segment], split)
+    twin = copy.twins[segment.no]
+    assert isinstance(twin, Segment)
+    columns = SegmentColumns(twin)
+    first, end = (min(twin.position(key, False), len(columns)) for key in (split, twin.upper))
+    if first >= end:
+        return
+    copy.done_from_the_first()
+    directory = state.directory
+    no = directory.take_no()
+    writer = IndexWriter(directory.files, directory.runs_path, no, directory.store_id, state.options.page_bytes)
+    try:
+        yield from writer.write(columns)
+        assert writer.file is not None and writer.shape is not None
+        run = Run(no, writer.file, writer.shape, directory.store_id, state.cache, first, end)
+        run.lead_to(DataEntry(segment.no, segment.base, segment.size), segment.file)
+        yield from copy.note_ghosts(columns, first, end)
+        yield from copy.hand_to(run)
+    except (StoreError, GeneratorExit):
+        writer.discard()
+        directory.discard_run(no)
+        raise
+
 
 def relocate(state: SpillState, sources: Sequence[Segment | Run], split: Key) -> Iterator[None]:
     """Move every live record with key >= ``split`` out of these sources into a new run; one slice for each step.
@@ -266,10 +331,7 @@ def relocate(state: SpillState, sources: Sequence[Segment | Run], split: Key) ->
         yield from writer.finish()
         assert writer.file is not None and writer.shape is not None
         run = Run(no, writer.file, writer.shape, directory.store_id, state.cache)
-        private = run.twin(PageCache(_CACHE_BYTES))
-        yield from copy.catch_up(private)
-        run.done, run.live = private.done, private.live
-        yield from copy.switch(run)
+        yield from copy.hand_to(run)
     except (StoreError, GeneratorExit):
         writer.discard()
         directory.discard_run(no)

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from pathlib import Path
 from struct import Struct
-from zlib import crc32
 
+from remoting.checksum import crc32
 from remoting.message import MAGIC_V1, MAGIC_V2
 from store.aside import Aside
 from store.errors import StoreCorruptError, StoreError, StoreFormatError
@@ -29,6 +29,7 @@ from store.spill.format import (
     FRAME_BYTES,
     FRAME_MAGIC,
     HEADER_BYTES,
+    INDEX_MAGIC,
     JOURNAL_MAGIC,
     MOVE,
     ROW_BYTES,
@@ -39,9 +40,11 @@ from store.spill.format import (
     file_header,
     frame_seed,
     page_seed,
+    place_page,
     read_column_page,
     read_file_header,
     read_frame,
+    read_place_page,
     run_trailer,
 )
 from store.spill.journal import records_are_whole
@@ -51,6 +54,7 @@ from store.spill.opening import decode_section, encode_section
 from store.spill.rebuild import Row, row_of
 from store.spill.run import PageCache, Run
 from store.spill.run_writer import run_name
+from store.spill.segment_columns import SegmentColumns
 
 __all__ = ["mended_section", "repair_spill"]
 
@@ -90,6 +94,8 @@ def mended_section(files: Files, path: Path, store_id: bytes, section: bytes | N
             "as far as that is still there: messages that were cancelled before may come"
         )
     for entry in manifest.runs:
+        if entry.data is not None:
+            continue
         punched = _punched(files, path, store_id, entry)
         if punched:
             done.setdefault(entry.no, DoneSet()).add_range(0, punched)
@@ -125,12 +131,22 @@ def repair_spill(files: Files, path: Path, store_id: bytes, section: bytes | Non
         aside.say(f"{instead}: its copy is used, it is in {kept}")
     before = manifest.encode()
     _Journal(files, path / "journal", store_id, manifest, claim, done, aside).mend()
+    _mend_data(files, path / "journal", store_id, manifest, aside)
     for run in list(manifest.runs):
         _mend_run(files, path / "runs", store_id, manifest, run, done.get(run.no), aside)
     if instead or manifest.encode() != before:
         manifest.generation += 1
         for name in ("manifest", "manifest.copy"):
             files.replace_file(path / name, manifest.encode())
+
+
+def _mend_data(files: Files, path: Path, store_id: bytes, manifest: Manifest, aside: Aside) -> None:
+    """Mend size and header of segments to which indexes lead, and which are not part of the journal any more."""
+    listed = {entry.no for entry in manifest.segments}
+    for data in sorted({run.data for run in manifest.runs if run.data is not None and run.data.no not in listed}):
+        file = _full_size(files, path / run_name(data.no), data.size, aside)
+        _mend_header(file, JOURNAL_MAGIC, store_id, data.no, (data.base, data.size), aside)
+        file.close()
 
 
 def _full_size(files: Files, path: Path, size: int, aside: Aside) -> File:
@@ -194,9 +210,10 @@ class _Journal:
         opened = [_full_size(self.files, self.path / run_name(s.no), s.size, self.aside) for s in entries]
         for file, entry in zip(opened, entries, strict=True):
             _mend_header(file, JOURNAL_MAGIC, self.store_id, entry.no, (entry.base, entry.size), self.aside)
+        indexed = {run.data.no for run in self.manifest.runs if run.data is not None}
         used = [self._is_used(file, entry) for file, entry in zip(opened, entries, strict=True)]
         for index, (file, entry) in enumerate(zip(opened, entries, strict=True)):
-            self._mend_segment(file, entry, closed=any(used[index + 1 :]))
+            self._mend_segment(file, entry, closed=entry.no in indexed or any(used[index + 1 :]))
             file.close()
 
     def _is_used(self, file: File, entry: SegmentEntry) -> bool:
@@ -363,8 +380,9 @@ def _mend_run(
         manifest.runs = [other for other in manifest.runs if other.no != entry.no]
         return
     file = _full_size(files, place, shape.file_bytes, aside)
-    reserved = (shape.data_at - HEADER_BYTES) // shape.page_bytes
-    _mend_header(file, RUN_MAGIC, store_id, entry.no, (reserved, shape.page_bytes), aside)
+    reserved = shape.pages if shape.is_index else (shape.data_at - HEADER_BYTES) // shape.page_bytes
+    magic = INDEX_MAGIC if shape.is_index else RUN_MAGIC
+    _mend_header(file, magic, store_id, entry.no, (reserved, shape.page_bytes), aside)
     trailer = run_trailer(shape, store_id, entry.no)
     at = shape.file_bytes - TRAILER_BYTES
     found = file.pread(TRAILER_BYTES, at)
@@ -372,21 +390,34 @@ def _mend_run(
         aside.keep(place, at, found)
         file.pwrite(trailer, at)
         aside.say(f"{place} at {at}: its trailer was made again")
-    _mend_pages(file, store_id, entry, done, aside)
+    data = None if entry.data is None else files.open(path.parent / "journal" / run_name(entry.data.no))
+    _mend_pages(file, data, store_id, entry, done, aside)
     file.sync()
     file.close()
 
 
-def _mend_pages(file: File, store_id: bytes, entry: RunEntry, done: DoneSet | None, aside: Aside) -> None:
+def _mend_pages(
+    file: File, data: File | None, store_id: bytes, entry: RunEntry, done: DoneSet | None, aside: Aside
+) -> None:
     shape = entry.shape
     run = Run(entry.no, file, shape, store_id, PageCache(1 << 20), entry.first, entry.end)
+    read, write = read_column_page, column_page
+    columns: SegmentColumns | None = None
+    if entry.data is not None and data is not None:
+        run.lead_to(entry.data, data)
+        read, write = read_place_page, place_page
+        columns = SegmentColumns.read(entry.data, data, store_id)
     size, seed = shape.page_bytes, page_seed(store_id, entry.no)
     prefix = 0 if done is None else done.prefix
     for number in range(min(prefix, entry.end) // run.rows_per_page, shape.pages):
         at = HEADER_BYTES + number * size
-        data = file.pread(size, at)
+        found = file.pread(size, at)
         try:
-            read_column_page(data, number, seed, file.path, at)
+            page = read(found, number, seed, file.path, at)
+            if data is not None and columns is not None and columns.mend_places(page, data):
+                aside.keep(file.path, at, found)
+                file.pwrite(write(page, number, size, seed), at)
+                aside.say(f"{file.path} at {at}: page {number} leads to where its records are now")
             continue
         except StoreError:
             pass
@@ -396,6 +427,6 @@ def _mend_pages(file: File, store_id: bytes, entry: RunEntry, done: DoneSet | No
             count = min(run.rows_per_page, shape.count - number * run.rows_per_page)
             aside.say(f"{file.path} at {at}: page {number} cannot be made again: {count} messages cannot be reached")
             continue
-        aside.keep(file.path, at, data)
-        file.pwrite(column_page(page, number, size, seed), at)
+        aside.keep(file.path, at, found)
+        file.pwrite(write(page, number, size, seed), at)
         aside.say(f"{file.path} at {at}: page {number} was made again from its records")

@@ -39,9 +39,10 @@ from store.spill.journal import records_are_whole
 from store.spill.segment import Segment
 from store.spill.source import Longs
 
-__all__ = ["Replayed", "cut_behind", "replay", "write_again"]
+__all__ = ["Replayed", "cut_behind", "read_segment", "replay", "write_again"]
 
 _WINDOW = 1 << 20
+_ALL_DURABLE = 1 << 63
 _MAGIC_BYTES = FRAME_MAGIC.to_bytes(4, "little")
 
 
@@ -85,9 +86,10 @@ class _Window:
         return index
 
 
-def replay(segments: list[Segment], store_id: bytes, claim: int) -> Replayed:
+def replay(segments: list[Segment], store_id: bytes, claim: int, durable: int = 0) -> Replayed:
     """Fill the segments from their files; ``claim`` is the checkpoint's durable journal position.
 
+    ``durable`` is one that is known otherwise: cancels below it are not in the done-sets for that.
     Raises StoreCorruptError, with file and offset, if something is missing that had been durable.
     """
     seed = frame_seed(store_id)
@@ -96,16 +98,19 @@ def replay(segments: list[Segment], store_id: bytes, claim: int) -> Replayed:
         head = segment.file.pread(HEADER_BYTES, 0)
         base, size = read_file_header(head, JOURNAL_MAGIC, store_id, segment.no, segment.file.path)
         if (base, size) != (segment.base, segment.size) or segment.file.size() < size:
-            raise StoreCorruptError(f"{segment.file.path}: base {base} and size {size} contradict manifest or file")
+            raise StoreCorruptError(
+                f"{segment.file.path} at 0: base {base} and size {size} there contradict the manifest or the file"
+            )
     for index, segment in enumerate(segments):
         result.last = index
-        _walk(segment, seed, claim, result)
+        _walk(segment, seed, claim, max(claim, durable), result)
         if not segment.closed:
             break
     last = segments[result.last]
     behind = segments[result.last :] if not last.closed else segments[result.last + 1 :]
     result.dirt = [(segment, position, size) for segment in behind for position, size in _not_zero(segment)]
     end = last.base + last.end
+    claim = max(claim, durable)
     for segment, position, size in result.dirt:
         claim = max(claim, _claim_in(segment, position, size, seed))
     if claim > end:
@@ -116,14 +121,21 @@ def replay(segments: list[Segment], store_id: bytes, claim: int) -> Replayed:
     return result
 
 
-def _walk(segment: Segment, seed: int, claim: int, result: Replayed) -> None:
+def read_segment(segment: Segment, store_id: bytes) -> None:
+    """Fill a closed, durable segment from its file alone. StoreCorruptError if its end mark is not reached."""
+    _walk(segment, frame_seed(store_id), _ALL_DURABLE, _ALL_DURABLE, Replayed())
+    if not segment.closed:
+        raise StoreCorruptError(f"{segment.file.path} at {segment.end}: no frame, and no end mark before it")
+
+
+def _walk(segment: Segment, seed: int, claim: int, durable: int, result: Replayed) -> None:
     window = _Window(segment)
     position = HEADER_BYTES
     rows: list[bytes] = []
     counts: list[int] = []
     starts: list[int] = []
     while True:
-        found = _next_frame(window, position, seed, claim, result.epoch, segment.appended)
+        found = _next_frame(window, position, seed, durable, result.epoch, segment.appended)
         if found is None:
             break
         frame, packed = found
@@ -159,7 +171,7 @@ def _positions(table: NDArray[np.void], counts: list[int], starts: list[int]) ->
 
 
 def _next_frame(
-    window: _Window, position: int, seed: int, claim: int, epoch: int, ordinal: int
+    window: _Window, position: int, seed: int, durable: int, epoch: int, ordinal: int
 ) -> tuple[Frame, bytes] | None:
     segment = window.segment
     if position + FRAME_BYTES > segment.size:
@@ -176,7 +188,7 @@ def _next_frame(
     if position + frame.length > segment.size:
         return None
     packed = window.data[index + FRAME_BYTES : index + need]
-    if segment.base + position >= claim and frame.kind not in (CANCEL, END):
+    if segment.base + position >= durable and frame.kind not in (CANCEL, END):
         index = window.at(position, frame.length)
         if not records_are_whole(window.data, index, frame.count, frame.length):
             return None

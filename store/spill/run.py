@@ -13,6 +13,9 @@ id pages. Pages are cached by bytes for all runs together.
 before the run took over (their journal segment keeps them: "born done"); from ``end`` on they were merged into
 another run. Nothing below the done prefix is ever read again: that part of the file may be a hole.
 
+An *index* is a run without the records: they stay in the journal segment that they were accepted into (``data``),
+and each row says where. It has all records of the segment; ``first`` and ``end`` say which are its own.
+
 A damaged page is made again from its records (`store.spill.rebuild`), in memory, and noted in ``rebuilt``. One that
 cannot be hides its records from scans, and only those; it is noted in ``damage``, the run is kept.
 """
@@ -29,17 +32,18 @@ from store.files import File
 from store.spill.done_set import DoneSet
 from store.spill.format import (
     HEADER_BYTES,
-    PAGE_HEAD_BYTES,
-    PAGE_ROW_BYTES,
     ColumnPage,
     IdRows,
     RunShape,
     page_seed,
     read_column_page,
     read_id_page,
+    read_place_page,
 )
+from store.spill.manifest import DataEntry
 from store.spill.model import DUE_MAX, Key
 from store.spill.rebuild import rebuilt_page
+from store.spill.segment_columns import SegmentColumns
 from store.spill.source import Batch, Fetch, Longs, Places
 
 __all__ = ["PageCache", "Run"]
@@ -78,14 +82,17 @@ class Run:
 
     __slots__ = (
         "_cache",
+        "_columns",
         "_gap",
         "_hint",
         "_seed",
         "damage",
+        "data",
         "done",
         "end",
         "file",
         "first",
+        "indexed_ms",
         "live",
         "no",
         "pinned_ms",
@@ -93,6 +100,7 @@ class Run:
         "rebuilt",
         "rows_per_page",
         "saved",
+        "segment",
         "shape",
         "store_id",
     )
@@ -101,7 +109,8 @@ class Run:
         self, no: int, file: File, shape: RunShape, store_id: bytes, cache: PageCache, first: int = 0, end: int = -1
     ) -> None:
         self.no = no
-        self.file = file
+        self.file = self.data = file
+        self.segment: DataEntry | None = None  # of an index: the segment that ``data`` is
         self.shape = shape
         self.first = first
         self.end = shape.count if end < 0 else end
@@ -110,14 +119,26 @@ class Run:
         self.damage: dict[int, str] = {}
         self.rebuilt: dict[int, str] = {}
         self.pinned_ms: int | None = None  # since when only a rest is left here
+        self.indexed_ms: int | None = None  # of an index: when it was last looked at
         self.punched = 0  # ordinals below lie in a hole; 0 after a restart (a hole is punched again for nothing)
         self.saved: bytes | None = None  # the done-set of the last durable checkpoint
         self.store_id = store_id
         self._seed = page_seed(store_id, no)
         self._cache = cache
-        self.rows_per_page = (shape.page_bytes - PAGE_HEAD_BYTES) // PAGE_ROW_BYTES
+        self.rows_per_page = shape.rows_per_page
+        self._columns: SegmentColumns | None = None  # of an index with damage: the segment, read again
         self._hint = 0
         self._gap: tuple[Key, int] = ((DUE_MAX, DUE_MAX), 0)
+
+    def lead_to(self, segment: DataEntry, data: File) -> None:
+        """Have an index know the segment that its records are in."""
+        self.segment = segment
+        self.data = data
+
+    @property
+    def is_index(self) -> bool:
+        """Whether the records are in a journal segment."""
+        return self.segment is not None
 
     @property
     def path(self) -> Path:
@@ -156,7 +177,7 @@ class Run:
             size = self.shape.page_bytes
             at = HEADER_BYTES + number * size
             try:
-                found = read_column_page(self.file.pread(size, at), number, self._seed, self.path, at)
+                found = self._read_page(number)
                 self._check_place(found, number, at)
             except StoreCorruptError as error:
                 again = self._rebuild(number)
@@ -168,11 +189,23 @@ class Run:
         assert isinstance(found, ColumnPage)
         return found
 
+    def _read_page(self, number: int) -> ColumnPage:
+        size = self.shape.page_bytes
+        at = HEADER_BYTES + number * size
+        read = read_place_page if self.is_index else read_column_page
+        return read(self.file.pread(size, at), number, self._seed, self.path, at)
+
     def _rebuild(self, number: int) -> ColumnPage | None:
         """A damaged column page, made again from its records; None if that is not possible."""
         if self.damage.get(number):
             return None
         first = number * self.rows_per_page
+        if self.segment is not None:
+            if self._columns is None:
+                self._columns = SegmentColumns.read(self.segment, self.data, self.store_id)
+            if self._columns is None or len(self._columns) != self.shape.count:
+                return None
+            return self._columns.page(first, self.rows_per_page)
         position = self.shape.data_at
         for before_it in range(self._damaged_from(number), number):
             self._try_page(before_it)  # from the front: the other way round is as deep as the damage is long
@@ -186,11 +219,9 @@ class Run:
 
     def _damaged_from(self, number: int) -> int:
         """The first of the unreadable pages that go without a gap up to the one before page ``number``."""
-        size = self.shape.page_bytes
         while number and self._cache.get(self.no, number - 1) is None and number - 1 not in self.damage:
-            at = HEADER_BYTES + (number - 1) * size
             try:
-                read_column_page(self.file.pread(size, at), number - 1, self._seed, self.path, at)
+                self._read_page(number - 1)
             except StoreCorruptError:
                 number -= 1
             else:
@@ -204,7 +235,11 @@ class Run:
         begin, end = page.starts.item(0), page.starts.item(-1) + page.sizes.item(-1)
         if (page.first, len(page)) != (first, min(self.rows_per_page, shape.count - first)):
             raise StoreCorruptError(f"{self.path} at {at}: page {number} says {len(page)} records from {page.first} on")
-        if begin < shape.data_at or end > shape.id_at:
+        low, high = shape.data_at, shape.id_at
+        if self.segment is not None:
+            begin, end = page.starts.min().item(), (page.starts + page.sizes).max().item()
+            low, high = HEADER_BYTES, self.segment.size
+        if begin < low or end > high:
             raise StoreCorruptError(f"{self.path} at {at}: page {number} has its records at {begin} to {end}")
 
     def id_rows(self, number: int) -> IdRows:
@@ -297,6 +332,10 @@ class Run:
     def owns(self, ordinal: int) -> bool:
         """Whether the record lives here."""
         return self.first <= ordinal < self.end
+
+    def owns_all(self, ordinals: Longs) -> bool:
+        """Whether all of these records live here."""
+        return self.first <= int(ordinals.min()) and int(ordinals.max()) < self.end
 
     def mark(self, ordinal: int) -> bool:
         """Mark an owned ordinal done; False if it was."""
@@ -440,7 +479,7 @@ class Run:
     def punchable(self) -> tuple[int, list[tuple[int, int]]]:
         """What the durable done prefix makes superfluous: (up to this ordinal, [(file position, bytes)])."""
         target = min(self.saved_prefix, self.end)
-        if target <= self.punched or target >= self.shape.count:
+        if target <= self.punched or target >= self.shape.count or self.is_index:
             return self.punched, []
         old, new = self.punched // self.rows_per_page, target // self.rows_per_page
         size = self.shape.page_bytes
@@ -454,6 +493,7 @@ class Run:
     def twin(self, cache: PageCache) -> Run:
         """The same run with the done-set of the last durable checkpoint, and a cache of its own."""
         other = Run(self.no, self.file, self.shape, self.store_id, cache, self.first, self.end)
+        other.segment, other.data = self.segment, self.data
         if self.saved is not None:
             other.done = DoneSet.decode(self.saved)[0]
             other.done.add_range(0, self.first)

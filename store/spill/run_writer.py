@@ -39,7 +39,7 @@ from store.spill.format import (
 )
 from store.spill.source import Longs
 
-__all__ = ["Buffer", "RunWriter", "run_name"]
+__all__ = ["Buffer", "RunWriter", "run_name", "seal_run"]
 
 Buffer = bytes | memoryview
 WRITE_BYTES = 256 << 10
@@ -186,12 +186,7 @@ class RunWriter:
         )
         self._out.pwrite(run_trailer(shape, self._store_id, self.no), trailer_at)
         self._files.remove(self._scratch_path)
-        yield
-        self._out.sync()
-        yield
-        self._out.close()
-        self._files.rename(self._temporary, self.path)
-        self._files.sync_dir(self.path.parent)
+        yield from seal_run(self._files, self._out, self._temporary, self.path)
         self.file = self._files.open(self.path)
         self.shape = shape
 
@@ -253,6 +248,16 @@ class RunWriter:
         self._out.close()
         for path in (self._temporary, self._scratch_path):
             self._files.remove(path)
+
+
+def seal_run(files: Files, out: File, temporary: Path, path: Path) -> Iterator[None]:
+    """Make a file that is written durable, and give it its name."""
+    yield
+    out.sync()
+    yield
+    out.close()
+    files.rename(temporary, path)
+    files.sync_dir(path.parent)
 
 
 def _merge_portions(scratch: File, ends: list[int]) -> Iterator[IdRows]:

@@ -55,6 +55,7 @@ class Segment:
         "closed_ms",
         "count",
         "crcs",
+        "data",
         "data_bytes",
         "done",
         "dues",
@@ -80,7 +81,7 @@ class Segment:
         self.no = no
         self.base = base
         self.size = size
-        self.file = file
+        self.file = self.data = file
         self.end = HEADER_BYTES
         self.appended = 0
         self.closed = False
@@ -213,9 +214,13 @@ class Segment:
         """Whether the record still lives here (and was published)."""
         if ordinal >= self.count:
             return False
-        due = int(self.dues[ordinal])
+        due = self.dues.item(ordinal)
         upper = self.upper
-        return due < upper[0] or (due == upper[0] and int(self.ids[ordinal]) < upper[1])
+        return due < upper[0] or (due == upper[0] and self.ids.item(ordinal) < upper[1])
+
+    def owns_all(self, ordinals: Longs) -> bool:
+        """Whether all of these records live here (and were published)."""
+        return int(ordinals.max()) < self.count and bool(self.owned_mask(ordinals).all())
 
     def mark(self, ordinal: int) -> bool:
         """Mark an owned ordinal done; False if it was."""

@@ -41,11 +41,13 @@ Fetch = Callable[[Key, int, int], Batch | None]
 class Source(Protocol):
     """A file of records. The caller holds the delivery lock, or owns a twin.
 
+    ``data`` is the file with the records, of an index another than ``file``.
     A source *owns* an ordinal while the record lives there: records that were relocated are no longer owned.
     """
 
     no: int
     file: File
+    data: File
     done: DoneSet
     saved: bytes | None
     live: int
@@ -56,6 +58,10 @@ class Source(Protocol):
 
     def owns(self, ordinal: int) -> bool:
         """Whether the record lives here."""
+        ...
+
+    def owns_all(self, ordinals: Longs) -> bool:
+        """Whether all of these records live here."""
         ...
 
     def mark(self, ordinal: int) -> bool:

@@ -6,7 +6,8 @@ Problem
 
 Idea
     All pending messages are one sequence, ordered by key = (due ms, delay id), kept in *sources*: journal segments
-    (accept order, a few dozen bytes of columns in memory) and runs (sorted files, nothing in memory). A message lives
+    (accept order, a few dozen bytes of columns in memory) and runs (sorted files, nothing in memory; a run that leads
+    to records which are still where they were accepted is an *index* of a segment). A message lives
     in exactly one source; which one is written in the manifest as key bounds. The sweeper's *frontier* moves through
     the keys: what lies behind it is armed, delivered or recovery's; what lies ahead is only here, and `scan` finds it.
 
@@ -14,9 +15,9 @@ Idea
 
         accept ──► journal segment ──(due soon)──────────────────────────► scan ──► wheel ──► CommitLog ──► done bit
                         │ full                                              ▲                                  │
-                        └─(due later than 30 s)─► run ─┐                    │                                  ▼
-                                                  run ─┼─(above 256)─► run ─┘                      checkpoint, then
-                                                  run ─┘                                           files may go
+                        └─(due later than 30 s)─► index ─► run ─┐           │                                  ▼
+                                                           run ─┼─(> 256)─► run                    checkpoint, then
+                                                           run ─┘                                  files may go
 
 Exactly once, by three rules
     1. *Accepted* is a whole frame in the journal; the reply waits for its sync if the flush mode says so.
@@ -27,9 +28,10 @@ Exactly once, by three rules
 
 Costs (1 KiB messages, 16 a frame; ``python -m bench.spill_bench``): appending 1.0 µs a message beside the write
 itself, publishing 0.5, scanning 1.5 and reading 1.5 with a few runs (5 and 8 with 190 that overlap), 4 µs in the
-background for the one copy to a run. Memory: 32 bytes for each record in a journal segment, nothing for one in a run
-but its done bit where order is broken, and a whole segment while it is copied: 10,000,000 pending over a year, half
-of them cancelled, add 30 MB to the interpreter's 30, and a restart with them reads the first message after 75 ms.
+background for the one copy to a run, a tenth of that for the index before it. Memory: 32 bytes for each record in a
+journal segment, nothing for one in a run or an index but its done bit where order is broken, and a whole segment while
+it is copied: 10,000,000 pending over a year, half of them cancelled, add 30 MB to the interpreter's 30, and a restart
+with them reads the first message after 75 ms.
 
 Worked example: three messages due at 10:00:05 (a), 10:45 (b) and 10:00:20 (c) are accepted at 10:00:00 into segment 1,
 which is then full. Closed: a and c are due within 30 s and stay; b goes to run 3, the manifest says "segment 1 owns
@@ -70,7 +72,7 @@ class SpillStore:
     """Pending messages: accepted, found by key, cancelled, moved, marked done, and forgotten when it is safe.
 
     =====================  =========================================================================
-    network loop only      `next_id`, `append`
+    network loop only      `next_id`, `next_ids`, `append`
     under ``lock``         `publish`, `abandon`, `withdraw`, `scan`, `read`, `mark_done`, `is_done`, `find`, `cancel`,
                            `move`, `restore_delivered`, `restore_delivered_many`, `snapshot`;
                            setting ``frontier_ms``
@@ -139,6 +141,13 @@ class SpillStore:
         sequence = self._sequence
         self._sequence = sequence + 1
         return delay_id(self.epoch, sequence)
+
+    def next_ids(self, count: int) -> range:
+        """Give the next delay ids, so many in a row."""
+        sequence = self._sequence
+        self._sequence = sequence + count
+        first = delay_id(self.epoch, sequence)
+        return range(first, first + count)
 
     def append(self, entries: Sequence[tuple[int, int, bytes]]) -> Block:
         """Write ``(due_ms, delay_id, record)`` of one turn as one frame; all or nothing.

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
+from remoting.checksum import crc32
 from store.errors import StoreError
 from store.spill.directory import SpillDirectory
 from store.spill.merge import Cursor, first_of
@@ -29,6 +30,11 @@ CURSORS = 4
 PRUNE_AT_ONCE = 1024
 READ_GAP_BYTES = 4 << 10
 READ_BYTES = 1 << 20
+FEW = 24
+"""Fewer records are gone through one by one, more of them by NumPy, whose calls cost a microsecond each."""
+
+_Group = tuple[int, list[int], list[int]]
+_Wanted = tuple[Segment | Run, list[int], list[int], Places]
 
 
 class SpillState:
@@ -120,8 +126,8 @@ class SpillState:
         cursor = self._cursor(after)
         merged = cursor.peek(until_ms, limit)
         live = self._are_live(merged[2])
-        while not all(live):
-            cursor.keep(np.array(live, np.bool_))
+        while not live.all():
+            cursor.keep(live)
             merged = cursor.peek(until_ms, limit)
             live = self._are_live(merged[2])
         others = [batch for fetch in self._open if (batch := fetch(after, until_ms, limit)) is not None]
@@ -143,9 +149,14 @@ class SpillState:
         self._cursors = [*self._cursors[1 - CURSORS :], cursor]
         return cursor
 
-    def _are_live(self, refs: Longs) -> list[bool]:
+    def _are_live(self, refs: Longs) -> NDArray[np.bool_]:
         sources = self.sources
-        return [ref & ORDINAL not in sources[ref >> 32].done for ref in refs.tolist()]
+        if len(refs) < FEW:
+            return np.array([ref & ORDINAL not in sources[ref >> 32].done for ref in refs.tolist()], np.bool_)
+        live = np.empty(len(refs), np.bool_)
+        for no, places in _by_file(refs):
+            live[places] = ~sources[no].done.mask(refs[places] & ORDINAL)
+        return live
 
     def find(self, delay_id: int) -> Found | None:
         """The highest version of an id."""
@@ -183,10 +194,21 @@ class SpillState:
             return ordinal in source.done
         return self._forward(ref) is None
 
-    def mark_done(self, refs: Iterable[int]) -> None:
+    def mark_done(self, refs: Sequence[int]) -> None:
         """Mark records done, wherever they are now."""
         sources = self.sources
-        for ref in refs:
+        rest = refs
+        if len(refs) >= FEW:
+            rest = []
+            column = np.array(refs, np.int64)
+            for no, places in _by_file(column):
+                source = sources.get(no)
+                ordinals = column[places] & ORDINAL
+                if source is None or not source.owns_all(ordinals):
+                    rest += column[places].tolist()
+                elif source.mark_many(ordinals) and not source.live:
+                    self.unsaved = True
+        for ref in rest:
             source = sources.get(ref >> 32)
             ordinal = ref & ORDINAL
             if source is None or not source.owns(ordinal):
@@ -223,6 +245,23 @@ class SpillState:
 
         With ``max_bytes`` only the first ones that make up no more than that, but at least one.
         """
+        wanted = [
+            (self.sources[no], ordinals, indices, self.sources[no].places(np.array(ordinals, np.int64)))
+            for no, ordinals, indices in (self._located_many(refs) if len(refs) >= FEW else self._located(refs))
+        ]
+        count = len(refs) if max_bytes is None else _fitting(wanted, len(refs), max_bytes)
+        records: list[bytes] = [b""] * count
+        for source, ordinals, indices, places in wanted:
+            if count < len(refs):
+                kept = [n for n, index in enumerate(indices) if index < count]
+                ordinals, indices = [ordinals[n] for n in kept], [indices[n] for n in kept]
+                starts, sizes, crcs = places
+                places = ([starts[n] for n in kept], [sizes[n] for n in kept], [crcs[n] for n in kept])
+            self._read_group(source, ordinals, indices, places, records)
+        return records
+
+    def _located(self, refs: Sequence[int]) -> list[_Group]:
+        """Where records are: for each file their ordinals, ascending, and their places in ``refs``."""
         groups: dict[int, list[tuple[int, int]]] = {}
         for index, ref in enumerate(refs):
             source = self.sources.get(ref >> 32)
@@ -237,29 +276,47 @@ class SpillState:
                 groups[source.no] = [(ordinal, index)]
             else:
                 group.append((ordinal, index))
-        wanted: list[tuple[Segment | Run, list[tuple[int, int]], Places]] = []
-        for no, group in groups.items():
-            group.sort()
-            source = self.sources[no]
-            wanted.append((source, group, source.places(np.array([ordinal for ordinal, _ in group], np.int64))))
-        count = len(refs) if max_bytes is None else _fitting(wanted, len(refs), max_bytes)
-        records: list[bytes] = [b""] * count
-        for source, group, places in wanted:
-            if count < len(refs):
-                kept = [n for n, (_, index) in enumerate(group) if index < count]
-                group = [group[n] for n in kept]
-                starts, sizes, crcs = places
-                places = ([starts[n] for n in kept], [sizes[n] for n in kept], [crcs[n] for n in kept])
-            self._read_group(source, group, places, records)
-        return records
+        return [
+            (no, [ordinal for ordinal, _ in sorted(group)], [index for _, index in sorted(group)])
+            for no, group in groups.items()
+        ]
+
+    def _located_many(self, refs: Sequence[int]) -> list[_Group]:
+        """The same for so many that NumPy is quicker; one by one if any is not where its ref says."""
+        column = np.array(refs, np.int64)
+        groups: list[_Group] = []
+        for no, places in _by_file(column):
+            source = self.sources.get(no)
+            ordinals = column[places] & ORDINAL
+            if source is None or not source.owns_all(ordinals):
+                return self._located(refs)
+            indices = np.arange(len(refs))[places]
+            if not bool((ordinals[1:] > ordinals[:-1]).all()):
+                order = np.argsort(ordinals, kind="stable")
+                ordinals, indices = ordinals[order], indices[order]
+            groups.append((no, ordinals.tolist(), indices.tolist()))
+        return groups
 
     def _read_group(
-        self, source: Segment | Run, group: list[tuple[int, int]], places: Places, records: list[bytes]
+        self,
+        source: Segment | Run,
+        ordinals: list[int],
+        indices: list[int],
+        places: Places,
+        records: list[bytes],
     ) -> None:
-        """Read records of one file; ascending ordinals are ascending file positions."""
+        """Read records of one file; ascending ordinals are ascending file positions, but in an index."""
+        if isinstance(source, Run) and source.is_index:
+            by_place = sorted(range(len(ordinals)), key=places[0].__getitem__)
+            ordinals, indices = [ordinals[n] for n in by_place], [indices[n] for n in by_place]
+            places = (
+                [places[0][n] for n in by_place],
+                [places[1][n] for n in by_place],
+                [places[2][n] for n in by_place],
+            )
         starts, sizes, crcs = places
-        pread = source.file.pread
-        at, count = 0, len(group)
+        pread = source.data.pread
+        at, count = 0, len(ordinals)
         while at < count:
             begin = starts[at]
             end = begin + sizes[at]
@@ -274,14 +331,13 @@ class SpillState:
             data = pread(end - begin, begin)
             for n in range(at, stop):
                 start = starts[n] - begin
-                record = data[start : start + sizes[n]] if stop - at > 1 else data
+                record = data[start : start + sizes[n]]
                 if crc32(record) != crcs[n]:
-                    ordinal = group[n][0]
                     raise RecordCorruptError(
-                        f"{source.file.path} at {starts[n]}: the record of {sizes[n]} bytes has another checksum",
-                        source.no << 32 | ordinal,
+                        f"{source.data.path} at {starts[n]}: the record of {sizes[n]} bytes has another checksum",
+                        source.no << 32 | ordinals[n],
                     )
-                records[group[n][1]] = record
+                records[indices[n]] = record
             at = stop
 
     @property
@@ -296,20 +352,20 @@ class SpillState:
 
     @property
     def promised_bytes(self) -> int:
-        """Disk space that pending records will still take: once for the CommitLog, once more for a run."""
+        """Disk space that pending records will still take: once for the CommitLog, once more for a copy in a run."""
         sources = self.sources.values()
-        return sum(_live_bytes(source) * (2 if isinstance(source, Segment) else 1) for source in sources)
+        return sum(_live_bytes(s) * (1 if isinstance(s, Run) and not s.is_index else 2) for s in sources)
 
 
 def _live_bytes(source: Segment | Run) -> int:
     return source.data_bytes * source.live // source.count if source.live and source.count else 0
 
 
-def _fitting(wanted: list[tuple[Segment | Run, list[tuple[int, int]], Places]], count: int, max_bytes: int) -> int:
+def _fitting(wanted: list[_Wanted], count: int, max_bytes: int) -> int:
     """How many records, in the order asked, fit into ``max_bytes``; at least one."""
     size_of = [0] * count
-    for _, group, (_, sizes, _) in wanted:
-        for (_, index), size in zip(group, sizes, strict=True):
+    for _, _, indices, (_, sizes, _) in wanted:
+        for index, size in zip(indices, sizes, strict=True):
             size_of[index] = size
     total = 0
     for index, size in enumerate(size_of):
@@ -317,3 +373,12 @@ def _fitting(wanted: list[tuple[Segment | Run, list[tuple[int, int]], Places]], 
         if total > max_bytes and index:
             return index
     return count
+
+
+def _by_file(refs: Longs) -> list[tuple[int, slice | Longs]]:
+    """The files that refs name, and which of the refs name each, in their order."""
+    nos = refs >> 32
+    first = nos.item(0)
+    if nos.item(-1) == first and bool((nos == first).all()):
+        return [(first, slice(None))]
+    return [(no, np.flatnonzero(nos == no)) for no in sorted(set(nos.tolist()))]

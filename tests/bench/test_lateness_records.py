@@ -56,6 +56,19 @@ def test_every_record_is_read_once_however_it_is_split(
     assert gaps == []
 
 
+def test_the_blank_behind_a_damaged_last_record_is_no_part_of_the_gap(tmp_path: Path) -> None:
+    log = small_log(tmp_path, 175)
+    place, size = log.places[63]
+    path = log.folder / f"{log.segment_bytes:020d}"
+    content = bytearray(path.read_bytes())
+    content[place - log.segment_bytes : place - log.segment_bytes + 8] = b"\x5a" * 8
+    path.write_bytes(content)
+    assert log.places[64][0] == 2 * log.segment_bytes
+    for split_bytes in (150, 9_000):
+        _, gaps = read_all(tmp_path, split_bytes, 700, check_crc=True)
+        assert gaps == [(place, size, False)]
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10_000), st.integers(150, 9_000), st.data())
 def test_damage_hides_what_it_hits_and_nothing_else(

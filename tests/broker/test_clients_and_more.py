@@ -372,7 +372,7 @@ def test_messages_are_found_by_key(client, rig):
 # ------------------------------------------------------------------------------------------------ retention
 
 
-def test_level_messages_keep_segments_until_they_are_delivered(tmp_path):
+def test_level_messages_keep_segments_until_they_are_delivered_and_no_longer(tmp_path):
     every_hour = ";".join(map(str, range(24)))
     rig = Rig(tmp_path / "store", mappedFileSizeCommitLog=4096, fileReservedTime=0, deleteWhen=every_hour)
     client, log = rig.client(), rig.store.commit_log
@@ -389,4 +389,8 @@ def test_level_messages_keep_segments_until_they_are_delivered(tmp_path):
 
     expire()
     assert log.begin == 0, "it is not due yet"
+    rig.now_ms += 5_000
+    rig.deliver_levels()
+    expire()
+    assert log.begin > 0
     rig.close()

@@ -185,10 +185,14 @@ class ColdStore:
     def read_hot(self, _offset, _size):
         return None
 
+    def read_recent(self, _positions):
+        return None
+
     def read(self, offset, size):
         return b"" if self._gone else self._store.read(offset, size)
 
 
+@pytest.mark.pure
 def test_from_files_that_are_not_in_memory(rig, client):
     fill(client, 1, 9, 9)
     ColdStore(rig)
@@ -199,6 +203,7 @@ def test_from_files_that_are_not_in_memory(rig, client):
     assert (reply.code, reply.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "3")
 
 
+@pytest.mark.pure
 def test_deleted_while_it_was_looked_at(rig, client):
     fill(client, 1)
     ColdStore(rig, gone=True)
@@ -206,6 +211,7 @@ def test_deleted_while_it_was_looked_at(rig, client):
     assert (reply.code, reply.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "MESSAGE_WAS_REMOVING")
 
 
+@pytest.mark.pure
 def test_cold_answer_to_a_closed_connection_is_dropped(rig, client, monkeypatch):
     fill(client, 1)
     ColdStore(rig)

@@ -1,11 +1,16 @@
 """Pulls: what is found, what is held, what is refused."""
 
+import errno
 import json
 
+import aiofiles
 import pytest
 
+from broker import cold_reads
+from broker.cold_reads import ColdReads
 from broker.processors.pull import PullLimits
 from remoting.codes import RequestCode, ResponseCode
+from store.errors import StoreError
 from tests.broker.core_rig import Rig, properties, records_of
 
 
@@ -98,10 +103,15 @@ def test_lite_pulls_are_answered_alike(client):
     assert bodies(client.ask(RequestCode.LITE_PULL_MESSAGE, client.pull_fields("T", sysFlag=4 + 16))) == [b"A"]
 
 
+def nothing_in_memory(rig, monkeypatch):
+    for name in ("read_hot", "read_recent"):
+        monkeypatch.setattr(type(rig.store), name, lambda *_: None)
+
+
 def test_bodies_that_are_not_in_memory_are_read_from_the_disk(client, rig, monkeypatch):
     fill(client, *["A"] * 12)
     rig.core.processors.pull._limits = PullLimits(cold_count=5)
-    monkeypatch.setattr(type(rig.store), "read_hot", lambda *_: None)
+    nothing_in_memory(rig, monkeypatch)
     reply = client.pull("T")
     assert len(bodies(reply)) == 5 and offsets_of(reply)[0] == 5
     assert rig.core.cold_reads.count > 0
@@ -109,7 +119,7 @@ def test_bodies_that_are_not_in_memory_are_read_from_the_disk(client, rig, monke
 
 def test_bodies_that_went_while_they_were_read(client, rig, monkeypatch):
     fill(client, "A")
-    monkeypatch.setattr(type(rig.store), "read_hot", lambda *_: None)
+    nothing_in_memory(rig, monkeypatch)
 
     def gone(_store, offset):
         raise KeyError(offset)
@@ -370,3 +380,83 @@ def test_offsets_survive_and_are_not_beyond_the_end(tmp_path):
     assert rig.core.offsets.get("cg", "T", 0) == 2
     assert rig.core.topics.get("T") is not None and rig.core.groups.get("cg") is not None
     rig.close()
+
+
+# ------------------------------------------------------------------------------------------------ reads that fail
+
+
+class BadDisk:
+    """The CommitLog files of a store cannot be read from the disk until `heal`; nothing of them is in memory."""
+
+    def __init__(self, rig, monkeypatch):
+        self.broken = True
+        right = aiofiles.open
+        nothing_in_memory(rig, monkeypatch)
+
+        def opened(*args, **named):
+            if self.broken:
+                raise OSError(errno.EIO, "Input/output error")
+            return right(*args, **named)
+
+        monkeypatch.setattr(cold_reads.aiofiles, "open", opened)
+
+
+def test_a_read_that_fails_skips_nothing(client, rig, monkeypatch):
+    """It is not a message that was deleted: a consumer told to go on behind it would never see it."""
+    fill(client, "A", "B")
+    disk = BadDisk(rig, monkeypatch)
+    reply = client.pull("T")
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert "Input/output error (errno 5)" in reply.remark
+    assert "nextBeginOffset" not in reply.ext
+    disk.broken = False
+    assert bodies(client.pull("T")) == [b"A", b"B"]
+
+
+@pytest.mark.pure
+def test_a_held_pull_is_answered_when_nothing_can_be_read(client, rig, monkeypatch):
+    """And so are the others that the same message has woken."""
+    others = [rig.client(50002), rig.client(50003)]
+    suspend = {"sysFlag": 6, "suspendTimeoutMillis": 15_000}
+    for reader in (client, *others):
+        fill(reader, "A", topic=f"T{reader.channel.peer[1]}")
+        reader.submit(RequestCode.PULL_MESSAGE, reader.pull_fields("T50001", 1, **suspend))
+    rig.core.end_turn()
+    right, failures = rig.core.processors.pull._look, [StoreError("cannot read /x: Input/output error (errno 5)")]
+
+    def look(pull):
+        if failures:
+            raise failures.pop()
+        return right(pull)
+
+    monkeypatch.setattr(rig.core.processors.pull, "_look", look)
+    fill(rig.client(50009), "B", topic="T50001")
+    replies = [reader.take()[-1] for reader in (client, *others)]
+    assert [reply.code for reply in replies] == [ResponseCode.SYSTEM_ERROR, ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+    assert "cannot read /x" in replies[0].remark
+    assert rig.core.long_poll.check() == []
+
+
+def test_short_reads_are_continued(client, rig, monkeypatch):
+    fill(client, "A", "B")
+    nothing_in_memory(rig, monkeypatch)
+    right = aiofiles.threadpool.binary.AsyncFileIO.read
+    monkeypatch.setattr(aiofiles.threadpool.binary.AsyncFileIO, "read", lambda self, n: right(self, min(n, 50)))
+    assert bodies(client.pull("T")) == [b"A", b"B"]
+
+
+def test_one_that_is_not_there_does_not_take_the_others_along(client, rig, monkeypatch):
+    fill(client, "A", "B", "C")
+    nothing_in_memory(rig, monkeypatch)
+    (bad,) = rig.store.pull("T", 0, 1, 1, 1 << 20, None).positions
+    right = ColdReads._read
+
+    async def read(self, offset, size):
+        return b"" if offset <= bad[0] < offset + size else await right(self, offset, size)
+
+    monkeypatch.setattr(ColdReads, "_read", read)
+    first = client.pull("T")
+    assert (bodies(first), offsets_of(first)[0]) == ([b"A"], 1)
+    second = client.pull("T", 1)
+    assert (second.remark, offsets_of(second)[0]) == ("MESSAGE_WAS_REMOVING", 2)
+    assert bodies(client.pull("T", 2)) == [b"C"]

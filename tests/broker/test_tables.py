@@ -66,7 +66,7 @@ def test_two_broken_versions_are_an_error_that_names_both(tmp_path):
     file = JsonFile(Files(), tmp_path / "a.json")
     file.path.write_bytes(b"{")
     (tmp_path / "a.json.bak").write_bytes(b"[]")
-    with pytest.raises(StoreCorruptError, match=r"a\.json: .*a\.json\.bak holds no JSON object"):
+    with pytest.raises(StoreCorruptError, match=r"a\.json at 0: .*a\.json\.bak at 0: no JSON object"):
         file.load()
 
 

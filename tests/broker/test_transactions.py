@@ -11,7 +11,8 @@ from broker.core import BrokerCore
 from remoting.codes import RequestCode, ResponseCode
 from remoting.message import StoredMessage, decode_record, parse_message_id
 from remoting.properties import parse_properties
-from store.hook import PutStatus
+from store.errors import StoreError
+from store.hook import PutRecord, PutStatus
 from tests.broker.core_rig import Client, Rig, properties
 
 HALF, OP, DISCARDED = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -452,13 +453,47 @@ def test_retention_keeps_what_is_undecided(tmp_path: Path) -> None:
     assert core.store.commit_log.begin == 0
     assert end(client, first, ROLLBACK) == 0
     core.processors.checks.publish(rig.now_ms)
+    assert core.halves.needed_offset() == first["commitLogOffset"], "a power cut may take the decision"
     core.store.take_checkpoint()
+    core.processors.checks.publish(rig.now_ms)
+    assert core.halves.needed_offset() == 1 << 62
     for _ in range(8):
         core.store.housekeeper.step(rig.now_ms)
         rig.now_ms += 3000
     core.store.delete_expired(4_000_000_000_000)
     assert core.store.commit_log.begin > 0
     rig.close()
+
+
+def test_what_was_decided_before_it_was_ever_in_a_snapshot_is_kept_until_the_decision_is_durable(
+    client: Client, rig: Rig
+) -> None:
+    halves, checks = rig.core.halves, rig.core.processors.checks
+    checks.publish(rig.now_ms, force=True)
+    rig.store.take_checkpoint()
+    first, second = half(client, b"1"), half(client, b"2")
+    assert end(client, first, COMMIT) == 0
+    checks.publish(rig.now_ms, force=True)
+    assert halves.needed_offset() == first["commitLogOffset"]
+    rig.store.take_checkpoint()
+    checks.publish(rig.now_ms)
+    assert halves.needed_offset() == second["commitLogOffset"]
+
+
+def test_what_is_stored_and_waits_for_its_sync_is_needed(client: Client, rig: Rig) -> None:
+    half(client, b"1")
+    halves, store = rig.core.halves, rig.store
+    record = store.read_record(halves.undecided[0].offset)
+    assert record is not None
+    halves.apply(0, "d", [0])
+    for _ in range(2):
+        rig.core.processors.checks.publish(rig.now_ms, force=True)
+        store.take_checkpoint()
+    (result,) = store.put_batch([PutRecord(HALF, 0, record, 0, ())])
+    assert halves.seen == 1, "it is not accounted for"
+    assert halves.needed_offset() == result.offset
+    halves.follow()
+    assert halves.needed_offset() == result.offset
 
 
 def test_many_are_checked_in_slices(client: Client, rig: Rig) -> None:
@@ -469,3 +504,33 @@ def test_many_are_checked_in_slices(client: Client, rig: Rig) -> None:
     assert [seen.body for _, seen in checks_of(client)] == [b"%d" % n for n in range(150)]
     ops = client.messages(OP)
     assert [parse_properties(op.properties)["TAGS"] for op in ops] == ["c"] * 3
+
+
+def test_a_half_message_whose_queue_cannot_be_read_is_decided_all_the_same(
+    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody else of its turn goes without an answer."""
+    right = type(rig.store).queue_entries
+
+    def unreadable(store: Any, topic: str, *rest: int) -> Any:
+        if topic == HALF:
+            raise StoreError("cannot read /x: Input/output error (errno 5)")
+        return right(store, topic, *rest)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(type(rig.store), "queue_entries", unreadable)
+        ids = half(client)
+    assert end(client, ids, COMMIT) == 0
+    assert end(client, ids, COMMIT) == 0
+    assert [message.body for message in client.messages("T", 1)] == [b"body"]
+
+
+def test_a_decision_is_not_taken_for_another_transaction(rig: Rig, client: Client) -> None:
+    """A power cut took the half message that is meant, and another one stands where it stood."""
+    ids = half(client)
+    lost = {**ids, "transactionId": "KEY-lost", "msgId": "KEY-lost"}
+    assert end(client, lost, ROLLBACK) == ResponseCode.SYSTEM_ERROR
+    assert end(client, lost, COMMIT) == ResponseCode.SYSTEM_ERROR
+    assert list(rig.core.halves.undecided) == [0]
+    assert end(client, {**ids, "transactionId": "", "msgId": ""}, COMMIT) == 0, "clients that name none are believed"
+    assert [message.body for message in client.messages("T", 1)] == [b"body"]

@@ -67,3 +67,14 @@ def test_a_length_of_the_properties_that_is_not_theirs() -> None:
     at = len(record) - len(USUAL) - 2
     for length in (0, 1, len(USUAL) - 20, len(USUAL) - 1, len(USUAL), len(USUAL) + 1, 30_000, 65_535):
         same(record[:at] + length.to_bytes(2, "big") + record[at + 2 :])
+
+
+KEY, TAG = "KEYS\x01k1\x02", "TAGS\x01TagA\x02"
+
+
+@pytest.mark.parametrize("first", ["", "UNIQ_KEY\x01U0\x02", KEY, TAG, "X\x01UNIQ_KEY\x02"])
+@pytest.mark.parametrize("left_out", ["UNIQ_KEY\x01U1\x02", KEY, TAG, "__TW_ID\x011a\x02", ""])
+def test_what_senders_leave_out_or_put_first(first: str, left_out: str) -> None:
+    for text in (USUAL, USUAL.replace(KEY, "").replace(TAG, "")):
+        properties = first + text.replace(left_out, "")
+        same(encode_record(Message("T", 1, body=b"b", born_host=HOST, properties=properties), HOST))

@@ -14,9 +14,11 @@ from broker_plugin.properties import (
     delay_level,
     delivered_as,
     disarmed,
+    has_start_time_only,
     is_half,
     may_be_timed,
     own_properties_of,
+    plain_start_ms,
     read_due,
     stamped,
     without_timers,
@@ -223,6 +225,42 @@ def test_what_is_disarmed_is_never_delayed_again(pairs: list[tuple[str, str]]) -
     again = read_due(left, due)
     assert again is None or again <= due
     assert "__TW_" not in left
+
+
+_PIECES = st.sampled_from(
+    [
+        *(
+            f"{name}\x01{value}\x02"
+            for name in PRECEDENCE
+            for value in ("", "5", "007", "-1", "99999999999999", "9" * 15)
+        ),
+        *("DELAY\x013\x02", "DELAY\x010\x02", "TRAN_MSG\x01true\x02", "TRAN_MSG\x01no\x02", "__TW_ID\x011\x02"),
+        *(
+            "X__STARTDELIVERTIME\x015\x02",
+            "__STARTDELIVERTIME\x01\u0665\x02",
+            "__STARTDELIVERTIME\x02",
+            "\x02",
+            "A\x01",
+        ),
+        *("A\x01__STARTDELIVERTIME\x015\x02", "__STARTDELIVERTIME\x016", "B\x01b\x02"),
+    ]
+)
+
+
+@given(st.lists(_PIECES, max_size=5).map("".join))
+def test_the_plain_way_reads_what_the_careful_one_reads_or_nothing(text: str) -> None:
+    due_ms = plain_start_ms(text)
+    if due_ms >= 0:
+        assert read_due(text, 0) == due_ms
+        assert has_start_time_only(text)
+        assert not is_half(text, 0)
+        assert not delay_level(text)
+
+
+def test_what_clients_send_goes_the_plain_way() -> None:
+    assert plain_start_ms("W\x01true\x02__STARTDELIVERTIME\x011790000000000\x02U\x01A\x02") == 1_790_000_000_000
+    assert plain_start_ms("__STARTDELIVERTIME\x011790000000000") == 1_790_000_000_000
+    assert plain_start_ms("TRAN_MSG\x01no\x02__STARTDELIVERTIME\x011790000000000\x02") == -1
 
 
 def test_delay_ids_read_as_the_spill_store_writes_them() -> None:

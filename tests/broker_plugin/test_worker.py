@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from broker_plugin.clock import Alarm, Clock, StepWatch
-from broker_plugin.pace import BATCH_MAX, BATCH_MIN, BUSY_YIELD_S, YIELD_S, Pace
+from broker_plugin.pace import BATCH_MAX, BATCH_MIN, BUSY_YIELD_S, LONG_SLICE_NS, YIELD_S, Pace
 from broker_plugin.worker import Worker
 from store.errors import StoreClosedError
 
@@ -36,10 +38,13 @@ def test_the_clocks_agree_with_each_other() -> None:
     assert 0.9 < clock.seconds_until(now + 1000) <= 1.001
     assert clock.seconds_until(now - 5) < 0
     assert clock.monotonic_ns() <= clock.monotonic_ns()
+    begin = clock.worked_ns()
+    assert not Alarm().wait(0.03)
+    assert clock.worked_ns() - begin < 25_000_000  # it waited, and that is no work
     moved = Clock(lambda: 5000)
     assert moved.now_ms() == 5000
     assert moved.seconds_until(5250) == 0.25
-    assert moved.monotonic_ns() == 5_000_000_000
+    assert moved.monotonic_ns() == moved.worked_ns() == 5_000_000_000
 
 
 def test_steps_of_the_wall_clock_are_told_from_time_that_passes() -> None:
@@ -52,6 +57,15 @@ def test_steps_of_the_wall_clock_are_told_from_time_that_passes() -> None:
     assert watch.look(3_611_049, 1000 * ms) == 0
     assert watch.look(3_610_000, 1250 * ms) == -1299
     assert (watch.forward_count, watch.backward_count, watch.last_step_ms) == (1, 1, -1299)
+
+
+def test_recovery_works_in_longer_slices() -> None:
+    short, long = Pace(), Pace(slice_ns=LONG_SLICE_NS)
+    for pace in (short, long):
+        pace.paused(900_000)
+        for _ in range(99):
+            pace.worked(100, 100, 1_000_000)
+    assert short.batch == pytest.approx(50, abs=1) and long.batch == pytest.approx(150, abs=1)
 
 
 def test_batches_shrink_while_somebody_wants_the_interpreter() -> None:

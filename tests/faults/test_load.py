@@ -23,6 +23,7 @@ import pytest
 
 from tests.support.fault_storm import FaultyBroker
 from tests.support.need import in_ci
+from tests.support.pull_fields import pull_fields
 from tests.support.wire import Wire
 
 pytestmark = pytest.mark.process
@@ -55,19 +56,7 @@ SEND = {
     "k": "false",
     "m": "false",
 }
-PULL = {
-    "consumerGroup": "readers",
-    "topic": "load",
-    "queueId": 0,
-    "queueOffset": 0,
-    "maxMsgNums": 32,
-    "sysFlag": 4,
-    "commitOffset": 0,
-    "suspendTimeoutMillis": 0,
-    "subscription": "*",
-    "subVersion": 0,
-    "expressionType": "TAG",
-}
+PULL = pull_fields("readers", "load")
 
 
 def _frame(code: int, fields: dict[str, Any], body: bytes = b"", opaque: int = 1) -> bytes:

@@ -19,6 +19,7 @@ import store.spill.opening
 import store.spill.replay
 import store.spill.run
 import store.spill.segment
+import store.spill.segment_columns
 from store.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.spill import checking
 from store.spill.done_set import DoneSet
@@ -35,17 +36,20 @@ from store.spill.format import (
     TRAILER_BYTES,
     RunShape,
     encode_frame,
+    encode_rows,
     file_header,
     frame_seed,
     page_seed,
 )
-from store.spill.manifest import Manifest
+from store.spill.index_writer import IndexWriter
+from store.spill.manifest import DataEntry, Manifest
 from store.spill.model import DUE_MAX, ID_BASE, SpillOptions
 from store.spill.opening import decode_section, encode_section
-from store.spill.replay import cut_behind, replay, write_again
+from store.spill.replay import cut_behind, read_segment, replay, write_again
 from store.spill.run import PageCache, Run
 from store.spill.run_writer import RunWriter
 from store.spill.segment import Segment
+from store.spill.segment_columns import SegmentColumns
 from store.spill.spill_store import SpillStore
 from tests.fuzz.engine import Target
 from tests.fuzz.memory import MemoryFile, MemoryFiles
@@ -77,11 +81,13 @@ def _journal() -> list[bytes]:
     ordinal = 0
     for kind, rows, records in frames:
         offset = BASES[0] + len(first)
-        frame, _ = encode_frame(kind, rows, records, offset, max(0, offset - 100), 1, ordinal, SEED)
+        packed = encode_rows(*zip(*rows, strict=True), records) if rows else b""
+        frame = encode_frame(kind, packed, records, offset, max(0, offset - 100), 1, ordinal, SEED)
         first += frame
         ordinal += len(records)
     second = file_header(JOURNAL_MAGIC, STORE_ID, 2, BASES[1], SEGMENT)
-    frame, _ = encode_frame(ACCEPT, [(7, ids[7], 0)], [b"in two"], BASES[1] + len(second), 300, 2, 0, SEED)
+    rows_in_two = encode_rows([7], [ids[7]], [0], [b"in two"])
+    frame = encode_frame(ACCEPT, rows_in_two, [b"in two"], BASES[1] + len(second), 300, 2, 0, SEED)
     whole = first.ljust(SEGMENT, b"\0") + (second + frame).ljust(SEGMENT, b"\0")
     return [whole, first, first[:-40]]
 
@@ -167,7 +173,23 @@ def _written(rows: int) -> tuple[bytes, RunShape]:
     return bytes(files.files[writer.path]), writer.shape
 
 
-RUNS = [_written(rows) for rows in (3, 9, 21)]
+def _segment_file() -> MemoryFile:
+    return MemoryFile(ROOT / "1", bytearray(_journal()[0][:SEGMENT]))
+
+
+def _indexed() -> tuple[bytes, RunShape]:
+    segment = Segment(1, BASES[0], SEGMENT, _segment_file(), 16)
+    read_segment(segment, STORE_ID)
+    segment.set_order(segment.sort(segment.count))
+    files = MemoryFiles()
+    writer = IndexWriter(files, ROOT, 7, STORE_ID, PAGE)
+    for _ in writer.write(SegmentColumns(segment)):
+        pass
+    assert writer.shape is not None
+    return bytes(files.files[writer.path]), writer.shape
+
+
+RUNS = [*(_written(rows) for rows in (3, 9, 21)), _indexed()]
 
 
 def _shape_of(data: bytes) -> RunShape:
@@ -179,7 +201,8 @@ def repair_run(data: bytes) -> bytes:
     shape = _shape_of(data)
     out = bytearray(data[1:].ljust(shape.file_bytes, b"\0")[: shape.file_bytes])
     seed = page_seed(STORE_ID, 7)
-    for start, pages, magic in ((HEADER_BYTES, shape.pages, b"TWRC"), (shape.id_at, shape.id_pages, b"TWRI")):
+    columns = b"TWXC" if shape.is_index else b"TWRC"
+    for start, pages, magic in ((HEADER_BYTES, shape.pages, columns), (shape.id_at, shape.id_pages, b"TWRI")):
         for number in range(pages):
             at = start + number * PAGE
             out[at : at + 4] = magic
@@ -195,6 +218,8 @@ def run_run(data: bytes) -> Hashable:
     shape = _shape_of(data)
     file = MemoryFile(ROOT / "0000000007", bytearray(data[1:].ljust(shape.file_bytes, b"\0")[: shape.file_bytes]))
     run = Run(7, file, shape, STORE_ID, PageCache(3 * PAGE))
+    if shape.is_index:
+        run.lead_to(DataEntry(1, BASES[0], SEGMENT), _segment_file())
     after = (-1, 0)
     steps = 0
     found = 0
@@ -260,6 +285,7 @@ def _manifest() -> Manifest:
     manifest.segments = [store.spill.manifest.SegmentEntry(1, 0, 900, (DUE_MAX, DUE_MAX))]
     manifest.segments.append(store.spill.manifest.SegmentEntry(2, 900, 900, (5_000, ID_BASE)))
     manifest.runs = [store.spill.manifest.RunEntry(7, 1, 9, RUNS[1][1])]
+    manifest.runs.append(store.spill.manifest.RunEntry(8, 0, 7, RUNS[3][1], DataEntry(1, 0, 900)))
     return manifest
 
 
@@ -270,9 +296,10 @@ def repair_manifest(data: bytes) -> bytes:
     out = bytearray(data)
     begin = 48 if out[4] == 1 or len(out) < 64 else 64
     segments = min(int.from_bytes(out[32:36], "little"), (len(out) - begin) // 40)
-    runs = (len(out) - begin - 40 * segments) // 96
+    run_bytes = 120 if out[4] > 2 else 96
+    runs = (len(out) - begin - 40 * segments) // run_bytes
     out[32:40] = pack("<II", segments, runs)
-    del out[begin + 40 * segments + 96 * runs :]
+    del out[begin + 40 * segments + run_bytes * runs :]
     out[44:48] = pack("<I", crc32(out[48:], crc32(out[:44])))
     return bytes(out)
 
@@ -383,7 +410,7 @@ TARGETS = (
     ),
     Target(
         *("run", run_run, lambda: [bytes([n]) + data for n, (data, _) in enumerate(RUNS)], DAMAGED),
-        (store.spill.run, store.spill.format, store.spill.checking),
+        (store.spill.run, store.spill.format, store.spill.checking, store.spill.segment_columns),
         words=(bytes(PAGE_HEAD_BYTES),),
         repair=repair_run,
     ),

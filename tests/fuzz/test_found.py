@@ -43,6 +43,7 @@ from store.spill.format import (
     ColumnPage,
     column_page,
     encode_frame,
+    encode_rows,
     file_header,
     frame_seed,
     page_seed,
@@ -234,7 +235,7 @@ def journal_of(*frames: bytes) -> Segment:
 
 
 def test_a_frame_without_records() -> None:
-    empty, _ = encode_frame(ACCEPT, [], [], HEADER_BYTES, 0, 1, 0, SEED)
+    empty = encode_frame(ACCEPT, b"", [], HEADER_BYTES, 0, 1, 0, SEED)
     segment = journal_of(empty)
     assert replay([segment], STORE_ID, 0).frames == 0
     assert segment.count == 0
@@ -242,7 +243,9 @@ def test_a_frame_without_records() -> None:
 
 def test_a_frame_with_more_rows_than_there_is_room() -> None:
     """The check read 120 GB, because the number of rows said so."""
-    frame, _ = encode_frame(ACCEPT, [(5, ID_BASE, 0)], [b"x"], HEADER_BYTES, 0, 1, 0, frame_seed(STORE_ID))
+    frame = encode_frame(
+        ACCEPT, encode_rows([5], [ID_BASE], [0], [b"x"]), [b"x"], HEADER_BYTES, 0, 1, 0, frame_seed(STORE_ID)
+    )
     segment = journal_of(frame)
     replay([segment], STORE_ID, 0)
     segment.file.pwrite(b"\xff\xff\xff\xff", HEADER_BYTES + 12)

@@ -22,7 +22,7 @@ PACKAGES = ("timewheel", "remoting", "store", "timewheel_client", "broker", "bro
 
 MAY_IMPORT: dict[str, set[str]] = {
     "timewheel": set(),
-    "remoting": {"orjson"},
+    "remoting": {"isal", "orjson"},
     "store": {"remoting", "timewheel", "sortedcontainers", "numpy"},
     "timewheel_client": {"remoting"},
     "broker": {"remoting", "store", "timewheel_client", "aiofiles", "click", "rich"},

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.pull_fields import pull_fields
+
 __all__ = [
     "BROKER",
     "DIFFERENCES",
@@ -78,19 +80,7 @@ _SEND = {
     "batch": "false",
 }
 _SEND_V2 = dict(zip("abcdefghijkm", _SEND.values(), strict=True))
-_PULL = {
-    "consumerGroup": GROUP,
-    "topic": TOPIC,
-    "queueId": 0,
-    "queueOffset": 0,
-    "maxMsgNums": 32,
-    "sysFlag": 4,
-    "commitOffset": 0,
-    "suspendTimeoutMillis": 0,
-    "subscription": "*",
-    "subVersion": 0,
-    "expressionType": "TAG",
-}
+_PULL = pull_fields(GROUP, TOPIC)
 _QUEUE = {"topic": TOPIC, "queueId": 0}
 _NEW_TOPIC = {
     "topic": "bad-new",

@@ -17,6 +17,7 @@ from store.message_store import MessageStore, PullStatus
 from store.options import StoreOptions
 from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
 from tests.support.need import need
+from tests.support.pull_fields import pull_fields
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.apache, pytest.mark.process]
@@ -104,22 +105,8 @@ class World:
         for queue_id, bodies in self.sent.items():
             assert wire.max_offset(TOPIC, queue_id) == len(bodies)
             for at in (0, len(bodies) - 5):
-                _, data = wire.ask(
-                    11,
-                    {
-                        "consumerGroup": "c",
-                        "topic": TOPIC,
-                        "queueId": queue_id,
-                        "queueOffset": at,
-                        "maxMsgNums": 5,
-                        "sysFlag": 4,
-                        "commitOffset": 0,
-                        "suspendTimeoutMillis": 0,
-                        "subscription": "*",
-                        "subVersion": 0,
-                        "expressionType": "TAG",
-                    },
-                )
+                fields = pull_fields("c", TOPIC) | {"queueId": queue_id, "queueOffset": at, "maxMsgNums": 5}
+                _, data = wire.ask(11, fields)
                 found = []
                 while data:
                     record = decode_record(data)

@@ -23,6 +23,7 @@ from remoting.message import record_fields, store_ms_at
 from remoting.properties import TW_LEVEL, get_property
 from store.dispatch import SCHEDULE_TOPIC
 from store.hook import CommandOutcome
+from tests.simulation.decisions import COMMIT, DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, ROLLBACK, BrokenError, Decisions
 
 __all__ = ["Entry", "Ledger", "Sent", "Violation", "body_of"]
 
@@ -36,13 +37,17 @@ class Violation(BaseException):
 class Sent:
     """One message, as its sender knows it.
 
-    ``kind``: ``now``, ``timed`` or ``level``. ``dues``: by version the due times that it may be delivered under;
+    ``kind``: ``now``, ``timed``, ``level``, ``half``, or ``illegal`` (a half message with a time).
+    ``dues``: by version the due times that it may be delivered under;
     ``cancel``: ``""``, ``"maybe"`` (the command's answer was lost) or ``"done"``.
     """
 
     __slots__ = (
+        "asked",
         "body",
         "cancel",
+        "decision",
+        "decision_end",
         "delay_ms",
         "due_ms",
         "dues",
@@ -50,6 +55,7 @@ class Sent:
         "kind",
         "number",
         "offset",
+        "place",
         "queue_id",
         "state",
         "topic",
@@ -70,6 +76,10 @@ class Sent:
         self.end = 0
         self.dues: dict[int, set[int]] = {0: {due_ms}}
         self.cancel = ""
+        self.place: tuple[int, int] | None = None  # of a half message: number in its queue, CommitLog offset
+        self.asked: set[str] = set()  # which decisions of it
+        self.decision = ""  # as it was answered
+        self.decision_end = 0
 
     @property
     def held(self) -> bool:
@@ -98,7 +108,7 @@ class Entry:
         self.offset = offset
         self.size = size
         self.number = number
-        self.original = original  # a level message as it waits in the level's queue, no delivery
+        self.original = original  # no delivery: as it waits in the level's queue, half, given up, an op message
         self.store_ms = store_ms
 
 
@@ -115,6 +125,9 @@ class Ledger:
         self.begin = 0  # of the CommitLog: what stands before it was there once
         self.order_holds = True
         self.crashes = 0
+        self.decisions = Decisions()
+        self.deleted: dict[str, int] = {}  # topic to the log's end when it was known to be deleted for the last time
+        self.check_max = 0  # checks after which a half message may be given up
         self._last: dict[tuple[str, int, int], int] = {}
 
     def clone(self) -> Ledger:
@@ -124,10 +137,13 @@ class Ledger:
         for number, message in self.sent.items():
             twin = other.sent[number] = copy.copy(message)
             twin.dues = {version: set(dues) for version, dues in message.dues.items()}
+            twin.asked = set(message.asked)
         other.by_offset = dict(self.by_offset)
         other.entries = list(self.entries)
         other.delivered = dict(self.delivered)
         other.originals = dict(self.originals)
+        other.deleted = dict(self.deleted)
+        other.decisions = self.decisions.clone()
         other._last = dict(self._last)
         return other
 
@@ -205,19 +221,39 @@ class Ledger:
             if offset < self.scanned:
                 continue
             self.scanned = offset + len(record)
-            self._take(offset, record, wall_at(offset))
+            self._look_at(offset, record, wall_at(offset))
+
+    def _look_at(self, offset: int, record: bytes, wall_ms: int | None) -> None:
+        try:
+            self._take(offset, record, wall_ms)
+        except BrokenError as broken:
+            number = int(body_of(record).partition(b".")[0].partition(b",")[0])
+            raise Violation(f"CommitLog {offset}: {self.sent.get(number)} {broken}") from broken
 
     def _take(self, offset: int, record: bytes, wall_ms: int | None) -> None:
         topic, queue_id, properties = record_fields(record)
         body = body_of(record)
+        if topic == OP_TOPIC:
+            self.entries.append(Entry(offset, len(record), 0, True, 0))
+            self.decisions.op(self, offset, properties, body)
+            return
         number_text = body.partition(b".")[0]
         message = self.sent.get(int(number_text)) if number_text.isdigit() else None
         if message is None:
             raise Violation(f"CommitLog {offset}: a record that nobody sent, body {body[:40]!r}")
         at = store_ms_at(record)
         store_ms = int.from_bytes(record[at : at + 8], "big")
-        original = topic == SCHEDULE_TOPIC
+        original = topic in (SCHEDULE_TOPIC, HALF_TOPIC, DISCARD_TOPIC)
         entry = Entry(offset, len(record), message.number, original, store_ms)
+        if topic == DISCARD_TOPIC:
+            entry.number = -message.number
+            self.entries.append(entry)
+            self.decisions.discarded(offset, message, self.check_max)
+            return
+        if topic == HALF_TOPIC:
+            self.decisions.half(offset, record, message)
+        elif message.kind == "half":
+            self.decisions.committed(record, message, self.originals[message.number].offset)
         known = self.originals if original else self.delivered
         if message.number in known:
             raise Violation(
@@ -266,7 +302,9 @@ class Ledger:
 
     def _check_order(self, entry: Entry, message: Sent) -> None:
         """Equal due times of one topic and queue in the order of their acceptance; so, too, what is sent now."""
-        if message.kind == "level" or (message.kind == "timed" and (len(message.dues) > 1 or 0 not in message.dues)):
+        if message.kind in ("level", "half") or (
+            message.kind == "timed" and (len(message.dues) > 1 or 0 not in message.dues)
+        ):
             return
         if message.kind == "timed" and not (self.order_holds and message.held):
             return
@@ -288,6 +326,8 @@ class Ledger:
                 synced = journal_synced if message.held else log_synced
                 if message.end > synced:
                     message.state = "unsure"
+            if power and not sync_mode and message.decision_end > log_synced:
+                message.decision = ""
 
     def reopened(self, begin: int, end: int, records: Iterable[tuple[int, bytes]]) -> None:
         """A broker has recovered: the log now goes from ``begin`` to ``end``. Reads all of it anew."""
@@ -295,18 +335,20 @@ class Ledger:
         old = {entry.offset: entry for entry in self.entries if entry.offset >= begin}
         self.entries = gone
         self.delivered = {entry.number: entry for entry in gone if not entry.original}
-        self.originals = {entry.number: entry for entry in gone if entry.original}
+        self.originals = {entry.number: entry for entry in gone if entry.original and entry.number > 0}
+        self.decisions = self.decisions.before(begin)
         self._last = {}
         self.scanned = self.begin = begin
         for offset, record in records:
             known = old.get(offset)
             self.scanned = offset + len(record)
-            self._take(offset, record, None)
+            self._look_at(offset, record, None)
             if known is not None and known.number != self.entries[-1].number:
                 raise Violation(
                     f"CommitLog {offset}: message {known.number} stood here before the crash, "
                     f"now it is message {self.entries[-1].number}"
                 )
+        self.deleted = {topic: min(at, end) for topic, at in self.deleted.items()}
         for entry in old.values():
             if entry.offset >= end:
                 continue
@@ -314,15 +356,26 @@ class Ledger:
             if at == len(self.entries) or self.entries[at].offset != entry.offset:
                 raise Violation(f"CommitLog {entry.offset}: the record of message {entry.number} is gone after a crash")
         for message in self.sent.values():
-            stored = message.number in (self.originals if message.kind == "level" else self.delivered)
+            stored = message.number in (self.originals if message.kind in ("level", "half") else self.delivered)
+            if (message.decision == COMMIT and message.number not in self.delivered) or (
+                message.decision == ROLLBACK and message.number not in self.decisions.rolled_back
+            ):
+                raise Violation(f"{message}: {message.decision} was answered and durable, but is gone after a crash")
             if message.state == "acked" and not message.held and not stored:
                 raise Violation(f"{message}: acknowledged and durable, but gone after a crash")
 
     def finished(self) -> None:
         """All time has passed: what must be delivered, is."""
-        for message in self.sent.values():
-            if message.must and message.number not in self.delivered:
-                raise Violation(f"{message}: lost")
+        for message in self.missing():
+            raise Violation(f"{message}: lost")
+
+    def missing(self) -> list[Sent]:
+        """What must have come to its end, and has not."""
+        return [
+            message
+            for message in self.sent.values()
+            if message.must and message.number not in self.delivered and not self.decisions.ended(message.number)
+        ]
 
 
 def body_of(record: bytes) -> bytes:

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+from broker_plugin.failures import BACKOFF_MAX_MS
 from store.errors import StoreError, SyncFailedError
+from tests.simulation.decisions import COMMIT, ROLLBACK
 from tests.simulation.ledger import Ledger, Violation
 from tests.simulation.world import QUEUES, TOPICS, Shape, World
 from tests.support.simdisk import PowerCut, SimDisk
@@ -19,6 +21,7 @@ __all__ = ["Aftermath", "Life", "draw_keep"]
 
 DELAYS = (1, 2, 5, 40, 300, 900, 1001, 2500)
 FAR = (4000, 9000, 30_000)
+READ_FAULT_IN_START = 0.2
 KEEPS = (None, 0.0, 0.3, 0.7, 1.0)
 STEP_MS = (-86_400_000, -4000, -300, -20, -1, 1, 30, 2000, 86_400_000)
 
@@ -47,6 +50,8 @@ class _Story:
                 world.send([("timed", self.due(now))], topic, queue_id, size)
         elif what < 0.60:
             kinds = [rng.choice(("timed", "timed", "now", "level")) for _ in range(rng.randint(2, 4))]
+            if size == 10:  # of one make: such batches have a way of their own
+                kinds = kinds[:1] * len(kinds)
             world.send([(kind, self.due(now) if kind == "timed" else 0) for kind in kinds], topic, queue_id, size)
         elif what < 0.72:
             due_ms = self.due(now)
@@ -54,8 +59,12 @@ class _Story:
                 world.send([("timed", due_ms)], topic, queue_id, size)
         elif what < 0.86:
             world.send([("now", 0)], topic, queue_id, size)
-        elif what < 0.94:
+        elif what < 0.92:
             world.send([("level", 0)], topic, queue_id, size)
+        elif what < 0.97:
+            for _ in range(rng.randint(1, 3)):
+                kind = "half" if rng.random() < 0.9 else "illegal"
+                world.send([(kind, self.due(now) if kind == "illegal" else 0)], topic, queue_id, size)
         else:
             world.send([("timed", now - rng.choice((0, 1, 50)))], topic, queue_id, size)
 
@@ -74,6 +83,13 @@ class _Story:
         else:
             self.world.move(number, self.rng.choice((0, 1, 30, 700, 3000)))
 
+    def decide_some(self) -> None:
+        """Commit or roll back, as a rule what was not decided yet."""
+        known = [m for m in self.world.ledger.sent.values() if m.kind == "half" and m.place is not None]
+        for sent in known[-self.rng.randint(1, 6) :]:
+            if not sent.asked or self.rng.random() < 0.2:
+                self.world.producer.end(sent.number, COMMIT if self.rng.random() < 0.6 else ROLLBACK)
+
     def come_back(self, tries: int, crash_in_start: float) -> None:
         """Start until a broker is up; with a chance, the machine fails again in the middle of the start."""
         world, rng = self.world, self.rng
@@ -81,17 +97,21 @@ class _Story:
             tries -= 1
             if tries > 0 and rng.random() < crash_in_start:
                 world.fault = _power_fails_at(rng.randint(1, 45))
+            if tries > 0 and rng.random() < READ_FAULT_IN_START:
+                where = rng.choice(("", "commitlog", "journal"))
+                world.read_fault = _reads_fail(where, rng.randint(0, 60 if not where else 8), rng.choice((1, 3, 1000)))
             try:
                 world.boot()
-                world.fault = None
+                world.fault = world.read_fault = None
                 return
             except PowerCut:
-                world.fault = None
+                world.fault = world.read_fault = None
                 world.die(draw_keep(rng), rng)
             except StoreError as error:
-                if world.fault is None:
+                if world.fault is None and world.read_fault is None:
                     raise Violation(f"the broker does not start: {error}") from error
-                world.fault = None
+                world.tell(f"no start: {error}")
+                world.fault = world.read_fault = None
                 world.die(None, rng)
 
     def finish(self) -> None:
@@ -100,7 +120,7 @@ class _Story:
         for again in range(4):
             self.heal()
             self.run_out()
-            if not any(m.must and m.number not in world.ledger.delivered for m in world.ledger.sent.values()):
+            if not world.ledger.missing():
                 break
             if again == 3 or not world.needs_restart:
                 world.ledger.finished()
@@ -118,9 +138,11 @@ class _Story:
     def heal(self) -> None:
         """Nothing is broken any more."""
         world = self.world
-        world.fault = None
+        world.fault = world.read_fault = None
         world.missing.clear()
         world.disk.free = 1 << 40
+        for topic in TOPICS:
+            world.put_topic(topic)
         world.switch = 0.0 if world.switch is not None else None
         world.plugin.topics_changed()
 
@@ -130,7 +152,7 @@ class _Story:
         dues = [due for m in world.ledger.sent.values() for versions in m.dues.values() for due in versions]
         for number, entry in world.ledger.originals.items():
             dues.append(entry.store_ms + world.ledger.sent[number].delay_ms)  # by the clock as it was set then
-        end_ms = max([world.wall_ms, *dues]) + 5000
+        end_ms = max([world.wall_ms, world.wall_max_ms, *dues]) + 5000
         for share in (rng.choice((0.0, 0.05)), rng.random(), 1.0):
             until_ms = world.wall_ms + int((end_ms - world.wall_ms) * share)
             if share < 0.1:
@@ -142,12 +164,16 @@ class _Story:
         for _ in range(14):
             world.wall_ms += 400
             self.settle()
+        if world.plugin.recovery.failed_count:
+            world.wall_ms += BACKOFF_MAX_MS
+            self.settle()
 
     def settle(self) -> None:
         """Let everybody work until nobody wants to at this moment."""
         world = self.world
         for name in list(world.wakes):
             world.wakes[name] = min(world.wakes[name], world.wall_ms)
+        world.check_ms = min(world.check_ms, world.wall_ms)
         start = world.wall_ms
         for _ in range(4000):
             world.turns(1, start)
@@ -165,6 +191,7 @@ class Aftermath(_Story):
         disk = before.disk.crashed(rng, keep, True)
         world = World(rng, before.shape, disk, ledger, before.wall_ms, None, say)
         world.synced = before.synced
+        world.wall_max_ms = max(before.wall_max_ms, before.wall_ms)
         super().__init__(world, rng)
 
     def run(self) -> None:
@@ -179,6 +206,8 @@ class Aftermath(_Story):
             self.send_some()
             if rng.random() < 0.3:
                 self.command_some()
+            if rng.random() < 0.4:
+                self.decide_some()
             world.turns(rng.randint(3, 25))
             if rng.random() < 0.15:
                 world.die(draw_keep(rng), rng)
@@ -217,10 +246,10 @@ class Life(_Story):
             try:
                 self.happen()
             except PowerCut:
-                self.world.fault = None
+                self.world.fault = self.world.read_fault = None
                 self.world.die(draw_keep(self.rng), self.rng)
                 self.come_back(3, 0.3)
-        self.world.fault = None
+        self.world.fault = self.world.read_fault = None
         try:
             self.world.quiet()
         except StoreError as error:
@@ -237,12 +266,16 @@ class Life(_Story):
             self.send_some()
             world.turns(rng.randint(1, 20))
         elif what < 0.58:
-            self.command_some()
+            (self.command_some if rng.random() < 0.7 else self.decide_some)()
             world.turns(rng.randint(1, 30))
         elif what < 0.63:
             world.pull(rng.choice(TOPICS), rng.randrange(QUEUES))
             world.turns(rng.randint(1, 10))
-        elif what < 0.77:
+        elif what < 0.67:
+            if not self.calm:
+                world.ledger.order_holds = False
+                self.break_reads()
+        elif what < 0.78:
             world.turns(rng.randint(10, 80), world.wall_ms + rng.choice((5, 600, 3000)))
         elif what < 0.81:
             # A slow disk, a busy machine: time passes, whoever is in the middle of something stays there.
@@ -266,8 +299,20 @@ class Life(_Story):
         if what < 0.3:
             step_ms = rng.choice(STEP_MS)
             if not world.appending:
+                world.wall_max_ms = max(world.wall_max_ms, world.wall_ms)
                 world.wall_ms += step_ms
                 world.tell(f"the clock is set by {step_ms} ms")
+            return
+        if what < 0.36:
+            topic = rng.choice(TOPICS)
+            if rng.random() < 0.6:
+                world.tell(f"topic {topic} is deleted")
+                world.delete_topic(topic)
+            else:
+                world.put_topic(topic, rng.choice((4, 6, 6)))
+            if rng.random() < 0.5:
+                self.send_some()
+            world.turns(rng.randint(1, 40))
             return
         if what < 0.4:
             world.missing ^= {rng.choice(TOPICS)}
@@ -289,10 +334,25 @@ class Life(_Story):
         if rng.random() < 0.8:
             world.fault = None
 
+    def break_reads(self) -> None:
+        """Some files cannot be read for a while: deliveries, merges, scans and consumers have to wait."""
+        world, rng = self.world, self.rng
+        where = rng.choice(("", "commitlog", "consumequeue", "journal", "runs", "runs", "keyindex"))
+        first, count = rng.choice(((0, 1), (0, 1000), (rng.randint(0, 8), rng.randint(1, 6))))
+        world.tell(f"the disk cannot read {where!r}, {count} times after {first}")
+        world.read_fault = _reads_fail(where, first, count)
+        for _ in range(rng.randint(0, 2)):
+            self.send_some()
+        if rng.random() < 0.5:
+            self.command_some()
+        world.turns(rng.randint(5, 60), world.wall_ms + rng.choice((5, 600, 3000)))
+        if rng.random() < 0.8:
+            world.read_fault = None
+
     def restart_cleanly(self) -> None:
         """Stop as a broker stops, and start again."""
         world = self.world
-        world.fault = None
+        world.fault = world.read_fault = None
         world.quiet()
         assert world.core is not None
         world.tell("a clean stop")
@@ -320,6 +380,20 @@ def _power_fails_at(number: int) -> Callable[[str, Path], None]:
         left -= 1
         if left == 0:
             raise PowerCut
+
+    return fault
+
+
+def _reads_fail(where: str, first: int, count: int) -> Callable[[Path], None]:
+    """Some reads in a row fail, of the files whose path has these letters."""
+    seen = 0
+
+    def fault(path: Path) -> None:
+        nonlocal seen
+        if where in str(path):
+            seen += 1
+            if first < seen <= first + count:
+                raise StoreError(f"cannot read {path}: Input/output error (errno 5)")
 
     return fault
 

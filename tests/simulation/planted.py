@@ -8,7 +8,7 @@ holds it to that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -18,11 +18,14 @@ import store.commit_log
 import store.spill.replay
 from broker.turn import Turn
 from broker_plugin.delivery import Deliverer
+from broker_plugin.failures import UNREADABLE, Failures
 from broker_plugin.plugin import DelayPlugin
 from broker_plugin.sweeper import Sweeper
 from store.checkpoint import DeliveryCheckpoint
 from store.commit_log import CommitLog
+from store.errors import StoreError
 from store.flusher import Flusher
+from store.half_messages import HalfMessages
 from store.hook import PutResult, PutStatus
 from store.level_progress import LevelProgress
 from store.level_scheduler import LevelScheduler
@@ -49,6 +52,8 @@ _right: dict[str, Any] = {
     "deliver": Deliverer.deliver,
     "put_batch": MessageStore.put_batch,
     "restore": DelayPlugin._restore,
+    "restore_halves": HalfMessages._restore,
+    "add_failure": Failures.add,
     "advance": TimingWheel.advance,
     "insert": TimingWheel.insert,
     "spill_step": SpillStore.spill_step,
@@ -114,12 +119,13 @@ def _let_go_too_soon(self: Any, now_ms: int, frontier_ms: int) -> bool:
 
 
 def _no_pins(self: Any, now_ms: int) -> int:
-    pins, self.pins = self.pins, []
+    pins, levels_pin = self.pins, self.levels_pin
+    self.pins, self.levels_pin = [], lambda: 1 << 62
     try:
         count: int = _right["delete_expired"](self, now_ms)
         return count
     finally:
-        self.pins = pins
+        self.pins, self.levels_pin = pins, levels_pin
 
 
 def _same_epoch(self: Any) -> int:
@@ -150,6 +156,9 @@ def _unlisted_for_a_moment(self: CommitLog, segment: Segment | None = None) -> S
             following.create()
             self._directory_dirty = True
         self._ahead = None
+    for _ in range(2):  # others have their chance at each call of the disk
+        with suppress(StoreError):
+            self._files.sync_dir(self.directory)
     self._segments[start] = following
     if segment is None:
         self._tail = following
@@ -206,6 +215,22 @@ def _early_by_one() -> Iterator[None]:
         yield
 
 
+def _what_has_no_topic_is_forgotten(self: Any, reason: str, *rest: Any) -> None:
+    if reason != PutStatus.TOPIC_NOT_EXIST.name:
+        _right["add_failure"](self, reason, *rest)
+
+
+def _nothing_undecided(self: Any, section: bytes) -> int:
+    lowest: int = _right["restore_halves"](self, section)
+    self.undecided.clear()
+    return lowest
+
+
+def _what_fails_is_forgotten(self: Any, reason: str, *rest: Any) -> None:
+    if reason != UNREADABLE:
+        _right["add_failure"](self, reason, *rest)
+
+
 PLANTED: dict[str, Plant] = {
     "progress is written before the append": _swap(Deliverer, "_put", _progress_before_append),
     "the checkpoint does not wait for the log's sync": _swap(DeliveryCheckpoint, "write", _checkpoint_before_sync),
@@ -234,5 +259,9 @@ PLANTED: dict[str, Plant] = {
     "every start has the same epoch": _swap(SpillStore, "next_id", _same_epoch),
     "a level's put that failed counts as done": _swap(LevelScheduler, "_settle", _failed_put_is_done),
     "what waits of a refused batch is not taken back": _swap(Turn, "_take_back_refused", lambda *_: None),
+    "a message that cannot be read is forgotten": _swap(Failures, "add", _what_fails_is_forgotten),
+    "a message without a topic is forgotten": _swap(Failures, "add", _what_has_no_topic_is_forgotten),
+    "a decision is not remembered": _swap(HalfMessages, "_apply", lambda *_: None),
+    "the checkpoint's undecided messages are forgotten": _swap(HalfMessages, "_restore", _nothing_undecided),
     "the next segment is not listed under its lock": _swap(CommitLog, "_next_segment", _unlisted_for_a_moment),
 }

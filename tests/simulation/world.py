@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,6 +27,8 @@ from remoting.properties import format_properties
 from store.errors import StoreError
 from store.hook import PutStatus
 from tests.simulation.baton import Baton, SimLock, Task, simulated
+from tests.simulation.decisions import COMMIT, ROLLBACK, Producer
+from tests.simulation.inline import run_inline
 from tests.simulation.ledger import VIRTUAL, Ledger, Sent, Violation, body_of
 from tests.support.simdisk import PowerCut, SimDisk
 
@@ -67,6 +70,9 @@ class Shape:
             "timewheelArmedRecords": str(rng.choice((8, 1000))),
             "timewheelHotRecords": str(self.hot),
             "timewheelBatchRecords": str(rng.choice((3, 100))),
+            "transactionTimeOut": "300",
+            "transactionCheckInterval": "400",
+            "transactionCheckMax": str(rng.choice((1, 3))),
         }
         if self.retention:
             self.values |= {"fileReservedTime": "0", "deleteWhen": ALL_HOURS}
@@ -111,6 +117,8 @@ class World:
         self.calls = 0
         self.call_seen: Callable[[], None] | None = None
         self.fault: Callable[[str, Path], None] | None = None
+        self.read_fault: Callable[[Path], None] | None = None
+        self.looking = 0  # how many of the world's own looks at the store are under way: their reads never fail
         self.missing: set[str] = set()
         self.graveyard: list[Any] = []  # what dead brokers had in memory: nothing of it may tidy up
         self.baton: Baton | None = None
@@ -120,6 +128,10 @@ class World:
         self.synced = (0, 0)  # of CommitLog and journal, when the last broker ended
         self.append_times: list[tuple[int, int]] = []
         self.number = max(ledger.sent, default=0)
+        self.wall_max_ms = wall_ms
+        self.producer = Producer(self)
+        self.check_ms = 0
+        ledger.check_max = 0 if shape.retention else int(shape.values["transactionCheckMax"])
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -138,6 +150,7 @@ class World:
         self.append_times = []
         self.disk.fault = self._call
         self.disk.watch = self._written
+        self.disk.read_fault = self._read
         config = BrokerConfig(ROOT, dict(self.shape.values), listen_port=10911, plugins=[])
         plugin = DelayPlugin()
         self.graveyard.append((self.core, self.disk))
@@ -151,6 +164,7 @@ class World:
                 now_ms=lambda: self.wall_ms,
                 schedule=lambda: None,
                 call_soon_threadsafe=self.inbox.append,
+                spawn=run_inline,
                 random=Random(1),
             )
         self.core, self.plugin, self.store = core, plugin, core.store
@@ -170,7 +184,10 @@ class World:
             "spiller": plugin.spiller.step,
         }
         log = self.store.commit_log
-        self.ledger.reopened(log.begin, log.end, self.store.scan(log.begin))
+        with self.sharp_eyes():
+            self.ledger.reopened(log.begin, log.end, self.store.scan(log.begin))
+        self.check_ms = 0
+        self.producer.greet()
         self.tell(f"start {self.starts}: CommitLog {log.begin} to {log.end}, {plugin.pending_count()} pending")
 
     def tell(self, text: str) -> None:
@@ -215,7 +232,7 @@ class World:
         self.tasks = {}
         self.graveyard.append((self.core, self.disk))
         self.disk.off = False  # what is collected later may tidy up here, where nobody looks any more
-        self.disk.fault = self.disk.watch = None
+        self.disk.fault = self.disk.watch = self.disk.read_fault = None
 
     # ------------------------------------------------------------------------------------------------ the disk
 
@@ -232,6 +249,19 @@ class World:
                 if self.baton is not None:
                     self.baton.dead = True
                 raise
+
+    def _read(self, path: Path) -> None:
+        if self.read_fault is not None and not self.looking:
+            self.read_fault(path)
+
+    @contextmanager
+    def sharp_eyes(self) -> Iterator[None]:
+        """The world itself looks at the store: what it reads can be read."""
+        self.looking += 1
+        try:
+            yield
+        finally:
+            self.looking -= 1
 
     def _written(self, path: Path, offset: int, size: int) -> None:
         if path.parent.name == "commitlog":
@@ -254,6 +284,7 @@ class World:
             ready = [name for name in ACTORS if self._wants(name, now)]
             if not ready:
                 wake = min(self.wakes.get(name, now) for name in ACTORS if name not in ("loop", "commands"))
+                wake = min(wake, self.check_ms)
                 if until_ms is not None and wake > until_ms:
                     self.wall_ms = max(now, until_ms)
                     return
@@ -266,7 +297,7 @@ class World:
         if task is not None:
             return task.ready
         if name == "loop":
-            return bool(self.inbox)
+            return bool(self.inbox) or self._checks_wait(now)
         if name == "commands":
             return bool(self.commands)
         if name == "flusher" and not self.store.flusher._inbox.empty():
@@ -311,7 +342,8 @@ class World:
         if self.ledger.scanned < store.commit_log.end:
             if self.plugin.stats.handed_over or self.plugin.recovery.failed_count:
                 self.ledger.order_holds = False
-            self.ledger.read(store.scan(max(self.ledger.scanned, store.commit_log.begin)), self._wall_at)
+            with self.sharp_eyes():
+                self.ledger.read(store.scan(max(self.ledger.scanned, store.commit_log.begin)), self._wall_at)
             self.append_times = self.append_times[-4:]
 
     def quiet(self) -> None:
@@ -344,7 +376,14 @@ class World:
         for _ in range(self.rng.randint(1, max(1, len(self.inbox)))):
             if self.inbox:
                 self.inbox.popleft()()
+        now = self.wall_ms
+        if self._checks_wait(now):
+            self.check_ms = now + (100 if self.core.halves.undecided else 1000)
+            self.core.processors.checks.step(now)
         self.core.end_turn()
+
+    def _checks_wait(self, now: int) -> bool:
+        return not now < self.check_ms <= now + 1000
 
     def _command_step(self, _now: int) -> None:
         self.commands.popleft()()
@@ -372,16 +411,21 @@ class World:
         self.ledger.sent[number] = sent
         values = {"KEYS": f"k{number}", "UNIQ_KEY": f"{number:032X}"}
         if kind == "timed":
-            values["TIMER_DELIVER_MS" if number % 2 else "__STARTDELIVERTIME"] = str(due_ms)
+            values["TIMER_DELIVER_MS" if number & 8 else "__STARTDELIVERTIME"] = str(due_ms)
         elif kind == "level":
             values["DELAY"] = str(level)
+        elif kind in ("half", "illegal"):
+            values |= {"TRAN_MSG": "true", "PGROUP": "pg"}
+            if kind == "illegal":
+                values["TIMER_DELIVER_MS"] = str(due_ms)
         return sent, format_properties(values)
 
     def send(self, kinds: list[tuple[str, int]], topic: str, queue_id: int, size: int) -> None:
         """Send one message, or several as a batch: all of them or none."""
         made = [self.message(kind, due_ms, topic, queue_id, size) for kind, due_ms in kinds]
         numbers = [sent.number for sent, _ in made]
-        values = ("pg", topic, "TBW102", QUEUES, queue_id, 0, 5, 0, 0, "false")
+        half = kinds[0][0] in ("half", "illegal")
+        values = ("pg", topic, "TBW102", QUEUES, queue_id, 4 * half, self.wall_ms if half else 5, 0, 0, "false")
         head: dict[str, Any] = dict(zip("abcdefghjk", values, strict=True))
         if self.say is not None:
             what = ", ".join(f"{s.number} {s.kind} at {s.due_ms - START_MS}" for s, _ in made)
@@ -395,6 +439,17 @@ class World:
             head |= {"i": "", "m": "true"}
             self.submit(RequestCode.SEND_BATCH_MESSAGE, head, body, numbers, "send")
 
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, as an administrator does; what waits for it waits on."""
+        self.ledger.deleted[topic] = 1 << 62
+        self.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}, b"", [], f"delete {topic}")
+
+    def put_topic(self, topic: str, perm: int = 6) -> None:
+        """Make a topic (again), or change what may be done with it."""
+        fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": QUEUES, "writeQueueNums": QUEUES}
+        fields |= {"perm": perm, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
+        self.submit(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, b"", [], "topic")
+
     def pull(self, topic: str, queue_id: int) -> None:
         """Read on in a queue, and wait for more if there is nothing."""
         offset = self.offsets.get((topic, queue_id), 0)
@@ -402,8 +457,22 @@ class World:
 
     def _heard(self, reply: RemotingCommand) -> None:
         if not reply.flag & FLAG_RESPONSE:
+            if reply.code == RequestCode.CHECK_TRANSACTION_STATE:
+                self.producer.asked(reply)
             return
         numbers, kind = self.waiting.pop(reply.opaque)
+        if kind.startswith("delete "):
+            self.ledger.deleted[kind[7:]] = self.store.commit_log.end
+            self.tell(f"reply to {kind}: {reply.code} {reply.remark or ''}")
+            return
+        if kind in ("heartbeat", "topic"):
+            return
+        if kind in (COMMIT, ROLLBACK):
+            self.look()
+            wrong = self.producer.heard(numbers[0], kind, reply)
+            if wrong:
+                raise Violation(f"{self.ledger.sent[numbers[0]]} {wrong}")
+            return
         if kind != "send":
             if reply.code == ResponseCode.SUCCESS:
                 self._pulled(kind, numbers[0], reply.body)
@@ -413,6 +482,10 @@ class World:
         self.tell(f"reply to {numbers}: {reply.code} {reply.remark or ''}")
         if good:
             self._stored(numbers, reply.ext["msgId"].split(","), reply.code == ResponseCode.SUCCESS)
+            sent = self.ledger.sent[numbers[0]]
+            sent.place = int(reply.ext["queueOffset"]), sent.offset
+            if sent.kind == "illegal":
+                raise Violation(f"{sent} was accepted: a half message with a time")
         elif reply.code == ResponseCode.SYSTEM_ERROR and not _DISK_FAILED.match(reply.remark or ""):
             raise Violation(f"messages {numbers} were answered with a system error: {reply.remark}")
         else:
@@ -482,7 +555,9 @@ class World:
     def check(self) -> None:
         """Ask every part whether it is well."""
         assert self.core is not None
-        problems = self.plugin.check() + self.core.level_scheduler.check() + self.store.check()
+        problems = (
+            self.plugin.check() + self.core.level_scheduler.check() + self.store.check() + self.core.halves.check()
+        )
         if problems:
             raise Violation(f"check: {problems}")
 
@@ -490,30 +565,43 @@ class World:
         """Pull every queue from its beginning: consumers see what the log has, in its order."""
         for topic in TOPICS:
             for queue_id in range(QUEUES):
-                offset = self.store.min_offset(topic, queue_id)
-                numbers = []
-                while found := self.store.queue_entries(topic, queue_id, offset, 100):
-                    numbers += [self.store.read_record(entry[0]) for entry in found]
-                    offset += len(found)
-                seen = [int(body_of(record).partition(b".")[0]) for record in numbers if record is not None]
-                stored = [
-                    entry.number
-                    for entry in self.ledger.entries
-                    if not entry.original
-                    and entry.offset >= self.store.commit_log.begin
-                    and (self.ledger.sent[entry.number].topic, self.ledger.sent[entry.number].queue_id)
-                    == (topic, queue_id)
-                ]
-                if seen != stored:
-                    raise Violation(f"consumers of {topic}/{queue_id} get {seen}, the CommitLog has {stored}")
+                self._consume(topic, queue_id)
+
+    def _consume(self, topic: str, queue_id: int) -> None:
+        ledger = self.ledger
+        offset = self.store.min_offset(topic, queue_id)
+        records = []
+        while found := self.store.queue_entries(topic, queue_id, offset, 100):
+            records += [self.store.read_record(entry[0]) for entry in found]
+            offset += len(found)
+        seen = [int(body_of(record).partition(b".")[0]) for record in records if record is not None]
+        stored = [
+            entry
+            for entry in ledger.entries
+            if not entry.original
+            and entry.offset >= self.store.commit_log.begin
+            and (ledger.sent[entry.number].topic, ledger.sent[entry.number].queue_id) == (topic, queue_id)
+        ]
+        # What was there before the topic was deleted may be gone, with all that was before it.
+        first = len(stored) - len(seen)
+        deleted = ledger.deleted.get(topic, 0)
+        whole = first == 0 or all(entry.offset < deleted for entry in stored[: max(first, 0)])
+        if first < 0 or not whole or seen != [entry.number for entry in stored[first:]]:
+            numbers = [entry.number for entry in stored]
+            raise Violation(f"consumers of {topic}/{queue_id} get {seen}, the CommitLog has {numbers}")
 
     def counted(self) -> None:
         """Nothing may be left."""
         assert self.core is not None
-        left = self.plugin.pending_count(), self.plugin.recovery.failed_count, self.core.level_scheduler.pending_count()
+        undecided = len(self.core.halves.undecided)
+        levels = self.core.level_scheduler.pending_count()
+        left = self.plugin.pending_count(), self.plugin.recovery.failed_count, levels, undecided
         rows = self.plugin.list_pending(None, 10)
         if any(left) or rows:
-            raise Violation(f"after the end of time: pending {left[0]}, failed {left[1]}, levels {left[2]}, {rows}")
+            raise Violation(
+                f"after the end of time: pending {left[0]}, failed {left[1]}, levels {left[2]}, undecided {left[3]}, "
+                f"{rows}"
+            )
 
 
 def pull_fields(topic: str, queue_id: int, offset: int, sys_flag: int) -> dict[str, Any]:

@@ -310,12 +310,12 @@ def test_wrong_directories_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreFormatError, match="is 500"):
         CommitLog(Files(), tmp_path, 500)
     (tmp_path / f"{1000:020d}").unlink()
-    with pytest.raises(StoreCorruptError, match=f"{1000:020d} is missing"):
+    with pytest.raises(StoreCorruptError, match=f"{1000:020d} at 0: it is missing"):
         opened(Files(), 1000, tmp_path, start=1000)
     with pytest.raises(StoreCorruptError, match="ends at"):
         opened(Files(), 1000, tmp_path, at_least=1500)
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(StoreFormatError, match=r"notes.txt: not a CommitLog file"):
+    with pytest.raises(StoreFormatError, match=r"notes.txt at 0: not a CommitLog file"):
         CommitLog(Files(), tmp_path, 1000)
 
 

@@ -254,7 +254,7 @@ def test_a_broken_offsets_file_falls_back_to_its_backup(rig: Rig) -> None:
     path = rig.root / "config" / "delayOffset.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text("{broken")
-    with pytest.raises(StoreCorruptError, match=r"delayOffset\.json cannot be read"):
+    with pytest.raises(StoreCorruptError, match=r"delayOffset\.json at 0: it cannot be read"):
         rig.open()
     rig.store.close()
     path.with_name("delayOffset.json.bak").write_text('{"offsetTable":{"1":1}}')
@@ -377,8 +377,26 @@ def test_retention_is_told_what_is_still_needed(rig: Rig) -> None:
     second = rig.send(2, "b")
     assert rig.scheduler.min_needed_offset() == 0
     rig.run(START_MS + 1000)
+    assert rig.scheduler.min_needed_offset() == 0, "a power cut may take the copy"
+    rig.checkpoint()
     assert rig.scheduler.min_needed_offset() == second
     rig.run(START_MS + 5000)
+    assert rig.scheduler.min_needed_offset() == second
+    rig.checkpoint()
+    assert rig.scheduler.min_needed_offset() == 1 << 62
+
+
+def test_after_a_start_all_is_needed_that_the_checkpoint_does_not_know_as_delivered(rig: Rig) -> None:
+    first = rig.send(1, "a")
+    rig.send(1, "b")
+    rig.checkpoint()
+    rig.run(START_MS + 1000)
+    assert rig.bodies() == ["a", "b"]
+    rig.crash()
+    rig.run(START_MS + 1000)
+    assert rig.bodies() == ["a", "b"]
+    assert rig.scheduler.min_needed_offset() == first
+    rig.checkpoint()
     assert rig.scheduler.min_needed_offset() == 1 << 62
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,22 @@ def test_never_early_and_guarded() -> None:
     gone.clear()
     assert store.put_batch([delivery])[0].status is PutStatus.PUT_OK
     assert bodies(store) == [b"now", b"now", b"later"]
+
+
+def test_the_guard_is_asked_once_for_each_queue_of_a_put() -> None:
+    store = opened(SimDisk())
+    asked: list[tuple[str, int]] = []
+
+    def guard(topic: str, queue_id: int) -> PutStatus:
+        asked.append((topic, queue_id))
+        return PutStatus.NO_PERMISSION if topic == "Gone" else PutStatus.PUT_OK
+
+    store.topic_guard = guard
+    records = [put_record_of(bytes(made(b"x", topic=topic).record), 1) for topic in ("T", "Gone", "T", "U", "Gone")]
+    for _ in range(2):  # a new put asks anew: topics change
+        statuses = [result.status for result in store.put_batch(records)]
+        assert [status is PutStatus.PUT_OK for status in statuses] == [True, False, True, True, False]
+    assert asked == [("T", 0), ("Gone", 0), ("U", 0), ("Gone", 0)] * 2
 
 
 def test_what_does_not_fit_is_refused_alone() -> None:
@@ -663,3 +680,30 @@ def test_a_crash_while_queues_are_derived_again_leaves_no_half_of_them(seed: int
     disk.power_cut(1.0)
     again = opened(disk, clock)
     assert bodies(again, offset=again.min_offset("T", 0)) == [b"%d" % n for n in range(18)]
+
+
+@pytest.mark.parametrize("topic", [b"to\0ic", b"../../", b".", b"a/b"])
+def test_a_damaged_topic_or_number_makes_no_directory_and_no_memory(tmp_path: Path, topic: bytes) -> None:
+    """No checksum covers them: the record cannot be reached, everything else can."""
+    name = "t" * len(topic)
+    store = opened(Files(), root=tmp_path / "store")
+    store.put_batch([made(b"a"), made(b"b", name), made(b"c"), made(b"d")])
+    offsets = [position for _, (position, *_) in enumerate(store.queue_entries("T", 0, 0, 9))]
+    store.close()
+    path = tmp_path / "store" / "commitlog" / f"{0:020d}"
+    changed = bytearray(path.read_bytes())
+    at = changed.index(name.encode() + b"\0")
+    changed[at : at + len(topic)] = topic
+    changed[offsets[2] + 20 : offsets[2] + 28] = (1 << 50).to_bytes(8, "big")
+    path.write_bytes(changed)
+    shutil.rmtree(tmp_path / "store" / "consumequeue")
+    (tmp_path / "store" / "timewheel" / "progress").unlink()
+    before = sorted(tmp_path.iterdir())
+    again = opened(Files(), root=tmp_path / "store")
+    assert again.topics_on_disk() == ["T"]
+    assert bodies(again) == [b"a", b"c"]
+    again.put_batch([made(b"e")])
+    assert bodies(again) == [b"a", b"c", b"e"]
+    again.close()
+    assert sorted(tmp_path.iterdir()) == before
+    assert [path.name for path in (tmp_path / "store" / "consumequeue").iterdir()] == ["T"]

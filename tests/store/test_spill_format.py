@@ -24,6 +24,7 @@ from store.spill.format import (
     RunShape,
     column_page,
     encode_frame,
+    encode_rows,
     file_header,
     frame_seed,
     id_page,
@@ -48,7 +49,8 @@ def words(text: str) -> bytes:
 
 
 def test_golden_frame() -> None:
-    frame, rows = encode_frame(ACCEPT, [(1000, 5, 0)], [b"abc"], 64, 33, 2, 9, SEED)
+    rows = encode_rows([1000], [5], [0], [b"abc"])
+    frame = encode_frame(ACCEPT, rows, [b"abc"], 64, 33, 2, 9, SEED)
     row = words("e803000000000000 | 0500000000000000 | 03000000 | 00000000 | c2412435")
     head = words(
         "54574a46 | 0100 0000 | 4f000000 | 01000000 | 4000000000000000 | 2100000000000000"
@@ -63,11 +65,10 @@ def test_golden_frame() -> None:
 
 
 def test_golden_cancel_and_end() -> None:
-    frame, _ = encode_frame(CANCEL, [(1000, 5, 2)], [], 64, 0, 1, 0, SEED)
+    frame = encode_frame(CANCEL, encode_rows([1000], [5], [2], []), [], 64, 0, 1, 0, SEED)
     assert frame[FRAME_BYTES:] == words("e803000000000000 | 0500000000000000 | 00000000 | 02000000 | 00000000")
-    end, rows = encode_frame(END, [], [], 64, 0, 1, 0, SEED)
+    end = encode_frame(END, b"", [], 64, 0, 1, 0, SEED)
     assert len(end) == FRAME_BYTES
-    assert rows == b""
 
 
 def test_golden_file_header() -> None:
@@ -117,16 +118,17 @@ def test_golden_trailer_manifest_section() -> None:
     manifest.segments = [SegmentEntry(1, 0, 4096, (50, 5)), SegmentEntry(4, 4096, 4096, LAST_KEY)]
     manifest.runs = [RunEntry(7, 0, 2, shape)]
     data = manifest.encode()
-    assert data[:44] == b"TWMF" + words("02000000") + STORE_ID + words("03000000 09000000 02000000 01000000 01000000")
+    assert data[:44] == b"TWMF" + words("03000000") + STORE_ID + words("03000000 09000000 02000000 01000000 01000000")
     assert data[48:64] == words("0600000000000000 0500000000000000")
-    assert len(data) == 64 + 2 * 40 + 96
+    assert len(data) == 64 + 2 * 40 + 120
     assert Manifest.decode(data, STORE_ID, PATH).encode() == data
-    old = data[:4] + words("01000000") + data[8:44]
-    old += crc32(data[64:], crc32(old)).to_bytes(4, "little") + data[64:]
-    read = Manifest.decode(old, STORE_ID, PATH)
-    assert (read.generation, read.relied_on, len(read.segments), len(read.runs)) == (0, 0, 2, 1), (
-        "version 1 is read too"
-    )
+    for version, body, counters in ((1, data[64:-24], (0, 0)), (2, data[48:-24], (6, 5))):
+        old = data[:4] + version.to_bytes(4, "little") + data[8:44]
+        old += crc32(body, crc32(old)).to_bytes(4, "little") + body
+        read = Manifest.decode(old, STORE_ID, PATH)
+        assert (read.generation, read.relied_on, len(read.segments), len(read.runs)) == (*counters, 2, 1), (
+            f"version {version} is read too"
+        )
     section = encode_section(777, {7: b"\x03\0\0\0\x03\0\0\0\0\0\0\0"}, 5)
     done = "0700000000000000 | 03000000 03000000 00000000"
     assert section == words(f"02000000 01000000 0903000000000000 | 0500000000000000 | {done}")
@@ -161,7 +163,8 @@ def test_another_store_another_version_another_file() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_no_damage_goes_unnoticed(data: st.DataObject) -> None:
-    frame, _ = encode_frame(ACCEPT, [(1, 2, 0), (3, 4, 1)], [b"x" * 9, b""], 640, 5, 1, 0, SEED)
+    records = [b"x" * 9, b""]
+    frame = encode_frame(ACCEPT, encode_rows([1, 3], [2, 4], [0, 1], records), records, 640, 5, 1, 0, SEED)
     header_and_rows = FRAME_BYTES + 2 * ROW_BYTES
     at = data.draw(st.integers(0, header_and_rows - 1))
     bit = data.draw(st.integers(0, 7))

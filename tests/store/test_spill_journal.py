@@ -314,3 +314,32 @@ def test_due_times_that_nobody_could_find_are_refused() -> None:
     for due in (-1, 1 << 62):
         with pytest.raises(StoreError, match="are possible"):
             store.append([(due, store.next_id(), b"x")])
+
+
+def test_a_torn_end_that_cannot_be_read_is_not_cut() -> None:
+    """What a start takes out is kept aside first; if that cannot be read now, the start has to be tried again."""
+    disk = SimDisk()
+    store = opened(disk)
+    accepted(store, 10)
+    end = store.journal.written
+    accepted(store, 11)
+    path = segment_paths(disk)[0]
+    patch(disk, path, end + 70, b"?")
+    torn = disk.read_file(path)
+    left = 0
+
+    def fault(read: Path) -> None:
+        nonlocal left
+        left -= read == path
+        if not left and read == path:
+            raise StoreError(f"cannot read {read}: Input/output error (errno 5)")
+
+    disk.read_fault = fault
+    for failing in range(1, 20):
+        left = failing
+        try:
+            opened(disk)
+        except StoreError:
+            assert disk.read_file(path) == torn or any("aside" in name for name in disk.listdir(path.parent))
+    assert left > 0, "all reads of a start have failed once"
+    assert any("aside" in name for name in disk.listdir(path.parent))

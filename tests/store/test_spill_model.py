@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from store.errors import StoreFullError, SyncFailedError
-from store.spill import housekeeping, merge, opening, relocate, replay, run_writer, state
+from store.spill import housekeeping, index_writer, merge, opening, relocate, replay, run_writer, state
 from store.spill.run import Run
 from store.spill.segment import Segment
 from tests.store.spill_world import SpillWorld
@@ -142,6 +142,8 @@ def tiny_slices(monkeypatch: pytest.MonkeyPatch) -> None:
         (relocate, "CATCH_UP_AT_ONCE", 0),
         (relocate, "GHOST_MARGIN_MS", 2_000),
         (relocate, "SWITCH_MARGIN_MS", 500),
+        (relocate, "GHOSTS_AT_ONCE", 2),
+        (index_writer, "SLICE_PAGES", 1),
         (run_writer, "SORT_ROWS", 6),
         (run_writer, "WRITE_BYTES", 60),
         (run_writer, "SYNC_BYTES", 120),
@@ -150,6 +152,7 @@ def tiny_slices(monkeypatch: pytest.MonkeyPatch) -> None:
         (merge, "QUOTA_MIN", 2),
         (housekeeping, "TAIL_MAX", 3),
         (state, "PRUNE_AT_ONCE", 2),
+        (state, "FEW", 2),
     ):
         monkeypatch.setattr(module, name, value)
 
@@ -216,13 +219,17 @@ def test_power_cut_at_every_disk_operation() -> None:
         raise AssertionError(f"operation {number} of {total} was never reached")
 
 
-@pytest.mark.parametrize("planted", ["forget kills", "forget carried bits", "drop what is not durably done"])
+@pytest.mark.parametrize(
+    "planted", ["forget kills", "forget carried bits", "index what is done", "drop what is not durably done"]
+)
 def test_planted_bugs_are_caught(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model is worth something only if it notices."""
     if planted == "forget kills":
         monkeypatch.setattr(replay, "MOVE", 77)
     elif planted == "forget carried bits":
         monkeypatch.setattr(opening, "_carry_over", lambda *_: None)
+    elif planted == "index what is done":
+        monkeypatch.setattr(relocate._Copy, "done_from_the_first", lambda *_: None)
     else:
         for kind in (Run, Segment):
             honest = kind.twin

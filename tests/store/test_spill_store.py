@@ -70,7 +70,7 @@ def test_what_is_due_soon_stays_in_the_journal_the_rest_becomes_a_run() -> None:
     rig.accept(80_000, size=100)
     rig.settle(0)
     runs = [s for s in rig.sources() if isinstance(s, Run)]
-    assert [(run.shape.due_min, run.shape.due_max, run.live) for run in runs] == [(50_000, 70_000, 3)]
+    assert [(run.is_index, run.first, run.shape.due_max, run.live) for run in runs] == [(True, 3, 70_000, 3)]
     closed = next(s for s in rig.sources() if isinstance(s, Segment) and s.closed)
     assert closed.upper == (3_000, 0)
     assert closed.live == 3
@@ -324,7 +324,7 @@ def test_missing_foreign_and_newer_files_are_refused() -> None:
     run = ROOT / "runs" / rig.disk.listdir(ROOT / "runs")[0]
     content = rig.disk.read_file(run)
     rig.disk.remove(run)
-    with pytest.raises(StoreCorruptError, match=f"{run} is missing"):
+    with pytest.raises(StoreCorruptError, match=f"{run} at 0: it is missing"):
         rig.open()
     rig.disk.replace_file(run, content[:-1])
     with pytest.raises(StoreCorruptError, match="bytes, not"):
@@ -441,7 +441,8 @@ def test_damage_in_a_run_is_reported_not_skipped_in_silence() -> None:
     for due in range(100_000, 100_040):
         rig.accept(due, size=60)
     rig.settle(0)
-    run = next(s for s in rig.sources() if isinstance(s, Run))
+    rig.settle(rig.options.near_ms)
+    run = next(s for s in rig.sources() if isinstance(s, Run) and not s.is_index)
     run.file.pwrite(b"????", 64 + 40)
     rig.restart()
     assert len(rig.dues()) == 40 - 3

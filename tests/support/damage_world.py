@@ -67,7 +67,7 @@ VALUES = {
     "timewheelNearMs": "2000",
     "timewheelNearBytes": "15000",
     "timewheelNearRecords": "60",
-    "timewheelRunsMax": "3",
+    "timewheelRunsMax": "4",
     "timewheelMergeWidth": "3",
     "timewheelPunchBytes": "600",
     "timewheelReserveBytes": "0",
@@ -165,7 +165,10 @@ class Life:
         self._send_some(60)
         self.offsets = self._commit_offsets()
         self.machine.run(2500)
+        # Indexes: of segments that have left the journal by now, and of such that have not.
+        self._send_far(20, 1200)
         self._send_some(6)
+        self._send_far(20, 20)
         shutil.copytree(live, root / "killed")
         self.end_ms = self.machine.now_ms
         self.machine.close()
@@ -197,6 +200,12 @@ class Life:
             if rng.random() < 0.1:
                 self._cancel()
             self.machine.run(rng.choice((0, 5, 40, 300)))
+
+    def _send_far(self, count: int, for_ms: int) -> None:
+        for _ in range(count):
+            self._send("far", self.rng.choice(TOPICS), self.rng.randrange(QUEUES))
+        self._cancel()
+        self.machine.run(for_ms)
 
     def _send(self, kind: str, topic: str, queue: int) -> None:
         rng, machine = self.rng, self.machine
@@ -261,19 +270,19 @@ def places_of(store: Path, scratch: Path, life: Life) -> dict[int, list[Place]]:
         start = offset - offset % log.segment_bytes
         found[_number_in(record)] = [(f"commitlog/{start:020d}", offset - start, len(record))]
     for source in machine.plugin.spill._state.sources.values():
-        name = str(source.file.path.relative_to(scratch))
+        name, data_name = (str(file.path.relative_to(scratch)) for file in (source.file, source.data))
         frames = [] if isinstance(source, Run) else _frames(source)
         for ordinal in range(source.count):
             if not source.owns(ordinal) or ordinal in source.done:
                 continue
             starts, sizes, _ = source.places(np.array([ordinal], np.int64))
-            number = _number_in(source.file.pread(sizes[0], starts[0]))
+            number = _number_in(source.data.pread(sizes[0], starts[0]))
             lead = (
                 (HEADER_BYTES + ordinal // source.rows_per_page * source.shape.page_bytes, source.shape.page_bytes)
                 if isinstance(source, Run)
                 else max(frame for frame in frames if frame[0] <= starts[0])
             )
-            found[number] = [(name, starts[0], sizes[0]), (name, *lead)]
+            found[number] = [(data_name, starts[0], sizes[0]), (name, *lead)]
     machine.abandon()
     machine.plugin.stop()
     shutil.rmtree(scratch)

@@ -38,6 +38,8 @@ TINY = {
 """Sizes at which segments roll, spill and merge every second."""
 READY_SECONDS = 60.0
 QUIET_SECONDS = 1.0
+CHECK_SECONDS = 1800
+"""For `timewheel check` of some hundred megabytes, on a machine with much else to do."""
 LEVEL_SECONDS = 6.0
 """Longer than the longest level of the load."""
 _RUNTIME_INFO = 28
@@ -344,7 +346,7 @@ def check_store(broker: OurBroker) -> tuple[int, str]:
     """Run ``timewheel check`` on a broker's store: exit status and output."""
     sets = [word for key, value in broker.settings.items() for word in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "broker.cli", "check", str(broker.store), *sets]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=CHECK_SECONDS, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -149,6 +149,8 @@ class SimFile(File):
     def pread(self, n: int, offset: int) -> bytes:
         """Read what the process sees."""
         self.disk.reads += 1
+        if self.disk.read_fault is not None:
+            self.disk.read_fault(self.path)
         return bytes(self.inode.seen[offset : offset + n])
 
     def pread_into(self, buffer: memoryview, offset: int) -> int:
@@ -208,6 +210,8 @@ class SimDisk(Files):
     def __init__(self, seed: int = 0) -> None:
         self.rng = random.Random(seed)
         self.fault: Callable[[str, Path], None] | None = None
+        self.read_fault: Callable[[Path], None] | None = None
+        """Asked before each read of a file's content; may raise."""
         self.watch: Callable[[Path, int, int], None] | None = None
         """Told of each write that came through: file, offset, bytes."""
         self.doing: tuple[_Inode, bytes | bytearray | memoryview, int] | None = None

@@ -1,0 +1,68 @@
+"""The newest bytes of the CommitLog once more, in memory: what consumers that keep up are served from.
+
+The problem
+    The messages of one queue lie scattered in the log, so a pull of 32 messages was 32 reads. Each costs two or three
+    microseconds, and lets go of the interpreter, which a thread that delivers does not give back at once.
+
+The idea
+    A ring of so many bytes, in which the byte at log offset ``o`` stands at ``o % size``: a read is one copy and a
+    few comparisons. It says what the disk would say: what is below the log's end never changes.
+
+Threads: `put` is called under the append lock, `gather` by anybody. Where the ring begins only grows, and grows before
+anything is overwritten; a reader compares again after it has copied, so it never answers with other bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from mmap import mmap
+
+__all__ = ["RECENT_BYTES", "RecentBytes"]
+
+RECENT_BYTES = 8 << 20
+
+
+class RecentBytes:
+    """The last ``size`` bytes that were put, at consecutive log offsets."""
+
+    __slots__ = ("_from", "_ring", "_size", "_to")
+
+    def __init__(self, size: int = RECENT_BYTES) -> None:
+        self._size = size
+        self._ring = memoryview(mmap(-1, size))  # pages of it that were never touched cost nothing
+        self._from = 0
+        self._to = 0
+
+    def put(self, data: bytearray, offset: int) -> None:
+        """Take the bytes behind the last ones; those at any greater offset begin anew."""
+        size, end = self._size, offset + len(data)
+        if len(data) > size:
+            self._from = self._to = end
+            return
+        self._from = max(self._from, end - size) if offset == self._to else offset
+        at = offset % size
+        head = min(len(data), size - at)
+        self._ring[at : at + head] = data[:head]
+        if head < len(data):
+            self._ring[: len(data) - head] = data[head:]
+        self._to = end
+
+    def gather(self, positions: Sequence[tuple[int, int]]) -> bytes | None:
+        """Put the bytes at (log offset, size) one behind the other; None if some are not here (any more)."""
+        ring, size = self._ring, self._size
+        begin, end = self._from, self._to
+        lowest = end
+        parts: list[memoryview] = []
+        for offset, count in positions:
+            if offset < begin or offset + count > end:
+                return None
+            at = offset % size
+            if at + count <= size:
+                parts.append(ring[at : at + count])
+            else:
+                parts.append(ring[at:])
+                parts.append(ring[: at + count - size])
+            if offset < lowest:
+                lowest = offset
+        data = b"".join(parts)
+        return data if lowest >= self._from else None

@@ -1,0 +1,37 @@
+"""The spiller asks for the checkpoint that lets files go, idle or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker_plugin.spiller import IDLE_MS, Spiller
+
+
+class Spill:
+    def __init__(self, more: bool, unsaved: bool) -> None:
+        self.more = more
+        self.unsaved = unsaved
+
+    def spill_step(self, now_ms: int, frontier_ms: int) -> bool:
+        assert (now_ms, frontier_ms) == (5, 7)
+        return self.more
+
+
+class Checkpoint:
+    touched = 0
+
+    def touch(self) -> None:
+        self.touched += 1
+
+
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("unsaved", [False, True])
+def test_a_checkpoint_is_asked_for_also_while_there_is_more_to_do(more: bool, unsaved: bool) -> None:
+    """In a flood there always is; segments that an index has taken over would stay in memory until its end."""
+    checkpoint: Any = Checkpoint()
+    spill: Any = Spill(more, unsaved)
+    wake_ms = Spiller(spill, lambda: 7, checkpoint).step(5)
+    assert wake_ms == (5 if more else 5 + IDLE_MS)
+    assert checkpoint.touched == unsaved
