@@ -24,6 +24,7 @@ from broker.flow_control import FlowControl
 from broker.json_files import JsonFile
 from broker.namesrv import NameServer
 from broker.open_files import connections_max
+from broker.plugin_chain import someone_behind
 from broker.plugins import load_plugins
 from broker.registration import Registration
 from broker.requester import Requester
@@ -163,6 +164,7 @@ class Broker:
             server.received = core.dispatcher.received
             server.late = FlowControl(core.dispatcher, config.get_int("waitTimeMillsInSendQueue")).late
             server.end_of_turn = core.end_turn
+            server.yields = someone_behind(plugins)
             server.closed_listeners.append(core.channel_closed)
             self._add_name_server(core, server)
 

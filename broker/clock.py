@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["monotonic_ms", "month_start_ms", "now_ms"]
+__all__ = ["monotonic_ms", "month_start_ms", "now_ms", "rest"]
 
 
 def now_ms() -> int:
@@ -22,3 +22,8 @@ def month_start_ms(at_ms: int) -> int:
     local = time.localtime(at_ms // 1000)
     first = time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))
     return int(first) * 1000
+
+
+def rest(seconds: float) -> None:
+    """Let other threads have the interpreter for so long; the calling one does nothing meanwhile."""
+    time.sleep(seconds)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from store.hook import BatchPlugin, Held, HeldBatch, OneByOne, Plugin, Refused
+from store.hook import BatchPlugin, Held, HeldBatch, OneByOne, Plugin, PunctualPlugin, Refused
 
 if TYPE_CHECKING:
     from remoting.message import Message, UniformBatch
 
-__all__ = ["BeforePut", "BeforePutBatch", "chained", "chained_for_batches"]
+__all__ = ["BeforePut", "BeforePutBatch", "chained", "chained_for_batches", "someone_behind"]
 
 BeforePut = Callable[["Message", int], Held | Refused | None]
 BeforePutBatch = Callable[["UniformBatch", int], HeldBatch | OneByOne | None]
@@ -45,3 +45,11 @@ def chained_for_batches(plugins: tuple[Plugin, ...]) -> BeforePutBatch:
         return one_by_one
 
     return before_put_batch
+
+
+def someone_behind(plugins: Sequence[Plugin]) -> Callable[[], bool] | None:
+    """One function that asks whether the threads of any plug-in are late; None if there is none to ask."""
+    asked = [plugin.is_behind for plugin in plugins if isinstance(plugin, PunctualPlugin)]
+    if len(asked) <= 1:
+        return asked[0] if asked else None
+    return lambda: any(is_behind() for is_behind in asked)

@@ -282,6 +282,11 @@ class Deliverer:
         if self.stats.troubles & (self.stats.troubles - 1) == 0:
             self._warn(f"{text} (error {self.stats.troubles})")
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the store refused everything at the last try. Any thread."""
+        return self._stalls > 0
+
     def is_stalled(self, now_ms: int) -> bool:
         """Whether the store refused everything lately, and it is too soon to ask again."""
         if now_ms < self.stalled_until_ms - STALL_MAX_MS:

@@ -47,6 +47,8 @@ _RESTORE_AT_ONCE = 50_000
 _MAX_BODY_BYTES = 4 << 20
 _MAX_RECORD_BYTES = (4 << 20) + (64 << 10)
 _FLUSH_INTERVAL_MS = 500
+BEHIND_MS = 5
+"""What is overdue by less needs nobody's help: the sweeper has it in hand."""
 
 
 class DelayPlugin:
@@ -231,6 +233,12 @@ class DelayPlugin:
     def promised_bytes(self) -> int:
         """Disk space that it takes to deliver what is pending."""
         return self.spill.promised_bytes
+
+    def is_behind(self) -> bool:
+        """Whether messages are overdue that could be delivered. Any thread, takes no lock."""
+        if self.deliverer.is_refused:
+            return False
+        return len(self.ranges) > 0 or self.sweeper.behind_ms >= BEHIND_MS
 
     def runtime_info(self) -> dict[str, str]:
         """Figures, those of RocketMQ's timer under its names, ours with ``timewheel`` in front."""

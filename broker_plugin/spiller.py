@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Spiller"]
 
-IDLE_MS = 100
-"""Pause when there was nothing to do: closing a segment takes longer than that to fill."""
+PAUSE_MS = 100
+"""Pause when there was nothing to do: a segment takes longer than that to fill."""
+IDLE_MS = 250
+"""The same when as many are pending as at the last look."""
 
 
 class Spiller:
@@ -29,10 +31,14 @@ class Spiller:
         self._spill = spill
         self._frontier_ms = frontier_ms
         self._checkpoint = checkpoint
+        self._seen_pending = -1
 
     def step(self, now_ms: int) -> int:
         """Do a slice; answers when to come back (now or earlier: at once)."""
         more = self._spill.spill_step(now_ms, self._frontier_ms())
         if self._spill.unsaved:
             self._checkpoint.touch()  # the next checkpoint lets files go, and what they take in memory
-        return now_ms if more else now_ms + IDLE_MS
+        if more:
+            return now_ms
+        seen, self._seen_pending = self._seen_pending, self._spill.pending_count
+        return now_ms + (IDLE_MS if self._seen_pending == seen else PAUSE_MS)

@@ -16,9 +16,10 @@ It owns every key that recovery does not own, up to a *frontier* about a second 
 3. **Advance the frontier** by a bounded scan: about a second ahead, but never so far that more than `ARMED_MAX`
    are armed. A second of 500,000 messages is therefore never armed singly: the frontier stops inside it.
 
-**A hot second.** When more is due than fits into the hand, everything behind it that is due by now is dropped
-from the wheel and handed to recovery as one key range, and the frontier continues behind it. Dropping costs
-a few milliseconds at most, because the wheel is small. So what comes due next is on time.
+**A hot second.** When more is due than fits into the hand, most of it in one millisecond, that millisecond is dropped
+from hand and wheel and handed to recovery as a key range, and the frontier continues behind it: who is due a little
+later is on time. When the many are not of one millisecond, everything behind the hand that is due by now is handed
+over. Dropping costs a few milliseconds at most, because the wheel is small. So what comes due next is on time.
 
 **The clock.** `step` is told the wall clock. If that has been set back, everything armed for later is forgotten and
 found again by the scan. Never early does not depend on any of this: the target reads the clock inside its append
@@ -31,7 +32,7 @@ ring, or the sweeper sees the block. For what is due later nobody is woken: the 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,10 @@ ARMED_MAX = 8192
 """Most messages in the wheel, but for those accepted for the next milliseconds."""
 HAND_MAX = 1024
 """Most due messages that the sweeper delivers itself; more is a hot second, and its tail is handed over."""
+CROWD_SHARE = 8
+"""Of a millisecond that fills half of the hand, so much of a hand stays in it: a 1 / `CROWD_SHARE`."""
+CROWDS_MAX = 4
+"""Such milliseconds in one step; more is a hot second, too."""
 PUBLISH_MAX = 4096
 """Records published in one step."""
 SCAN_MAX = 512
@@ -141,8 +146,7 @@ class Sweeper:
             if self._deliverer.is_stalled(now_ms):
                 wake = min(self._deliverer.stalled_until_ms, now_ms + WAIT_MAX_MS)
             else:
-                self._catch_up(now_ms)
-                self._take_in_hand(now_ms)
+                self._gather(now_ms)
                 self._deliver(now_ms)
                 wake = self._next_wake(now_ms)
             self.wake_ms = wake
@@ -190,8 +194,19 @@ class Sweeper:
                 else:
                     self._unsynced.append((block, ticket))
 
+    def _gather(self, now_ms: int) -> None:
+        """Find what is due and take it in hand; hand over what is too much."""
+        for _ in range(CROWDS_MAX):
+            self._catch_up(now_ms)
+            self._take_in_hand(now_ms)
+            if len(self._hand_dues) < self._hand_max:
+                return
+            if not self._hand_over_crowd():
+                break
+        self._hand_over(now_ms)
+
     def _take_in_hand(self, now_ms: int) -> None:
-        """Fill the hand with what is due; if that is not all of it, hand the rest over."""
+        """Fill the hand with what is due."""
         dues, refs = self._hand_dues, self._hand_refs
         room = self._hand_max - len(dues)
         if room > 0:
@@ -205,25 +220,44 @@ class Sweeper:
                 order = sorted(range(len(dues)), key=dues.__getitem__)
                 self._hand_dues = [dues[at] for at in order]
                 self._hand_refs = [refs[at] for at in order]
-        if len(self._hand_dues) >= self._hand_max:
-            self._hand_over(now_ms)
+
+    def _hand_over_crowd(self) -> bool:
+        """If most of a full hand is due in one millisecond, give recovery that millisecond, but for the first of it.
+
+        So who is due a few milliseconds behind a crowd is no part of it, however late the sweeper looked up. Recovery
+        begins where the crowd begins, not behind what stays in hand: so order within it is kept, whoever is first.
+        """
+        dues = self._hand_dues
+        crowd_ms = dues[-1]
+        first = bisect_left(dues, crowd_ms)
+        if len(dues) - first < self._hand_max // 2:
+            return False
+        keep = first + self._hand_max // CROWD_SHARE
+        del dues[keep:], self._hand_refs[keep:]
+        self._give_away(self._drop_armed(crowd_ms, (crowd_ms - 1, KEY_MAX)), crowd_ms)
+        return True
 
     def _hand_over(self, now_ms: int) -> None:
         """Give recovery what is due by now and not in hand, if there is such a thing."""
-        after: Key | None = None if self._covered >= (now_ms, KEY_MAX) else self._covered
+        after = self._drop_armed(now_ms, self._covered)
+        if after < (now_ms, KEY_MAX):
+            self._give_away(after, now_ms)
+
+    def _drop_armed(self, until_ms: int, after: Key) -> Key:
+        """Forget what is armed up to this time; answers with a key below all of it: ``after``, or a lower one."""
         while True:
-            dues, _ = self._wheel.advance(now_ms, SCAN_MAX)
+            dues, _ = self._wheel.advance(until_ms, SCAN_MAX)
             if not dues:
-                break
-            first = (min(dues) - 1, KEY_MAX)
-            if after is None or first < after:
-                after = first
-        if after is not None:
-            self._ranges.add(after, now_ms + 1)
-            if self._covered < (now_ms, KEY_MAX):
-                self._cover((now_ms, KEY_MAX))
-            self._deliverer.stats.handed_over += 1
-            self.ring_recovery()
+                return after
+            after = min(after, (min(dues) - 1, KEY_MAX))
+
+    def _give_away(self, after: Key, until_ms: int) -> None:
+        """Make everything behind ``after`` and due by ``until_ms`` recovery's."""
+        self._ranges.add(after, until_ms + 1)
+        if self._covered < (until_ms, KEY_MAX):
+            self._cover((until_ms, KEY_MAX))
+        self._deliverer.stats.handed_over += 1
+        self.ring_recovery()
 
     def _deliver(self, now_ms: int) -> None:
         count = min(self.pace.batch, bisect_right(self._hand_dues, now_ms))

@@ -29,8 +29,10 @@ from pathlib import Path
 
 from store.errors import StoreError, StoreFullError, StoreLockedError, SyncFailedError
 
-__all__ = ["File", "Files"]
+__all__ = ["HOT_BYTES_MAX", "File", "Files"]
 
+HOT_BYTES_MAX = 1 << 20
+"""`File.pread_hot` of more is a plain read."""
 _FALLOC_KEEP_SIZE = 1
 _FALLOC_PUNCH_HOLE = 2
 _IOV_MAX = 1024
@@ -53,11 +55,12 @@ class File:
     thread is reading; dropping the last reference closes too: so goes a file that somebody may read.
     """
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("_fd", "_tells_hot", "path")
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self._fd = fd
+        self._tells_hot = _PREADV2 is not None
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write all of ``data`` at ``offset``; short writes are continued."""
@@ -118,20 +121,23 @@ class File:
     def pread_hot(self, n: int, offset: int) -> bytes | None:
         """Read ``n`` bytes if all of them are in the page cache; None when that would wait for the disk.
 
-        On a file system that cannot tell (no RWF_NOWAIT) this is a plain read.
+        The calling thread keeps the interpreter meanwhile: a copy from the page cache takes a microsecond, and to get
+        the interpreter back from a busy thread takes up to a switch interval. A batch of scattered records would pay
+        that for each of them. On a file system that cannot tell (no RWF_NOWAIT) this is a plain read.
         """
-        buffer = bytearray(n)
-        try:
-            got = os.preadv(self._fd, [buffer], offset, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return None
-        except OSError as cause:
-            if cause.errno in _UNSUPPORTED:
-                return self.pread(n, offset)
-            raise _error(f"cannot read {n} bytes at {offset} of", self.path, cause) from cause
+        if n > HOT_BYTES_MAX or not self._tells_hot:
+            return self.pread(n, offset)
+        got, buffer = _pread_hot(self._fd, n, offset)
         if got == n:
-            return bytes(buffer)
-        return None if offset + n <= self.size() else bytes(buffer[:got])
+            return ctypes.string_at(buffer, n)
+        if got == -errno.EAGAIN:
+            return None
+        if got < 0:
+            if -got in _UNSUPPORTED:
+                self._tells_hot = False
+                return self.pread(n, offset)
+            raise _error(f"cannot read {n} bytes at {offset} of", self.path, OSError(-got, os.strerror(-got)))
+        return None if offset + n <= self.size() else ctypes.string_at(buffer, got)
 
     def sync(self) -> None:
         """Make the content durable (fdatasync). After a failure what was dirty must be written again."""
@@ -386,6 +392,43 @@ class Files:
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_RWF_NOWAIT = 8
+_PREADV2 = getattr(ctypes.PyDLL(None, use_errno=True), "preadv2", None)  # unlike CDLL's, it keeps the interpreter
+if _PREADV2 is not None:
+    _PREADV2.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int)
+    _PREADV2.restype = ctypes.c_ssize_t
+
+
+class _HotBuffer(threading.local):
+    """A thread's own buffer for `_pread_hot`, and the ``struct iovec`` that names it."""
+
+    def __init__(self) -> None:
+        self.grow(64 << 10)
+
+    def grow(self, size: int) -> None:
+        self.size = size
+        self._memory = ctypes.create_string_buffer(size)
+        self.address = ctypes.addressof(self._memory)
+        self.iovec = (ctypes.c_uint64 * 2)(self.address, size)
+        self.iovec_address = ctypes.addressof(self.iovec)
+
+
+_hot = _HotBuffer()
+
+
+def _pread_hot(fd: int, n: int, offset: int) -> tuple[int, int]:
+    """Call preadv2(2) with RWF_NOWAIT: the bytes read or minus the errno, and the address of the buffer."""
+    assert _PREADV2 is not None
+    if n > _hot.size:
+        _hot.grow(n)
+    _hot.iovec[1] = n
+    while True:
+        got: int = _PREADV2(fd, _hot.iovec_address, 1, offset, _RWF_NOWAIT)
+        if got >= 0:
+            return got, _hot.address
+        failed = ctypes.get_errno()
+        if failed != errno.EINTR:
+            return -failed, _hot.address
 
 
 def _fallocate(fd: int, mode: int, offset: int, n: int) -> int:

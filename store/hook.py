@@ -55,6 +55,7 @@ __all__ = [
     "PendingMessage",
     "Plugin",
     "PluginContext",
+    "PunctualPlugin",
     "PutRecord",
     "PutResult",
     "PutRows",
@@ -246,6 +247,15 @@ class Plugin(Protocol):
 
     def check(self) -> list[str]:
         """Say everything that is wrong with the plug-in's state; empty when nothing is."""
+        ...
+
+
+@runtime_checkable
+class PunctualPlugin(Plugin, Protocol):
+    """A plug-in whose threads have work that must not wait for what comes in."""
+
+    def is_behind(self) -> bool:
+        """Whether they are late with it: then the network loop takes less of the interpreter. Any thread, no lock."""
         ...
 
 

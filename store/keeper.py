@@ -35,6 +35,7 @@ TAIL_INTERVAL_MS = 10_000
 """Longest time without a saved tail of the key index."""
 _SLICE = 4
 _LOOK_MS = 50
+_IDLE_LOOK_MS = 250
 
 
 class _Round:
@@ -124,7 +125,7 @@ class Keeper:
                 fresh = self._log.end - max(self._written, self._log.begin)
                 idle = self._log.end == self._written and not self._stale
                 if idle or (now_ms < self._due_ms and fresh < ROUND_BYTES):
-                    return now_ms if more else now_ms + _LOOK_MS
+                    return now_ms if more else now_ms + (_IDLE_LOOK_MS if idle else _LOOK_MS)
                 self._start()
                 self._due_ms = now_ms + ROUND_INTERVAL_MS
             if self._flush_some(_SLICE):

@@ -315,7 +315,7 @@ class SpillState:
                 [places[2][n] for n in by_place],
             )
         starts, sizes, crcs = places
-        pread = source.data.pread
+        pread, pread_hot = source.data.pread, source.data.pread_hot
         at, count = 0, len(ordinals)
         while at < count:
             begin = starts[at]
@@ -328,7 +328,9 @@ class SpillState:
             ):
                 end = starts[stop] + sizes[stop]
                 stop += 1
-            data = pread(end - begin, begin)
+            data = pread_hot(end - begin, begin)
+            if data is None:
+                data = pread(end - begin, begin)
             for n in range(at, stop):
                 start = starts[n] - begin
                 record = data[start : start + sizes[n]]

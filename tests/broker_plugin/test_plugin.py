@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from broker.plugin_chain import someone_behind
 from broker_plugin.plugin import DelayPlugin, config_number, spill_options
 from remoting.message import Message, decode_record
 from remoting.properties import TW_DUE, format_properties
 from store.errors import StoreFormatError
 from store.files import Files
-from store.hook import CommandOutcome, Held, Plugin, PluginContext, Refused
+from store.hook import CommandOutcome, Held, Plugin, PluginContext, PunctualPlugin, Refused
 from store.message_store import MessageStore
 from store.options import StoreOptions
 from tests.support.delay_rig import HOST
@@ -103,9 +104,30 @@ def running(root: Path, *, flush_sync: bool = False) -> Iterator[Host]:
 
 def test_it_is_a_plugin_and_is_found_by_name() -> None:
     assert isinstance(DelayPlugin(), Plugin)
+    assert isinstance(DelayPlugin(), PunctualPlugin)
     assert DelayPlugin.name == "delay"
     (found,) = entry_points(group="timewheel.plugins", name="delay")
     assert found.load() is DelayPlugin
+
+
+def test_it_is_behind_while_something_is_overdue_that_could_go_out(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    try:
+        host.plugin.open(host.context)  # threads are not started: what was overdue at start is a range
+        assert host.plugin.is_behind()
+        while host.plugin.recovery.step(wall_ms()) <= wall_ms():
+            pass
+        assert not host.plugin.is_behind()
+        host.plugin.ranges.add((0, 0), wall_ms())
+        assert someone_behind([host.plugin]) == host.plugin.is_behind
+        both = someone_behind([host.plugin, host.plugin])
+        assert both is not None
+        assert both()
+        host.plugin.deliverer._stalls = 1  # the store refuses everything: nobody is served by waiting
+        assert not both()
+        assert someone_behind([]) is None
+    finally:
+        host.close()
 
 
 @pytest.mark.parametrize("flush_sync", [False, True])

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from broker_plugin.spiller import IDLE_MS, Spiller
+from broker_plugin.spiller import IDLE_MS, PAUSE_MS, Spiller
 
 
 class Spill:
     def __init__(self, more: bool, unsaved: bool) -> None:
         self.more = more
         self.unsaved = unsaved
+        self.pending_count = 3
 
     def spill_step(self, now_ms: int, frontier_ms: int) -> bool:
         assert (now_ms, frontier_ms) == (5, 7)
@@ -33,5 +34,13 @@ def test_a_checkpoint_is_asked_for_also_while_there_is_more_to_do(more: bool, un
     checkpoint: Any = Checkpoint()
     spill: Any = Spill(more, unsaved)
     wake_ms = Spiller(spill, lambda: 7, checkpoint).step(5)
-    assert wake_ms == (5 if more else 5 + IDLE_MS)
+    assert wake_ms == (5 if more else 5 + PAUSE_MS)
     assert checkpoint.touched == unsaved
+
+
+def test_it_looks_less_often_while_nothing_changes() -> None:
+    spill: Any = Spill(more=False, unsaved=False)
+    spiller = Spiller(spill, lambda: 7, Checkpoint())  # type: ignore[arg-type]
+    assert [spiller.step(5), spiller.step(5)] == [5 + PAUSE_MS, 5 + IDLE_MS]
+    spill.pending_count += 1
+    assert [spiller.step(5), spiller.step(5)] == [5 + PAUSE_MS, 5 + IDLE_MS]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from broker_plugin.ranges import KEY_MAX
-from broker_plugin.sweeper import HAND_MAX, SCAN_MAX
+from broker_plugin.sweeper import CROWD_SHARE, CROWDS_MAX, HAND_MAX, SCAN_MAX
 from remoting.message import decode_record
 from store.errors import StoreError
 from tests.support.delay_rig import START_MS, Rig
@@ -123,7 +123,7 @@ def test_a_hot_second_is_streamed_and_its_tail_handed_over() -> None:
     rig.clock.now_ms = NOW + 2000
     rig.sweep()
     assert rig.stats.handed_over == 1
-    assert len(rig.target.log) == 16  # no more than it can hold in hand
+    assert len(rig.target.log) == 16 // CROWD_SHARE  # the first of it, then nobody waits for the rest
     rig.clock.now_ms = NOW + 2001
     rig.sweep()
     assert rig.target.bodies[-1] == b"after"
@@ -133,6 +133,55 @@ def test_a_hot_second_is_streamed_and_its_tail_handed_over() -> None:
     # One topic, one queue: the tail is still in order of acceptance.
     tail = [body for body in rig.target.bodies if body != b"after"]
     assert tail == [b"%d" % number for number in range(2000)]
+
+
+def test_who_is_due_behind_a_crowd_is_on_time_however_late_the_sweeper_looks_up() -> None:
+    rig = Rig(armed_max=64, hand_max=16)
+    for number in range(2000):
+        rig.send(b"%d" % number, at_ms=NOW + 2000, commit=number % 100 == 99)
+    for number in range(1, 10):
+        rig.send(b"behind", at_ms=NOW + 2000 + number)
+    rig.run(NOW + 1999)
+    rig.clock.now_ms = NOW + 2015
+    while rig.sweeper.step(rig.clock.now_ms) <= rig.clock.now_ms:
+        pass
+    assert rig.target.bodies.count(b"behind") == 9
+    assert len(rig.target.log) < 16 + 9
+    rig.recover()
+    assert [body for body in rig.target.bodies if body != b"behind"] == [b"%d" % number for number in range(2000)]
+
+
+def test_several_crowds_are_each_handed_over_and_many_of_them_as_one_range() -> None:
+    rig = Rig(armed_max=64, hand_max=16)
+    for crowd in range(12):
+        for number in range(40):
+            rig.send(b"%d %d" % (crowd, number), at_ms=NOW + 2000 + crowd, commit=number % 8 == 7)
+    rig.send(b"behind", at_ms=NOW + 2012)
+    rig.run(NOW + 1999)
+    rig.clock.now_ms = NOW + 2012
+    rig.sweep()
+    assert rig.sweeper.frontier_ms > NOW + 2012 or rig.stats.handed_over > CROWDS_MAX
+    rig.sweep()
+    rig.recover()
+    assert sorted(rig.target.bodies) == sorted(
+        [b"%d %d" % (crowd, number) for crowd in range(12) for number in range(40)] + [b"behind"]
+    )
+
+
+def test_one_that_is_accepted_late_beside_a_crowd_is_not_forgotten() -> None:
+    rig = Rig(armed_max=64, hand_max=16)
+    for number in range(200):
+        rig.send(b"%d" % number, at_ms=NOW + 2000, commit=number % 20 == 19)
+    rig.run(NOW + 1990)
+    for number in range(8):  # below the frontier, published when the crowd is due
+        rig.send(b"late", at_ms=NOW + 2000 - number, commit=number == 7)
+    rig.clock.now_ms = NOW + 2000
+    rig.send(b"later", at_ms=NOW + 2001)
+    rig.sweep()
+    rig.clock.now_ms = NOW + 2001
+    rig.sweep()
+    rig.recover()
+    assert len(rig.target.log) == 209
 
 
 def test_a_hot_second_that_is_sent_in_its_last_second_is_not_armed_singly() -> None:

@@ -6,12 +6,13 @@ import errno
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from store.errors import StoreError, StoreFullError, StoreLockedError, SyncFailedError
-from store.files import File, Files
+from store.files import HOT_BYTES_MAX, File, Files
 
 
 @pytest.fixture
@@ -39,6 +40,48 @@ def test_write_and_read_back(files: Files, tmp_path: Path) -> None:
     file.close()
     file.close()
     assert files.open(tmp_path / "a", size=50).size() == 100
+
+
+def test_hot_reads_of_any_size_are_what_plain_reads_are(files: Files, tmp_path: Path) -> None:
+    file = files.open(tmp_path / "a", create=True)
+    file.pwrite(os.urandom(3 << 20), 0)
+    for size in (1, 1_200, 64 << 10, (64 << 10) + 1, HOT_BYTES_MAX, HOT_BYTES_MAX + 1):
+        for offset in (0, 4_095, 1 << 20):
+            assert file.pread_hot(size, offset) in (file.pread(size, offset), None)
+    assert file.pread_hot(1_200, 0) == file.pread(1_200, 0)  # written and read just now
+    assert file.pread_hot(10, 4 << 20) == b""
+
+
+def test_hot_reads_by_many_threads_do_not_mix(files: Files, tmp_path: Path) -> None:
+    file = files.open(tmp_path / "a", create=True)
+    for number in range(8):
+        file.pwrite(bytes([number]) * 1000, number * 1000)
+
+    def read(number: int) -> bool:
+        return all(file.pread_hot(1000, number * 1000) in (bytes([number]) * 1000, None) for _ in range(2000))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(8)))
+
+
+def test_a_hot_read_that_fails_names_file_place_and_cause(files: Files, tmp_path: Path) -> None:
+    file = files.open(tmp_path / "a", create=True)
+    file.close()
+    with pytest.raises(StoreError, match=f"cannot read 5 bytes at 10 of {tmp_path / 'a'}: Bad file descriptor"):
+        file.pread_hot(5, 10)
+
+
+def test_a_file_system_that_cannot_tell_what_is_hot_is_read_plainly(files: Files) -> None:
+    shm = Path("/dev/shm")
+    if not shm.is_dir():
+        pytest.skip("no tmpfs at /dev/shm")
+    path = shm / f"timewheel-test-{os.getpid()}"
+    try:
+        file = files.open(path, create=True)
+        file.pwrite(b"hello", 0)
+        assert [file.pread_hot(5, 0), file.pread_hot(5, 0)] == [b"hello", b"hello"]
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def test_many_buffers_at_once(files: Files, tmp_path: Path) -> None:
