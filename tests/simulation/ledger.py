@@ -28,6 +28,8 @@ from tests.simulation.decisions import COMMIT, DISCARD_TOPIC, HALF_TOPIC, OP_TOP
 __all__ = ["Entry", "Ledger", "Sent", "Violation", "body_of"]
 
 VIRTUAL = 1 << 62
+RESERVED_MS = 72 * 3_600_000
+"""fileReservedTime of every shape that keeps its segments: an older half message is given up without more checks."""
 
 
 class Violation(BaseException):
@@ -248,7 +250,8 @@ class Ledger:
         if topic == DISCARD_TOPIC:
             entry.number = -message.number
             self.entries.append(entry)
-            self.decisions.discarded(offset, message, self.check_max)
+            expired = store_ms - self.originals[message.number].store_ms > RESERVED_MS
+            self.decisions.discarded(offset, message, 0 if expired else self.check_max)
             return
         if topic == HALF_TOPIC:
             self.decisions.half(offset, record, message)
