@@ -124,6 +124,14 @@ class SpillState:
     def scan(self, after: Key, until_ms: int, limit: int) -> Columns:
         """Live records with key > ``after`` and due < ``until_ms``: the first ``limit`` of them."""
         cursor = self._cursor(after)
+        try:
+            return self._scan_by(cursor, after, until_ms, limit)
+        except BaseException:
+            # A read failed while the cursor had records in hand: it no longer knows all that is behind its key.
+            self._cursors.remove(cursor)
+            raise
+
+    def _scan_by(self, cursor: Cursor, after: Key, until_ms: int, limit: int) -> Columns:
         merged = cursor.peek(until_ms, limit)
         live = self._are_live(merged[2])
         while not live.all():
