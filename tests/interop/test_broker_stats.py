@@ -59,7 +59,8 @@ class Side:
                 sent = client.produce("p", "counting-p", messages, threads=1)
                 client.consume("c", GROUP, {TOPIC: "*"})
                 client.wait_received("c", COUNT, 60)
-                client.close_consumer("c")  # writes its offsets
+                self._wait_committed(wire)  # what it has shown it may not have counted yet when it is closed
+                client.close_consumer("c")
                 for event in sent[:SENT_BACK]:
                     self._send_back(wire, int(event["offset_msg_id"][16:], 16))
                 self._wait(wire)
@@ -73,6 +74,13 @@ class Side:
     def _send_back(wire: Wire, offset: int) -> None:
         fields = {"group": GROUP, "offset": offset, "delayLevel": 5, "originTopic": TOPIC}
         wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+
+    @staticmethod
+    def _wait_committed(wire: Wire) -> None:
+        end = time.monotonic() + 60
+        while wire.offset_of(GROUP, TOPIC, 0) != COUNT:
+            assert time.monotonic() < end, f"committed: {wire.offset_of(GROUP, TOPIC, 0)} of {COUNT}"
+            time.sleep(0.2)
 
     def _wait(self, wire: Wire) -> None:
         end = time.monotonic() + 45

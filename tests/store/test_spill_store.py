@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from store.errors import StoreCorruptError, StoreError, StoreFormatError, StoreFullError
@@ -454,3 +456,35 @@ def test_options_that_cannot_be() -> None:
     for wrong in ({"segment_bytes": 100}, {"page_bytes": 10}, {"merge_width": 1}, {"runs_max": 0}):
         with pytest.raises(StoreFormatError):
             SpillOptions(**wrong)
+
+
+@pytest.mark.parametrize("failing", [1, *range(45, 125, 4)])
+def test_a_scan_whose_read_failed_finds_everything_the_next_time(failing: int) -> None:
+    """The cursor of the scan had taken batches in hand when the read for what comes behind them failed."""
+    rig = Rig()
+    dues = [FOREVER // 2 + number * 7 % 400 for number in range(400)]
+    for start in range(0, 400, 8):
+        rig.accept(*dues[start : start + 8])
+    rig.settle(FOREVER // 2 - 100_000)
+    rig.restart()
+    reads = 0
+
+    def fault(path: Path) -> None:
+        nonlocal reads
+        reads += 1
+        if reads == failing:
+            raise StoreError(f"cannot read {path}: Input/output error (errno 5)")
+
+    rig.disk.read_fault = fault
+    found: list[int] = []
+    after = (-1, FOREVER * 4)
+    while len(found) < 400:
+        try:
+            with rig.store.lock:
+                columns = rig.store.scan(after, FOREVER, 30)
+        except StoreError:
+            continue
+        assert columns.dues
+        found += columns.dues
+        after = (columns.dues[-1], columns.ids[-1])
+    assert found == sorted(dues)
