@@ -180,6 +180,10 @@ class BrokerCore:
         store.retention.look_at_disk()
         self.topics.listeners.append(self._topics_changed)
         self.halves = self._recover_transactions()
+        if store.recovery.rebuilt:
+            # A queue all of whose messages are gone begins at 0 again. What the old checkpoint, and the copies and
+            # decisions in the log behind it, say of those numbers must not be taken for what gets them now.
+            store.take_checkpoint()
 
     def _recover_transactions(self) -> HalfMessages:
         """Find the undecided half messages, and keep their records until they are decided."""
