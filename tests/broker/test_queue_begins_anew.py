@@ -1,4 +1,4 @@
-"""A queue whose messages are all gone begins at 0 again when it is derived: what was known is not taken for new ones."""
+"""A queue whose messages are all gone begins at 0 again when it is derived: old numbers are not taken for new ones."""
 
 from __future__ import annotations
 
