@@ -139,10 +139,8 @@ class Gate:
         return _ONE_BY_ONE if dues is None else self._hold_batch(batch, dues)
 
     def _hold_batch(self, batch: UniformBatch, dues: list[int]) -> HeldBatch | OneByOne:
-        try:
-            RecordRows(
-                batch.message, self._store_host, [], [], []
-            )  # what all have in common has room, so ids can be given
+        try:  # what all have in common has room, so ids can be given
+            RecordRows(batch.message, self._store_host, [], [], [])
         except MessageError:
             return _ONE_BY_ONE
         delay_ids = self._spill.next_ids(len(dues))

@@ -14,9 +14,7 @@ Everything comes from the columns of the segment, which is complete and sorted: 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from store.files import File, Files
 from store.spill.format import (
     HEADER_BYTES,
     ID_ROW_BYTES,
@@ -27,11 +25,9 @@ from store.spill.format import (
     RunShape,
     file_header,
     id_page,
-    page_seed,
     place_page,
-    run_trailer,
 )
-from store.spill.run_writer import run_name, seal_run
+from store.spill.run_writer import RunFile
 from store.spill.segment_columns import SegmentColumns
 
 __all__ = ["IndexWriter"]
@@ -39,21 +35,8 @@ __all__ = ["IndexWriter"]
 SLICE_PAGES = 16
 
 
-class IndexWriter:
+class IndexWriter(RunFile):
     """Writes one index: walk `write`, or `discard`."""
-
-    def __init__(self, files: Files, directory: Path, no: int, store_id: bytes, page_bytes: int) -> None:
-        self.no = no
-        self.path = directory / run_name(no)
-        self.shape: RunShape | None = None
-        self.file: File | None = None
-        self._files = files
-        self._store_id = store_id
-        self._seed = page_seed(store_id, no)
-        self._page_bytes = page_bytes
-        self._temporary = self.path.with_name(self.path.name + ".tmp")
-        files.remove(self._temporary)
-        self._out = files.open(self._temporary, create=True)
 
     def write(self, columns: SegmentColumns) -> Iterator[None]:
         """Write all of it, sync, and give the file its name; afterwards `shape` and `file` are set."""
@@ -80,11 +63,8 @@ class IndexWriter:
             int(columns.id_rows(by_id[:1])["id"][0]),
             int(columns.id_rows(by_id[-1:])["id"][0]),
         )
-        trailer = run_trailer(shape, self._store_id, self.no)
-        self._out.pwrite(trailer, shape.file_bytes - TRAILER_BYTES)
-        yield from seal_run(self._files, self._out, self._temporary, self.path)
-        self.file = self._files.open(self.path)
-        self.shape = shape
+        self._write_trailer(shape)
+        yield from self._seal(shape)
 
     def _write_pages(self, columns: SegmentColumns, pages: int) -> Iterator[None]:
         size = self._page_bytes
@@ -106,8 +86,3 @@ class IndexWriter:
             parts = [id_page(part, n, size, self._seed) for n, part in zip(numbers, picked, strict=True)]
             self._out.pwrite(b"".join(parts), id_at + first * size)
             yield
-
-    def discard(self) -> None:
-        """Throw away what was written. A file that has its final name already is left to the caller."""
-        self._out.close()
-        self._files.remove(self._temporary)

@@ -39,7 +39,7 @@ from store.spill.format import (
 )
 from store.spill.source import Longs
 
-__all__ = ["Buffer", "RunWriter", "run_name", "seal_run"]
+__all__ = ["Buffer", "RunFile", "RunWriter", "run_name"]
 
 Buffer = bytes | memoryview
 WRITE_BYTES = 256 << 10
@@ -53,14 +53,11 @@ def run_name(number: int) -> str:
     return f"{number:010d}"
 
 
-class RunWriter:
-    """Writes one run. Call `add` in key order, then walk `finish`, or `discard`."""
+class RunFile:
+    """The file of a run or an index while it is written: under a temporary name until it is whole and durable."""
 
-    def __init__(
-        self, files: Files, directory: Path, no: int, store_id: bytes, count_max: int, page_bytes: int
-    ) -> None:
+    def __init__(self, files: Files, directory: Path, no: int, store_id: bytes, page_bytes: int) -> None:
         self.no = no
-        self.count = 0
         self.path = directory / run_name(no)
         self.shape: RunShape | None = None
         self.file: File | None = None
@@ -68,6 +65,39 @@ class RunWriter:
         self._store_id = store_id
         self._seed = page_seed(store_id, no)
         self._page_bytes = page_bytes
+        self._temporary = self.path.with_name(self.path.name + ".tmp")
+        files.remove(self._temporary)
+        self._out = files.open(self._temporary, create=True)
+
+    def _write_trailer(self, shape: RunShape) -> None:
+        trailer = run_trailer(shape, self._store_id, self.no)
+        self._out.pwrite(trailer, shape.file_bytes - TRAILER_BYTES)
+
+    def _seal(self, shape: RunShape) -> Iterator[None]:
+        """Make it durable and give it its name; afterwards `shape` and `file` are set."""
+        yield
+        self._out.sync()
+        yield
+        self._out.close()
+        self._files.rename(self._temporary, self.path)
+        self._files.sync_dir(self.path.parent)
+        self.file = self._files.open(self.path)
+        self.shape = shape
+
+    def discard(self) -> None:
+        """Throw away what was written. A file that has its final name already is left to the caller."""
+        self._out.close()
+        self._files.remove(self._temporary)
+
+
+class RunWriter(RunFile):
+    """Writes one run. Call `add` in key order, then walk `finish`, or `discard`."""
+
+    def __init__(
+        self, files: Files, directory: Path, no: int, store_id: bytes, count_max: int, page_bytes: int
+    ) -> None:
+        super().__init__(files, directory, no, store_id, page_bytes)
+        self.count = 0
         self._rows = (page_bytes - PAGE_HEAD_BYTES) // PAGE_ROW_BYTES
         reserved = -(-count_max // self._rows)
         self._data_at = HEADER_BYTES + reserved * page_bytes
@@ -83,10 +113,7 @@ class RunWriter:
         self._due_max = 0
         self._id_min = (1 << 63) - 1
         self._id_max = 0
-        self._temporary = self.path.with_name(self.path.name + ".tmp")
         self._scratch_path = self.path.with_name(self.path.name + ".ids.tmp")
-        self._files.remove(self._temporary)
-        self._out = files.open(self._temporary, create=True)
         self._out.pwrite(file_header(RUN_MAGIC, store_id, no, reserved, page_bytes), 0)
 
     def add(
@@ -184,11 +211,9 @@ class RunWriter:
             self._id_min,
             self._id_max,
         )
-        self._out.pwrite(run_trailer(shape, self._store_id, self.no), trailer_at)
+        self._write_trailer(shape)
         self._files.remove(self._scratch_path)
-        yield from seal_run(self._files, self._out, self._temporary, self.path)
-        self.file = self._files.open(self.path)
-        self.shape = shape
+        yield from self._seal(shape)
 
     def _put_id_page(self, rows: IdRows, number: int, id_at: int) -> None:
         data = id_page(rows, number, self._page_bytes, self._seed)
@@ -245,19 +270,8 @@ class RunWriter:
     def discard(self) -> None:
         """Throw away what was written. A file that has its final name already is left to the caller."""
         self._buffer.clear()
-        self._out.close()
-        for path in (self._temporary, self._scratch_path):
-            self._files.remove(path)
-
-
-def seal_run(files: Files, out: File, temporary: Path, path: Path) -> Iterator[None]:
-    """Make a file that is written durable, and give it its name."""
-    yield
-    out.sync()
-    yield
-    out.close()
-    files.rename(temporary, path)
-    files.sync_dir(path.parent)
+        super().discard()
+        self._files.remove(self._scratch_path)
 
 
 def _merge_portions(scratch: File, ends: list[int]) -> Iterator[IdRows]:
