@@ -482,8 +482,11 @@ class Server:
         self._loop.add_reader(self._poll.fileno(), self._turns)
 
     def listen(self) -> None:
-        """Let clients in. Raises OSError if somebody else took an address meanwhile."""
-        for listener in self._listeners:
+        """Let clients in, at the first address last: who gets in there may take all others to be served.
+
+        Raises OSError if somebody else took an address meanwhile.
+        """
+        for listener in reversed(self._listeners):
             try:
                 listener.listen(self._accept_backlog)
             except OSError as error:

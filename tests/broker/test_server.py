@@ -105,6 +105,26 @@ def test_requests_are_answered_over_their_own_connection():
     asyncio.run(run())
 
 
+def test_who_gets_in_at_the_first_address_finds_the_others_open():
+    """The last address cannot be listened on (somebody else does by now): the first was not opened either."""
+
+    async def run():
+        rig = Rig()
+        last = rig.server.bind("127.0.0.1", 0)
+        with socket.socket() as thief:
+            thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            thief.bind(("127.0.0.1", last))
+            thief.listen()
+            rig.server.open()
+            with pytest.raises(OSError, match="in use"):
+                rig.server.listen()
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", rig.port))
+        rig.server.close()
+
+    asyncio.run(run())
+
+
 def test_turns_are_rarer_while_other_threads_are_behind():
     async def run():
         async with Rig() as rig:

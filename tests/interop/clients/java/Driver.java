@@ -149,6 +149,29 @@ abstract class Driver {
         emit("produced", id);
     }
 
+    /** A consumer's start asks the name server once, for 3 s; on a machine that stood still, it asks again. */
+    private AutoCloseable patiently(String id, String namesrv, JsonObject command) throws Exception {
+        for (int left = 2; ; left--) {
+            try {
+                return consumer(id, namesrv, command);
+            } catch (Exception e) {
+                if (left == 0 || !unheard(e)) {
+                    throw e;
+                }
+            }
+        }
+    }
+
+    private static boolean unheard(Throwable e) {
+        for (Throwable cause = e; cause != null; cause = cause.getCause()) {
+            String name = cause.getClass().getSimpleName();
+            if (name.equals("RemotingSendRequestException") || name.equals("RemotingTimeoutException")) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     void run(String namesrv) throws Exception {
         System.setOut(System.err);
         Map<String, AutoCloseable> consumers = new HashMap<>();
@@ -164,7 +187,7 @@ abstract class Driver {
                 try {
                     switch (op) {
                         case "consume":
-                            AutoCloseable consumer = consumer(id, namesrv, command);
+                            AutoCloseable consumer = patiently(id, namesrv, command);
                             synchronized (consumers) {
                                 consumers.put(id, consumer);
                             }

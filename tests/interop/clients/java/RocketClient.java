@@ -366,7 +366,12 @@ final class RocketClient extends Driver {
                 return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
-        consumer.start();
+        try {
+            consumer.start();
+        } catch (Exception e) {
+            consumer.shutdown();
+            throw e;
+        }
         return consumer::shutdown;
     }
 
