@@ -19,6 +19,7 @@ from remoting.connection import FrameDecoder
 from remoting.message import parse_message_id
 from store.errors import StoreLockedError
 from tests.broker.core_rig import FakePlugin, properties, records_of
+from tests.support.ports import free_ports_around
 
 DELAY_PLUGIN = "broker_plugin.plugin:DelayPlugin"
 
@@ -203,9 +204,7 @@ def test_one_store_one_broker(tmp_path):
 
 def test_the_vip_port_is_two_below(tmp_path):
     async def run():
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_ports_around(-2)
         async with Broker(config_in(tmp_path, listen_port=port)), caller_of(port - 2) as caller:
             assert (await caller.send("T")).code == 0
 
