@@ -22,6 +22,7 @@ from broker.config import BrokerConfig
 from broker.core import BrokerCore
 from broker.flow_control import FlowControl
 from broker.json_files import JsonFile
+from broker.lookout import Lookout
 from broker.namesrv import NameServer
 from broker.open_files import connections_max
 from broker.plugin_chain import someone_behind
@@ -46,10 +47,8 @@ __all__ = ["Broker"]
 
 _LOG = logging.getLogger(__name__)
 
-_EXPIRE_PULLS_MS = 100
 _RELOAD_MS = 1_000
 _SWEEP_MS = 10_000
-_TRANSACTIONS_MS = 200
 
 
 class Broker:
@@ -78,6 +77,7 @@ class Broker:
         self._registration: Registration | None = None
         self._name_server: NameServer | None = None
         self._timers: list[asyncio.Task[None]] = []
+        self._lookout: Lookout | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -231,10 +231,6 @@ class Broker:
     def _start_timers(self, core: BrokerCore, server: Server) -> None:
         config = self.config
 
-        async def expire_pulls() -> None:
-            core.long_poll.expire(core.now_ms())
-            core.turn.look_at_disk()
-
         async def sweep() -> None:
             now_ms = core.now_ms()
             for channel in core.clients.expire(now_ms):
@@ -247,8 +243,10 @@ class Broker:
             if self._name_server is not None:
                 self._name_server.expire(now_ms)
 
-        async def check_transactions() -> None:
-            await core.processors.checks.run(core.now_ms)
+        async def check_transactions() -> int:
+            checks = core.processors.checks
+            await checks.run(core.now_ms)
+            return checks.rest_ms
 
         async def reload_rules() -> None:
             if core.acl is not None:
@@ -260,13 +258,13 @@ class Broker:
             await asyncio.to_thread(core.save_offsets)
 
         for period_ms, work in (
-            (_EXPIRE_PULLS_MS, expire_pulls),
             (_SWEEP_MS, sweep),
-            (_TRANSACTIONS_MS, check_transactions),
+            (core.processors.checks.rest_ms, check_transactions),
             (_RELOAD_MS, reload_rules),
             (config.get_int("flushConsumerOffsetInterval"), save_offsets),
         ):
             self._timers.append(asyncio.create_task(_every(period_ms, work)))
+        self._lookout = Lookout(core.long_poll, core.turn, core.now_ms)
 
     def _failed(self, error: BaseException) -> None:
         """A thread that messages depend on has ended: what is taken from now on might be lost or never delivered."""
@@ -285,6 +283,9 @@ class Broker:
         server.stop_listening()
         for timer in self._timers:
             timer.cancel()
+        if self._lookout is not None:
+            self._lookout.stop()
+            self._lookout = None
         await asyncio.gather(*self._timers, return_exceptions=True)
         self._timers.clear()
         if self._registration is not None:
@@ -305,11 +306,12 @@ class Broker:
             await asyncio.to_thread(core.close)
 
 
-async def _every(period_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-    """Do something again and again; a failure is logged and the next time tried again."""
+async def _every(period_ms: int, work: Callable[[], Awaitable[int | None]]) -> None:
+    """Do something again and again, after the pause that it asks for; a failure is logged and then tried again."""
+    pause_ms = period_ms
     while True:
-        await asyncio.sleep(period_ms / 1000)
+        await asyncio.sleep(pause_ms / 1000)
         try:
-            await work()
+            pause_ms = await work() or period_ms
         except Exception as error:
             _LOG.error("%s failed: %s", work.__name__, error, exc_info=not isinstance(error, StoreError))

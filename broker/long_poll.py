@@ -62,6 +62,10 @@ class LongPoll:
         self._waking = False
         self.count = 0
         """Pulls that are held."""
+        self.alarm_ms = 0
+        """When `expire` will be called next, as far as its caller has said."""
+        self.sooner: Callable[[], Any] = lambda: None
+        """Called for a hold that ends before ``alarm_ms``."""
 
     def __len__(self) -> int:
         return self.count
@@ -76,6 +80,8 @@ class LongPoll:
         self.count += 1
         hold.channel.state.holds.add(hold)
         heapq.heappush(self._deadlines, (hold.deadline_ms, next(self._numbers), hold))
+        if hold.deadline_ms < self.alarm_ms:
+            self.sooner()
 
     def arrived(self, queues: Sequence[Queue]) -> None:
         """Messages can be pulled from these queues (any thread)."""

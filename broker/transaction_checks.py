@@ -42,6 +42,8 @@ _LOG = logging.getLogger(__name__)
 TRANSACTIONS_GROUP = "CID_RMQ_SYS_TRANS"
 """The group under which Apache's broker keeps its offsets in the two topics."""
 SLICE = 64
+_BUSY_MS = 200
+_IDLE_MS = 1_000
 _STORED = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)
 _NOBODY = MemoryChannel()
 _UNASKED = RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, 0, FLAG_ONEWAY)
@@ -106,12 +108,18 @@ class TransactionChecks:
     # ------------------------------------------------------------------------------------------ rounds
 
     async def run(self, now_ms: Callable[[], int]) -> None:
-        """Do a round if it is time for one, and publish what has changed; to be called every fraction of a second."""
+        """Do a round if it is time for one, and publish what has changed; to be called every `rest_ms`."""
         if self._is_time(now_ms()):
             for numbers in self._slices(now_ms()):
                 found = await asyncio.to_thread(self._read, numbers)
                 self._check(found, now_ms())
         self.publish(now_ms())
+
+    @property
+    def rest_ms(self) -> int:
+        """How long until `run` should be called again: long while nobody's transaction is open."""
+        rare = not self._halves.undecided and self._rules().interval_ms >= 10 * _IDLE_MS
+        return _IDLE_MS if rare else _BUSY_MS
 
     def step(self, now_ms: int) -> None:
         """Do the same without another thread."""
