@@ -5,6 +5,9 @@ it is not done *now*, under the lock under which it is marked. Who asks for it (
 retry of failures) matters for order and punctuality, never for correctness: two that ask for the same record
 are no harm, nor is one that asks for it twice in a batch.
 
+Many records that look alike are put as a block (`store.put_block`), if the target takes blocks; whatever is unusual
+about them is sorted out by putting them one by one.
+
 What `DeliveryTarget.put_batch` says of each record, and what is made of it::
 
     PUT_OK, FLUSH_DISK_TIMEOUT      done (the latter is stored too, by RocketMQ's meaning of it)
@@ -26,7 +29,7 @@ from broker_plugin.failures import ANY_TOPIC, UNREADABLE, Failures
 from broker_plugin.stats import Lateness, Stats
 from remoting.message import RecordError
 from store.errors import StoreError
-from store.hook import DeliveryTarget, PutRecord, PutResult, PutStatus
+from store.hook import BlockTarget, DeliveryTarget, PutBlock, PutRecord, PutResult, PutStatus
 
 if TYPE_CHECKING:
     from store.checkpoint import DeliveryCheckpoint
@@ -36,6 +39,8 @@ __all__ = ["BATCH_BYTES", "Deliverer", "Outcome"]
 
 BATCH_BYTES = 256 << 10
 """Bytes of records after which a batch ends: one write of the CommitLog, and a bound of the memory for it."""
+BLOCK_MIN = 48
+"""So many records are tried as a block; fewer cost less one by one."""
 SINGLY_MAX = 32
 """Records that are read one by one in a step, when one of a batch cannot be read."""
 STALL_MIN_MS = 100
@@ -77,6 +82,7 @@ class Deliverer:
     """Puts pending records into the target. Everything here is called under the delivery lock."""
 
     __slots__ = (
+        "_block_target",
         "_checkpoint",
         "_failures",
         "_rehost",
@@ -84,6 +90,7 @@ class Deliverer:
         "_stalls",
         "_target",
         "_warn",
+        "block_min",
         "lose_track",
         "stalled_until_ms",
         "stats",
@@ -105,10 +112,12 @@ class Deliverer:
         self._rehost = rehost if rehost is not None and len(rehost) == 8 else None
         self._spill = spill
         self._target = target
+        self._block_target = target if isinstance(target, BlockTarget) else None
         self._checkpoint = checkpoint
         self._failures = failures
         self._warn = warn
         self._stalls = 0
+        self.block_min = BLOCK_MIN
         self.stats = stats
         self.lose_track: Callable[[], None] = lambda: None
         """Takes care that the durable checkpoint stays as it is until a restart."""
@@ -153,6 +162,12 @@ class Deliverer:
                 places, dues, refs = places[:count], dues[:count], refs[:count]
             if self._rehost is not None:
                 records = [_rehosted(record, self._rehost) for record in records]
+            if wanted is None and len(records) >= self.block_min and self._block_target is not None:
+                block = PutBlock.of(records)
+                outcome = None if block is None else self._put_block(self._block_target, block, dues, refs, lateness)
+                if outcome is not None:
+                    outcome.looked_at = looked_at
+                    return outcome
             puts = list(map(due_record, records, dues))
         except (StoreError, RecordError):
             return self._deliver_singly(places, dues, refs, now_ms, lateness, wanted)
@@ -166,6 +181,21 @@ class Deliverer:
         outcome = self._put(places, dues, refs, puts, now_ms, lateness)
         outcome.looked_at = looked_at
         return outcome
+
+    def _put_block(
+        self, target: BlockTarget, block: PutBlock, dues: Sequence[int], refs: Sequence[int], lateness: Lateness
+    ) -> Outcome | None:
+        """Put all of them at once; None if that was not possible: nothing has happened then."""
+        try:
+            result = target.put_block(block, dues[-1])
+        except StoreError:
+            return None
+        except Exception as error:
+            return self._uncertain(refs, error)
+        if result is None or result.status is not _OK:
+            return None
+        self._done(dues, refs, result.store_ms, lateness)
+        return Outcome(0, len(refs))
 
     def _put(
         self,
@@ -182,19 +212,25 @@ class Deliverer:
             self._warn(f"delivery of {len(puts)} messages: {error}")
             results = [PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=str(error))] * len(puts)
         except Exception as error:
-            # A bug: what was appended is not known here. It will be after a restart, by the scan of the
-            # CommitLog, for which no later checkpoint may be taken. Until then nobody touches these, whoever finds
-            # them: twice is worse than late. (The marks are in memory only, as there is no later checkpoint.)
-            self.uncertain += len(puts)
-            self.lose_track()
-            self._spill.mark_done(refs)
-            self._warn(f"delivery of {len(puts)} messages: {type(error).__name__}: {error}; pending until a restart")
-            return Outcome(0)
+            return self._uncertain(refs, error)
         for result in results:
             if result.status is not _OK:
                 return self._sort_out(places, dues, refs, puts, results, now_ms, lateness)
         self._done(dues, refs, results[0].store_ms, lateness)
         return Outcome(0, len(puts))
+
+    def _uncertain(self, refs: Sequence[int], error: Exception) -> Outcome:
+        """A bug: what was appended is not known here.
+
+        It will be after a restart, by the scan of the CommitLog, for which no later checkpoint may be taken. Until
+        then nobody touches these, whoever finds them: twice is worse than late. (The marks are in memory only, as
+        there is no later checkpoint.)
+        """
+        self.uncertain += len(refs)
+        self.lose_track()
+        self._spill.mark_done(refs)
+        self._warn(f"delivery of {len(refs)} messages: {type(error).__name__}: {error}; pending until a restart")
+        return Outcome(0)
 
     def _done(self, dues: Sequence[int], refs: Sequence[int], store_ms: int, lateness: Lateness) -> None:
         self._spill.mark_done(refs)

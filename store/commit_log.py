@@ -33,11 +33,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 
-from remoting.message import RecordRows
 from store.errors import StoreCorruptError, StoreError, SyncFailedError
 from store.files import Files
 from store.log_reader import LogReader
@@ -161,16 +160,17 @@ class CommitLog(LogReader):
             return offsets[:done], error
         return offsets, None
 
-    def append_rows(self, rows: RecordRows, queue_offset: int, store_ms: int) -> tuple[int, StoreError | None]:
-        """Append records that were made together as one write into one segment, or none of them.
+    def append_whole(self, size: int, joined: Callable[[int], bytearray]) -> tuple[int, StoreError | None]:
+        """Append ``size`` bytes of records as one write into one segment, or none of them.
 
-        Answers the offset of the first, or what was in the way. Caller holds the append lock.
+        ``joined`` makes them when their offset is known. Answers the offset, or what was in the way. Caller holds the
+        append lock.
         """
         try:
             self._ready()
-            segment = self._roomy(self._tail or self._next_segment(), sum(rows.sizes))
+            segment = self._roomy(self._tail or self._next_segment(), size)
             position = self._end
-            self._write(segment, rows.joined(queue_offset, position, store_ms), position)
+            self._write(segment, joined(position), position)
         except StoreError as error:
             with contextlib.suppress(StoreError):
                 self._clear_torn()

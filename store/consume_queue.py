@@ -35,6 +35,7 @@ from pathlib import Path
 from struct import Struct
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remoting.checksum import crc32
 from store.errors import StoreError
@@ -49,6 +50,8 @@ PRE_BLANK_SIZE = 0x7FFFFFFF
 _PRE_BLANK = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 _COLUMNS = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 _CHUNK_ENTRIES = 20_000
+
+_Longs = NDArray[np.int64]
 
 
 class ConsumeQueue:
@@ -121,6 +124,14 @@ class ConsumeQueue:
         """Add the next entries, of records that stand one behind the other (under the append lock)."""
         self.buffer += b"".join(map(ENTRY.pack, accumulate(sizes, initial=offset), sizes, tags_codes))
         self.count += len(sizes)
+        self.next = self.count
+
+    def add_columns(self, offsets: _Longs, sizes: _Longs, tags_codes: _Longs) -> None:
+        """Add the next entries (under the append lock)."""
+        entries = np.empty(len(offsets), _COLUMNS)
+        entries["offset"], entries["size"], entries["tags"] = offsets, sizes, tags_codes
+        self.buffer += entries.tobytes()
+        self.count += len(offsets)
         self.next = self.count
 
     # ------------------------------------------------------------------------------------------ reading

@@ -37,6 +37,7 @@ from store.put import (
     put_record,
     put_record_of,
 )
+from store.put_block import PutBlock
 
 if TYPE_CHECKING:
     from remoting.message import Message, UniformBatch
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchPlugin",
+    "BlockTarget",
     "CommandOutcome",
     "CommandResult",
     "DeliveryTarget",
@@ -56,6 +58,7 @@ __all__ = [
     "Plugin",
     "PluginContext",
     "PunctualPlugin",
+    "PutBlock",
     "PutRecord",
     "PutResult",
     "PutRows",
@@ -116,6 +119,19 @@ class DeliveryTarget(Protocol):
 
     def scan(self, from_offset: int) -> Iterable[tuple[int, bytes]]:
         """Yield (CommitLog offset, record) from an offset to the end: how recovery learns what was delivered."""
+        ...
+
+
+@runtime_checkable
+class BlockTarget(DeliveryTarget, Protocol):
+    """A target that takes records that look alike as a block."""
+
+    def put_block(self, block: PutBlock, due_ms: int) -> PutResult | None:
+        """Append all of a block as one write, or nothing. ``due_ms`` is when the last of them is due.
+
+        Answers what became of all of them (``offset`` and ``queue_offset`` are the first one's), or None: they cannot
+        go as a block now, `put_batch` says why. The clock is read once inside the append lock, as there.
+        """
         ...
 
 

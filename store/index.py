@@ -65,6 +65,7 @@ _Column = npt.NDArray[Any]
 _ROW = struct.Struct("<Iqq")
 _ROWS = np.dtype([("hash", "<u4"), ("offset", "<i8"), ("ms", "<i8")])
 _NO_TOPIC = crc32(b"#")
+_DELAY_ID = crc32(b"\0", _NO_TOPIC)  # what the hash of a delay id's key begins with, see `store.dispatch.delivered_key`
 _pack_row = _ROW.pack
 
 
@@ -268,6 +269,24 @@ class KeyIndex:
             base = self._new_base(topic)
         hashes = map(crc32, keys, repeat(base))
         self._pending += b"".join(map(_pack_row, hashes, offsets, repeat(store_ms)))
+
+    def add_columns(
+        self, topics: list[str], keys: list[list[bytes]], delay_ids: list[bytes], offsets: _Column, store_ms: int
+    ) -> None:
+        """Take note of many messages (under the append lock): a column for each kind of key, then their delay ids.
+
+        ``topics``: one for each message, or one for all.
+        """
+        bases = [self._bases.get(topic) or self._new_base(topic) for topic in topics]
+        if len(bases) == 1:
+            bases *= len(delay_ids)
+        rows = np.empty((len(delay_ids), len(keys) + 1), _ROWS)
+        for column, own in enumerate(keys):
+            rows["hash"][:, column] = list(map(crc32, own, bases))
+        rows["hash"][:, len(keys)] = list(map(crc32, delay_ids, repeat(_DELAY_ID)))
+        rows["offset"] = offsets[:, np.newaxis]
+        rows["ms"] = store_ms
+        self._pending += rows.tobytes()
 
     def _new_base(self, topic: str) -> int:
         if len(self._bases) >= _TOPICS_MAX:

@@ -24,6 +24,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+
 from store.apache_files import TIMER_TOPIC, check_layout, check_timer
 from store.apache_index import ApacheIndex
 from store.checkpoint import DeliveryCheckpoint
@@ -38,6 +40,7 @@ from store.identity import store_identity
 from store.index import KeyIndex
 from store.keeper import Keeper
 from store.options import StoreOptions
+from store.put_block import PutBlock
 from store.recovery import Recovery
 from store.retention import Retention, levels_need, readable_bytes
 from store.store_reader import FIRST_VIRTUAL_OFFSET, PullResult, PullStatus, StoreReader
@@ -49,6 +52,8 @@ DIRTY_BYTES_MAX = 32 << 20
 
 _pack_entry = ENTRY.pack
 _OK = PutStatus.PUT_OK
+_BLOCK_QUEUES_MAX = 32
+"""A block that goes to more queues than that saves nothing."""
 
 
 class MessageStore(StoreReader):
@@ -220,12 +225,57 @@ class MessageStore(StoreReader):
                 start += count
             end = self.commit_log.end
             self.index.covers(end)
+        self._appended(end, arrived)
+        return results
+
+    def _appended(self, end: int, arrived: Iterable[ConsumeQueue]) -> None:
+        """Tell the flusher and the consumers. The append lock is not held any more."""
         if end - self.commit_log.synced > DIRTY_BYTES_MAX and end - self._woken_for > DIRTY_BYTES_MAX // 4:
             self._woken_for = end
             self.flusher.wake()
         if arrived and self.on_arrival is not None:
             self.on_arrival([(queue.topic, queue.queue_id) for queue in arrived])
-        return results
+
+    def put_block(self, block: PutBlock, due_ms: int) -> PutResult | None:
+        """Append the records of a block as one write, as deliveries of which the last is due at ``due_ms``.
+
+        The result is that of the first record; None if one of them needs a look (not due, too large, its topic gone):
+        nothing was appended then, and they are to be put by `put_batch`.
+        """
+        log = self.commit_log
+        with self._append_lock:
+            now_ms = self._now_ms()
+            if self._closed or due_ms > now_ms or not self._takes(block):
+                return None
+            rows_of = {self.queues.get(*queue): rows for queue, rows in block.queues.items()}
+            numbers = np.empty(len(block), np.int64)
+            for queue, rows in rows_of.items():
+                numbers[rows] = np.arange(queue.next, queue.next + len(rows))
+            size = block.data_bytes
+            offset, error = log.append_whole(size, lambda position: block.joined(numbers, position, now_ms))
+            if error is not None:
+                return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=str(error))
+            offsets = block.places(offset)
+            for queue, rows in rows_of.items():
+                queue.add_columns(offsets[rows], block.sizes[rows], block.tags_codes[rows])
+                self.queues.mark_dirty(queue)
+            self.index.add_columns(block.topics, block.keys, block.delay_ids, offsets, now_ms)
+            end = log.end
+            self._last = (int(offsets[-1]), int(block.sizes[-1]), now_ms)
+            self.put_count += len(block)
+            self.put_bytes += size
+            self.index.covers(end)
+        self._appended(end, rows_of)
+        return PutResult(_OK, offset, int(numbers[0]), now_ms)
+
+    def _takes(self, block: PutBlock) -> bool:
+        """Whether nothing about any record of a block stands in its way."""
+        if len(block.queues) > _BLOCK_QUEUES_MAX or block.data_bytes > self.commit_log.record_bytes_max:
+            return False
+        if int(block.sizes.max()) > self.record_bytes_max or SCHEDULE_TOPIC in block.topics:
+            return False
+        guard = self.topic_guard
+        return guard is None or all(guard(*queue) is _OK for queue in block.queues)
 
     @property
     def record_bytes_max(self) -> int:
@@ -318,7 +368,9 @@ class MessageStore(StoreReader):
             return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
         queue = self.queues.get(put.topic, put.queue_id)
         number = queue.next
-        offset, error = self.commit_log.append_rows(rows, number, now_ms)
+        offset, error = self.commit_log.append_whole(
+            sum(rows.sizes), lambda position: rows.joined(number, position, now_ms)
+        )
         if error is not None:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=str(error))
         sizes = rows.sizes

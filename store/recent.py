@@ -42,9 +42,10 @@ class RecentBytes:
         self._from = max(self._from, end - size) if offset == self._to else offset
         at = offset % size
         head = min(len(data), size - at)
-        self._ring[at : at + head] = data[:head]
+        view = memoryview(data)  # a slice of the bytes themselves would be a copy
+        self._ring[at : at + head] = view[:head]
         if head < len(data):
-            self._ring[: len(data) - head] = data[head:]
+            self._ring[: len(data) - head] = view[head:]
         self._to = end
 
     def gather(self, positions: Sequence[tuple[int, int]]) -> bytes | None:

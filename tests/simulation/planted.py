@@ -49,8 +49,10 @@ LARGER_SHARES = {"what a failed write left behind stays": 0.3}
 
 _right: dict[str, Any] = {
     "put": Deliverer._put,
+    "put_one_block": Deliverer._put_block,
     "deliver": Deliverer.deliver,
     "put_batch": MessageStore.put_batch,
+    "put_block": MessageStore.put_block,
     "restore": DelayPlugin._restore,
     "restore_halves": HalfMessages._restore,
     "add_failure": Failures.add,
@@ -73,6 +75,17 @@ def _progress_before_append(self: Any, places: Any, dues: Any, refs: Any, *rest:
     log = self._target.commit_log
     self._checkpoint.write(lambda: log.end, log.sync)
     return _right["put"](self, places, dues, refs, *rest)
+
+
+def _progress_before_block(self: Any, target: Any, block: Any, dues: Any, refs: Any, lateness: Any) -> Any:
+    self._spill.mark_done(refs)
+    log = self._target.commit_log
+    self._checkpoint.write(lambda: log.end, log.sync)
+    return _right["put_one_block"](self, target, block, dues, refs, lateness)
+
+
+def _block_of_the_first_due(self: Any, block: Any, due_ms: int) -> Any:
+    return _right["put_block"](self, block, due_ms - 700)
 
 
 def _sync_nothing(self: Any) -> None:
@@ -233,6 +246,8 @@ def _what_fails_is_forgotten(self: Any, reason: str, *rest: Any) -> None:
 
 PLANTED: dict[str, Plant] = {
     "progress is written before the append": _swap(Deliverer, "_put", _progress_before_append),
+    "progress is written before a block is appended": _swap(Deliverer, "_put_block", _progress_before_block),
+    "a block goes when the first of it is due": _swap(MessageStore, "put_block", _block_of_the_first_due),
     "the checkpoint does not wait for the log's sync": _swap(DeliveryCheckpoint, "write", _checkpoint_before_sync),
     "the journal forgets to sync": _swap(Journal, "sync", _sync_nothing),
     "the log forgets to sync": _swap(CommitLog, "sync", _sync_nothing),

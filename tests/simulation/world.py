@@ -74,6 +74,7 @@ class Shape:
             "transactionCheckInterval": "400",
             "transactionCheckMax": str(rng.choice((1, 3))),
         }
+        self.block_min = rng.choice((1, 2, 4, 1000))
         if self.retention:
             self.values |= {"fileReservedTime": "0", "deleteWhen": ALL_HOURS}
 
@@ -167,6 +168,7 @@ class World:
                 spawn=run_inline,
                 random=Random(1),
             )
+        plugin.deliverer.block_min = self.shape.block_min
         self.core, self.plugin, self.store = core, plugin, core.store
         self.connection = _Connection(50001, self._heard)
         self._guard = self.store.topic_guard

@@ -117,6 +117,7 @@ class DelayWorld:
                 warn=self.warnings.append,
             )
         )
+        self.plugin.deliverer.block_min = self.rng.choice((1, 3, 1000))
 
     def _guard(self, topic: str, _queue_id: int) -> PutStatus:
         return PutStatus.TOPIC_NOT_EXIST if topic in self.missing else PutStatus.PUT_OK

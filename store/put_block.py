@@ -1,0 +1,203 @@
+"""`PutBlock`: due records delivered together, as columns instead of an object for each.
+
+What a delivery needs of a record (topic, queue, tags code, keys) stands in its bytes, and three numbers are written
+into them (queue offset, position, store time). For one record that is five microseconds of Python. Many records that
+have the same names of properties in the same order, as one kind of producer sends them, are looked at together: some
+NumPy calls for all of them. Their bodies, topics, queues and values, and the lengths of all these, may differ.
+
+A block says of its records what `store.put.put_record_of` says of each (a test compares). Anything unusual is no
+block: the records then go one by one.
+
+>>> from store.put_block import PutBlock
+>>> PutBlock.of([b"no", b"records"]) is None
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remoting.message import MAGIC_V1, tag_hash
+from remoting.properties import KEYS, TAGS, TW_ID, UNIQ_KEY
+
+__all__ = ["PutBlock"]
+
+_HOSTS_V6 = 0x30
+_HEAD_BYTES = 88
+"""Before the body, where both hosts are IPv4."""
+_SMALLEST = 91
+_MAGIC, _QUEUE_ID, _NUMBER, _POSITION, _SYS_FLAG, _STORE_MS, _BODY_SIZE = 4, 12, 20, 28, 36, 56, 84
+_UNIQ_KEY, _KEYS, _TAGS, _TW_ID = (name.encode() for name in (UNIQ_KEY, KEYS, TAGS, TW_ID))
+
+_Longs = NDArray[np.int64]
+
+
+class PutBlock:
+    """Records back to back, and what a delivery has to know of them.
+
+    ==============  ================================================================================
+    ``topics``      list of str, the topic inside each record; or of one, if it is the same in all
+    ``queues``      dict: (topic, queue id) to the rows (int64 array, ascending) that go there
+    ``sizes``       int64 array, bytes of each record
+    ``tags_codes``  int64 array, the Java hash of each record's tag
+    ``keys``        columns of what the key index gets: UNIQ_KEY, then KEYS (one word), if there is any
+    ``delay_ids``   column of delay ids, which the key index gets too
+    ==============  ================================================================================
+    """
+
+    __slots__ = ("_data", "_starts", "delay_ids", "keys", "queues", "sizes", "tags_codes", "topics")
+
+    def __init__(
+        self, data: bytearray, starts: _Longs, sizes: _Longs, topics: list[str], queue_ids: _Longs, texts: _Texts
+    ) -> None:
+        self._data = data
+        self._starts = starts
+        self.sizes = sizes
+        self.topics = topics
+        self.queues = dict(_by_queue(topics, queue_ids))
+        self.keys = texts.keys
+        self.delay_ids = texts.delay_ids
+        self.tags_codes: _Longs = np.zeros(len(starts), np.int64)
+        if _TAGS in texts.names:
+            tags = texts.values(_TAGS)
+            codes = {tag: tag_hash(tag.decode()) for tag in set(tags)}
+            self.tags_codes[:] = [codes[tag] for tag in tags]
+
+    @classmethod
+    def of(cls, records: Sequence[bytes]) -> PutBlock | None:
+        """Make a block of finished records; None if they do not look alike, or not as most senders write them."""
+        sizes = np.array([len(record) for record in records], np.int64)
+        if int(sizes.min()) < _SMALLEST:
+            return None
+        data = bytearray().join(records)
+        ends = np.cumsum(sizes)
+        starts = ends - sizes
+        words = _unaligned(data, ">u4")
+        body_sizes = words[starts + _BODY_SIZE].astype(np.int64)
+        if (
+            (words[starts + _MAGIC] != MAGIC_V1).any()
+            or (words[starts + _SYS_FLAG] & _HOSTS_V6).any()
+            or (body_sizes > sizes - _SMALLEST).any()
+        ):
+            return None
+        topics_at = starts + _HEAD_BYTES + body_sizes
+        topic_sizes = np.frombuffer(data, np.uint8)[topics_at]
+        topics_end = topics_at + 1 + topic_sizes
+        texts_at = topics_end + 2
+        if (texts_at >= ends).any() or (_unaligned(data, ">u2")[topics_end] != ends - texts_at).any():
+            return None
+        texts = _Texts.of(data, texts_at, ends)
+        if texts is None:
+            return None
+        is_one = bool((topic_sizes == topic_sizes[0]).all()) and _are_equal(data, topics_at, 1 + int(topic_sizes[0]))
+        spans = list(zip((topics_at + 1).tolist(), topics_end.tolist(), strict=True))
+        try:
+            topics = [data[at:end].decode() for at, end in (spans[:1] if is_one else spans)]
+        except UnicodeDecodeError:
+            return None
+        queue_ids = words[starts + _QUEUE_ID].astype(np.int32).astype(np.int64)
+        return cls(data, starts, sizes, topics, queue_ids, texts)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all records."""
+        return len(self._data)
+
+    def places(self, position: int) -> _Longs:
+        """Where each record stands if the first one stands at ``position``."""
+        return self._starts + position
+
+    def joined(self, numbers: _Longs, position: int, store_ms: int) -> bytearray:
+        """The records with these queue offsets, standing one behind the other from ``position`` on."""
+        starts = self._starts
+        longs = _unaligned(self._data, ">i8")
+        longs[starts + _NUMBER] = numbers
+        longs[starts + _POSITION] = starts + position
+        longs[starts + _STORE_MS] = store_ms
+        return self._data
+
+
+class _Texts:
+    """Property texts with the same names in the same order."""
+
+    __slots__ = ("_ends", "_starts", "_text", "delay_ids", "keys", "names")
+
+    def __init__(self, text: bytes, names: list[bytes], starts: _Longs, ends: _Longs) -> None:
+        self._text = text
+        self._starts = starts  # of the values: a row for each text, a column for each name
+        self._ends = ends
+        self.names = {name: column for column, name in enumerate(names)}  # the last of two with one name counts
+        self.keys = [self.values(name) for name in (_UNIQ_KEY, _KEYS) if name in self.names]
+        self.delay_ids = self.values(_TW_ID)
+
+    @classmethod
+    def of(cls, data: bytearray, texts_at: _Longs, texts_end: _Longs) -> _Texts | None:
+        """Take texts apart; None if their names differ, or if there is anything in them that asks for a closer look."""
+        view = memoryview(data)
+        text = b"".join([view[at:end] for at, end in zip(texts_at.tolist(), texts_end.tolist(), strict=True)])
+        flat = np.frombuffer(text, np.uint8)
+        text_ends = np.cumsum(texts_end - texts_at)
+        count = len(text_ends)
+        ones, twos = np.flatnonzero(flat == 1), np.flatnonzero(flat == 2)
+        if len(ones) != len(twos) or not len(twos) or len(twos) % count or not text.isascii():
+            return None
+        name_ends, value_ends = ones.reshape(count, -1), twos.reshape(count, -1)
+        if (value_ends[:, -1] != text_ends - 1).any():
+            return None
+        name_starts = np.empty_like(value_ends)
+        name_starts[:, 1:] = value_ends[:, :-1] + 1
+        name_starts[0, 0], name_starts[1:, 0] = 0, text_ends[:-1]
+        name_sizes = name_ends - name_starts
+        if (name_sizes != name_sizes[0]).any() or name_sizes[0].min() < 1 or (value_ends - name_ends < 2).any():
+            return None
+        if not all(map(_are_equal, [text] * name_starts.shape[1], name_starts.T, name_sizes[0].tolist())):
+            return None
+        names = [text[at : at + size] for at, size in zip(name_starts[0].tolist(), name_sizes[0].tolist(), strict=True)]
+        if _UNIQ_KEY not in names or _TW_ID not in names:
+            return None
+        texts = cls(text, names, name_ends + 1, value_ends)
+        if b"." in b"".join(texts.delay_ids) or (_KEYS in names and b" " in b"".join(texts.keys[1])):
+            return None
+        return texts
+
+    def values(self, name: bytes) -> list[bytes]:
+        """The values of a name, a text at a time."""
+        column, text = self.names[name], self._text
+        starts, ends = self._starts[:, column].tolist(), self._ends[:, column].tolist()
+        return [text[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def _by_queue(topics: list[str], queue_ids: _Longs) -> Iterator[tuple[tuple[str, int], _Longs]]:
+    ids = queue_ids.tolist()
+    if len(topics) == 1:
+        for queue_id in dict.fromkeys(ids):
+            yield (topics[0], queue_id), np.flatnonzero(queue_ids == queue_id)
+        return
+    rows: dict[tuple[str, int], list[int]] = {}
+    for row, queue in enumerate(zip(topics, ids, strict=True)):
+        rows.setdefault(queue, []).append(row)
+    for queue, own in rows.items():
+        yield queue, np.array(own, np.int64)
+
+
+def _are_equal(text: bytes | bytearray, starts: _Longs, size: int) -> bool:
+    """Whether the same ``size`` bytes stand at all these places: compared by eights, or what is left, of bytes."""
+    width = next(width for width in (8, 4, 2, 1) if width <= size)
+    words = _unaligned(text, f"u{width}")
+    for at in (*range(0, size - width, width), size - width):
+        found = words[starts + at]
+        if (found != found[0]).any():
+            return False
+    return True
+
+
+def _unaligned(data: bytes | bytearray, kind: str) -> NDArray[np.generic]:
+    """The number that begins at each byte."""
+    dtype = np.dtype(kind)
+    return np.ndarray((len(data) - dtype.itemsize + 1,), dtype, data, 0, (1,))
