@@ -17,9 +17,7 @@ from tests.support.cache import FetchError, MissingToolError
 from tests.support.clients import Client, command_of
 from tests.support.need import in_ci, need
 from tests.support.ours import OurBroker
-from tests.support.parallel import Background
 
-AHEAD = pytest.StashKey[Background["Run"]]()
 FIGURES: list[str] = []
 """Lines that the tests want to show at the end of the run."""
 
@@ -50,19 +48,9 @@ def _available(folder: Path) -> tuple[list[str], dict[str, str]]:
     return there, missing
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """With the first test of this folder, start the long run on Apache's broker, if any test wants it."""
-    session = item.session
-    if AHEAD not in session.stash and any("apache_run" in getattr(one, "fixturenames", ()) for one in session.items):
-        session.stash[AHEAD] = Background(_run_on_apache)
-
-
 @pytest.fixture(scope="session")
-def our_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def our_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run the whole workload on our broker."""
-    ahead = request.session.stash.get(AHEAD, None)
-    if ahead is not None:
-        ahead.wait()  # so that the figures are not disturbed
     folder = tmp_path_factory.mktemp("ours")
     clients, missing = _available(folder)
     broker = OurBroker(folder / "broker").start()
@@ -108,9 +96,9 @@ def _run_on_apache() -> Run:
 
 
 @pytest.fixture(scope="session")
-def apache_run(request: pytest.FixtureRequest) -> Run:
-    """Run the whole workload on Apache's broker (it has run since this folder's first test)."""
-    return need(request.session.stash[AHEAD].result)
+def apache_run() -> Run:
+    """Run the whole workload on Apache's broker: by itself, as its clients wait no longer than some seconds."""
+    return need(_run_on_apache)
 
 
 @pytest.fixture

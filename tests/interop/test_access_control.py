@@ -6,6 +6,7 @@ import asyncio
 import base64
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,8 @@ def test_wrong_signatures_are_refused_with_no_permission(
         client.command("produce", id=job, group="producers", messages=_messages("TBW102", 1), threads=1, **keys)
         client.wait(job, "produced", 60)
         (failed,) = client.events(job, "send_failed")
-        if "RemotingTimeoutException" not in failed["error"]:  # a machine that stands still for seconds
+        # On a machine that stands still for seconds: the second comes of the connection that the first has closed.
+        if not re.search("Remoting(Timeout|SendRequest)Exception", failed["error"]):
             break
     if name != "go-v2":  # which shows the remark only
         assert "CODE: 16" in failed["error"]
