@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BATCH_BYTES", "Deliverer", "Outcome"]
 
-BATCH_BYTES = 256 << 10
-"""Bytes of records after which a batch ends: one write of the CommitLog, and a bound of the memory for it."""
+BATCH_BYTES = 768 << 10
+"""Bytes of records after which a batch ends: a bound of the memory for it, and of the time that it takes."""
 BLOCK_MIN = 48
 """So many records are tried as a block; fewer cost less one by one."""
 SINGLY_MAX = 32

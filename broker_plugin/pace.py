@@ -17,7 +17,7 @@ from __future__ import annotations
 __all__ = ["BATCH_MAX", "LONG_SLICE_NS", "SLICE_NS", "Pace"]
 
 SLICE_NS = 500_000
-LONG_SLICE_NS = 1_500_000
+LONG_SLICE_NS = 2_000_000
 BATCH_MAX = 512
 """Most records of one batch."""
 BATCH_MIN = 32

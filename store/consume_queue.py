@@ -42,7 +42,7 @@ from store.errors import StoreError
 from store.file_cache import FileCache
 from store.segments import list_segments, segment_name
 
-__all__ = ["ENTRY", "ENTRY_BYTES", "PRE_BLANK_SIZE", "ConsumeQueue"]
+__all__ = ["ENTRY", "ENTRY_BYTES", "PRE_BLANK_SIZE", "ConsumeQueue", "pack_entries"]
 
 ENTRY_BYTES = 20
 ENTRY = Struct(">qiq")
@@ -52,6 +52,13 @@ _COLUMNS = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 _CHUNK_ENTRIES = 20_000
 
 _Longs = NDArray[np.int64]
+
+
+def pack_entries(offsets: _Longs, sizes: _Longs, tags_codes: _Longs) -> bytes:
+    """The bytes of entries, one behind the other."""
+    entries = np.empty(len(offsets), _COLUMNS)
+    entries["offset"], entries["size"], entries["tags"] = offsets, sizes, tags_codes
+    return entries.tobytes()
 
 
 class ConsumeQueue:
@@ -126,12 +133,10 @@ class ConsumeQueue:
         self.count += len(sizes)
         self.next = self.count
 
-    def add_columns(self, offsets: _Longs, sizes: _Longs, tags_codes: _Longs) -> None:
-        """Add the next entries (under the append lock)."""
-        entries = np.empty(len(offsets), _COLUMNS)
-        entries["offset"], entries["size"], entries["tags"] = offsets, sizes, tags_codes
-        self.buffer += entries.tobytes()
-        self.count += len(offsets)
+    def add_packed(self, entries: bytes) -> None:
+        """Add the next entries, as `pack_entries` makes them (under the append lock)."""
+        self.buffer += entries
+        self.count += len(entries) // ENTRY_BYTES
         self.next = self.count
 
     # ------------------------------------------------------------------------------------------ reading

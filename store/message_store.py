@@ -30,7 +30,7 @@ from store.apache_files import TIMER_TOPIC, check_layout, check_timer
 from store.apache_index import ApacheIndex
 from store.checkpoint import DeliveryCheckpoint
 from store.commit_log import CommitLog
-from store.consume_queue import ENTRY, ConsumeQueue
+from store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, pack_entries
 from store.consume_queues import ConsumeQueues
 from store.dispatch import SCHEDULE_TOPIC, Derived
 from store.files import Files
@@ -247,17 +247,20 @@ class MessageStore(StoreReader):
             now_ms = self._now_ms()
             if self._closed or due_ms > now_ms or not self._takes(block):
                 return None
-            rows_of = {self.queues.get(*queue): rows for queue, rows in block.queues.items()}
+            queues = [self.queues.get(topic, queue_id) for topic, queue_id, _ in block.queues]
+            counts = [count for _, _, count in block.queues]
+            begins = list(accumulate(counts, initial=0))
             numbers = np.empty(len(block), np.int64)
-            for queue, rows in rows_of.items():
-                numbers[rows] = np.arange(queue.next, queue.next + len(rows))
+            ahead = [queue.next - begin for queue, begin in zip(queues, begins, strict=False)]
+            numbers[block.order] = np.arange(len(block)) + np.repeat(ahead, counts)
             size = block.data_bytes
             offset, error = log.append_whole(size, lambda position: block.joined(numbers, position, now_ms))
             if error is not None:
                 return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=str(error))
-            offsets = block.places(offset)
-            for queue, rows in rows_of.items():
-                queue.add_columns(offsets[rows], block.sizes[rows], block.tags_codes[rows])
+            offsets, order = block.places(offset), block.order
+            entries = pack_entries(offsets[order], block.sizes[order], block.tags_codes[order])
+            for queue, begin, end in zip(queues, begins, begins[1:], strict=False):
+                queue.add_packed(entries[begin * ENTRY_BYTES : end * ENTRY_BYTES])
                 self.queues.mark_dirty(queue)
             self.index.add_columns(block.topics, block.keys, block.delay_ids, offsets, now_ms)
             end = log.end
@@ -265,7 +268,7 @@ class MessageStore(StoreReader):
             self.put_count += len(block)
             self.put_bytes += size
             self.index.covers(end)
-        self._appended(end, rows_of)
+        self._appended(end, queues)
         return PutResult(_OK, offset, int(numbers[0]), now_ms)
 
     def _takes(self, block: PutBlock) -> bool:
@@ -275,7 +278,7 @@ class MessageStore(StoreReader):
         if int(block.sizes.max()) > self.record_bytes_max or SCHEDULE_TOPIC in block.topics:
             return False
         guard = self.topic_guard
-        return guard is None or all(guard(*queue) is _OK for queue in block.queues)
+        return guard is None or all(guard(topic, queue_id) is _OK for topic, queue_id, _ in block.queues)
 
     @property
     def record_bytes_max(self) -> int:

@@ -15,7 +15,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,8 @@ class PutBlock:
 
     ==============  ================================================================================
     ``topics``      list of str, the topic inside each record; or of one, if it is the same in all
-    ``queues``      dict: (topic, queue id) to the rows (int64 array, ascending) that go there
+    ``queues``      list of (topic, queue id, count): how many rows go to each queue
+    ``order``       int64 array, the rows queue by queue, in the order of ``queues``; ascending within each
     ``sizes``       int64 array, bytes of each record
     ``tags_codes``  int64 array, the Java hash of each record's tag
     ``keys``        columns of what the key index gets: UNIQ_KEY, then KEYS (one word), if there is any
@@ -48,7 +49,7 @@ class PutBlock:
     ==============  ================================================================================
     """
 
-    __slots__ = ("_data", "_starts", "delay_ids", "keys", "queues", "sizes", "tags_codes", "topics")
+    __slots__ = ("_data", "_starts", "delay_ids", "keys", "order", "queues", "sizes", "tags_codes", "topics")
 
     def __init__(
         self, data: bytearray, starts: _Longs, sizes: _Longs, topics: list[str], queue_ids: _Longs, texts: _Texts
@@ -57,7 +58,7 @@ class PutBlock:
         self._starts = starts
         self.sizes = sizes
         self.topics = topics
-        self.queues = dict(_by_queue(topics, queue_ids))
+        self.order, self.queues = _by_queue(topics, queue_ids)
         self.keys = texts.keys
         self.delay_ids = texts.delay_ids
         self.tags_codes: _Longs = np.zeros(len(starts), np.int64)
@@ -92,7 +93,9 @@ class PutBlock:
         texts = _Texts.of(data, texts_at, ends)
         if texts is None:
             return None
-        is_one = bool((topic_sizes == topic_sizes[0]).all()) and _are_equal(data, topics_at, 1 + int(topic_sizes[0]))
+        is_one = bool((topic_sizes == topic_sizes[0]).all()) and _are_equal(
+            data, topics_at[:, np.newaxis], [1 + int(topic_sizes[0])]
+        )
         spans = list(zip((topics_at + 1).tolist(), topics_end.tolist(), strict=True))
         try:
             topics = [data[at:end].decode() for at, end in (spans[:1] if is_one else spans)]
@@ -156,9 +159,10 @@ class _Texts:
         name_sizes = name_ends - name_starts
         if (name_sizes != name_sizes[0]).any() or name_sizes[0].min() < 1 or (value_ends - name_ends < 2).any():
             return None
-        if not all(map(_are_equal, [text] * name_starts.shape[1], name_starts.T, name_sizes[0].tolist())):
+        sizes = name_sizes[0].tolist()
+        if not _are_equal(text, name_starts, sizes):
             return None
-        names = [text[at : at + size] for at, size in zip(name_starts[0].tolist(), name_sizes[0].tolist(), strict=True)]
+        names = [text[at : at + size] for at, size in zip(name_starts[0].tolist(), sizes, strict=True)]
         if _UNIQ_KEY not in names or _TW_ID not in names:
             return None
         texts = cls(text, names, name_ends + 1, value_ends)
@@ -173,25 +177,38 @@ class _Texts:
         return [text[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
-def _by_queue(topics: list[str], queue_ids: _Longs) -> Iterator[tuple[tuple[str, int], _Longs]]:
-    ids = queue_ids.tolist()
-    if len(topics) == 1:
-        for queue_id in dict.fromkeys(ids):
-            yield (topics[0], queue_id), np.flatnonzero(queue_ids == queue_id)
-        return
-    rows: dict[tuple[str, int], list[int]] = {}
-    for row, queue in enumerate(zip(topics, ids, strict=True)):
-        rows.setdefault(queue, []).append(row)
-    for queue, own in rows.items():
-        yield queue, np.array(own, np.int64)
+def _by_queue(topics: list[str], queue_ids: _Longs) -> tuple[_Longs, list[tuple[str, int, int]]]:
+    """The rows in the order of their queues; the queues, and how many rows go to each."""
+    names: list[tuple[str, int]] = []
+    codes = queue_ids
+    if len(topics) > 1:
+        numbers: dict[tuple[str, int], int] = {}
+        codes = np.array(
+            [numbers.setdefault(queue, len(numbers)) for queue in zip(topics, queue_ids.tolist(), strict=True)]
+        )
+        names = list(numbers)
+    order = np.argsort(codes, kind="stable")
+    codes = codes[order]
+    begins = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist()]
+    found = codes[begins].tolist()
+    ends = [*begins[1:], len(codes)]
+    return order, [
+        (*(names[code] if names else (topics[0], code)), end - begin)
+        for code, begin, end in zip(found, begins, ends, strict=True)
+    ]
 
 
-def _are_equal(text: bytes | bytearray, starts: _Longs, size: int) -> bool:
-    """Whether the same ``size`` bytes stand at all these places: compared by eights, or what is left, of bytes."""
-    width = next(width for width in (8, 4, 2, 1) if width <= size)
-    words = _unaligned(text, f"u{width}")
-    for at in (*range(0, size - width, width), size - width):
-        found = words[starts + at]
+def _are_equal(text: bytes | bytearray, starts: _Longs, sizes: list[int]) -> bool:
+    """Whether all rows of places (a column for each of ``sizes``) have the same bytes, column by column.
+
+    Compared by eights of bytes, and what is shorter by fours, twos or ones.
+    """
+    columns: dict[int, list[tuple[int, int]]] = {}
+    for column, size in enumerate(sizes):
+        width = next(width for width in (8, 4, 2, 1) if width <= size)
+        columns.setdefault(width, []).extend((column, at) for at in (*range(0, size - width, width), size - width))
+    for width, places in columns.items():
+        found = _unaligned(text, f"u{width}")[starts[:, [column for column, _ in places]] + [at for _, at in places]]
         if (found != found[0]).any():
             return False
     return True

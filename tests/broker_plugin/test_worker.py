@@ -65,7 +65,7 @@ def test_recovery_works_in_longer_slices() -> None:
         pace.paused(900_000)
         for _ in range(99):
             pace.worked(100, 100, 1_000_000)
-    assert short.batch == pytest.approx(50, abs=1) and long.batch == pytest.approx(150, abs=1)
+    assert short.batch == pytest.approx(50, abs=1) and long.batch == pytest.approx(200, abs=1)
 
 
 def test_batches_shrink_while_somebody_wants_the_interpreter() -> None:

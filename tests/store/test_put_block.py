@@ -44,7 +44,9 @@ def puts_of(block: PutBlock) -> list[PutRecord]:
     data = bytes(block.joined(np.zeros(len(block), np.int64), 0, 0))
     places, sizes = block.places(0).tolist(), block.sizes.tolist()
     topics = block.topics * len(block) if len(block.topics) == 1 else block.topics
-    queue_of = {row: queue for queue, rows in block.queues.items() for row in rows.tolist()}
+    assert sum(count for _, _, count in block.queues) == len(block) == len(set(block.order.tolist()))
+    rows = iter(block.order.tolist())
+    queue_of = {next(rows): (topic, queue_id) for topic, queue_id, count in block.queues for _ in range(count)}
     found = []
     for row, (at, size) in enumerate(zip(places, sizes, strict=True)):
         topic, queue_id = queue_of[row]
