@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from store.hook import PutBlock, PutResult
+from store.message_store import MessageStore
 from tests.simulation.baton import Baton, Deadlock, SimLock, Task
 from tests.simulation.crashes import replay_line, run_seed
 from tests.simulation.life import Life
@@ -57,9 +59,18 @@ def test_a_finding_names_the_command_that_shows_it() -> None:
     assert replay_line(3, None) == "python -m tests.simulation --seed 3"
 
 
-def test_every_kind_of_thing_happens() -> None:
+def test_every_kind_of_thing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     """A story that never fails, never fills a segment, never spills would prove little."""
+    put_block = MessageStore.put_block
+
+    def counted(self: MessageStore, block: PutBlock, due_ms: int) -> PutResult | None:
+        result = put_block(self, block, due_ms)
+        total["blocks"] += len(block) > 1 and result is not None
+        return result
+
+    monkeypatch.setattr(MessageStore, "put_block", counted)
     total = {"acked": 0, "refused": 0, "unsure": 0, "cancelled": 0, "moved": 0, "runs": 0, "starts": 0, "levels": 0}
+    total["blocks"] = 0
     modes: set[bool] = set()
     for seed in range(30):
         life = Life(seed)
