@@ -39,7 +39,7 @@ __all__ = ["BATCH_BYTES", "Deliverer", "Outcome"]
 
 BATCH_BYTES = 768 << 10
 """Bytes of records after which a batch ends: a bound of the memory for it, and of the time that it takes."""
-BLOCK_MIN = 48
+BLOCK_MIN = 64
 """So many records are tried as a block; fewer cost less one by one."""
 SINGLY_MAX = 32
 """Records that are read one by one in a step, when one of a batch cannot be read."""

@@ -440,7 +440,7 @@ class MessageStore(StoreReader):
 
     def _allocate(self, now_ms: int) -> int | None:
         self.commit_log.allocate_ahead()
-        return now_ms + 100
+        return now_ms + 250
 
     def _step_checkpoint(self, now_ms: int) -> int | None:
         log = self.commit_log
