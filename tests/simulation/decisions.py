@@ -7,7 +7,6 @@ for, and must be on what it was told.
 
 from __future__ import annotations
 
-from collections import Counter
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,8 @@ class Decisions:
     """What the CommitLog says of half messages; offsets, so that what a crash takes can be forgotten."""
 
     def __init__(self) -> None:
-        self.halves: dict[int, tuple[int, int]] = {}  # number in the half queue to message, CommitLog offset
+        # CommitLog offset to number in the half queue, message. A queue that lost all may give its numbers again.
+        self.halves: dict[int, tuple[int, int]] = {}
         self.rolled_back: dict[int, int] = {}  # message to CommitLog offset
         self.given_up: dict[int, int] = {}
         self.checked: list[tuple[int, int]] = []  # CommitLog offset, number in the half queue
@@ -49,7 +49,7 @@ class Decisions:
     def before(self, begin: int) -> Decisions:
         """What stood before a CommitLog offset."""
         other = Decisions()
-        other.halves = {number: found for number, found in self.halves.items() if found[1] < begin}
+        other.halves = {at: found for at, found in self.halves.items() if at < begin}
         other.rolled_back = {number: at for number, at in self.rolled_back.items() if at < begin}
         other.given_up = {number: at for number, at in self.given_up.items() if at < begin}
         other.checked = [found for found in self.checked if found[0] < begin]
@@ -63,7 +63,7 @@ class Decisions:
         """A half message stands in the log."""
         if message.kind != "half":
             raise BrokenError("is stored as a half message")
-        self.halves[_PLACES.unpack_from(record)[0]] = message.number, offset
+        self.halves[offset] = _PLACES.unpack_from(record)[0], message.number
 
     def committed(self, record: bytes, message: Sent, half_offset: int) -> None:
         """A committed message stands in the log."""
@@ -78,8 +78,8 @@ class Decisions:
         """A message was given up."""
         if message.decision or message.number in self.rolled_back:
             raise BrokenError("was decided, and given up")
-        number = next(number for number, found in self.halves.items() if found[0] == message.number)
-        checks = Counter(found for _, found in self.checked)[number]
+        half, number = next((at, found[0]) for at, found in self.halves.items() if found[1] == message.number)
+        checks = sum(found == number and at > half for at, found in self.checked)
         if checks < check_max:
             raise BrokenError(f"was given up after {checks} checks of {check_max}")
         self.given_up[message.number] = offset
@@ -87,9 +87,10 @@ class Decisions:
     def op(self, ledger: Ledger, offset: int, properties: str, body: bytes) -> None:
         """An op message stands in the log."""
         for number in map(int, filter(None, body.decode().split(","))):
-            if number not in self.halves:
+            known = [at for at, found in self.halves.items() if at < offset and found[0] == number]
+            if not known:
                 raise BrokenError(f"op message {body!r} for what is no half message")
-            message = ledger.sent[self.halves[number][0]]
+            message = ledger.sent[self.halves[max(known)][1]]
             tag = get_property(properties, TAGS)
             if tag == CHECKED:
                 self.checked.append((offset, number))
