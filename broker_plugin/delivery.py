@@ -187,7 +187,7 @@ class Deliverer:
     ) -> Outcome | None:
         """Put all of them at once; None if that was not possible: nothing has happened then."""
         try:
-            result = target.put_block(block, dues[-1])
+            result = target.put_block(block, max(dues))
         except StoreError:
             return None
         except Exception as error:

@@ -122,12 +122,14 @@ class Failures:
     def belongs(self, group: FailedGroup, topic: str, due_ms: int) -> bool:
         """Whether a message within the due times of a group that was taken out is one of it.
 
-        A group for any topic takes what no other group claims.
+        A group for any topic takes what no other group claims. What cannot be read may be of any group: whoever meets
+        it has to take it, but for those who may leave it to the group of the unreadable.
         """
+        if topic == UNREADABLE:
+            unreadable = self._groups.get((UNREADABLE, ANY_TOPIC))
+            return group.reason == UNREADABLE or unreadable is None or not unreadable.covers(topic, due_ms)
         if group.topic != ANY_TOPIC:
             return group.topic == topic
-        if topic == UNREADABLE:
-            return group.reason == UNREADABLE
         return not self.is_failed(topic, due_ms)
 
     def is_failed(self, topic: str, due_ms: int) -> bool:

@@ -272,3 +272,27 @@ def test_bad_records_in_a_range_are_passed_and_kept() -> None:
     rig.run(rig.clock.now_ms + 200_000)
     assert len(rig.target.log) == 50
     assert rig.recovery.failed_count == 0
+
+
+@pytest.mark.parametrize("others_bad", [False, True])
+def test_what_cannot_be_read_when_its_topic_is_tried_again_is_not_forgotten(others_bad: bool) -> None:
+    rig = Rig()
+    rig.target.missing.add("gone")
+    overdue(rig, 40, topic="gone")
+    if others_bad:  # a group of unreadable ones in the same due times
+        rig.send(b"other", at_ms=rig.clock.now_ms + 1)
+        rig.gate.commit_turn()
+        rig.spill.entries[-1].bad = True
+    rig.run(rig.clock.now_ms + 1000)
+    assert rig.recovery.failed_count == 40 + others_bad
+    for entry in rig.spill.entries:
+        entry.bad = True
+    rig.target.missing.clear()
+    rig.recovery.topics_changed()
+    rig.run(rig.clock.now_ms + 1000)
+    assert not rig.target.log
+    for entry in rig.spill.entries:
+        entry.bad = False
+    rig.run(rig.clock.now_ms + 200_000)
+    assert len(rig.target.log) == 40 + others_bad
+    assert rig.recovery.failed_count == 0 and rig.spill.pending_count == 0
