@@ -50,8 +50,8 @@ class LevelStore(Protocol):
         """Yield (CommitLog offset, record) to the end."""
         ...
 
-    def read_record(self, offset: int) -> bytes | None:
-        """Read the record at a CommitLog offset; None unless there is a whole and valid one."""
+    def read_record(self, offset: int, size: int = 0) -> bytes | None:
+        """Read the record at a CommitLog offset; None unless it is whole and valid. ``size``: if it is known."""
         ...
 
     def queue_entries(self, topic: str, queue_id: int, from_offset: int, limit: int) -> Sequence[Entry]:

@@ -207,7 +207,7 @@ class LevelScheduler:
             if level in stuck:
                 continue
             try:
-                record = self._store.read_record(claim.entry[0])
+                record = self._store.read_record(*claim.entry[:2])
                 if record is None:
                     raise RecordError("no whole and valid record there")
                 copy = copy_of(record, level, claim.number, claim.entry[2])

@@ -80,8 +80,18 @@ class LogReader:
                 return b""
             raise
 
-    def read_record(self, offset: int) -> bytes | None:
-        """Read the record that starts at an offset; None unless there is a whole and valid one."""
+    def read_record(self, offset: int, size: int = 0) -> bytes | None:
+        """Read the record that starts at an offset; None unless there is a whole and valid one.
+
+        ``size`` is what somebody takes for its size: if that is right it is read by one call, without letting go of the
+        interpreter if all of it is in memory.
+        """
+        if size >= RECORD_BYTES_MIN:
+            record = self.read_hot(offset, size)
+            if record is None:
+                record = self.read(offset, size)
+            if self._is_record(record, offset, size):
+                return record
         head = self.read(offset, 4)
         if len(head) < 4:
             return None
@@ -89,9 +99,11 @@ class LogReader:
         if size < RECORD_BYTES_MIN or size > self.record_bytes_max:
             return None
         record = self.read(offset, size)
+        return record if self._is_record(record, offset, size) else None
+
+    def _is_record(self, data: bytes, offset: int, size: int) -> bool:
         start = offset - offset % self.segment_bytes
-        whole = len(record) == size and valid_size(record, 0, offset, segment_start=start) == size
-        return record if whole else None
+        return len(data) == size and valid_size(data, 0, offset, segment_start=start) == size
 
     def raw_record(self, offset: int, size: int) -> bytes | None:
         """Read a record of a known size before the log's end is known; None unless it is whole and valid."""
@@ -99,8 +111,7 @@ class LogReader:
         if segment is None or not RECORD_BYTES_MIN <= size <= self.record_bytes_max:
             return None
         record = segment.file.pread(size, offset - segment.start)
-        whole = len(record) == size and valid_size(record, 0, offset, segment_start=segment.start) == size
-        return record if whole else None
+        return record if self._is_record(record, offset, size) else None
 
     def scan(self, from_offset: int, check_crc: bool = False) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, record) from a record's offset (or the oldest) to the end as it is when reached."""

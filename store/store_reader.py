@@ -95,9 +95,9 @@ class StoreReader:
         """Read records (offset, size) one behind the other if all of them were appended just now; else None."""
         return self.commit_log.read_recent(positions)
 
-    def read_record(self, offset: int) -> bytes | None:
-        """Read the record that starts at an offset; None unless a whole and valid one does."""
-        return self.commit_log.read_record(offset)
+    def read_record(self, offset: int, size: int = 0) -> bytes | None:
+        """Read the record that starts at an offset; None unless a whole, valid one does. ``size``: if it is known."""
+        return self.commit_log.read_record(offset, size)
 
     def segment_of(self, offset: int) -> tuple[Path, int]:
         """The file that holds a CommitLog offset, and the position in it. Raises KeyError if none does."""

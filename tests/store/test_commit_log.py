@@ -283,6 +283,24 @@ def test_reading_hot_and_cold_and_out_of_range() -> None:
     assert log.read_record(log.end) is None
 
 
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_wrong_word_on_a_size_costs_a_read_and_changes_nothing(cold: bool) -> None:
+    disk = SimDisk()
+    log = opened(disk, 400)
+    log.append([record(b"one"), record(b"three")], [0, 1], 1)
+    disk.cold = cold
+    for offset in (0, 95, 1, 96, 192, 400, -1):
+        wanted = log.read_record(offset)
+        assert (wanted is not None) is (offset in (0, 95))
+        for size in (0, 50, 94, 95, 97, 192, 400, 1 << 31, -1):
+            assert log.read_record(offset, size) == wanted
+    disk.reads = 0
+    log.read_record(0, 95)
+    assert disk.reads == 1
+    log.read_record(0, 96)
+    assert disk.reads == 4
+
+
 def test_oldest_segments_can_go_but_never_the_last() -> None:
     disk = SimDisk()
     log = opened(disk, 300)

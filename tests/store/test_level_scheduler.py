@@ -52,10 +52,10 @@ class Probe:
             for record in records
         ]
 
-    def read_record(self, offset: int) -> bytes | None:
+    def read_record(self, offset: int, size: int = 0) -> bytes | None:
         if self.read_error:
             raise StoreError("planted")
-        return None if offset in self.unreadable else self.store.read_record(offset)
+        return None if offset in self.unreadable else self.store.read_record(offset, size)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
