@@ -225,10 +225,10 @@ class _Copy:
         state = self.state
         at = self.split
         while True:
-            first = min(run.position(at, False), run.end) if at > self.split else run.first
-            uppers = {no: min(upper, at) for no, upper in self.before[0].items()}
-            ends = {no: min(end, self._end_of(no, at)) for no, end in self.before[1].items()}
             try:
+                first = min(run.position(at, False), run.end) if at > self.split else run.first
+                uppers = {no: min(upper, at) for no, upper in self.before[0].items()}
+                ends = {no: min(end, self._end_of(no, at)) for no, end in self.before[1].items()}
                 entry = RunEntry(run.no, first, run.end, run.shape, run.segment)
                 state.directory.switch(entry, uppers, ends)
                 with state.lock:
@@ -239,6 +239,8 @@ class _Copy:
                 # The frontier has gone too far meanwhile: what it has reached stays where it is.
                 at = max(at, (frontier_ms + SWITCH_MARGIN_MS, 0))
             except StoreError:
+                # Also when a read failed: the manifest may name the run since the last time round, and then its sources
+                # would be forgotten once they are finished, and what was delivered from them would be back.
                 with contextlib.suppress(StoreError):
                     state.directory.switch_back(run.no, *self.before)
                 raise

@@ -7,6 +7,7 @@ import pytest
 from store.errors import StoreError, StoreFullError, SyncFailedError
 from store.spill.manifest import RunEntry
 from store.spill.model import Key, SpillOptions
+from store.spill.run import Run
 from store.spill.spill_store import SpillStore
 from tests.store.spill_world import FOREVER, ROOT, STORE_ID, tiny_options
 from tests.support.simdisk import SimDisk
@@ -134,6 +135,40 @@ def test_a_switch_that_fails_leaves_everything_with_its_owner(undone: bool, monk
     assert bench.store.check() == []
     bench.crash()
     assert bench.dues() == pending
+    assert bench.store.check() == []
+
+
+def test_a_switch_whose_next_read_fails_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the run that the manifest names would have all of it, when its source is delivered, finished and gone."""
+    bench = Bench(near_ms=1_000)
+    for n in range(8):
+        bench.accept(100_000 + 10_000 * n)
+    directory = bench.store._state.directory
+    switch, position = directory.switch, Run.position
+
+    def overtaken(run: RunEntry, uppers: dict[int, Key], ends: dict[int, int]) -> None:
+        switch(run, uppers, ends)
+        with bench.store.lock:
+            bench.store.frontier_ms = 165_001
+        monkeypatch.setattr(Run, "position", unreadable)
+
+    def unreadable(_run: Run, _key: Key, _above: bool) -> int:
+        monkeypatch.setattr(Run, "position", position)
+        monkeypatch.setattr(directory, "switch", switch)
+        raise StoreError("cannot read: Input/output error")
+
+    monkeypatch.setattr(directory, "switch", overtaken)
+    for _ in range(1000):
+        if bench.store._housekeeping.trouble:
+            break
+        bench.step()
+    assert "cannot read" in bench.store._housekeeping.trouble
+    assert bench.store.run_count == 0
+    assert len(bench.deliver(FOREVER)) == 8
+    bench.now_ms += 5_000
+    bench.settle()
+    bench.crash()
+    assert bench.dues() == []
     assert bench.store.check() == []
 
 
