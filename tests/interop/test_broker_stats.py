@@ -18,7 +18,7 @@ from tests.support.clients import Client, command_of
 from tests.support.need import need
 from tests.support.ours import OurBroker
 from tests.support.parallel import run_all
-from tests.support.wire import Wire, WireError
+from tests.support.wire import Wire, WireError, wait_committed
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
 
@@ -59,7 +59,7 @@ class Side:
                 sent = client.produce("p", "counting-p", messages, threads=1)
                 client.consume("c", GROUP, {TOPIC: "*"})
                 client.wait_received("c", COUNT, 60)
-                self._wait_committed(wire)  # what it has shown it may not have counted yet when it is closed
+                wait_committed(wire, GROUP, TOPIC, 1, COUNT)
                 client.close_consumer("c")
                 for event in sent[:SENT_BACK]:
                     self._send_back(wire, int(event["offset_msg_id"][16:], 16))
@@ -74,13 +74,6 @@ class Side:
     def _send_back(wire: Wire, offset: int) -> None:
         fields = {"group": GROUP, "offset": offset, "delayLevel": 5, "originTopic": TOPIC}
         wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-
-    @staticmethod
-    def _wait_committed(wire: Wire) -> None:
-        end = time.monotonic() + 60
-        while wire.offset_of(GROUP, TOPIC, 0) != COUNT:
-            assert time.monotonic() < end, f"committed: {wire.offset_of(GROUP, TOPIC, 0)} of {COUNT}"
-            time.sleep(0.2)
 
     def _wait(self, wire: Wire) -> None:
         end = time.monotonic() + 45

@@ -19,7 +19,7 @@ from tests.support.clients import Client, command_of
 from tests.support.need import need
 from tests.support.ours import OurBroker
 from tests.support.parallel import run_all
-from tests.support.wire import Wire
+from tests.support.wire import Wire, wait_committed
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
 
@@ -159,7 +159,9 @@ class Side:
         self._send(client, COUNT // 2, COUNT)
         client.wait_received("first", COUNT, 30)
         client.wait_received("reset", COUNT, 30)
-        client.close_consumer("first")  # writes its offsets
+        with Wire(address) as wire:
+            wait_committed(wire, GROUP, TOPIC, 4, COUNT)
+        client.close_consumer("first")
         client.consume("second", GROUP, {TOPIC: "*"})
         one = next(event for event in sent if event["n"] == 1)
         return {"{B}": address, "{ID}": one["offset_msg_id"], "{UNIQUE}": one["msg_id"], "{MIDDLE}": str(middle_ms)}

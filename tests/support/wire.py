@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 from bench.peers.wire import Wire, WireError
 
-__all__ = ["Wire", "WireError"]
+__all__ = ["Wire", "WireError", "wait_committed"]
+
+
+def wait_committed(wire: Wire, group: str, topic: str, queues: int, count: int) -> None:
+    """Wait until a group has committed so many messages of a topic's queues.
+
+    What a client has shown it may not have counted yet: closed at once, it leaves the last one out.
+    """
+    end = time.monotonic() + 60
+    while (found := sum(wire.offset_of(group, topic, queue_id) or 0 for queue_id in range(queues))) < count:
+        assert time.monotonic() < end, f"{group} has committed {found} of {count} messages of {topic}"
+        time.sleep(0.2)
