@@ -179,6 +179,19 @@ def _unlisted_for_a_moment(self: CommitLog, segment: Segment | None = None) -> S
     return following
 
 
+@contextmanager
+def _next_segment_unlisted() -> Iterator[None]:
+    """And the housekeeper looks for segments to be made ahead more often than it does, so that they meet."""
+
+    def allocate(self: MessageStore, now_ms: int) -> int:
+        self.commit_log.allocate_ahead()
+        return now_ms + 100
+
+    often = patch.object(MessageStore, "_allocate", allocate)
+    with patch.object(CommitLog, "_next_segment", _unlisted_for_a_moment), often:
+        yield
+
+
 class _NeverSynced:
     """A file that only says that it was synced."""
 
@@ -279,5 +292,5 @@ PLANTED: dict[str, Plant] = {
     "a message without a topic is forgotten": _swap(Failures, "add", _what_has_no_topic_is_forgotten),
     "a decision is not remembered": _swap(HalfMessages, "_apply", lambda *_: None),
     "the checkpoint's undecided messages are forgotten": _swap(HalfMessages, "_restore", _nothing_undecided),
-    "the next segment is not listed under its lock": _swap(CommitLog, "_next_segment", _unlisted_for_a_moment),
+    "the next segment is not listed under its lock": _next_segment_unlisted,
 }
