@@ -129,12 +129,10 @@ class ConsumeQueue:
 
     def add_rows(self, offset: int, sizes: list[int], tags_codes: list[int]) -> None:
         """Add the next entries, of records that stand one behind the other (under the append lock)."""
-        self.buffer += b"".join(map(ENTRY.pack, accumulate(sizes, initial=offset), sizes, tags_codes))
-        self.count += len(sizes)
-        self.next = self.count
+        self.add_packed(b"".join(map(ENTRY.pack, accumulate(sizes, initial=offset), sizes, tags_codes)))
 
     def add_packed(self, entries: bytes) -> None:
-        """Add the next entries, as `pack_entries` makes them (under the append lock)."""
+        """Add the next entries, packed one behind the other (under the append lock)."""
         self.buffer += entries
         self.count += len(entries) // ENTRY_BYTES
         self.next = self.count

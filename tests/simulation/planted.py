@@ -70,17 +70,19 @@ def _swap(owner: Any, name: str, wrong: Any) -> Plant:
     return lambda: patch.object(owner, name, wrong)
 
 
+def _write_progress(deliverer: Any, refs: Any) -> None:
+    deliverer._spill.mark_done(refs)
+    log = deliverer._target.commit_log
+    deliverer._checkpoint.write(lambda: log.end, log.sync)
+
+
 def _progress_before_append(self: Any, places: Any, dues: Any, refs: Any, *rest: Any) -> Any:
-    self._spill.mark_done(refs)
-    log = self._target.commit_log
-    self._checkpoint.write(lambda: log.end, log.sync)
+    _write_progress(self, refs)
     return _right["put"](self, places, dues, refs, *rest)
 
 
 def _progress_before_block(self: Any, target: Any, block: Any, dues: Any, refs: Any, lateness: Any) -> Any:
-    self._spill.mark_done(refs)
-    log = self._target.commit_log
-    self._checkpoint.write(lambda: log.end, log.sync)
+    _write_progress(self, refs)
     return _right["put_one_block"](self, target, block, dues, refs, lateness)
 
 

@@ -69,8 +69,8 @@ def test_every_kind_of_thing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
         return result
 
     monkeypatch.setattr(MessageStore, "put_block", counted)
-    total = {"acked": 0, "refused": 0, "unsure": 0, "cancelled": 0, "moved": 0, "runs": 0, "starts": 0, "levels": 0}
-    total["blocks"] = 0
+    kinds = ("acked", "refused", "unsure", "cancelled", "moved", "runs", "starts", "levels", "blocks")
+    total = dict.fromkeys(kinds, 0)
     modes: set[bool] = set()
     for seed in range(30):
         life = Life(seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from tests.support.simdisk import SimDisk
 
 HOST, HOST6 = bytes((127, 0, 0, 1, 0, 0, 42, 159)), bytes(20)
 NOW_MS = 1_700_000_000_000
-USUAL = ("WAIT", "UNIQ_KEY", "__TW_ID", "__TW_DUE")
 
 
 def record(
@@ -218,11 +216,11 @@ def _derived(disk: SimDisk) -> dict[Path, bytes]:
     return found
 
 
-def records(begin: int, count: int, **options: Any) -> list[bytes]:
+def records(begin: int, count: int, topics: bool = False) -> list[bytes]:
     return [
         record(
             usual(n, KEYS=f"k{n}", TAGS="AB"[n % 2]),
-            topic=("T", "Other")[n % 3 == 0] if options.get("topics") else "T",
+            topic=("T", "Other")[n % 3 == 0] if topics else "T",
             queue_id=n % 5,
             body=bytes(n % 50),
         )
