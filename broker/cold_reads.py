@@ -15,31 +15,12 @@ import aiofiles
 from store.errors import StoreError
 from store.matching import pull_matching
 from store.message_store import PullResult, PullStatus
+from store.recent import adjacent_runs
 
 if TYPE_CHECKING:
     from store.message_store import MessageStore
 
-__all__ = ["ColdReads", "adjacent_runs"]
-
-
-def adjacent_runs(positions: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join (offset, size) pairs that lie side by side into as few as possible.
-
-    >>> adjacent_runs([(0, 10), (10, 5), (20, 5)])
-    [(0, 15), (20, 5)]
-    """
-    runs: list[tuple[int, int]] = []
-    start = end = -1
-    for offset, size in positions:
-        if offset == end:
-            end += size
-            continue
-        if start >= 0:
-            runs.append((start, end - start))
-        start, end = offset, offset + size
-    if start >= 0:
-        runs.append((start, end - start))
-    return runs
+__all__ = ["ColdReads"]
 
 
 class ColdReads:
@@ -56,19 +37,11 @@ class ColdReads:
         self.count = 0
         """Reads since the start."""
 
-    def hot(self, positions: list[tuple[int, int]]) -> bytes | None:
+    def hot(self, positions: Sequence[tuple[int, int]]) -> bytes | None:
         """Read records one behind the other, if all of them are in memory; None otherwise."""
-        recent = self._store.read_recent(positions)
-        if recent is not None:
-            return recent
-        read_hot = self._store.read_hot
-        parts = []
-        for offset, size in adjacent_runs(positions):
-            part = read_hot(offset, size)
-            if part is None:
-                return None
-            parts.append(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        runs = adjacent_runs(positions)
+        recent = self._store.read_recent(runs)
+        return self._store.gather_hot(runs) if recent is None else recent
 
     async def read(self, positions: Sequence[tuple[int, int]]) -> bytes | None:
         """Read records one behind the other; None if some of them are gone. Raises StoreError: the disk cannot read."""

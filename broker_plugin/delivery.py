@@ -155,19 +155,20 @@ class Deliverer:
         if len(places) < len(refs):
             dues, refs = _chosen(places, dues), _chosen(places, refs)
         try:
-            records = spill.read(refs, BATCH_BYTES)
-            if len(records) < len(refs):
-                count = len(records)
+            slab = spill.read_slab(refs, BATCH_BYTES)
+            count = len(slab)
+            if count < len(refs):
                 looked_at = places[count]
                 places, dues, refs = places[:count], dues[:count], refs[:count]
-            if self._rehost is not None:
-                records = [_rehosted(record, self._rehost) for record in records]
-            if wanted is None and len(records) >= self.block_min and self._block_target is not None:
-                block = PutBlock.of(records)
+            if wanted is None and count >= self.block_min and self._block_target is not None:
+                block = PutBlock.of(slab, self._rehost)
                 outcome = None if block is None else self._put_block(self._block_target, block, dues, refs, lateness)
                 if outcome is not None:
                     outcome.looked_at = looked_at
                     return outcome
+            records = slab.records()
+            if self._rehost is not None:
+                records = [_rehosted(record, self._rehost) for record in records]
             puts = list(map(due_record, records, dues))
         except (StoreError, RecordError):
             return self._deliver_singly(places, dues, refs, now_ms, lateness, wanted)

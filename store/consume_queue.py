@@ -154,7 +154,9 @@ class ConsumeQueue:
         size = min(limit * ENTRY_BYTES, start + self.file_bytes - position, (first - number) * ENTRY_BYTES)
         path = self.directory / segment_name(start)
         try:
-            data = self._cache.get(path, self.file_bytes).pread(size, position - start)
+            file = self._cache.get(path, self.file_bytes)
+            found = file.pread_hot(size, position - start)
+            data = file.pread(size, position - start) if found is None else found
         except StoreError:
             if self._cache.files.exists(path):
                 raise

@@ -127,17 +127,36 @@ class File:
         """
         if n > HOT_BYTES_MAX or not self._tells_hot:
             return self.pread(n, offset)
-        got, buffer = _pread_hot(self._fd, n, offset)
-        if got == n:
-            return ctypes.string_at(buffer, n)
-        if got == -errno.EAGAIN:
+        data = self._hot(((offset, n),), n)
+        if data is not None:
+            return data
+        if self._tells_hot and offset + n <= self.size():
             return None
-        if got < 0:
-            if -got in _UNSUPPORTED:
-                self._tells_hot = False
-                return self.pread(n, offset)
-            raise _error(f"cannot read {n} bytes at {offset} of", self.path, OSError(-got, os.strerror(-got)))
-        return None if offset + n <= self.size() else ctypes.string_at(buffer, got)
+        return self.pread(n, offset)  # the file ends within, or is of a file system that cannot tell
+
+    def gather_hot(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
+        """Read many (offset, bytes) into one, as `pread_hot` does; None unless all of them are there and in memory.
+
+        A microsecond for each of a kilobyte, half of what it takes one by one.
+        """
+        total = sum([n for _, n in spans])
+        if total <= HOT_BYTES_MAX and self._tells_hot:
+            data = self._hot(spans, total)
+            if data is not None or self._tells_hot:
+                return data
+        data = b"".join([self.pread(n, offset) for offset, n in spans])
+        return data if len(data) == total else None
+
+    def _hot(self, spans: Sequence[tuple[int, int]], total: int) -> bytes | None:
+        failed = _gather_hot(self._fd, spans, total)
+        if not failed:
+            return _hot.bytes(total)
+        if failed in _UNSUPPORTED:
+            self._tells_hot = False
+        elif failed != errno.EAGAIN:
+            cause = OSError(failed, os.strerror(failed))
+            raise _error(f"cannot read {total} bytes at {spans[0][0]} of", self.path, cause)
+        return None
 
     def sync(self) -> None:
         """Make the content durable (fdatasync). After a failure what was dirty must be written again."""
@@ -392,43 +411,61 @@ class Files:
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_RWF_NOWAIT = 8
 _PREADV2 = getattr(ctypes.PyDLL(None, use_errno=True), "preadv2", None)  # unlike CDLL's, it keeps the interpreter
 if _PREADV2 is not None:
-    _PREADV2.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int)
-    _PREADV2.restype = ctypes.c_ssize_t
+    _PREADV2.restype = ctypes.c_int
+_ONE = ctypes.c_int(1)
+_RWF_NOWAIT = ctypes.c_int(8)
 
 
 class _HotBuffer(threading.local):
-    """A thread's own buffer for `_pread_hot`, and the ``struct iovec`` that names it."""
+    """A thread's own buffer for `_gather_hot`, and arguments for preadv2(2): to make them costs more than the call."""
 
     def __init__(self) -> None:
+        self.fd = ctypes.c_int()
+        self.offset = ctypes.c_int64()
+        self.iovec = (ctypes.c_uint64 * 2)()  # a struct iovec
+        self.iovec_address = ctypes.c_void_p(ctypes.addressof(self.iovec))
+        self.size = 0
         self.grow(64 << 10)
 
     def grow(self, size: int) -> None:
-        self.size = size
-        self._memory = ctypes.create_string_buffer(size)
-        self.address = ctypes.addressof(self._memory)
-        self.iovec = (ctypes.c_uint64 * 2)(self.address, size)
-        self.iovec_address = ctypes.addressof(self.iovec)
+        """Have room for so many bytes."""
+        if size > self.size:
+            self.size = size
+            self._memory = ctypes.create_string_buffer(size)
+            self.address = ctypes.addressof(self._memory)
+
+    def bytes(self, size: int) -> bytes:
+        """The first bytes of it."""
+        return ctypes.string_at(self.address, size)
 
 
 _hot = _HotBuffer()
 
 
-def _pread_hot(fd: int, n: int, offset: int) -> tuple[int, int]:
-    """Call preadv2(2) with RWF_NOWAIT: the bytes read or minus the errno, and the address of the buffer."""
-    assert _PREADV2 is not None
-    if n > _hot.size:
-        _hot.grow(n)
-    _hot.iovec[1] = n
-    while True:
-        got: int = _PREADV2(fd, _hot.iovec_address, 1, offset, _RWF_NOWAIT)
-        if got >= 0:
-            return got, _hot.address
-        failed = ctypes.get_errno()
-        if failed != errno.EINTR:
-            return -failed, _hot.address
+def _gather_hot(fd: int, spans: Sequence[tuple[int, int]], total: int) -> int:
+    """Read (offset, bytes), ``total`` in all, one behind the other into the thread's buffer: 0, or the errno.
+
+    EAGAIN: some of them are not in memory, or not in the file.
+    """
+    call = _PREADV2
+    assert call is not None
+    hot = _hot
+    hot.grow(total)
+    hot.fd.value = fd
+    own_fd, iovec, iovec_address, own_offset = hot.fd, hot.iovec, hot.iovec_address, hot.offset
+    at = hot.address
+    for offset, n in spans:
+        iovec[0] = at
+        iovec[1] = n
+        own_offset.value = offset
+        while (got := call(own_fd, iovec_address, _ONE, own_offset, _RWF_NOWAIT)) != n:
+            failed = ctypes.get_errno() if got < 0 else errno.EAGAIN
+            if failed != errno.EINTR:
+                return failed
+        at += n
+    return 0
 
 
 def _fallocate(fd: int, mode: int, offset: int, n: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 
@@ -79,6 +79,34 @@ class LogReader:
             if self.segment_of(offset) is None:
                 return b""
             raise
+
+    def gather_hot(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
+        """Read many (offset, bytes) into one, as `read_hot` does; None unless all are in the log and in memory."""
+        parts: list[bytes] = []
+        first = 0
+        while first < len(spans):
+            segment = self.segment_of(spans[first][0])
+            if segment is None:
+                return None
+            start, end = segment.start, min(self._end, segment.end)
+            own: list[tuple[int, int]] = []
+            for offset, size in spans[first:]:
+                if not start <= offset < end:
+                    break
+                if size <= 0 or offset + size > end:
+                    return None
+                own.append((offset - start, size))
+            try:
+                data = segment.file.gather_hot(own)
+            except StoreError:
+                if self.segment_of(start) is None:
+                    return None
+                raise
+            if data is None:
+                return None
+            parts.append(data)
+            first += len(own)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_record(self, offset: int, size: int = 0) -> bytes | None:
         """Read the record that starts at an offset; None unless there is a whole and valid one.

@@ -250,15 +250,14 @@ class MessageStore(StoreReader):
             queues = [self.queues.get(topic, queue_id) for topic, queue_id, _ in block.queues]
             counts = [count for _, _, count in block.queues]
             begins = list(accumulate(counts, initial=0))
-            numbers = np.empty(len(block), np.int64)
             ahead = [queue.next - begin for queue, begin in zip(queues, begins, strict=False)]
-            numbers[block.order] = np.arange(len(block)) + np.repeat(ahead, counts)
+            numbers = np.arange(len(block)) + np.repeat(ahead, counts)
             size = block.data_bytes
             offset, error = log.append_whole(size, lambda position: block.joined(numbers, position, now_ms))
             if error is not None:
                 return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=str(error))
-            offsets, order = block.places(offset), block.order
-            entries = pack_entries(offsets[order], block.sizes[order], block.tags_codes[order])
+            offsets = block.places(offset)
+            entries = pack_entries(offsets, block.sizes, block.tags_codes)
             for queue, begin, end in zip(queues, begins, begins[1:], strict=False):
                 queue.add_packed(entries[begin * ENTRY_BYTES : end * ENTRY_BYTES])
                 self.queues.mark_dirty(queue)

@@ -9,19 +9,21 @@ A block says of its records what `store.put.put_record_of` says of each (a test 
 block: the records then go one by one.
 
 >>> from store.put_block import PutBlock
->>> PutBlock.of([b"no", b"records"]) is None
+>>> from store.slab import Slab
+>>> PutBlock.of(Slab.of([b"no", b"records"])) is None
 True
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remoting.message import MAGIC_V1, tag_hash
 from remoting.properties import KEYS, TAGS, TW_ID, UNIQ_KEY
+from store.slab import Slab
 
 __all__ = ["PutBlock"]
 
@@ -29,19 +31,21 @@ _HOSTS_V6 = 0x30
 _HEAD_BYTES = 88
 """Before the body, where both hosts are IPv4."""
 _SMALLEST = 91
-_MAGIC, _QUEUE_ID, _NUMBER, _POSITION, _SYS_FLAG, _STORE_MS, _BODY_SIZE = 4, 12, 20, 28, 36, 56, 84
+_MAGIC, _QUEUE_ID, _NUMBER, _POSITION, _SYS_FLAG, _STORE_MS, _STORE_HOST, _BODY_SIZE = 4, 12, 20, 28, 36, 56, 64, 84
 _UNIQ_KEY, _KEYS, _TAGS, _TW_ID = (name.encode() for name in (UNIQ_KEY, KEYS, TAGS, TW_ID))
 
 _Longs = NDArray[np.int64]
 
 
 class PutBlock:
-    """Records back to back, and what a delivery has to know of them.
+    """Records back to back, queue by queue, and what a delivery has to know of them, in that order.
+
+    A queue's records keep the order they came in. That they stand together is for who reads them: a pull of a queue is
+    one piece of the CommitLog then.
 
     ==============  ================================================================================
     ``topics``      list of str, the topic inside each record; or of one, if it is the same in all
-    ``queues``      list of (topic, queue id, count): how many rows go to each queue
-    ``order``       int64 array, the rows queue by queue, in the order of ``queues``; ascending within each
+    ``queues``      list of (topic, queue id, count): whose the first rows are, the next, ...
     ``sizes``       int64 array, bytes of each record
     ``tags_codes``  int64 array, the Java hash of each record's tag
     ``keys``        columns of what the key index gets: UNIQ_KEY, then KEYS (one word), if there is any
@@ -49,33 +53,34 @@ class PutBlock:
     ==============  ================================================================================
     """
 
-    __slots__ = ("_data", "_starts", "delay_ids", "keys", "order", "queues", "sizes", "tags_codes", "topics")
+    __slots__ = ("_data", "_starts", "delay_ids", "keys", "queues", "sizes", "tags_codes", "topics")
 
     def __init__(
-        self, data: bytearray, starts: _Longs, sizes: _Longs, topics: list[str], queue_ids: _Longs, texts: _Texts
+        self, data: bytearray, sizes: _Longs, topics: list[str], queues: list[tuple[str, int, int]], texts: _Texts
     ) -> None:
         self._data = data
-        self._starts = starts
+        self._starts = np.cumsum(sizes) - sizes
         self.sizes = sizes
         self.topics = topics
-        self.order, self.queues = _by_queue(topics, queue_ids)
+        self.queues = queues
         self.keys = texts.keys
         self.delay_ids = texts.delay_ids
-        self.tags_codes: _Longs = np.zeros(len(starts), np.int64)
+        self.tags_codes: _Longs = np.zeros(len(sizes), np.int64)
         if _TAGS in texts.names:
             tags = texts.values(_TAGS)
             codes = {tag: tag_hash(tag.decode()) for tag in set(tags)}
             self.tags_codes[:] = [codes[tag] for tag in tags]
 
     @classmethod
-    def of(cls, records: Sequence[bytes]) -> PutBlock | None:
-        """Make a block of finished records; None if they do not look alike, or not as most senders write them."""
-        sizes = np.array([len(record) for record in records], np.int64)
+    def of(cls, slab: Slab, host: bytes | None = None) -> PutBlock | None:
+        """Make a block of finished records; None if they do not look alike, or not as most senders write them.
+
+        With ``host`` (bytes (8), IPv4 and port) they name this store host.
+        """
+        data = slab.data
+        starts, sizes = np.array(slab.starts, np.int64), np.array(slab.sizes, np.int64)
         if int(sizes.min()) < _SMALLEST:
             return None
-        data = bytearray().join(records)
-        ends = np.cumsum(sizes)
-        starts = ends - sizes
         words = _unaligned(data, ">u4")
         body_sizes = words[starts + _BODY_SIZE].astype(np.int64)
         if (
@@ -86,23 +91,32 @@ class PutBlock:
             return None
         topics_at = starts + _HEAD_BYTES + body_sizes
         topic_sizes = np.frombuffer(data, np.uint8)[topics_at]
-        topics_end = topics_at + 1 + topic_sizes
-        texts_at = topics_end + 2
-        if (texts_at >= ends).any() or (_unaligned(data, ">u2")[topics_end] != ends - texts_at).any():
-            return None
-        texts = _Texts.of(data, texts_at, ends)
-        if texts is None:
+        texts_at = topics_at + 3 + topic_sizes
+        ends = starts + sizes
+        if (texts_at >= ends).any() or (_unaligned(data, ">u2")[texts_at - 2] != ends - texts_at).any():
             return None
         is_one = bool((topic_sizes == topic_sizes[0]).all()) and _are_equal(
             data, topics_at[:, np.newaxis], [1 + int(topic_sizes[0])]
         )
-        spans = list(zip((topics_at + 1).tolist(), topics_end.tolist(), strict=True))
+        spans = list(zip((topics_at + 1).tolist(), (texts_at - 2).tolist(), strict=True))
         try:
             topics = [data[at:end].decode() for at, end in (spans[:1] if is_one else spans)]
         except UnicodeDecodeError:
             return None
-        queue_ids = words[starts + _QUEUE_ID].astype(np.int32).astype(np.int64)
-        return cls(data, starts, sizes, topics, queue_ids, texts)
+        order, queues = _by_queue(topics, words[starts + _QUEUE_ID].astype(np.int32).astype(np.int64))
+        texts = _Texts.of(data, texts_at[order], ends[order])
+        if texts is None:
+            return None
+        if not is_one:
+            topics = [topics[row] for row in order.tolist()]
+        view = memoryview(data)
+        joined = bytearray().join(
+            [view[at:end] for at, end in zip(starts[order].tolist(), ends[order].tolist(), strict=True)]
+        )
+        block = cls(joined, sizes[order], topics, queues, texts)
+        if host is not None:
+            _unaligned(joined, ">i8")[block._starts + _STORE_HOST] = int.from_bytes(host, "big", signed=True)
+        return block
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -140,7 +154,7 @@ class _Texts:
         self.delay_ids = self.values(_TW_ID)
 
     @classmethod
-    def of(cls, data: bytearray, texts_at: _Longs, texts_end: _Longs) -> _Texts | None:
+    def of(cls, data: bytes, texts_at: _Longs, texts_end: _Longs) -> _Texts | None:
         """Take texts apart; None if their names differ, or if there is anything in them that asks for a closer look."""
         view = memoryview(data)
         text = b"".join([view[at:end] for at, end in zip(texts_at.tolist(), texts_end.tolist(), strict=True)])
@@ -214,7 +228,7 @@ def _are_equal(text: bytes | bytearray, starts: _Longs, sizes: list[int]) -> boo
     return True
 
 
-def _unaligned(data: bytes | bytearray, kind: str) -> NDArray[np.generic]:
+def _unaligned(data: bytes | bytearray, kind: str) -> NDArray[Any]:
     """The number that begins at each byte."""
     dtype = np.dtype(kind)
     return np.ndarray((len(data) - dtype.itemsize + 1,), dtype, data, 0, (1,))

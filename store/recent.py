@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from mmap import mmap
 
-__all__ = ["RECENT_BYTES", "RecentBytes"]
+__all__ = ["RECENT_BYTES", "RecentBytes", "adjacent_runs"]
 
 RECENT_BYTES = 8 << 20
 
@@ -67,3 +67,23 @@ class RecentBytes:
                 lowest = offset
         data = b"".join(parts)
         return data if lowest >= self._from else None
+
+
+def adjacent_runs(positions: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join (offset, size) pairs that lie side by side into as few as possible.
+
+    >>> adjacent_runs([(0, 10), (10, 5), (20, 5)])
+    [(0, 15), (20, 5)]
+    """
+    runs: list[tuple[int, int]] = []
+    start = end = -1
+    for offset, size in positions:
+        if offset == end:
+            end += size
+            continue
+        if start >= 0:
+            runs.append((start, end - start))
+        start, end = offset, offset + size
+    if start >= 0:
+        runs.append((start, end - start))
+    return runs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
 from struct import Struct
@@ -91,7 +91,11 @@ class StoreReader:
         """Read CommitLog bytes if they are in memory; None if that would wait, or if they are not there."""
         return self.commit_log.read_hot(offset, size) or None
 
-    def read_recent(self, positions: list[tuple[int, int]]) -> bytes | None:
+    def gather_hot(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
+        """Read many (offset, bytes) of the CommitLog into one; None unless all are there and in memory."""
+        return self.commit_log.gather_hot(spans)
+
+    def read_recent(self, positions: Sequence[tuple[int, int]]) -> bytes | None:
         """Read records (offset, size) one behind the other if all of them were appended just now; else None."""
         return self.commit_log.read_recent(positions)
 

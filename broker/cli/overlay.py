@@ -134,6 +134,11 @@ class OverlayFile(File):
         """Read; a check may wait for the disk."""
         return self._content.read(n, offset)
 
+    def gather_hot(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
+        """Read many into one; None if the file ends within."""
+        data = b"".join([self._content.read(n, offset) for offset, n in spans])
+        return data if len(data) == sum([n for _, n in spans]) else None
+
     def sync(self) -> None:
         """Nothing to make durable."""
 

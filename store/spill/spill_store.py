@@ -51,6 +51,7 @@ import numpy as np
 from store.errors import StoreError
 from store.files import Files
 from store.flusher import Syncable, Ticket
+from store.slab import Slab
 from store.spill import checking
 from store.spill.directory import SpillDirectory
 from store.spill.format import ACCEPT, CANCEL, FRAME_BYTES, MOVE, ROW_BYTES
@@ -73,8 +74,8 @@ class SpillStore:
 
     =====================  =========================================================================
     network loop only      `next_id`, `next_ids`, `append`
-    under ``lock``         `publish`, `abandon`, `withdraw`, `scan`, `read`, `mark_done`, `is_done`, `find`, `cancel`,
-                           `move`, `restore_delivered`, `restore_delivered_many`, `snapshot`;
+    under ``lock``         `publish`, `abandon`, `withdraw`, `scan`, `read`, `read_slab`, `mark_done`, `is_done`, `find`,
+                           `cancel`, `move`, `restore_delivered`, `restore_delivered_many`, `snapshot`;
                            setting ``frontier_ms``
     one thread, no lock    `spill_step` (it takes ``lock`` itself, for microseconds)
     any thread             the figures, ``journal``, `durable`, `check`
@@ -219,6 +220,10 @@ class SpillStore:
 
         With ``max_bytes`` only the first ones that make up no more than that, but at least one.
         """
+        return self._state.read(refs, max_bytes).records()
+
+    def read_slab(self, refs: Sequence[int], max_bytes: int | None = None) -> Slab:
+        """Read them as one piece of bytes."""
         return self._state.read(refs, max_bytes)
 
     def find(self, delay_id: int) -> Found | None:

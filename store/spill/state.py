@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from remoting.checksum import crc32
 from store.errors import StoreError
+from store.files import File
+from store.slab import Slab
 from store.spill.directory import SpillDirectory
 from store.spill.merge import Cursor, first_of
 from store.spill.model import Columns, Found, Key, RecordCorruptError, SpillOptions
@@ -248,7 +250,7 @@ class SpillState:
             self.unsaved = True
         return fresh
 
-    def read(self, refs: Sequence[int], max_bytes: int | None = None) -> list[bytes]:
+    def read(self, refs: Sequence[int], max_bytes: int | None = None) -> Slab:
         """Read records, in the order asked; neighbours in one read, each checked against its CRC.
 
         With ``max_bytes`` only the first ones that make up no more than that, but at least one.
@@ -258,15 +260,23 @@ class SpillState:
             for no, ordinals, indices in (self._located_many(refs) if len(refs) >= FEW else self._located(refs))
         ]
         count = len(refs) if max_bytes is None else _fitting(wanted, len(refs), max_bytes)
-        records: list[bytes] = [b""] * count
+        starts, sizes = [0] * count, [0] * count
+        parts: list[bytes] = []
+        before = 0
         for source, ordinals, indices, places in wanted:
             if count < len(refs):
                 kept = [n for n, index in enumerate(indices) if index < count]
-                ordinals, indices = [ordinals[n] for n in kept], [indices[n] for n in kept]
-                starts, sizes, crcs = places
-                places = ([starts[n] for n in kept], [sizes[n] for n in kept], [crcs[n] for n in kept])
-            self._read_group(source, ordinals, indices, places, records)
-        return records
+                ordinals, indices, places = _rows(kept, ordinals, indices, places)
+            if isinstance(source, Run) and source.is_index:
+                by_place = sorted(range(len(ordinals)), key=places[0].__getitem__)
+                ordinals, indices, places = _rows(by_place, ordinals, indices, places)
+            data, begins = _gathered(source, ordinals, places)
+            for index, begin, size in zip(indices, begins, places[1], strict=True):
+                starts[index] = before + begin
+                sizes[index] = size
+            parts.append(data)
+            before += len(data)
+        return Slab(parts[0] if len(parts) == 1 else b"".join(parts), starts, sizes)
 
     def _located(self, refs: Sequence[int]) -> list[_Group]:
         """Where records are: for each file their ordinals, ascending, and their places in ``refs``."""
@@ -305,51 +315,6 @@ class SpillState:
             groups.append((no, ordinals.tolist(), indices.tolist()))
         return groups
 
-    def _read_group(
-        self,
-        source: Segment | Run,
-        ordinals: list[int],
-        indices: list[int],
-        places: Places,
-        records: list[bytes],
-    ) -> None:
-        """Read records of one file; ascending ordinals are ascending file positions, but in an index."""
-        if isinstance(source, Run) and source.is_index:
-            by_place = sorted(range(len(ordinals)), key=places[0].__getitem__)
-            ordinals, indices = [ordinals[n] for n in by_place], [indices[n] for n in by_place]
-            places = (
-                [places[0][n] for n in by_place],
-                [places[1][n] for n in by_place],
-                [places[2][n] for n in by_place],
-            )
-        starts, sizes, crcs = places
-        pread, pread_hot = source.data.pread, source.data.pread_hot
-        at, count = 0, len(ordinals)
-        while at < count:
-            begin = starts[at]
-            end = begin + sizes[at]
-            stop = at + 1
-            while (
-                stop < count
-                and starts[stop] - end <= READ_GAP_BYTES
-                and starts[stop] + sizes[stop] - begin <= READ_BYTES
-            ):
-                end = starts[stop] + sizes[stop]
-                stop += 1
-            data = pread_hot(end - begin, begin)
-            if data is None:
-                data = pread(end - begin, begin)
-            for n in range(at, stop):
-                start = starts[n] - begin
-                record = data[start : start + sizes[n]]
-                if crc32(record) != crcs[n]:
-                    raise RecordCorruptError(
-                        f"{source.data.path} at {starts[n]}: the record of {sizes[n]} bytes has another checksum",
-                        source.no << 32 | ordinals[n],
-                    )
-                records[indices[n]] = record
-            at = stop
-
     @property
     def pending_count(self) -> int:
         """Live records."""
@@ -369,6 +334,66 @@ class SpillState:
 
 def _live_bytes(source: Segment | Run) -> int:
     return source.data_bytes * source.live // source.count if source.live and source.count else 0
+
+
+def _rows(
+    chosen: list[int], ordinals: list[int], indices: list[int], places: Places
+) -> tuple[list[int], list[int], Places]:
+    starts, sizes, crcs = places
+    return (
+        [ordinals[n] for n in chosen],
+        [indices[n] for n in chosen],
+        ([starts[n] for n in chosen], [sizes[n] for n in chosen], [crcs[n] for n in chosen]),
+    )
+
+
+def _gathered(source: Segment | Run, ordinals: list[int], places: Places) -> tuple[bytes, list[int]]:
+    """Read records of one file, whose positions ascend: bytes, and where in them each record begins."""
+    starts, sizes, crcs = places
+    spans: list[tuple[int, int]] = []
+    begins: list[int] = []
+    begin = end = -1
+    before = 0
+    for start, size in zip(starts, sizes, strict=True):
+        if end < 0:
+            begin = start
+        elif start - end > READ_GAP_BYTES or start + size - begin > READ_BYTES:
+            spans.append((begin, end - begin))
+            before += end - begin
+            begin = start
+        begins.append(before + start - begin)
+        end = start + size
+    if end >= 0:
+        spans.append((begin, end - begin))
+    data = _read_spans(source.data, spans)
+    view = memoryview(data)
+    for n, at in enumerate(begins):
+        if crc32(view[at : at + sizes[n]]) != crcs[n]:
+            raise RecordCorruptError(
+                f"{source.data.path} at {starts[n]}: the record of {sizes[n]} bytes has another checksum",
+                source.no << 32 | ordinals[n],
+            )
+    return data, begins
+
+
+def _read_spans(file: File, spans: list[tuple[int, int]]) -> bytes:
+    """Read (position, bytes) one behind the other; what is not in the file is zeros."""
+    parts: list[bytes] = []
+    first = size = 0
+    for last, (_, n) in enumerate(spans):
+        if size and size + n > READ_BYTES:
+            parts.append(_read_portion(file, spans[first:last]))
+            first, size = last, 0
+        size += n
+    parts.append(_read_portion(file, spans[first:]))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _read_portion(file: File, spans: list[tuple[int, int]]) -> bytes:
+    data = file.gather_hot(spans)
+    if data is None:
+        data = b"".join([file.pread(n, position).ljust(n, b"\0") for position, n in spans])
+    return data
 
 
 def _fitting(wanted: list[_Wanted], count: int, max_bytes: int) -> int:

@@ -104,7 +104,7 @@ def test_lite_pulls_are_answered_alike(client):
 
 
 def nothing_in_memory(rig, monkeypatch):
-    for name in ("read_hot", "read_recent"):
+    for name in ("read_hot", "gather_hot", "read_recent"):
         monkeypatch.setattr(type(rig.store), name, lambda *_: None)
 
 

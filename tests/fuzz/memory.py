@@ -37,6 +37,11 @@ class MemoryFile(File):
         """Read."""
         return self.pread(n, offset)
 
+    def gather_hot(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
+        """Read many into one; None if the file ends within."""
+        data = b"".join(self.pread(n, offset) for offset, n in spans)
+        return data if len(data) == sum(n for _, n in spans) else None
+
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write."""
         assert 0 <= offset <= READ_MAX, f"{len(data)} bytes to write at {offset}"

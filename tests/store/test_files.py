@@ -52,6 +52,20 @@ def test_hot_reads_of_any_size_are_what_plain_reads_are(files: Files, tmp_path: 
     assert file.pread_hot(10, 4 << 20) == b""
 
 
+def test_many_hot_reads_into_one(files: Files, tmp_path: Path) -> None:
+    file = files.open(tmp_path / "a", create=True)
+    file.pwrite(os.urandom(2 << 20), 0)
+    spans = [(at * 7_919 % (2 << 20), 1 + at * 31 % 1_200) for at in range(600)]
+    for part in ([], spans[:1], spans, [(5, 0), (9, 4)], [(0, HOT_BYTES_MAX)]):
+        assert file.gather_hot(part) == b"".join(file.pread(n, offset) for offset, n in part)
+    assert file.gather_hot([(0, HOT_BYTES_MAX), (0, 1)]) == file.pread(HOT_BYTES_MAX, 0) + file.pread(1, 0)
+    assert file.gather_hot([(0, 10), ((2 << 20) - 5, 10)]) is None
+    assert file.gather_hot([(0, 10), (3 << 20, 10)]) is None
+    file.close()
+    with pytest.raises(StoreError, match=f"cannot read 30 bytes at 7 of {tmp_path / 'a'}: Bad file descriptor"):
+        file.gather_hot([(7, 10), (40, 20)])
+
+
 def test_hot_reads_by_many_threads_do_not_mix(files: Files, tmp_path: Path) -> None:
     file = files.open(tmp_path / "a", create=True)
     for number in range(8):
@@ -79,7 +93,9 @@ def test_a_file_system_that_cannot_tell_what_is_hot_is_read_plainly(files: Files
     try:
         file = files.open(path, create=True)
         file.pwrite(b"hello", 0)
+        assert file.gather_hot([(1, 2), (0, 5)]) == b"elhello"
         assert [file.pread_hot(5, 0), file.pread_hot(5, 0)] == [b"hello", b"hello"]
+        assert file.gather_hot([(1, 2), (0, 5)]) == b"elhello"
     finally:
         path.unlink(missing_ok=True)
 

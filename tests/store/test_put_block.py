@@ -15,6 +15,8 @@ from store.hook import PutRecord, PutResult, PutStatus, put_record_of
 from store.message_store import MessageStore
 from store.options import StoreOptions
 from store.put_block import PutBlock
+from store.recent import adjacent_runs
+from store.slab import Slab
 from tests.support.simdisk import SimDisk
 
 HOST, HOST6 = bytes((127, 0, 0, 1, 0, 0, 42, 159)), bytes(20)
@@ -41,25 +43,43 @@ def puts_of(block: PutBlock) -> list[PutRecord]:
     """The deliveries that a block stands for."""
     data = bytes(block.joined(np.zeros(len(block), np.int64), 0, 0))
     places, sizes = block.places(0).tolist(), block.sizes.tolist()
+    assert places == [sum(sizes[:row]) for row in range(len(block))] and sum(sizes) == len(data) == block.data_bytes
     topics = block.topics * len(block) if len(block.topics) == 1 else block.topics
-    assert sum(count for _, _, count in block.queues) == len(block) == len(set(block.order.tolist()))
-    rows = iter(block.order.tolist())
-    queue_of = {next(rows): (topic, queue_id) for topic, queue_id, count in block.queues for _ in range(count)}
+    queues = [(topic, queue_id) for topic, queue_id, count in block.queues for _ in range(count)]
+    assert len(queues) == len(block) and len({queue[:2] for queue in block.queues}) == len(block.queues)
     found = []
     for row, (at, size) in enumerate(zip(places, sizes, strict=True)):
-        topic, queue_id = queue_of[row]
+        topic, queue_id = queues[row]
         assert topic == topics[row]
         keys = (*(column[row].decode() for column in block.keys), "\0" + block.delay_ids[row].decode())
         found.append(PutRecord(topic, queue_id, data[at : at + size], block.tags_codes.item(row), keys))
     return found
 
 
+def in_log_order(block: PutBlock, records: list[bytes]) -> list[bytes]:
+    """Records in the order in which a block of them stands in the log: each queue's together, as they came."""
+    own: dict[tuple[str, int], list[bytes]] = {}
+    for one in records:
+        put = put_record_of(one, NOW_MS)
+        own.setdefault((put.topic, put.queue_id), []).append(one)
+    assert {(topic, queue_id): count for topic, queue_id, count in block.queues} == {
+        queue: len(found) for queue, found in own.items()
+    }
+    return [one for topic, queue_id, _ in block.queues for one in own[topic, queue_id]]
+
+
+def block_of(records: list[bytes], host: bytes | None = None) -> PutBlock | None:
+    """A block, of a slab in which they lie in another order, with something between them."""
+    slab = Slab.of([part for one in reversed(records) for part in (one, b"?")])
+    return PutBlock.of(Slab(slab.data, slab.starts[-2::-2], slab.sizes[-2::-2]), host)
+
+
 def same(records: list[bytes]) -> bool:
     """Compare with the records one by one, if it is a block; whether it is."""
-    block = PutBlock.of(records)
+    block = block_of(records)
     if block is None:
         return False
-    for found, given_record in zip(puts_of(block), records, strict=True):
+    for found, given_record in zip(puts_of(block), in_log_order(block, records), strict=True):
         wanted = put_record_of(given_record, NOW_MS)
         for name in ("topic", "queue_id", "tags_code", "keys"):
             assert getattr(found, name) == getattr(wanted, name), name
@@ -159,7 +179,18 @@ def test_every_damaged_byte_is_no_error() -> None:
             for value in (0, 1, 2, 0x7F, 0xFF):
                 bad = bytearray(plain[1])
                 bad[at] = value
-                PutBlock.of([plain[0], bytes(bad), plain[2]])
+                block_of([plain[0], bytes(bad), plain[2]])
+
+
+def test_records_of_another_host_name_this_one() -> None:
+    other = bytes((10, 0, 0, 7, 0, 0, 42, 159))
+    plain = [record(usual(n), queue_id=n % 2, host=(HOST, other)[n % 3 == 0]) for n in range(8)]
+    block = block_of(plain, HOST)
+    assert block is not None
+    assert [put.record[64:72] for put in puts_of(block)] == [HOST] * 8
+    block = block_of(plain)
+    assert block is not None
+    assert {put.record[64:72] for put in puts_of(block)} == {HOST, other}
 
 
 class Rig:
@@ -176,12 +207,13 @@ class Rig:
         self.blocks = 0
 
     def put(self, records: list[bytes], due_ms: int = NOW_MS) -> PutResult | None:
-        block = PutBlock.of(records)
+        block = block_of(records)
         assert block is not None
         result = self.stores[0].put_block(block, due_ms)
         if result is not None:
             self.blocks += 1
-            one_by_one = self.stores[1].put_batch([put_record_of(one, due_ms) for one in records])
+            ordered = in_log_order(block, records)
+            one_by_one = self.stores[1].put_batch([put_record_of(one, due_ms) for one in ordered])
             first = one_by_one[0]
             assert (result.status, result.offset, result.queue_offset, result.store_ms) == (
                 first.status,
@@ -238,6 +270,16 @@ def test_a_store_has_the_same_of_it_as_of_its_records_one_by_one(topics: bool) -
     rig.compare()
 
 
+def test_a_queues_records_of_a_block_are_one_piece_of_the_log() -> None:
+    rig = Rig()
+    rig.put(records(0, 80))
+    for queue_id in range(5):
+        result = rig.stores[0].pull("T", queue_id, 0, 32, 1 << 20, None)
+        assert len(result.positions) == 16
+        assert len(adjacent_runs(result.positions)) == 1
+    rig.compare()
+
+
 def test_what_arrives_is_said_and_found() -> None:
     rig = Rig()
     said: list[list[tuple[str, int]]] = [[], []]
@@ -276,7 +318,7 @@ def test_what_asks_for_a_look_leaves_the_store_as_it_was(why: str) -> None:
 def test_a_block_rolls_into_the_next_segment_as_a_whole() -> None:
     rig = Rig(commit_log_segment_bytes=20_000)
     for at in range(0, 240, 60):
-        block = PutBlock.of(records(at, 60))
+        block = block_of(records(at, 60))
         assert block is not None and block.data_bytes > 10_000
         result = rig.stores[0].put_block(block, NOW_MS)
         assert result is not None and result.offset % 20_000 == 0
@@ -289,7 +331,7 @@ def test_a_full_disk_takes_nothing_of_it_and_all_of_it_later() -> None:
     rig.put(records(0, 50))
     disk = rig.disks[0]
     disk.fail_at("pwrite", {1}, StoreFullError("full"), match="commitlog")
-    block = PutBlock.of(records(50, 50))
+    block = block_of(records(50, 50))
     assert block is not None
     result = rig.stores[0].put_block(block, NOW_MS)
     assert result is not None and result.status is PutStatus.SERVICE_NOT_AVAILABLE and "full" in result.remark

@@ -24,6 +24,7 @@ from remoting.properties import TW_ID, format_properties, get_property
 from store.errors import StoreFullError, SyncFailedError
 from store.flusher import Flusher, Ticket
 from store.hook import PutRecord, PutResult, PutStatus
+from store.slab import Slab
 from store.spill.model import Block, Columns, Found, RecordCorruptError, delay_id
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
@@ -153,6 +154,9 @@ class FakeSpill:
             if self.entries[ref].bad:
                 raise RecordCorruptError(f"fake record {ref} is bad", ref)
         return [self.entries[ref].record for ref in refs]
+
+    def read_slab(self, refs: Sequence[int], max_bytes: int | None = None) -> Slab:
+        return Slab.of(self.read(refs, max_bytes))
 
     def mark_done(self, refs: Sequence[int]) -> None:
         self._locked()

@@ -163,6 +163,12 @@ class SimFile(File):
         """Read, or say that it is cold."""
         return None if self.disk.cold else self.pread(n, offset)
 
+    def gather_hot(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
+        """Read many into one, or say that they are cold, or not there."""
+        parts = [self.pread_hot(n, offset) or b"" for offset, n in spans]
+        data = b"".join(parts)
+        return data if len(data) == sum(n for _, n in spans) else None
+
     def sync(self) -> None:
         """Carry to the medium what was written before the call."""
         stamp = self.inode.stamp
