@@ -74,8 +74,8 @@ class SpillStore:
 
     =====================  =========================================================================
     network loop only      `next_id`, `next_ids`, `append`
-    under ``lock``         `publish`, `abandon`, `withdraw`, `scan`, `read`, `read_slab`, `mark_done`, `is_done`, `find`,
-                           `cancel`, `move`, `restore_delivered`, `restore_delivered_many`, `snapshot`;
+    under ``lock``         `publish`, `abandon`, `withdraw`, `scan`, `read`, `read_slab`, `mark_done`, `is_done`,
+                           `find`, `cancel`, `move`, `restore_delivered`, `restore_delivered_many`, `snapshot`;
                            setting ``frontier_ms``
     one thread, no lock    `spill_step` (it takes ``lock`` itself, for microseconds)
     any thread             the figures, ``journal``, `durable`, `check`
