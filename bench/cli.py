@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from bench.machine import describe
+from bench.machine import PageCache, describe
 from bench.peers.catalogue import OURS, PEERS, VARIANTS
 from bench.report import ReportError, write_report
 from bench.results import Section, document, read, sections_of, write
@@ -75,6 +75,11 @@ def _list(context: click.Context, _option: click.Parameter, value: bool) -> None
 @click.option("--flush", "flushes", multiple=True, type=click.Choice(send.FLUSHES), help="send: only this flush mode.")
 @click.option("--pending", "counts", type=click.IntRange(1), multiple=True, help="restart, memory: so many pending.")
 @click.option("--generators", type=click.IntRange(1, 16), default=1, show_default=True, help="Generator processes.")
+@click.option(
+    "--fill-cache",
+    is_flag=True,
+    help="Fill the page cache before each start: for virtual machines on which fresh memory is slow.",
+)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write results.json and a page there.")
 @click.option("--details", is_flag=True, help="Print also what is neither good nor bad: replies, processor time.")
 @click.option("--dir", "place", type=click.Path(file_okay=False, exists=True, path_type=Path), help="For the stores.")
@@ -102,6 +107,7 @@ def bench(
     flushes: tuple[str, ...],
     counts: tuple[int, ...],
     generators: int,
+    fill_cache: bool,
     out: Path | None,
     details: bool,
     place: Path | None,
@@ -124,6 +130,7 @@ def bench(
             generators=generators,
             peers=peers,
             counts=counts,
+            page_cache=PageCache(folder) if fill_cache else None,
         )
         if "send" in chosen:
             usual = send.default_choice(session)

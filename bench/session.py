@@ -22,7 +22,7 @@ import numpy as np
 from bench.generator.arrivals import Arrivals
 from bench.generator.intake import Reception
 from bench.generator.load import Load, LoadResult
-from bench.machine import disk_limits, socket_limits
+from bench.machine import PageCache, disk_limits, memory_limits, socket_limits
 from bench.peers.cache import FetchError, MissingToolError
 from bench.peers.system import Running, Setup, System
 from bench.results import Section, SystemNote
@@ -53,11 +53,12 @@ class Session:
     say: Callable[[str], object] = lambda _line: None
     notes: dict[str, SystemNote] = dataclasses.field(default_factory=dict)
     limits: dict[str, float] = dataclasses.field(default_factory=dict)
+    page_cache: PageCache | None = None
 
     def measure_limits(self) -> None:
-        """Measure the bare socket and the bare disk, once a run."""
-        self.say("bare socket, bare disk")
-        self.limits = {**socket_limits(), **disk_limits(self.folder)}
+        """Measure the bare socket, the bare disk and bare memory, once a run."""
+        self.say("bare socket, bare disk, bare memory")
+        self.limits = {**socket_limits(), **disk_limits(self.folder), **memory_limits()}
 
     def available(self, wanted: Sequence[System]) -> list[System]:
         """Return those systems that can be had, fetching what is missing; the others are noted, with the reason."""
@@ -86,6 +87,8 @@ class Session:
     @contextlib.contextmanager
     def running(self, system: System, setup: Setup | None = None, start: bool = True) -> Iterator[Running]:
         """Start a system with an empty store of its own; kill it and remove its store in the end, whatever happens."""
+        if self.page_cache is not None:
+            self.page_cache.fill()
         place = Path(tempfile.mkdtemp(prefix=f"{system.name}-", dir=self.folder))
         running = system.make(place, setup or Setup(quick=self.quick))
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ from click.testing import CliRunner
 from bench.cli import bench
 from bench.generator.arrivals import Arrivals
 from bench.generator.load import Load, LoadResult
+from bench.machine import PageCache, memory_limits
 from bench.peers.cache import MissingToolError
 from bench.peers.catalogue import OURS, PEERS
 from bench.peers.system import Running, Setup, System
-from bench.results import Section, document, write
+from bench.results import Section, SystemNote, document, write
 from bench.session import Session, merged, shares
 from bench.workloads.catalogue import WORKLOADS
 from bench.workloads.lateness import count_losses
@@ -31,6 +33,37 @@ def system(name: str, missing: str = "") -> System:
             raise MissingToolError(missing)
 
     return System(name, name.title(), lambda: "1.2", "rocketmq", nothing, need)
+
+
+def test_the_page_cache_is_filled_before_each_start(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Told(PageCache):
+        def fill(self) -> None:
+            super().fill()
+            told.append("fill")
+
+    class Fake(Running):
+        configuration: ClassVar[dict[str, str]] = {}
+
+        def start(self) -> None:
+            told.append("start")
+
+        def kill(self) -> None:
+            told.append("kill")
+
+    fake = System("fake", "Fake", lambda: "1", "rocketmq", lambda _folder, _setup: Fake())
+    session = Session(folder=tmp_path, systems=[], page_cache=Told(tmp_path, 3 << 20))
+    session.notes["fake"] = SystemNote("fake", "Fake")
+    for _ in range(2):
+        with session.running(fake):
+            pass
+    assert told == ["fill", "start", "kill"] * 2
+
+
+def test_a_page_that_is_touched_costs_something() -> None:
+    limits = memory_limits(8 << 20)
+    assert 0 < limits["memory_touch_us"] <= limits["memory_touch_p90_us"]
 
 
 def test_systems_take_turns_in_each_repeat(tmp_path: Path) -> None:
