@@ -47,8 +47,6 @@ while sock.recv(65536):
 """
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_FREE_BYTES = 1 << 30
-"""What `PageCache` leaves free."""
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -139,27 +137,34 @@ def memory_limits(size: int = 256 << 20) -> dict[str, float]:
 class PageCache:
     """Fills the page cache with a file of holes, as the cache of a machine is that has been up for a while.
 
-    The kernel then gives pages to a store that were in use before. Clean pages of a hole cost nothing to give back.
+    The kernel then gives pages to a store that were in use before. Nothing of the file is read twice: its pages are
+    always older than those of a store, and go first.
     """
 
-    def __init__(self, folder: Path, size: int | None = None) -> None:
-        """``size`` in bytes; by default, what is available now but for a GiB."""
+    def __init__(self, folder: Path, free_bytes: int = 1 << 30) -> None:
+        """``free_bytes`` is what is left free."""
         self._path = folder / "page-cache"
-        self._size = max(0, _available_bytes() - _FREE_BYTES) if size is None else size
+        self._free_bytes = free_bytes
+        self._at = 0
         with self._path.open("wb") as file:
-            file.truncate(self._size)
+            file.truncate(1 << 43)
 
-    def fill(self) -> None:
-        """Read all of it; what is in the cache already costs next to nothing."""
+    def fill(self) -> int:
+        """Read on until little memory is free; answers how many bytes were read."""
         buffer = bytearray(1 << 20)
+        begin = self._at
+        total = _meminfo_bytes("MemTotal")
         with self._path.open("rb", buffering=0) as file:
-            while file.readinto(buffer):
-                pass
+            file.seek(begin)
+            while self._at - begin < total and _meminfo_bytes("MemFree") > self._free_bytes:
+                for _ in range(64):
+                    self._at += file.readinto(buffer) or 0
+        return self._at - begin
 
 
-def _available_bytes() -> int:
+def _meminfo_bytes(name: str) -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) << 10
     return 0
 

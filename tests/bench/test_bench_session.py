@@ -39,9 +39,9 @@ def test_the_page_cache_is_filled_before_each_start(tmp_path: Path) -> None:
     told: list[str] = []
 
     class Told(PageCache):
-        def fill(self) -> None:
-            super().fill()
+        def fill(self) -> int:
             told.append("fill")
+            return super().fill()
 
     class Fake(Running):
         configuration: ClassVar[dict[str, str]] = {}
@@ -53,12 +53,24 @@ def test_the_page_cache_is_filled_before_each_start(tmp_path: Path) -> None:
             told.append("kill")
 
     fake = System("fake", "Fake", lambda: "1", "rocketmq", lambda _folder, _setup: Fake())
-    session = Session(folder=tmp_path, systems=[], page_cache=Told(tmp_path, 3 << 20))
+    session = Session(folder=tmp_path, systems=[], page_cache=Told(tmp_path, 1 << 60))
     session.notes["fake"] = SystemNote("fake", "Fake")
     for _ in range(2):
         with session.running(fake):
             pass
     assert told == ["fill", "start", "kill"] * 2
+
+
+def test_filling_the_page_cache_ends_with_little_free_and_reads_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [900 << 20, 600 << 20, 200 << 20, 900 << 20, 50 << 20]
+    known = {"MemTotal": 1 << 30}
+    monkeypatch.setattr("bench.machine._meminfo_bytes", lambda name: known.get(name) or free.pop(0))
+    cache = PageCache(tmp_path, 300 << 20)
+    assert [cache.fill(), cache.fill()] == [128 << 20, 64 << 20]
+    assert not free
+    assert cache._at == 192 << 20
 
 
 def test_a_page_that_is_touched_costs_something() -> None:
