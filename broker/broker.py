@@ -166,6 +166,7 @@ class Broker:
             server.end_of_turn = core.end_turn
             server.yields = someone_behind(plugins)
             server.closed_listeners.append(core.channel_closed)
+            core.long_poll.paced(loop.time, loop.call_later)
             self._add_name_server(core, server)
 
             def failed(error: BaseException) -> None:

@@ -7,6 +7,9 @@ deadline it is answered with whatever there is.
 Arrivals are reported by whichever thread appended (`arrived`), and looked at by the network loop (`drain`). No
 wake-up is lost between the pull that finds nothing and its hold: the hold is registered first, then the queue's end
 is looked at once more by whoever holds; an append raises the end first and then looks for holds.
+
+An answer costs a pull's request, its look and its reply, however few messages it has. When many small answers would
+take most of the network loop's time, they are made more rarely, and each has more messages (`paced`).
 """
 
 from __future__ import annotations
@@ -23,6 +26,11 @@ from broker.channel import Channel
 __all__ = ["Hold", "LongPoll"]
 
 _DONE_MAX = 1_000
+_REST_FACTOR = 3
+"""So many times as long as answers took, none are made: they take a quarter of the time at most."""
+_REST_MAX_S = 0.004
+_REST_MIN_S = 0.0005
+"""A rest that is nearly over is over: the loop's timers are no finer than a millisecond."""
 
 Queue = tuple[str, int]
 """Topic and queue id."""
@@ -66,6 +74,10 @@ class LongPoll:
         """When `expire` will be called next, as far as its caller has said."""
         self.sooner: Callable[[], Any] = lambda: None
         """Called for a hold that ends before ``alarm_ms``."""
+        self._clock: Callable[[], float] | None = None
+        self._later: Callable[[float, Callable[[], None]], object] = lambda _delay_s, _call: None
+        self._resume_s = 0.0
+        self._is_resting = False
 
     def __len__(self) -> int:
         return self.count
@@ -73,6 +85,13 @@ class LongPoll:
     def bind(self) -> None:
         """Take the calling thread for the network loop's: its own arrivals need no wake-up."""
         self._loop_thread = threading.get_ident()
+
+    def paced(self, clock: Callable[[], float], later: Callable[[float, Callable[[], None]], object]) -> None:
+        """Have answers to arrivals take no more than a quarter of the time, in seconds of ``clock``.
+
+        ``later`` calls something in the network loop after so many seconds. A rest is 4 ms at most.
+        """
+        self._clock, self._later = clock, later
 
     def hold(self, hold: Hold) -> None:
         """Keep a pull until something arrives in its queue."""
@@ -96,11 +115,33 @@ class LongPoll:
             self._wake()
 
     def drain(self) -> None:
-        """Try the pulls of all queues in which something arrived."""
+        """Try the pulls of all queues in which something arrived, unless that is to be rested from."""
         self._waking = False
-        arrivals = self._arrivals
+        arrivals, clock = self._arrivals, self._clock
         if not arrivals:
             return
+        if clock is None:
+            self._answer()
+            return
+        begin = clock()
+        rest_s = self._resume_s - begin
+        if rest_s > _REST_MIN_S:
+            self._waking = True  # nobody need wake the loop until then
+            if not self._is_resting:
+                self._is_resting = True
+                self._later(rest_s, self._rested)
+            return
+        self._answer()
+        end = clock()
+        self._resume_s = end + min(_REST_FACTOR * (end - begin), _REST_MAX_S)
+
+    def _rested(self) -> None:
+        self._is_resting = False
+        if self._arrivals:
+            self._wake()
+
+    def _answer(self) -> None:
+        arrivals = self._arrivals
         queues: set[Queue] = set()
         while arrivals:
             queues.add(arrivals.popleft())

@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -92,6 +93,74 @@ def test_what_is_done_does_not_pile_up():
         poll.drain()
     assert len(answers) == 5_000
     assert len(poll._deadlines) < 3_000
+
+
+def test_many_answers_leave_the_loop_three_quarters_of_its_time():
+    now, timers, woken, tried = [10.0], [], [], []
+    poll, channel = LongPoll(lambda: woken.append(now[0])), MemoryChannel()
+    poll.paced(lambda: now[0], lambda delay_s, call: timers.append((now[0] + delay_s, call)))
+
+    def retry(_final: bool) -> bool:
+        tried.append(now[0])
+        now[0] += 0.001  # what an answer takes
+        return False
+
+    poll.hold(Hold(channel, ("T", 0), 100_000, retry))
+    for _ in range(2):
+        poll.arrived([("T", 0)])
+        poll.drain()
+    assert tried == [10.0] and len(timers) == 1, "the second arrival waits"
+    at, call = timers.pop()
+    assert at == pytest.approx(10.004)
+    poll.arrived([("T", 0)])
+    poll.drain()
+    assert not timers and not woken, "who waits already waits once"
+    now[0] = at
+    call()
+    assert woken == [at]
+    poll.drain()
+    assert tried == [10.0, at] and poll.check() == []
+    now[0] = at + 1
+    poll.arrived([("T", 0)])
+    poll.drain()
+    assert len(tried) == 3, "after a while without any there is no rest"
+
+
+def test_a_short_answer_is_rested_from_so_briefly_that_nobody_waits():
+    now, tried = [10.0], []
+    poll, channel = LongPoll(), MemoryChannel()
+    poll.paced(lambda: now[0], lambda *_: pytest.fail("no timer"))
+
+    def retry(_final: bool) -> bool:
+        tried.append(1)
+        now[0] += 0.0001
+        return False
+
+    poll.hold(Hold(channel, ("T", 0), 100_000, retry))
+    for _ in range(5):
+        poll.arrived([("T", 0)])
+        poll.drain()
+    assert len(tried) == 5
+
+
+def test_a_rest_is_four_milliseconds_at_most_and_wakes_by_itself_only_if_something_came():
+    now, timers, woken = [10.0], [], []
+    poll, channel = LongPoll(lambda: woken.append(1)), MemoryChannel()
+    poll.paced(lambda: now[0], lambda delay_s, call: timers.append((delay_s, call)))
+
+    def retry(_final: bool) -> bool:
+        now[0] += 5.0
+        return False
+
+    poll.hold(Hold(channel, ("T", 0), 100_000, retry))
+    for _ in range(2):
+        poll.arrived([("T", 0)])
+        poll.drain()
+    assert [delay_s for delay_s, _ in timers] == [pytest.approx(0.004)]
+    now[0] += 0.004
+    poll.drain()  # at the end of some turn
+    timers[0][1]()
+    assert not woken
 
 
 class Holds(RuleBasedStateMachine):
