@@ -321,9 +321,31 @@ class Run:
             self._hint = number
             live = ~self.done.range_mask(ordinal, page.first + high)
             picked = np.flatnonzero(live) + start
-            more = (high == stop and page.first + stop < self.end) or len(picked) > want
-            picked = picked[:want]
-            return Batch(page.dues[picked], page.ids[picked], picked + (page.first + (self.no << 32)), more)
+            taken = min(want, len(picked))
+            while taken < len(picked) and _key(page, picked.item(taken)) == _key(page, picked.item(taken - 1)):
+                taken += 1  # who goes on behind the last key would never see another version with that very key
+            more = (high == stop and page.first + stop < self.end) or len(picked) > taken
+            last = _key(page, picked.item(taken - 1))
+            dues, ids, ordinals = page.dues[picked[:taken]], page.ids[picked[:taken]], picked[:taken] + page.first
+            if more and taken == len(picked):
+                versions = self._versions_of(last, page.first + stop)
+                if versions:
+                    dues = np.concatenate((dues, np.full(len(versions), last[0], np.int64)))
+                    ids = np.concatenate((ids, np.full(len(versions), last[1], np.int64)))
+                    ordinals = np.concatenate((ordinals, np.array(versions, np.int64)))
+            return Batch(dues, ids, ordinals + (self.no << 32), more)
+
+    def _versions_of(self, key: Key, ordinal: int) -> list[int]:
+        """Live records from an ordinal on, the first of a page, that have this key: other versions of a message."""
+        found: list[int] = []
+        while ordinal < self.end:
+            page = self._try_page(ordinal // self.rows_per_page)
+            if page is None or _key(page, ordinal - page.first) != key:
+                break
+            if ordinal not in self.done:
+                found.append(ordinal)
+            ordinal += 1
+        return found
 
     def fetchers(self) -> list[Fetch]:
         """The parts that a scan asks."""

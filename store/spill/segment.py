@@ -311,9 +311,26 @@ class Segment:
             self._remember_gap(after, start, high)
             return None
         picked = found[0] if len(found) == 1 else np.concatenate(found)
-        more = low < high or got > want
-        picked = picked[:want]
+        if got > want:
+            end = want
+            while end < got and self._are_versions(picked.item(end - 1), picked.item(end)):
+                end += 1
+            picked = picked[:end]
+        if len(picked) == got:
+            # Who goes on behind the last key would never see another version with that very key.
+            last, versions = picked.item(-1), []
+            while low < high and self._are_versions(last, (ordinal := self.order.item(low))):
+                low += 1
+                if ordinal not in self.done:
+                    versions.append(ordinal)
+            if versions:
+                picked = np.concatenate((picked, np.array(versions, np.int64)))
+        more = low < high or len(picked) < got
         return Batch(self.dues[picked], self.ids[picked], picked + (self.no << 32), more)
+
+    def _are_versions(self, one: int, other: int) -> bool:
+        """Whether two records are of one message, moved and due at the same time: they have the same key."""
+        return self.ids.item(one) == self.ids.item(other) and self.dues.item(one) == self.dues.item(other)
 
     def _remember_gap(self, after: Key, start: int, high: int) -> None:
         """Nothing live between ``after`` and the next record of the order: it need not be looked at again."""

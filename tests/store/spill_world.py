@@ -257,6 +257,8 @@ class SpillWorld:
             assert found is not None
             assert found.version == message.live
             due = self.now_ms + self.rng.randint(0, 100_000)
+            if self.rng.random() < 0.4:
+                due = self.rng.choice([due for due, _, _ in message.versions.values()])  # maybe the one it has
             record = b"moved %d/%d/" % (due, id_) + bytes(self.rng.randint(0, 40))
             try:
                 block = self.store.move(found, record, due)

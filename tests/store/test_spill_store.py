@@ -192,6 +192,31 @@ def test_cancel_and_move() -> None:
         rig.check()
 
 
+@pytest.mark.parametrize("shape", range(30))
+def test_a_message_moved_back_to_its_due_time_outlives_every_relocation(shape: int) -> None:
+    """Two versions with one key, and a page or a portion ends between them."""
+    rig = Rig(
+        near_records=1, near_bytes=1, runs_max=2, merge_width=2, segment_bytes=4_000, page_bytes=96 + 24 * (shape % 6)
+    )
+    count = 8 + shape
+    ids = rig.accept(*([100_000] * count), size=3)
+    for at in range(shape % 4, count, 1 + shape % 3):
+        for due_ms in (100_000,) if at % 2 else (90_000, 100_000):
+            with rig.store.lock:
+                found = rig.store.find(ids[at])
+                assert found is not None
+                rig.store.publish(rig.store.move(found, b"moved", due_ms))
+    for step in range(6):  # no checkpoint: what was moved is not durably done
+        while rig.store.spill_step(step * 2_000, step * 2_000):
+            pass
+        assert len(rig.dues()) == count + 9 * step
+        rig.accept(*([200_000 + step] * 9), size=30)
+    rig.check()
+    rig.restart()
+    with rig.store.lock:
+        assert set(ids) < set(rig.store.scan((-1, 0), FOREVER, 1000).ids)
+
+
 def test_a_delivery_found_in_the_log_is_done_with_all_older_versions() -> None:
     rig = Rig()
     first, second = rig.accept(10_000, 20_000)
