@@ -110,6 +110,7 @@ class OverlayFile(File):
 
     def __init__(self, path: Path, content: _Content) -> None:
         super().__init__(path, -1)
+        self._tells_hot = False  # a check may wait for the disk: hot reads are plain ones
         self._content = content
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
@@ -129,15 +130,6 @@ class OverlayFile(File):
         data = self._content.read(len(buffer), offset)
         buffer[: len(data)] = data
         return len(data)
-
-    def pread_hot(self, n: int, offset: int) -> bytes | None:
-        """Read; a check may wait for the disk."""
-        return self._content.read(n, offset)
-
-    def gather_hot(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
-        """Read many into one; None if the file ends within."""
-        data = b"".join([self._content.read(n, offset) for offset, n in spans])
-        return data if len(data) == sum([n for _, n in spans]) else None
 
     def sync(self) -> None:
         """Nothing to make durable."""

@@ -24,6 +24,7 @@ class MemoryFile(File):
 
     def __init__(self, path: Path, data: bytearray) -> None:
         super().__init__(path, -1)
+        self._tells_hot = False
         self.data = data
 
     def pread(self, n: int, offset: int) -> bytes:
@@ -32,15 +33,6 @@ class MemoryFile(File):
             raise StoreError(f"cannot read {n} bytes at {offset} of {self.path}: Invalid argument (errno 22)")
         assert n <= READ_MAX, f"{n} bytes asked for at {offset} of a file of {len(self.data)}"
         return bytes(self.data[offset : offset + n])
-
-    def pread_hot(self, n: int, offset: int) -> bytes | None:
-        """Read."""
-        return self.pread(n, offset)
-
-    def gather_hot(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
-        """Read many into one; None if the file ends within."""
-        data = b"".join(self.pread(n, offset) for offset, n in spans)
-        return data if len(data) == sum(n for _, n in spans) else None
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write."""
