@@ -108,10 +108,18 @@ class Recovery:
     # ------------------------------------------------------------------------------------------ where to begin
 
     def _load_known(self, progress: Progress) -> bool:
-        """Take the queues' lengths from the progress file; False if some of their files are missing."""
+        """Take the queues' lengths from the progress file; False if some of their files are missing.
+
+        A queue that it knows nothing of is derived again from its first entry. What stands on disk for it may be a file
+        whose making a power cut has torn, and goes; unless files had another size then, which is for `load` to refuse.
+        """
         found = {(queue.topic, queue.queue_id): queue for queue in self._queues.on_disk()}
         known: list[ConsumeQueue] = []
-        sums = progress.sums if progress.file_bytes == self._queues.file_bytes else {}
+        same_size = progress.file_bytes == self._queues.file_bytes
+        sums = progress.sums if same_size else {}
+        if same_size:
+            for key in [key for key in found if not progress.counts.get(key)]:
+                found.pop(key).remove()
         for key, count in progress.counts.items():
             queue = found.pop(key, None)
             if queue is None:
@@ -124,7 +132,7 @@ class Recovery:
             else:
                 known.append(queue)
         for queue in found.values():
-            queue.load(0)  # made after the last progress: derived again from its first entry
+            queue.load(0)  # made after the last progress
         return self._verify(known)
 
     def _verify(self, queues: list[ConsumeQueue]) -> bool:
@@ -180,7 +188,8 @@ class Recovery:
         """Remove every queue's files and begin at the beginning."""
         self.rebuilt = True
         # First of all: from here on nobody may trust what a crash leaves of these files.
-        Progress(self._log.begin, {}, (-1, 0, 0), False).write(self._files, self._progress_path)
+        begin, file_bytes = self._log.begin, self._queues.file_bytes
+        Progress(begin, {}, begin=begin, file_bytes=file_bytes).write(self._files, self._progress_path)
         for queue in self._queues:
             queue.remove()
             queue.start_at(0)

@@ -334,6 +334,50 @@ def test_one_lost_consume_queue_file_is_noticed() -> None:
     assert bodies(again, queue_id=1) == [b"%d" % n for n in range(1, 60, 2)]
 
 
+@pytest.mark.parametrize("torn_bytes", [0, 40, 60])
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_new_queues_file_whose_making_was_torn_is_made_again(torn_bytes: int, twice: bool) -> None:
+    """Its size was not durable, but its first entries were: sync, power and the next start's sync had failed."""
+    disk = SimDisk()
+    clock = Clock()
+    store = opened(disk, clock)
+    store.put_batch([made(b"%d" % n) for n in range(9)])
+    settle(store, clock)
+    store.put_batch([made(b"%d" % n, queue_id=1) for n in range(9)])
+    store.commit_log.sync()
+    disk.kill()
+    torn = ROOT / "consumequeue" / "T" / "1" / f"{0:020d}"
+    disk.makedirs(torn.parent)
+    disk.open(torn, create=True, size=torn_bytes)
+    if twice:  # and a queue that was known is lost, so that all were derived from the log again, and this was cut off
+        disk.remove(ROOT / "consumequeue" / "T" / "0" / f"{0:020d}")
+        disk.fail_at("pwrite", {1}, PowerCut(), match="consumequeue")
+        with pytest.raises(PowerCut):
+            settle(opened(disk, clock), clock)
+        disk.power_cut(1.0)
+        disk.makedirs(torn.parent)
+        disk.open(torn, create=True, size=torn_bytes)
+    again = opened(disk, clock)
+    assert not again.recovery.rebuilt  # the second time, what it found is known to be nothing
+    assert bodies(again) == bodies(again, queue_id=1) == [b"%d" % n for n in range(9)]
+    assert again.check() == []
+
+
+def test_a_known_queues_file_of_another_size_has_all_queues_derived_again(tmp_path: Path) -> None:
+    store = opened(Files(), root=tmp_path)
+    store.put_batch([made(b"%d" % n) for n in range(9)])
+    store.close()
+    with (tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}").open("r+b") as file:
+        file.truncate(40)
+    said: list[str] = []
+    again = opened(Files(), root=tmp_path, warn=said)
+    assert again.recovery.rebuilt
+    assert len(said) == 1
+    assert "cut off: all are derived from the log again" in said[0]
+    assert bodies(again) == [b"%d" % n for n in range(9)]
+    again.close()
+
+
 def test_a_topic_that_is_deleted_begins_anew() -> None:
     clock = Clock()
     disk = SimDisk()
