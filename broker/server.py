@@ -48,6 +48,7 @@ from typing import Any
 
 from broker.channel import Channel, ChannelState, peer_text
 from broker.clock import rest
+from broker.linger import Linger
 from broker.tls import HELLO, Tls, TlsError, TlsSession
 from remoting.command import RemotingCommand
 from remoting.connection import FrameDecoder
@@ -454,6 +455,7 @@ class Server:
         """Bytes that are kept for all peers (see `Connection.held_bytes`)."""
         self._dirty: list[Connection] = []
         self._ending = False
+        self._linger: Linger | None = None
         self._poll: select.epoll | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -478,6 +480,7 @@ class Server:
     def open(self) -> None:
         """Begin to watch sockets in the running loop."""
         self._loop = asyncio.get_running_loop()
+        self._linger = Linger(self._loop.time)
         self._poll = select.epoll()
         self._loop.add_reader(self._poll.fileno(), self._turns)
 
@@ -575,13 +578,17 @@ class Server:
         """Take turns while there is something to read, but let the loop look round after some of them."""
         assert self._loop is not None
         targets, yields, clock = self._targets, self.yields, self._loop.time
+        alone = False
         for _ in range(_TURNS_MAX):
             if self._poll is None:
                 return
             begin = clock()
             ready = self._poll.poll(0, max(_EVENTS_MAX, len(targets)) if self._waiting else _EVENTS_MAX)
+            if not ready and alone and self._linger is not None:  # of many, more come in while the loop goes round
+                ready = self._linger.find(partial(self._poll.poll, 0, _EVENTS_MAX))
             if not ready:
                 return
+            alone = len(ready) == 1
             self._ending = True
             try:
                 if self._waiting:
@@ -597,6 +604,7 @@ class Server:
                 self.end_turn()
             if yields is not None and yields():
                 self.rest_count += 1
+                alone = False
                 rest(min(clock() - begin, _REST_MAX_S))
             if self._waiting:
                 return
