@@ -16,6 +16,8 @@ ROOT = Path(__file__).parent.parent.parent
 START_SECONDS = 30
 PATIENCE = {"waitTimeMillsInSendQueue": "30000"}
 """As Apache's broker has it here: on a busy test machine it would otherwise turn senders away after 200 ms."""
+BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
+"""Each start would compile every module again; whoever has installed the package has them compiled."""
 
 
 class OurBroker:
@@ -56,7 +58,7 @@ class OurBroker:
 
     def spawn(self) -> Child:
         """Start the process without waiting for it."""
-        self._child = Child(self.command(), ROOT, self.log)
+        self._child = Child(self.command(), ROOT, self.log, BYTECODE)
         return self._child
 
     def start(self) -> OurBroker:
