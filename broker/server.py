@@ -578,17 +578,17 @@ class Server:
         """Take turns while there is something to read, but let the loop look round after some of them."""
         assert self._loop is not None
         targets, yields, clock = self._targets, self.yields, self._loop.time
-        alone = False
+        linger, alone = self._linger, False
         for _ in range(_TURNS_MAX):
             if self._poll is None:
                 return
             begin = clock()
             ready = self._poll.poll(0, max(_EVENTS_MAX, len(targets)) if self._waiting else _EVENTS_MAX)
-            if not ready and alone and self._linger is not None:  # of many, more come in while the loop goes round
-                ready = self._linger.find(partial(self._poll.poll, 0, _EVENTS_MAX))
+            if not ready and alone and linger is not None:
+                ready = linger.find(partial(self._poll.poll, 0, _EVENTS_MAX))
             if not ready:
                 return
-            alone = len(ready) == 1
+            alone = linger is not None and linger.served(ready)
             self._ending = True
             try:
                 if self._waiting:

@@ -18,13 +18,16 @@ class World:
         self.due_s = 0.0
         self.looks = 0
         self.linger = Linger(lambda: self.now_s)
+        self.linger.served([(7, 1)])
+        self.fd = 7
 
     def look(self) -> list[tuple[int, int]]:
         self.now_s += LOOK_S
         self.looks += 1
-        return [(7, 1)] if self.now_s >= self.due_s else []
+        return [(self.fd, 1)] if self.now_s >= self.due_s else []
 
-    def find(self, after_s: float) -> list[tuple[int, int]]:
+    def find(self, after_s: float, fd: int = 7) -> list[tuple[int, int]]:
+        self.fd = fd
         self.due_s = self.now_s + after_s
         self.looks = 0
         return self.linger.find(self.look)
@@ -34,6 +37,18 @@ def test_who_answers_at_once_is_always_found() -> None:
     world = World()
     assert all(world.find(0.25 * LINGER_S) == [(7, 1)] for _ in range(100))
     assert world.looks == 3
+
+
+def test_only_who_was_served_alone_twice_is_waited_for() -> None:
+    linger = Linger(lambda: 0.0)
+    turns = [[(1, 1)], [(1, 1)], [(2, 1)], [(1, 1)], [(1, 1), (2, 1)], [(1, 1)], [(1, 1)], [(1, 1)]]
+    assert [linger.served(ready) for ready in turns] == [False, True, False, False, False, False, True, True]
+
+
+def test_to_find_somebody_else_is_in_vain() -> None:
+    world = World()
+    found = [world.find(0.0, fd=8) for _ in range(100)]
+    assert [at for at, ready in enumerate(found) if ready] == [0, 2, 6, 14, 30, 62]
 
 
 def test_what_is_in_vain_gets_rare_and_begins_anew_with_the_first_that_comes() -> None:
