@@ -34,7 +34,7 @@ class Linger:
     [(5, 1)]
     """
 
-    __slots__ = ("_clock", "_fd", "_skip", "_skipped")
+    __slots__ = ("_clock", "_fd", "_skip", "_skipped", "asked")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock`` tells seconds, from any beginning."""
@@ -42,6 +42,8 @@ class Linger:
         self._fd = -1  # who was served alone in the last turn
         self._skip = 0  # so many times are left out after the last one in vain
         self._skipped = 0
+        self.asked = 0
+        """How often `find` was called."""
 
     def served(self, ready: _Events) -> bool:
         """Learn whom a turn has served; whether it was one alone, and the same as in the turn before."""
@@ -52,6 +54,7 @@ class Linger:
 
     def find(self, look: Callable[[], _Events]) -> _Events:
         """What ``look`` finds within `LINGER_S`; nothing at once if that has been in vain lately."""
+        self.asked += 1
         if self._skipped < self._skip:
             self._skipped += 1
             return []

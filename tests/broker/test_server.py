@@ -7,7 +7,6 @@ import socket
 import pytest
 
 from broker.dispatcher import Dispatcher
-from broker.linger import Linger
 from broker.requester import Requester
 from broker.server import Server
 from remoting.command import RemotingCommand, encode_command, request
@@ -126,30 +125,23 @@ def test_who_gets_in_at_the_first_address_finds_the_others_open():
     asyncio.run(run())
 
 
-def test_the_next_request_of_who_waits_for_replies_is_looked_for_before_the_loop_sleeps(monkeypatch):
-    looks = []
-
-    class Watched(Linger):
-        def find(self, look):
-            looks.append(look())
-            return looks[-1]
-
-    monkeypatch.setattr("broker.server.Linger", Watched)
-
+def test_the_next_request_of_who_waits_for_replies_is_looked_for_before_the_loop_sleeps():
     async def run():
         async with Rig() as rig:
             first, second = await rig.client(), await rig.client()
-            await asyncio.sleep(0)
-            looks.clear()
+            await second.send(RemotingCommand(1, 0))
+            await second.reply()
+            linger = rig.server._linger
+            before = linger.asked
             for number in range(2):
                 await first.send(RemotingCommand(1, 1))
                 await first.reply()
-                assert looks == [[]] * number
+                assert linger.asked == before + number
             for client in (first, second):  # both are there before the loop goes round
                 client.sock.send(encode_command(RemotingCommand(1, 2)))
             await first.reply()
             await second.reply()
-            assert len(looks) == 1
+            assert linger.asked == before + 1
             first.close()
             second.close()
 
