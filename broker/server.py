@@ -577,6 +577,7 @@ class Server:
     def _turns(self) -> None:
         """Take turns while there is something to read, but let the loop look round after some of them."""
         assert self._loop is not None
+        assert self._linger is not None
         targets, yields, clock = self._targets, self.yields, self._loop.time
         linger, alone = self._linger, False
         for _ in range(_TURNS_MAX):
@@ -584,11 +585,11 @@ class Server:
                 return
             begin = clock()
             ready = self._poll.poll(0, max(_EVENTS_MAX, len(targets)) if self._waiting else _EVENTS_MAX)
-            if not ready and alone and linger is not None:
+            if not ready and alone:
                 ready = linger.find(partial(self._poll.poll, 0, _EVENTS_MAX))
             if not ready:
                 return
-            alone = linger is not None and linger.served(ready)
+            alone = linger.served(ready)
             self._ending = True
             try:
                 if self._waiting:
