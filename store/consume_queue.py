@@ -377,6 +377,8 @@ class ConsumeQueue:
 
     def clear_behind(self) -> None:
         """Make everything behind the last entry zeros, on disk too: old entries there must not be believed later."""
+        if self._unmade:
+            return
         files = self._cache.files
         end = self._memory[0] * ENTRY_BYTES
         for name in files.listdir(self.directory):

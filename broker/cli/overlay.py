@@ -170,12 +170,14 @@ class OverlayFiles(Files):
         """Open; a new name exists here only."""
         content = self._contents.get(path)
         if content is None:
-            if path not in self._gone and path.exists():
+            if self.is_dir(path):
+                raise _error("open", path, errno.EISDIR)
+            if self.exists(path):
                 content = _Content(_open_read_only(path))
-            elif create:
+            elif create and self.is_dir(path.parent):
                 content = _Content(None)
             else:
-                raise StoreError(f"cannot open {path}: {os.strerror(errno.ENOENT)} (errno {errno.ENOENT})")
+                raise _error("open", path, errno.ENOENT)
             self._contents[path] = content
             self._gone.discard(path)
         if size is not None and content.size < size:
@@ -184,7 +186,10 @@ class OverlayFiles(Files):
 
     def listdir(self, path: Path) -> list[str]:
         """Names as they would be."""
-        names = {name for name in super().listdir(path) if path / name not in self._gone}
+        if self._in_a_file(path):
+            raise _error("list", path, errno.ENOTDIR)
+        below = super().listdir(path) if path.is_dir() else ()
+        names = {name for name in below if path / name not in self._gone}
         names |= {other.name for other in (*self._contents, *self._directories) if other.parent == path}
         return sorted(names)
 
@@ -198,49 +203,79 @@ class OverlayFiles(Files):
         """Whether the name would be a directory."""
         return path in self._directories or (path not in self._gone and path not in self._contents and path.is_dir())
 
+    def _in_a_file(self, path: Path) -> bool:
+        """Whether the nearest of the path and its parents that would exist is a file."""
+        while not self.exists(path):
+            path = path.parent
+        return not self.is_dir(path)
+
     def makedirs(self, path: Path) -> None:
         """Make directories here only."""
-        step = path
-        while not self.is_dir(step):
-            self._directories.add(step)
-            self._gone.discard(step)
-            step = step.parent
+        if self._in_a_file(path):
+            raise _error("make directory", path, errno.EEXIST)
+        while not self.is_dir(path):
+            self._directories.add(path)
+            self._gone.discard(path)
+            path = path.parent
 
     def remove(self, path: Path) -> None:
         """Remove a name here only."""
+        if self._in_a_file(path.parent):
+            raise _error("remove", path, errno.ENOTDIR)
+        if self.is_dir(path) and self.listdir(path):
+            raise _error("remove", path, errno.ENOTEMPTY)
         self._contents.pop(path, None)
         self._directories.discard(path)
+        self._times_ms.pop(path, None)
         self._gone.add(path)
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename here only; a directory with all that is in it."""
+        if not self.exists(source):
+            raise _error("rename", source, errno.ENOENT)
+        if not self.is_dir(target.parent):
+            raise _error(f"rename {source} to", target, errno.ENOENT)
+        if source == target:
+            return
         if self.is_dir(source):
             self.makedirs(target)
             for name in self.listdir(source):
                 self.rename(source / name, target / name)
             self.remove(source)
             return
+        if self.is_dir(target):
+            raise _error(f"rename {source} to", target, errno.EISDIR)
         self.open(source)
         self._contents[target] = self._contents.pop(source)
         self._gone.discard(target)
-        self._gone.add(source)
+        self.remove(source)
 
     def sync_dir(self, path: Path) -> None:
-        """Nothing to make durable."""
+        """Nothing to make durable; but there has to be such a directory."""
+        if not self.is_dir(path):
+            raise _error("open directory", path, errno.ENOENT)
 
     def mtime_ms(self, path: Path) -> int:
         """Time of the last change; of what was made here: 0."""
+        if not self.exists(path):
+            raise _error("stat", path, errno.ENOENT)
         if path in self._times_ms:
             return self._times_ms[path]
-        return super().mtime_ms(path) if path.exists() and path not in self._gone else 0
+        return super().mtime_ms(path) if path.exists() else 0
 
     def set_mtime_ms(self, path: Path, time_ms: int) -> None:
         """Set it here only."""
+        if not self.exists(path):
+            raise _error("set time of", path, errno.ENOENT)
         self._times_ms[path] = time_ms
 
     def file_size(self, path: Path) -> int:
         """Size of a file in bytes."""
         return self.open(path).size()
+
+
+def _error(what: str, path: Path, code: int) -> StoreError:
+    return StoreError(f"cannot {what} {path}: {os.strerror(code)} (errno {code})")
 
 
 def _open_read_only(path: Path) -> File:

@@ -54,6 +54,8 @@ class _Inode:
         return self.taken + len(self.pending)
 
     def write(self, data: bytes, offset: int) -> None:
+        if not data:
+            return
         if len(self.seen) < offset:
             self.seen.extend(bytes(offset - len(self.seen)))
         self.seen[offset : offset + len(data)] = data
@@ -373,6 +375,8 @@ class SimDisk(Files):
 
     def listdir(self, path: Path) -> list[str]:
         """List."""
+        if self._seen.get(path) is not None or self._behind_a_file(path):
+            raise StoreError(f"cannot list {path}: Not a directory")
         start = f"{path}/"
         skip = len(start)
         names = (name[skip:] for name in map(str, self._seen) if name.startswith(start))
@@ -389,6 +393,8 @@ class SimDisk(Files):
     def makedirs(self, path: Path) -> None:
         """Make, durably."""
         for step in reversed([path, *path.parents]):
+            if self._seen.get(step) is not None:
+                raise StoreError(f"cannot make directory {step}: File exists")
             if step not in self._seen:
                 self.before("mkdir", step)
                 self._name("put", step, None)
@@ -397,6 +403,8 @@ class SimDisk(Files):
 
     def remove(self, path: Path) -> None:
         """Remove."""
+        if self._behind_a_file(path):
+            raise StoreError(f"cannot remove {path}: Not a directory")
         if path in self._seen:
             if self._seen[path] is None and self.listdir(path):
                 raise StoreError(f"cannot remove {path}: Directory not empty")
@@ -407,8 +415,14 @@ class SimDisk(Files):
         """Rename."""
         if source not in self._seen:
             raise StoreError(f"cannot rename {source}: No such file or directory")
-        self.before("rename", source)
         inode = self._seen[source]
+        if inode is None:
+            raise NotImplementedError(f"{source} is a directory: nobody has needed that yet")
+        if not self.is_dir(target.parent) or self.is_dir(target):
+            raise StoreError(f"cannot rename to {target}: no such directory, or one stands there")
+        self.before("rename", source)
+        if source == target:
+            return
         _apply(self._seen, "put", target, inode)
         _apply(self._seen, "drop", source, None)
         if source.parent == target.parent:
@@ -420,6 +434,8 @@ class SimDisk(Files):
 
     def sync_dir(self, path: Path) -> None:
         """Make names durable."""
+        if not self.is_dir(path):
+            raise StoreError(f"cannot open directory {path}: No such file or directory")
         self.before("sync_dir", path)
         for verb, name, inode in self._pending.pop(path, []):
             _apply(self._medium, verb, name, inode)
@@ -438,10 +454,14 @@ class SimDisk(Files):
 
     def mtime_ms(self, path: Path) -> int:
         """Time of birth, or what was set."""
+        if path not in self._seen:
+            raise StoreError(f"cannot stat {path}: No such file or directory")
         return self._mtimes.get(path, 0)
 
     def set_mtime_ms(self, path: Path, time_ms: int) -> None:
         """Set."""
+        if path not in self._seen:
+            raise StoreError(f"cannot set time of {path}: No such file or directory")
         self._mtimes[path] = time_ms
 
     def file_size(self, path: Path) -> int:
@@ -450,6 +470,9 @@ class SimDisk(Files):
         if inode is None:
             raise StoreError(f"cannot stat {path}: No such file or directory")
         return len(inode.seen)
+
+    def _behind_a_file(self, path: Path) -> bool:
+        return any(self._seen.get(parent) is not None for parent in path.parents)
 
     def full(self) -> StoreFullError:
         """The error of a full disk."""
