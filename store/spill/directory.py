@@ -188,7 +188,8 @@ class SpillDirectory:
             yield None
         except (StoreError, GeneratorExit):
             file.close()
-            self.files.remove(temporary)
+            with contextlib.suppress(StoreError):  # else the next start removes it
+                self.files.remove(temporary)
             raise
         yield partial(self._list_segment, no, size, file, temporary, path)
 

@@ -123,6 +123,24 @@ def test_what_a_failed_append_left_is_gone_after_a_clean_end() -> None:
     assert SpillStore.open(disk, Path("/spill"), STORE_ID, options, None).pending_count == 0
 
 
+def test_a_clean_end_while_a_segment_is_prepared_that_cannot_be_removed() -> None:
+    """It stays until the next start, which removes it."""
+    disk = SimDisk()
+    options = SpillOptions(segment_bytes=SEGMENT_BYTES, reserve_bytes=0)
+    store = SpillStore.open(disk, Path("/spill"), STORE_ID, options, None)
+    with store.lock:
+        store.publish(store.append([(10_000, store.next_id(), bytes(SEGMENT_BYTES // 2))]))
+    store.spill_step(1_000, 0)
+    (temporary,) = [name for name in disk.listdir(Path("/spill/journal")) if name.endswith(".tmp")]
+    disk.fail_at("remove", {1}, StoreError("cannot remove: Input/output error (errno 5)"))
+    store.close()
+    disk.fault = None
+    assert temporary in disk.listdir(Path("/spill/journal"))
+    again = SpillStore.open(disk, Path("/spill"), STORE_ID, options, None)
+    assert temporary not in disk.listdir(Path("/spill/journal"))
+    assert again.pending_count == 1
+
+
 class Whole(Random):
     """Lets all of a write through that fails."""
 
