@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 
-__all__ = ["connections_max", "raise_limit"]
+__all__ = ["connections_max", "raise_limit", "raise_quietly"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -16,16 +16,21 @@ STORE_FILES = 1_024
 _UNLIMITED = 1 << 30
 
 
-def raise_limit() -> int:
-    """Raise the process's own limit as far as it may, and answer with it; a log line says what came of it."""
+def raise_quietly() -> tuple[int, int]:
+    """Raise the process's own limit as far as it may; answers what it was and what it is."""
     soft, hard = (_number(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
-    limit = soft
     if soft < hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (_limit(hard), _limit(hard)))
-            limit = hard
         except (OSError, ValueError) as error:
             _LOG.warning("open files: the limit of %d could not be raised to %d: %s", soft, hard, error)
+            return soft, soft
+    return soft, max(soft, hard)
+
+
+def raise_limit() -> int:
+    """Raise the process's own limit as far as it may, and answer with it; a log line says what came of it."""
+    soft, limit = raise_quietly()
     if limit < WANTED:
         _LOG.warning(
             "open files: %d are allowed, so at most %d connections are; %d are advised. Raise the hard limit "

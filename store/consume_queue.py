@@ -287,12 +287,17 @@ class ConsumeQueue:
 
     # ------------------------------------------------------------------------------------------ life
 
-    def load(self, count: int, sums: tuple[tuple[int, int], ...] = (), expired: bool = True) -> bool:
+    def load(
+        self, count: int, sums: tuple[tuple[int, int], ...] = (), expired: bool = True, *, same_size: bool = False
+    ) -> bool:
         """Take over the files with a number of entries that is known to be durable; False if files are missing.
 
-        ``sums`` is what `sums` said then. With it a file of another size is one that is damaged, not configured so.
-        ``expired``: the first files may have gone since, because the log's beginning has.
+        ``sums`` is what `sums` said then. ``expired``: the first files may have gone since, because the log's beginning
+        has. ``same_size``: files had today's size then, so one of another size is not configured so: its making was
+        cut off if none of these entries is in it, and it goes; else it is damaged.
         """
+        if same_size and not self._drop_torn(count):
+            return False
         if sums and not self._has_files(sums, expired):
             return False
         segments = list_segments(
@@ -323,14 +328,29 @@ class ConsumeQueue:
             self._sums = {start: crc32(file.pread(position - start, 0))}
 
     def _has_files(self, sums: tuple[tuple[int, int], ...], expired: bool) -> bool:
-        """Whether the files that have checksums are there, at their full size, but for those that expired."""
+        """Whether the files that have checksums are there, but for those that expired."""
         files = self._cache.files
         names = set(files.listdir(self.directory))
         found = [start for start, _ in sums if segment_name(start) in names]
         first = found[0] if found and expired else sums[0][0]
-        if not found or found != [start for start, _ in sums if start >= first]:
+        return bool(found) and found == [start for start, _ in sums if start >= first]
+
+    def _drop_torn(self, count: int) -> bool:
+        """Remove files of another size behind the first ``count`` entries; False if there is one with such entries."""
+        files = self._cache.files
+        torn = [
+            self.directory / name
+            for name in files.listdir(self.directory)
+            if files.file_size(self.directory / name) != self.file_bytes
+        ]
+        if any(path.name < segment_name(count * ENTRY_BYTES) for path in torn):
             return False
-        return all(files.file_size(self.directory / name) == self.file_bytes for name in names)
+        for path in torn:
+            self._cache.forget(path)
+            files.remove(path)
+        if torn:
+            files.sync_dir(self.directory)
+        return True
 
     def load_scanning(self, log_limit: int) -> None:
         """Take over files without knowing how many entries are good: those of records below ``log_limit``.

@@ -39,12 +39,21 @@ _IDLE_LOOK_MS = 250
 
 
 class _Round:
-    __slots__ = ("last", "position", "queues")
+    __slots__ = ("begin", "expiries", "last", "position", "queues")
 
-    def __init__(self, position: int, last: tuple[int, int, int], queues: list[tuple[ConsumeQueue, int]]) -> None:
+    def __init__(
+        self,
+        position: int,
+        last: tuple[int, int, int],
+        queues: list[tuple[ConsumeQueue, int]],
+        begin: int,
+        expiries: int,
+    ) -> None:
         self.position = position
         self.last = last
         self.queues = queues
+        self.begin = begin
+        self.expiries = expiries
 
 
 class Keeper:
@@ -76,7 +85,10 @@ class Keeper:
         """Position of the progress file on disk; -1: unknown."""
         self._counts: dict[tuple[str, int], int] = {}
         self._sums: dict[tuple[str, int], tuple[tuple[int, int], ...]] = {}
-        self._stale = False
+        self._begin = log.begin  # what came before it has expired, from all queues' files
+        self._expiries = 0
+        self._expiries_told = 0
+        """How many of them the progress file knows."""
         self._checkpoint = ApacheCheckpoint.read(files, root / "checkpoint")
         self.rounds = 0
 
@@ -92,14 +104,19 @@ class Keeper:
 
     def begin(self) -> None:
         """Take over the queues as recovery has left them: those without new entries are durable as they are."""
+        self._begin = self._log.begin
         for queue in self._queues:
             if queue.synced:
                 self._counts[queue.topic, queue.queue_id] = queue.synced
                 self._sums[queue.topic, queue.queue_id] = queue.sums()
 
-    def expired(self, _begin: int) -> None:
-        """Have the progress file written anew: ConsumeQueue files that it knows have expired."""
-        self._stale = True
+    def expired(self, begin: int) -> None:
+        """Have the progress file written anew: all ConsumeQueue files of what stood below ``begin`` have expired.
+
+        Until then it names the log's begin before that: files may be missing, and nothing is wrong with that.
+        """
+        self._begin = begin
+        self._expiries += 1
 
     def delete_topic(self, topic: str) -> bool:
         """Remove a topic's queues, and say so on disk; False if it had none."""
@@ -123,7 +140,7 @@ class Keeper:
                 if now_ms < self._due_ms - ROUND_INTERVAL_MS:
                     self._due_ms = now_ms  # the clock went back
                 fresh = self._log.end - max(self._written, self._log.begin)
-                idle = self._log.end == self._written and not self._stale
+                idle = self._log.end == self._written and not self._is_stale
                 if idle or (now_ms < self._due_ms and fresh < ROUND_BYTES):
                     return now_ms if more else now_ms + (_IDLE_LOOK_MS if idle else _LOOK_MS)
                 self._start()
@@ -144,13 +161,18 @@ class Keeper:
             self._flush_some(1 << 30)
             self._end(clean)
 
+    @property
+    def _is_stale(self) -> bool:
+        return self._expiries != self._expiries_told
+
     def _start(self) -> None:
-        if self._stale:
+        begin, expiries = self._begin, self._expiries
+        if self._is_stale:
             for queue in self._queues:
                 if (queue.topic, queue.queue_id) in self._sums:
                     self._sums[queue.topic, queue.queue_id] = queue.sums()
         with self._append_lock:
-            self._round = _Round(self._log.end, self._last(), self._queues.take_dirty())
+            self._round = _Round(self._log.end, self._last(), self._queues.take_dirty(), begin, expiries)
 
     def _flush_some(self, limit: int) -> bool:
         """Write and sync some of the round's queues; True if there are more."""
@@ -193,12 +215,11 @@ class Keeper:
             return
         if self._log.synced < round_.position:
             self._log.sync()
-        self._stale = False
-        begin = self._log.begin
         progress = Progress(
-            round_.position, self._counts, round_.last, clean, self._sums, begin, self._queues.file_bytes
+            round_.position, self._counts, round_.last, clean, self._sums, round_.begin, self._queues.file_bytes
         )
         progress.write(self._files, self.progress_path)
+        self._expiries_told = round_.expiries
         self._written = round_.position
         self.rounds += 1
         if round_.last[2]:

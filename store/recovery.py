@@ -120,13 +120,15 @@ class Recovery:
         if same_size:
             for key in [key for key in found if not progress.counts.get(key)]:
                 found.pop(key).remove()
+            # Nothing is known, from the log's begin on: all is derived, maybe for the second time, as it was cut off.
+            self.rebuilt = not progress.counts and progress.position == self._log.begin
         for key, count in progress.counts.items():
             queue = found.pop(key, None)
             if queue is None:
                 if count:
                     self._warn(f"ConsumeQueue {key[0]}/{key[1]} is missing: all are derived from the log again")
                     return False
-            elif not queue.load(count, sums.get(key, ()), progress.begin != self._log.begin):
+            elif not queue.load(count, sums.get(key, ()), progress.begin != self._log.begin, same_size=same_size):
                 self._warn(f"{queue.directory}: files are missing or cut off: all are derived from the log again")
                 return False
             else:

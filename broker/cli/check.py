@@ -22,6 +22,7 @@ from broker.cli.overlay import OverlayFiles
 from broker.cli.repair import repair_store
 from broker.config import BrokerConfig, load_config
 from broker.core import BrokerCore
+from broker.open_files import raise_quietly
 from broker.plugins import load_plugins
 from store.files import Files
 
@@ -58,6 +59,7 @@ def check_command(store: Path, file: Path | None, settings: tuple[str, ...], rep
     Exit status 0: nothing is wrong (any more); 1: something is, or the store cannot be opened.
     """
     with one_line_errors():
+        raise_quietly()  # what was looked into stays open
         config = load_config(file, {"storePathRootDir": str(store)}, pairs(settings, "--set"))
         if not (store / "commitlog").is_dir() and "storePathCommitLog" not in config.values:
             raise click.ClickException(f"{store} is no store: it has no directory commitlog")

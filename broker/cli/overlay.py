@@ -271,7 +271,10 @@ class OverlayFiles(Files):
 
     def file_size(self, path: Path) -> int:
         """Size of a file in bytes."""
-        return self.open(path).size()
+        content = self._contents.get(path)
+        if content is None and self.exists(path):
+            return super().file_size(path)  # there may be more files than descriptors
+        return self.open(path).size() if content is None else content.size
 
 
 def _error(what: str, path: Path, code: int) -> StoreError:

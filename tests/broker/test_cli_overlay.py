@@ -112,3 +112,15 @@ def test_the_lock_is_real(tmp_path: Path) -> None:
         Files().lock(tmp_path / "lock")
     release()
     Files().lock(tmp_path / "lock")()
+
+
+def test_to_ask_for_sizes_opens_nothing(tmp_path: Path) -> None:
+    """A store may have more files than a process may have open."""
+    for number in range(20):
+        (tmp_path / str(number)).write_bytes(bytes(number))
+    files = OverlayFiles()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert [files.file_size(tmp_path / str(number)) for number in range(20)] == list(range(20))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    files.open(tmp_path / "3").truncate(33)
+    assert files.file_size(tmp_path / "3") == 33

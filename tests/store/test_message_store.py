@@ -357,10 +357,63 @@ def test_a_new_queues_file_whose_making_was_torn_is_made_again(torn_bytes: int, 
         disk.power_cut(1.0)
         disk.makedirs(torn.parent)
         disk.open(torn, create=True, size=torn_bytes)
-    again = opened(disk, clock)
-    assert not again.recovery.rebuilt  # the second time, what it found is known to be nothing
+    said: list[str] = []
+    again = opened(disk, clock, warn=said)
+    assert said == []  # the second time, what it found is known to be nothing
+    assert again.recovery.rebuilt == twice
     assert bodies(again) == bodies(again, queue_id=1) == [b"%d" % n for n in range(9)]
     assert again.check() == []
+
+
+@pytest.mark.parametrize("torn_bytes", [0, 40])
+@pytest.mark.parametrize("count", [6, 10])
+def test_a_known_queues_next_file_whose_making_was_torn_goes_alone(torn_bytes: int, count: int) -> None:
+    """Nothing is derived again: a topic that was deleted would be back."""
+    disk = SimDisk()
+    clock = Clock()
+    store = opened(disk, clock)
+    store.put_batch([made(b"gone", "DELETED") for _ in range(3)] + [made(b"%d" % n) for n in range(count)])
+    settle(store, clock)
+    store.delete_topic("DELETED")
+    disk.kill()
+    torn = ROOT / "consumequeue" / "T" / "0" / f"{200:020d}"
+    disk.open(torn, create=True, size=torn_bytes)
+    for _ in range(2):
+        again = opened(disk, clock)
+        assert not again.recovery.rebuilt
+        assert again.topics_on_disk() == ["T"]
+        assert bodies(again) == [b"%d" % n for n in range(count)]
+        assert again.check() == []
+        disk.power_cut(0.0)
+
+
+def test_a_kill_while_queues_follow_the_logs_begin_has_nothing_derived_again() -> None:
+    """A round says how far everything is when some of the queues' expired files are gone and others are not."""
+    clock = Clock()
+    disk = SimDisk()
+    options = StoreOptions(
+        commit_log_segment_bytes=2000,
+        consume_queue_segment_bytes=100,
+        file_reserved_hours=0,
+        delete_when=tuple(range(24)),
+        delete_batch_max=99,
+    )
+    store = opened(disk, clock, options)
+    for n in range(12):
+        store.put_batch([made(b"%d" % n, queue_id=queue_id) for queue_id in range(9)])
+    settle(store, clock)
+    store.checkpoint.register("test", lambda: b"")
+    store.checkpoint.write(lambda: store.commit_log.end, lambda: None)
+    assert store.delete_expired(clock.now_ms) > 0
+    for slices in range(4):
+        twin = opened(disk.copy(), clock, options)
+        assert not twin.recovery.rebuilt, slices
+        store._keeper.finish()  # with the sums of those that have not followed
+        store.retention._follow()
+        twin = opened(disk.copy(), clock, options)
+        assert not twin.recovery.rebuilt, slices
+        assert twin.check() == []
+    assert store.retention._following is None
 
 
 def test_a_known_queues_file_of_another_size_has_all_queues_derived_again(tmp_path: Path) -> None:
@@ -533,8 +586,9 @@ def test_what_is_not_derived_yet_holds_segments() -> None:
     store.checkpoint.write(lambda: store.commit_log.end, lambda: None)
     store.delete_expired(clock.now_ms)
     disk.kill()
-    again = opened(disk, clock, options)
-    assert not again.recovery.rebuilt
+    said: list[str] = []
+    again = opened(disk, clock, options, warn=said)
+    assert said == []  # nothing was missing
     assert bodies(again) == [b"%d" % n for n in range(40)]
     again._keeper.finish()
     assert again.delete_expired(clock.now_ms) > 0
