@@ -292,13 +292,11 @@ class ConsumeQueue:
     ) -> bool:
         """Take over the files with a number of entries that is known to be durable; False if files are missing.
 
-        ``sums`` is what `sums` said then. ``expired``: the first files may have gone since, because the log's beginning
-        has. ``same_size``: files had today's size then, so one of another size is not configured so: its making was
-        cut off if none of these entries is in it, and it goes; else it is damaged.
+        ``same_size``: files had today's size then, so one of another size is not configured so: its making was cut
+        off if none of these entries is in it, and it goes; else it is damaged. Only then two more count: ``sums`` is
+        what `sums` said; ``expired``: the first files may have gone since, because the log's beginning has.
         """
-        if same_size and not self._drop_torn(count):
-            return False
-        if sums and not self._has_files(sums, expired):
+        if same_size and not self._has_files(count, sums, expired):
             return False
         segments = list_segments(
             self._cache.files, self.directory, self.file_bytes, "ConsumeQueue", "mappedFileSizeConsumeQueue"
@@ -327,30 +325,27 @@ class ConsumeQueue:
             file = self._cache.get(self.directory / segment_name(start), self.file_bytes)
             self._sums = {start: crc32(file.pread(position - start, 0))}
 
-    def _has_files(self, sums: tuple[tuple[int, int], ...], expired: bool) -> bool:
-        """Whether the files that have checksums are there, but for those that expired."""
-        files = self._cache.files
-        names = set(files.listdir(self.directory))
-        found = [start for start, _ in sums if segment_name(start) in names]
-        first = found[0] if found and expired else sums[0][0]
-        return bool(found) and found == [start for start, _ in sums if start >= first]
+    def _has_files(self, count: int, sums: tuple[tuple[int, int], ...], expired: bool) -> bool:
+        """Whether the files that have checksums are there, but for those that expired, and all at their full size.
 
-    def _drop_torn(self, count: int) -> bool:
-        """Remove files of another size behind the first ``count`` entries; False if there is one with such entries."""
+        Those of another size behind the first ``count`` entries are removed.
+        """
         files = self._cache.files
-        torn = [
-            self.directory / name
-            for name in files.listdir(self.directory)
-            if files.file_size(self.directory / name) != self.file_bytes
-        ]
-        if any(path.name < segment_name(count * ENTRY_BYTES) for path in torn):
+        names = files.listdir(self.directory)
+        torn = [name for name in names if files.file_size(self.directory / name) != self.file_bytes]
+        if any(name < segment_name(count * ENTRY_BYTES) for name in torn):
             return False
-        for path in torn:
-            self._cache.forget(path)
-            files.remove(path)
+        for name in torn:
+            self._cache.forget(self.directory / name)
+            files.remove(self.directory / name)
         if torn:
             files.sync_dir(self.directory)
-        return True
+        if not sums:
+            return True
+        whole = set(names).difference(torn)
+        found = [start for start, _ in sums if segment_name(start) in whole]
+        first = found[0] if found and expired else sums[0][0]
+        return bool(found) and found == [start for start, _ in sums if start >= first]
 
     def load_scanning(self, log_limit: int) -> None:
         """Take over files without knowing how many entries are good: those of records below ``log_limit``.

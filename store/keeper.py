@@ -39,21 +39,15 @@ _IDLE_LOOK_MS = 250
 
 
 class _Round:
-    __slots__ = ("begin", "expiries", "last", "position", "queues")
+    __slots__ = ("begin", "last", "position", "queues")
 
     def __init__(
-        self,
-        position: int,
-        last: tuple[int, int, int],
-        queues: list[tuple[ConsumeQueue, int]],
-        begin: int,
-        expiries: int,
+        self, position: int, last: tuple[int, int, int], queues: list[tuple[ConsumeQueue, int]], begin: int
     ) -> None:
         self.position = position
         self.last = last
         self.queues = queues
         self.begin = begin
-        self.expiries = expiries
 
 
 class Keeper:
@@ -85,10 +79,8 @@ class Keeper:
         """Position of the progress file on disk; -1: unknown."""
         self._counts: dict[tuple[str, int], int] = {}
         self._sums: dict[tuple[str, int], tuple[tuple[int, int], ...]] = {}
-        self._begin = log.begin  # what came before it has expired, from all queues' files
-        self._expiries = 0
-        self._expiries_told = 0
-        """How many of them the progress file knows."""
+        self._begin = self._begin_told = log.begin
+        """Below it all queues' files have expired; and the same as the progress file has it."""
         self._checkpoint = ApacheCheckpoint.read(files, root / "checkpoint")
         self.rounds = 0
 
@@ -104,7 +96,7 @@ class Keeper:
 
     def begin(self) -> None:
         """Take over the queues as recovery has left them: those without new entries are durable as they are."""
-        self._begin = self._log.begin
+        self._begin = self._begin_told = self._log.begin
         for queue in self._queues:
             if queue.synced:
                 self._counts[queue.topic, queue.queue_id] = queue.synced
@@ -116,7 +108,6 @@ class Keeper:
         Until then it names the log's begin before that: files may be missing, and nothing is wrong with that.
         """
         self._begin = begin
-        self._expiries += 1
 
     def delete_topic(self, topic: str) -> bool:
         """Remove a topic's queues, and say so on disk; False if it had none."""
@@ -163,16 +154,16 @@ class Keeper:
 
     @property
     def _is_stale(self) -> bool:
-        return self._expiries != self._expiries_told
+        return self._begin != self._begin_told
 
     def _start(self) -> None:
-        begin, expiries = self._begin, self._expiries
+        begin = self._begin
         if self._is_stale:
             for queue in self._queues:
                 if (queue.topic, queue.queue_id) in self._sums:
                     self._sums[queue.topic, queue.queue_id] = queue.sums()
         with self._append_lock:
-            self._round = _Round(self._log.end, self._last(), self._queues.take_dirty(), begin, expiries)
+            self._round = _Round(self._log.end, self._last(), self._queues.take_dirty(), begin)
 
     def _flush_some(self, limit: int) -> bool:
         """Write and sync some of the round's queues; True if there are more."""
@@ -219,7 +210,7 @@ class Keeper:
             round_.position, self._counts, round_.last, clean, self._sums, round_.begin, self._queues.file_bytes
         )
         progress.write(self._files, self.progress_path)
-        self._expiries_told = round_.expiries
+        self._begin_told = round_.begin
         self._written = round_.position
         self.rounds += 1
         if round_.last[2]:

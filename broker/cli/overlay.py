@@ -271,10 +271,9 @@ class OverlayFiles(Files):
 
     def file_size(self, path: Path) -> int:
         """Size of a file in bytes."""
-        content = self._contents.get(path)
-        if content is None and self.exists(path):
+        if path not in self._contents and self.exists(path):
             return super().file_size(path)  # there may be more files than descriptors
-        return self.open(path).size() if content is None else content.size
+        return self.open(path).size()
 
 
 def _error(what: str, path: Path, code: int) -> StoreError:
@@ -285,4 +284,4 @@ def _open_read_only(path: Path) -> File:
     try:
         return File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as cause:
-        raise StoreError(f"cannot open {path}: {cause.strerror} (errno {cause.errno})") from cause
+        raise _error("open", path, cause.errno or errno.EIO) from cause

@@ -9,7 +9,7 @@ from broker.config import load_config
 from store.files import Files
 from store.message_store import MessageStore
 from store.options import StoreOptions
-from tests.broker.core_rig import START_MS, Rig, properties
+from tests.broker.core_rig import START_MS, Client, Rig, properties
 
 SEGMENT_BYTES = 12_000
 
@@ -19,13 +19,38 @@ def crashed(root: Path, name: str) -> Path:
     return Path(shutil.copytree(root, root.with_name(name)))
 
 
-def test_a_level_message_with_a_number_that_was_delivered_before_is_delivered(tmp_path: Path) -> None:
-    first = Rig(tmp_path / "first", mappedFileSizeCommitLog=SEGMENT_BYTES)
+def after_one_delivery(root: Path) -> tuple[Rig, Client]:
+    """A broker that has delivered one level message."""
+    first = Rig(root, mappedFileSizeCommitLog=SEGMENT_BYTES)
     client = first.client()
     assert client.send("T", properties(DELAY=1), b"old").code == 0
     first.pass_ms(1_500)
     first.deliver_levels()
     assert [message.body for message in client.messages("T")] == [b"old"]
+    return first, client
+
+
+def accepts_and_is_killed(rig: Rig, root: Path, name: str) -> Path:
+    """The files as a kill leaves them after one more level message, before any other checkpoint."""
+    assert rig.client().send("T", properties(DELAY=1), b"new").code == 0
+    killed = crashed(root, name)
+    rig.close()
+    return killed
+
+
+def delivers_what_is_new(root: Path) -> None:
+    """The next start delivers it."""
+    last = Rig(root, mappedFileSizeCommitLog=SEGMENT_BYTES)
+    last.pass_ms(5_000)
+    last.deliver_levels()
+    reply = last.client().pull("T", last.store.min_offset("T", 0))
+    assert reply.code == 0
+    assert b"new" in reply.body
+    last.close()
+
+
+def test_a_level_message_with_a_number_that_was_delivered_before_is_delivered(tmp_path: Path) -> None:
+    first, client = after_one_delivery(tmp_path / "first")
     while first.store.commit_log.end < SEGMENT_BYTES + 1_000:
         assert client.send("T", body=bytes(500)).code == 0
     first.store.take_checkpoint()
@@ -37,28 +62,12 @@ def test_a_level_message_with_a_number_that_was_delivered_before_is_delivered(tm
     shutil.rmtree(killed / "consumequeue")
     second = Rig(killed, mappedFileSizeCommitLog=SEGMENT_BYTES)
     assert second.store.recovery.rebuilt
-    assert second.client().send("T", properties(DELAY=1), b"new").code == 0
-    killed = crashed(killed, "third")  # before any other checkpoint
-    second.close()
-
-    third = Rig(killed, mappedFileSizeCommitLog=SEGMENT_BYTES)
-    third.pass_ms(5_000)
-    third.deliver_levels()
-    number = third.store.min_offset("T", 0)
-    reply = third.client().pull("T", number)
-    assert reply.code == 0
-    assert b"new" in reply.body
-    third.close()
+    delivers_what_is_new(accepts_and_is_killed(second, killed, "third"))
 
 
 def test_nor_if_the_start_that_derived_it_was_killed_before_it_said_so(tmp_path: Path) -> None:
     """All other queues begin at 0, so the next start finds no gap: only the empty progress file tells."""
-    first = Rig(tmp_path / "first", mappedFileSizeCommitLog=SEGMENT_BYTES)
-    client = first.client()
-    assert client.send("T", properties(DELAY=1), b"old").code == 0
-    first.pass_ms(1_500)
-    first.deliver_levels()
-    assert [message.body for message in client.messages("T")] == [b"old"]
+    first, client = after_one_delivery(tmp_path / "first")
     assert client.send("F", body=bytes(7_000)).code == 0
     assert client.send("U", body=bytes(7_000)).code == 0  # it does not fit: a new segment begins with it
     assert first.store.commit_log.end > SEGMENT_BYTES + 7_000
@@ -78,14 +87,4 @@ def test_nor_if_the_start_that_derived_it_was_killed_before_it_said_so(tmp_path:
     cut_off.close()
 
     third = Rig(killed, mappedFileSizeCommitLog=SEGMENT_BYTES)
-    assert third.client().send("T", properties(DELAY=1), b"new").code == 0
-    killed = crashed(killed, "fourth")  # before any other checkpoint
-    third.close()
-
-    fourth = Rig(killed, mappedFileSizeCommitLog=SEGMENT_BYTES)
-    fourth.pass_ms(5_000)
-    fourth.deliver_levels()
-    reply = fourth.client().pull("T", fourth.store.min_offset("T", 0))
-    assert reply.code == 0
-    assert b"new" in reply.body
-    fourth.close()
+    delivers_what_is_new(accepts_and_is_killed(third, killed, "fourth"))

@@ -55,6 +55,10 @@ class DisksMachine(RuleBasedStateMachine):
         assert real == other or (isinstance(real, File) and isinstance(other, File))
         return real, other
 
+    def pair(self, at: int) -> tuple[File, File] | tuple[()]:
+        """One file as opened on both; nothing while none was opened."""
+        return self.handles[at % len(self.handles)] if self.handles else ()
+
     @rule(name=PATHS)
     def makedirs(self, name: str) -> None:
         self.both(lambda files, root: files.makedirs(root / name))
@@ -113,12 +117,12 @@ class DisksMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0), offset=SIZES, data=st.binary(max_size=20))
     def write(self, at: int, offset: int, data: bytes) -> None:
-        for file in self.handles[at % len(self.handles)] if self.handles else ():
+        for file in self.pair(at):
             file.pwritev([data[:3], data[3:]], offset)
 
     @rule(at=st.integers(0), offset=SIZES, n=SIZES)
     def zero_or_punch(self, at: int, offset: int, n: int) -> None:
-        for file in self.handles[at % len(self.handles)] if self.handles else ():
+        for file in self.pair(at):
             if offset % 2:
                 file.zero(offset, n)
             else:
@@ -126,13 +130,13 @@ class DisksMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0), n=SIZES)
     def truncate(self, at: int, n: int) -> None:
-        for file in self.handles[at % len(self.handles)] if self.handles else ():
+        for file in self.pair(at):
             file.truncate(n)
 
     @rule(at=st.integers(0), offset=SIZES, n=SIZES)
     def read(self, at: int, offset: int, n: int) -> None:
-        if self.handles:
-            real, other = self.handles[at % len(self.handles)]
+        if pair := self.pair(at):
+            real, other = pair
             assert real.pread(n, offset) == other.pread(n, offset)
             hot = other.pread_hot(n, offset)
             assert hot is None or hot == real.pread(n, offset)
