@@ -293,8 +293,9 @@ class ConsumeQueue:
         """Take over the files with a number of entries that is known to be durable; False if files are missing.
 
         ``same_size``: files had today's size then, so one of another size is not configured so: its making was cut
-        off if none of these entries is in it, and it goes; else it is damaged. Only then two more count: ``sums`` is
-        what `sums` said; ``expired``: the first files may have gone since, because the log's beginning has.
+        off if none of these entries is in it, and it goes; else it is damaged. Only then two more count, and are passed
+        over otherwise: ``sums`` is what `sums` said; ``expired``: the first files may have gone since, because the
+        log's beginning has.
         """
         if same_size and not self._has_files(count, sums, expired):
             return False
@@ -311,7 +312,7 @@ class ConsumeQueue:
         elif count:
             return False
         self.start_at(count)
-        if sums:
+        if same_size and sums:
             self._sums = {start: crc for start, crc in sums if start >= segments[0].start}
         else:
             self._sum_last()

@@ -116,7 +116,7 @@ class Recovery:
         found = {(queue.topic, queue.queue_id): queue for queue in self._queues.on_disk()}
         known: list[ConsumeQueue] = []
         same_size = progress.file_bytes == self._queues.file_bytes
-        sums = progress.sums if same_size else {}
+        expired = progress.begin != self._log.begin
         if same_size:
             for key in [key for key in found if not progress.counts.get(key)]:
                 found.pop(key).remove()
@@ -128,7 +128,7 @@ class Recovery:
                 if count:
                     self._warn(f"ConsumeQueue {key[0]}/{key[1]} is missing: all are derived from the log again")
                     return False
-            elif not queue.load(count, sums.get(key, ()), progress.begin != self._log.begin, same_size=same_size):
+            elif not queue.load(count, progress.sums.get(key, ()), expired, same_size=same_size):
                 self._warn(f"{queue.directory}: files are missing or cut off: all are derived from the log again")
                 return False
             else:

@@ -441,7 +441,15 @@ def repair_checkpoint(data: bytes) -> bytes:
 def run_progress(data: bytes) -> Hashable:
     """How far derived data is durable, held against a log."""
     path = ROOT / "progress"
-    files = MemoryFiles({path: data, ROOT / "commitlog" / segment_name(0): _segment(0)})
+    queue_dir = ROOT / "consumequeue" / "T" / "0"
+    files = MemoryFiles(
+        {
+            path: data,
+            ROOT / "commitlog" / segment_name(0): _segment(0),
+            queue_dir / segment_name(0): bytes(QUEUE_BYTES),
+            queue_dir / segment_name(QUEUE_BYTES): bytes(QUEUE_BYTES - 1),  # its making was cut off
+        }
+    )
     progress = Progress.read(files, path)
     if progress is None:
         return "unreadable"
@@ -449,8 +457,12 @@ def run_progress(data: bytes) -> Hashable:
     fits = progress.fits(log)
     cache = FileCache(files)
     for (topic, queue_id), count in list(progress.counts.items())[:5]:
-        queue = ConsumeQueue(cache, ROOT / "consumequeue" / "T" / "0", topic, queue_id, QUEUE_BYTES)
-        queue.load(count, progress.sums.get((topic, queue_id), ()), progress.begin != 0)
+        queue = ConsumeQueue(
+            cache, queue_dir if queue_id == 0 else queue_dir.parent / "1", topic, queue_id, QUEUE_BYTES
+        )
+        sums = progress.sums.get((topic, queue_id), ())
+        queue.load(count, sums, progress.begin != 0, same_size=progress.file_bytes == QUEUE_BYTES)
+        queue.sums()
     if fits:
         list(log.recover(max(progress.position, log.begin), progress.position))
     return fits, len(progress.counts)
@@ -460,9 +472,11 @@ def _progresses() -> list[bytes]:
     path = ROOT / "progress"
     made = []
     size = len(_records()[0])
+    last = (0, size, 1_763_600_000_500)
     for progress in (
-        Progress(size, {("T", 0): 1, ("SCHEDULE_TOPIC_XXXX", 17): 3}, (0, size, 1_763_600_000_500), True),
+        Progress(size, {("T", 0): 1, ("SCHEDULE_TOPIC_XXXX", 17): 3}, last, True, file_bytes=QUEUE_BYTES),
         Progress(0, {}),
+        Progress(size, {("T", 0): 1, ("T", 1): 0}, sums={("T", 0): ((0, 7),)}, file_bytes=QUEUE_BYTES),
     ):
         files = MemoryFiles()
         progress.write(files, path)

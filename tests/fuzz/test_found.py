@@ -197,6 +197,14 @@ def test_a_size_that_no_record_has_is_not_read() -> None:
     assert log.raw_record(0, 0x7FFFFFF0) is None
 
 
+def test_checksums_of_files_of_another_size() -> None:
+    """A queue without a file was asked where its first one begins."""
+    queue = ConsumeQueue(FileCache(MemoryFiles()), Path("/queue"), "T", 0, 200)
+    assert queue.load(0, ((0, 7),), same_size=False)
+    assert queue.sums() == ()
+    assert not queue.load(0, ((0, 7),), same_size=True)  # the file that it is of has gone
+
+
 def test_an_entry_at_the_end_of_all_numbers() -> None:
     """Position and size together went beyond 64 bits, and so lay below every limit."""
     directory = Path("/queue")
