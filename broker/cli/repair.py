@@ -6,7 +6,8 @@ In this order, because each part is mended by what the ones before it say:
 2. the delivery checkpoint and the manifest of the delay store (`store.spill.repair.mended_section`);
 3. the CommitLog (`store.log_repair`), at least as far as the checkpoint says that it was durable;
 4. journal and runs of the delay store (`store.spill.repair`);
-5. what is derived from the CommitLog: put aside if that has changed, so that the next start derives it again;
+5. what is derived from the CommitLog: put aside if that has changed, or if a ConsumeQueue file has not the configured
+   size and nothing says which it should have, so that the next start derives it again;
 6. the tables under ``config``: a version that cannot be read makes room for the one before.
 
 All that is taken out or overwritten is put under ``timewheel/aside/repair-NNNN`` first (`store.aside`).
@@ -24,6 +25,7 @@ from broker.offsets import ConsumerOffsets
 from broker.topics import Topics
 from store.aside import Aside
 from store.checkpoint import DeliveryCheckpoint
+from store.consume_queues import ConsumeQueues
 from store.delay_offsets import DelayOffsets
 from store.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.files import Files
@@ -76,6 +78,7 @@ class _Repair:
             self._messages(store_id)
         else:
             self._log(0)
+        self._queues()
         self._tables()
 
     # ------------------------------------------------------------------------------------------ whose store it is
@@ -152,13 +155,35 @@ class _Repair:
         directory = Path(options.commit_log_path) if options.commit_log_path else self.root / "commitlog"
         _, changed = repair_log(self.files, directory, options.commit_log_segment_bytes, durable, self.aside)
         if changed:
-            for derived in (self.root / "consumequeue", self.mine / "progress"):
-                if self.files.exists(derived):
-                    self.aside.say(
-                        f"{derived} is derived from the CommitLog again; moved to {self.aside.move(derived)}"
-                    )
+            self._derive_again()
         names = [int(name) for name in self.files.listdir(directory) if name.isdigit()]
         return min(names, default=0)
+
+    # ------------------------------------------------------------------------------------------ what is derived
+
+    def _derive_again(self) -> None:
+        for derived in (self.root / "consumequeue", self.mine / "progress"):
+            if self.files.exists(derived):
+                self.aside.say(f"{derived} is derived from the CommitLog again; moved to {self.aside.move(derived)}")
+
+    def _queues(self) -> None:
+        """A file whose making was cut off: a start mends it by the size that files had, where that is known."""
+        try:
+            progress = Progress.read(self.files, self.mine / "progress")
+        except StoreFormatError:
+            return  # a newer program's: its start has to say what is to be done
+        if progress is not None and progress.file_bytes:
+            return
+        queues = ConsumeQueues(self.files, self.root / "consumequeue", self.options.consume_queue_segment_bytes)
+        for queue in queues.on_disk():
+            for name in self.files.listdir(queue.directory):
+                size = self.files.file_size(queue.directory / name)
+                if size != queue.file_bytes:
+                    self.aside.say(
+                        f"{queue.directory / name} has {size} bytes, mappedFileSizeConsumeQueue is {queue.file_bytes}"
+                    )
+                    self._derive_again()
+                    return
 
     # ------------------------------------------------------------------------------------------ tables
 

@@ -213,8 +213,9 @@ class SpillDirectory:
                 self.files.sync_dir(self.journal_path)
             except StoreError:
                 file.close()
-                self.files.remove(temporary)
-                self.files.remove(path)
+                for left in (temporary, path):
+                    with contextlib.suppress(StoreError):  # else the next start removes it, or moves it aside
+                        self.files.remove(left)
                 raise
             file.close()
             listed.append(SegmentEntry(no, base, size, LAST_KEY))

@@ -11,8 +11,8 @@ import store.files as store_files
 from broker.cli.check import check_command
 from broker.cli.repair import repair_store
 from broker.config import BrokerConfig
-from store.errors import StoreCorruptError
-from tests.support.damage_world import SEEDS_OF_THE_SUITE, VALUES, Life, Machine, judge
+from store.errors import StoreCorruptError, StoreFormatError
+from tests.support.damage_world import SEEDS_OF_THE_SUITE, TOPICS, VALUES, Life, Machine, judge
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +108,33 @@ def test_a_damaged_page_of_a_run_costs_no_message(lives: list[Life], tmp_path: P
     again = Machine(store, lives[0].end_ms)
     assert pending == [row.offset for row in again.plugin.list_pending(None, 1000)]
     assert any("made again from its records" in text for text in again.plugin.check())
+    again.close()
+
+
+@pytest.mark.parametrize("which", ["clean", "killed"])
+def test_a_torn_queue_file_of_unknown_size_has_the_queues_derived_again(
+    which: str, lives: list[Life], tmp_path: Path
+) -> None:
+    """Nothing says whether files had another size, so a start refuses; all are put aside by the command."""
+    life = lives[0]
+    whole = Machine(life.copy(which, tmp_path / "whole"), life.end_ms)
+    expected = [whole.store.max_offset(topic, queue) for topic in TOPICS for queue in range(2)]
+    whole.close()
+    store = life.copy(which, tmp_path / "store")
+    torn = max((store / "consumequeue" / "T" / "1").iterdir())
+    before = torn.read_bytes()[:40]
+    torn.write_bytes(before)
+    config = BrokerConfig(store, dict(VALUES), listen_port=10911)
+    assert repair_store(config) == [], "a start mends it: the progress file says which size it had"
+    (store / "timewheel" / "progress").unlink()
+    with pytest.raises(StoreFormatError, match=r"mappedFileSizeConsumeQueue is 200.*--repair"):
+        Machine(store, life.end_ms)
+    assert any(str(torn) in line for line in repair_store(config))
+    (folder,) = (store / "timewheel" / "aside").glob("repair-*")
+    assert (folder / "consumequeue" / "T" / "1" / torn.name).read_bytes() == before
+    again = Machine(store, life.end_ms)
+    assert [again.store.max_offset(topic, queue) for topic in TOPICS for queue in range(2)] == expected
+    assert again.store.check() == []
     again.close()
 
 

@@ -94,6 +94,12 @@ def _gone(folder: str, number: int = 0) -> Spoil:
     return spoil
 
 
+def _torn_queue(store: Path) -> tuple[Path, int]:
+    """The making of a queue's file was cut off, and nothing says which size it should have."""
+    (store / "timewheel" / "progress").unlink()
+    return _cut("consumequeue/T/0", 40)(store)
+
+
 def _section(name: str, content: bytes) -> Spoil:
     """A section of the checkpoint that its owner cannot read, under a right checksum."""
 
@@ -122,6 +128,7 @@ SPOILED: dict[str, Spoil] = {
     "segment is missing": _gone("commitlog", 1),
     "segment is cut off": _cut("commitlog", 4000),
     "progress of another version": _version("timewheel/progress", 12),
+    "queue file is cut off": _torn_queue,
     "the delay store's section": _section("delay", b"\x00\x02never"),
     "the levels' section": _section("levels", b'{"pending": 0}'),
     "the transactions' section": _section("transactions", b"\x00\x07never"),

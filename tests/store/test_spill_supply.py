@@ -87,6 +87,24 @@ def test_a_file_stays_while_a_power_cut_could_bring_back_a_manifest_that_names_i
     assert not disk.exists(path)
 
 
+def test_a_segment_that_cannot_be_listed_nor_removed_says_why_it_was_not_listed() -> None:
+    disk = SimDisk()
+    directory = SpillDirectory(disk, Path("/spill"), STORE_ID)
+    directory.load()
+
+    def fails(name: str, _path: Path) -> None:
+        if name in ("sync_dir", "remove"):
+            raise StoreError(f"{name} failed")
+
+    disk.fault = fails
+    with pytest.raises(StoreError, match="sync_dir failed"):
+        directory.make_segment(SEGMENT_BYTES)
+    disk.fault = None
+    again = SpillDirectory(disk, Path("/spill"), STORE_ID)
+    again.load()
+    assert again.open_segments() == []
+
+
 def test_pending_counts_what_is_accepted_and_not_published_yet() -> None:
     disk = SimDisk()
     store = SpillStore.open(
