@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from remoting.checksum import crc32
 from store.errors import StoreError
 from store.file_cache import FileCache
-from store.segments import list_segments, segment_name
+from store.segments import Segment, list_segments, segment_name
 
 __all__ = ["ENTRY", "ENTRY_BYTES", "PRE_BLANK_SIZE", "ConsumeQueue", "pack_entries"]
 
@@ -297,11 +297,11 @@ class ConsumeQueue:
         over otherwise: ``sums`` is what `sums` said; ``expired``: the first files may have gone since, because the
         log's beginning has.
         """
-        if same_size and not self._has_files(count, sums, expired):
+        if not same_size:
+            sums = ()
+        elif not self._has_files(count, sums, expired):
             return False
-        segments = list_segments(
-            self._cache.files, self.directory, self.file_bytes, "ConsumeQueue", "mappedFileSizeConsumeQueue"
-        )
+        segments = self.segments()
         self._unmade = not segments
         if count and segments:
             last = (count - 1) * ENTRY_BYTES
@@ -312,7 +312,7 @@ class ConsumeQueue:
         elif count:
             return False
         self.start_at(count)
-        if same_size and sums:
+        if sums:
             self._sums = {start: crc for start, crc in sums if start >= segments[0].start}
         else:
             self._sum_last()
@@ -325,6 +325,12 @@ class ConsumeQueue:
         if start < position and not self._unmade:
             file = self._cache.get(self.directory / segment_name(start), self.file_bytes)
             self._sums = {start: crc32(file.pread(position - start, 0))}
+
+    def segments(self) -> list[Segment]:
+        """Find the files as `list_segments` does; raises what it raises."""
+        return list_segments(
+            self._cache.files, self.directory, self.file_bytes, "ConsumeQueue", "mappedFileSizeConsumeQueue"
+        )
 
     def _has_files(self, count: int, sums: tuple[tuple[int, int], ...], expired: bool) -> bool:
         """Whether the files that have checksums are there, but for those that expired, and all at their full size.
@@ -353,9 +359,7 @@ class ConsumeQueue:
 
         As Apache does: from the third file from the end, up to the first entry that cannot be one.
         """
-        segments = list_segments(
-            self._cache.files, self.directory, self.file_bytes, "ConsumeQueue", "mappedFileSizeConsumeQueue"
-        )
+        segments = self.segments()
         self._unmade = not segments
         gap = next((i for i in range(1, len(segments)) if segments[i].start != segments[i - 1].end), len(segments))
         segments = segments[:gap]

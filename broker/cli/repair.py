@@ -167,7 +167,7 @@ class _Repair:
                 self.aside.say(f"{derived} is derived from the CommitLog again; moved to {self.aside.move(derived)}")
 
     def _queues(self) -> None:
-        """A file whose making was cut off: a start mends it by the size that files had, where that is known."""
+        """Files that a start would refuse, such as one whose making was cut off, where no size of theirs is known."""
         try:
             progress = Progress.read(self.files, self.mine / "progress")
         except StoreFormatError:
@@ -175,15 +175,12 @@ class _Repair:
         if progress is not None and progress.file_bytes:
             return
         queues = ConsumeQueues(self.files, self.root / "consumequeue", self.options.consume_queue_segment_bytes)
-        for queue in queues.on_disk():
-            for name in self.files.listdir(queue.directory):
-                size = self.files.file_size(queue.directory / name)
-                if size != queue.file_bytes:
-                    self.aside.say(
-                        f"{queue.directory / name} has {size} bytes, mappedFileSizeConsumeQueue is {queue.file_bytes}"
-                    )
-                    self._derive_again()
-                    return
+        try:
+            for queue in queues.on_disk():
+                queue.segments()
+        except StoreFormatError as error:
+            self.aside.say(f"{error}")
+            self._derive_again()
 
     # ------------------------------------------------------------------------------------------ tables
 

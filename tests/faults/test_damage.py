@@ -12,7 +12,7 @@ from broker.cli.check import check_command
 from broker.cli.repair import repair_store
 from broker.config import BrokerConfig
 from store.errors import StoreCorruptError, StoreFormatError
-from tests.support.damage_world import SEEDS_OF_THE_SUITE, TOPICS, VALUES, Life, Machine, judge
+from tests.support.damage_world import QUEUES, SEEDS_OF_THE_SUITE, TOPICS, VALUES, Life, Machine, judge
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_a_torn_queue_file_of_unknown_size_has_the_queues_derived_again(
     """Nothing says whether files had another size, so a start refuses; all are put aside by the command."""
     life = lives[0]
     whole = Machine(life.copy(which, tmp_path / "whole"), life.end_ms)
-    expected = [whole.store.max_offset(topic, queue) for topic in TOPICS for queue in range(2)]
+    expected = _ends(whole)
     whole.close()
     store = life.copy(which, tmp_path / "store")
     torn = max((store / "consumequeue" / "T" / "1").iterdir())
@@ -133,9 +133,13 @@ def test_a_torn_queue_file_of_unknown_size_has_the_queues_derived_again(
     (folder,) = (store / "timewheel" / "aside").glob("repair-*")
     assert (folder / "consumequeue" / "T" / "1" / torn.name).read_bytes() == before
     again = Machine(store, life.end_ms)
-    assert [again.store.max_offset(topic, queue) for topic in TOPICS for queue in range(2)] == expected
+    assert _ends(again) == expected
     assert again.store.check() == []
     again.close()
+
+
+def _ends(machine: Machine) -> list[int]:
+    return [machine.store.max_offset(topic, queue) for topic in TOPICS for queue in range(QUEUES)]
 
 
 def _copy(life: Life, tmp_path: Path) -> Path:

@@ -457,9 +457,7 @@ def run_progress(data: bytes) -> Hashable:
     fits = progress.fits(log)
     cache = FileCache(files)
     for (topic, queue_id), count in list(progress.counts.items())[:5]:
-        queue = ConsumeQueue(
-            cache, queue_dir if queue_id == 0 else queue_dir.parent / "1", topic, queue_id, QUEUE_BYTES
-        )
+        queue = ConsumeQueue(cache, queue_dir.with_name(str(queue_id)), topic, queue_id, QUEUE_BYTES)
         sums = progress.sums.get((topic, queue_id), ())
         queue.load(count, sums, progress.begin != 0, same_size=progress.file_bytes == QUEUE_BYTES)
         queue.sums()
