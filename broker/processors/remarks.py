@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["FAQ", "group_not_exist", "topic_not_exist"]
+__all__ = ["FAQ", "NUL", "group_not_exist", "nul_in_properties", "topic_not_exist"]
 
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+NUL = "\x00"
+"""No property may hold it: it separates a topic from its key in the index, and nobody can mean it."""
 
 
 def group_not_exist(group: str) -> str:
@@ -15,3 +17,12 @@ def group_not_exist(group: str) -> str:
 def topic_not_exist(topic: str, between: str = "") -> str:
     """For TOPIC_NOT_EXIST."""
     return f"topic[{topic}] not exist, apply first please!{between}{FAQ}"
+
+
+def nul_in_properties(properties: str) -> str:
+    """For MESSAGE_ILLEGAL: which property has the NUL, and where."""
+    at = properties.index(NUL)
+    begin = properties.rfind("\x02", 0, at) + 1
+    name, separator, _ = properties[begin:at].partition("\x01")
+    where = f"the value of property {name!r:.100}" if separator else f"a property's name that begins with {name!r:.100}"
+    return f"character {at} of the properties, in {where}, is NUL (U+0000), which properties must not have: remove it"

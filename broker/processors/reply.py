@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.channel import Channel, peer_text
 from broker.dispatcher import Dispatcher, Handler
+from broker.processors.remarks import NUL, nul_in_properties
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.headers import SendHeader
@@ -112,6 +113,8 @@ class ReplyProcessor:
         if len(command.body) > self._max_message_bytes:
             remark = f"the body has {len(command.body)} bytes"
             return self._turn.refusal(command, PutStatus.MESSAGE_ILLEGAL, remark)
+        if NUL in header.properties:
+            return self._turn.refusal(command, PutStatus.MESSAGE_ILLEGAL, nul_in_properties(header.properties))
         return self._push_and_store(channel, command, header, admitted[1])
 
     async def _push_and_store(

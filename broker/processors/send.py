@@ -10,6 +10,7 @@ the topic is unknown and may not be created                              TOPIC_N
 the topic may not be written (Apache stores it)                          NO_PERMISSION
 the queue id is beyond the topic's queues                                INVALID_PARAMETER
 the body is empty or too long, or the message claims to be an inner batch  MESSAGE_ILLEGAL
+a property, or a half message's producer group, has a NUL (Apache stores it)  MESSAGE_ILLEGAL
 it is a batch with a transaction's half message in it                    MESSAGE_ILLEGAL
 it is a half message, and these are switched off                         NO_PERMISSION (``rejectTransactionMessage``)
 it goes to ``%RETRY%group`` and the group is unknown                     SUBSCRIPTION_GROUP_NOT_EXIST
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from broker.channel import Channel, peer_text
 from broker.dispatcher import Handler
-from broker.processors.remarks import group_not_exist, topic_not_exist
+from broker.processors.remarks import NUL, group_not_exist, nul_in_properties, topic_not_exist
 from broker.topics import DLQ_PREFIX, NOT_ALLOWED_TO_SEND, RETRY_PREFIX, TopicConfig, Topics, topic_problem
 from remoting.codes import Permission, RequestCode, ResponseCode, SysFlag
 from remoting.command import RemotingCommand
@@ -158,6 +159,7 @@ class SendProcessor:
             or sys_flag & _SUSPICIOUS_SYS_FLAG
             or not 0 < len(body) <= self._max_message_bytes
             or TRAN_MSG in properties
+            or NUL in properties
         ):
             return self._send(channel, command, SendHeader.from_v2(ext), now_ms)
         properties, unique_key = self._complete(properties, now_ms)
@@ -184,6 +186,8 @@ class SendProcessor:
         if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
             return self._send_batch(channel, command, header, topic, queue_id, now_ms)
         properties = header.properties
+        if NUL in properties:
+            return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, nul_in_properties(properties))
         half = False
         if header.sys_flag & _SUSPICIOUS_SYS_FLAG or TRAN_MSG in properties:
             if header.sys_flag & _INNER_BATCH:
@@ -320,10 +324,13 @@ class SendProcessor:
             elements = split_batch(command.body)
         except MessageError as error:
             return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, str(error))
-        messages = []
+        messages: list[Message] = []
         for flag, body, properties in elements:
             if header.sys_flag & _INNER_BATCH:
                 return self._refuse_inner_batch(command, header)
+            if NUL in properties:
+                remark = f"message {len(messages)} of the batch: {nul_in_properties(properties)}"
+                return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, remark)
             if self._is_half(header, properties):
                 remark = "a batch cannot hold a transaction's half message"
                 return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, remark)

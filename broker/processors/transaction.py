@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.channel import Channel, MemoryChannel
 from broker.dispatcher import Handler
-from broker.processors.remarks import topic_not_exist
+from broker.processors.remarks import NUL, topic_not_exist
 from broker.put_status import failure
 from broker.transaction_messages import (
     check_due_ms,
@@ -130,6 +130,9 @@ class TransactionProcessor:
         if not self._may_send():
             remark = f"the broker[{self._address}] sending transaction message is forbidden"
             return command.reply(ResponseCode.NO_PERMISSION, remark, dict(turn.reply_ext))
+        if NUL in producer_group:
+            remark = f"the producer group {producer_group!r:.200} has a NUL (U+0000): remove it"
+            return turn.refusal(command, PutStatus.MESSAGE_ILLEGAL, remark)
         level = get_property(message.properties, DELAY) or ""
         if level.removeprefix("+").isdecimal() and int(level[:20]) > 0:
             remark = f"a transaction's half message cannot be delayed: its property DELAY is {level:.60}"
