@@ -16,6 +16,9 @@ What `DeliveryTarget.put_batch` says of each record, and what is made of it::
     TOPIC_NOT_EXIST, NO_PERMISSION  failed, see `broker_plugin.failures`
     anything else                   failed
 
+One more reason to fail: a cancel or a move of the message was refused, but may count after a crash, see
+`SpillStore.in_doubt`.
+
 A record that cannot be read back does not hold the others: they are then read one by one.
 """
 
@@ -26,8 +29,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from broker_plugin.due_record import due_record
 from broker_plugin.failures import ANY_TOPIC, UNREADABLE, Failures
+from broker_plugin.properties import own_properties_of
 from broker_plugin.stats import Lateness, Stats
-from remoting.message import RecordError
+from remoting.message import RecordError, record_fields
 from store.errors import StoreError
 from store.hook import BlockTarget, DeliveryTarget, PutBlock, PutRecord, PutResult, PutStatus
 
@@ -47,6 +51,8 @@ STALL_MIN_MS = 100
 STALL_MAX_MS = 1000
 """Longest pause between two tries while the store refuses everything: so soon it goes on after that."""
 
+IN_DOUBT = "IN_DOUBT"
+"""Reason of a failure: a cancel or a move was refused, and what its failed write has left cannot be cleared."""
 _T = TypeVar("_T")
 _STORE_HOST = slice(64, 72)
 """Where a record has its store host, if both hosts are IPv4."""
@@ -160,7 +166,7 @@ class Deliverer:
             if count < len(refs):
                 looked_at = places[count]
                 places, dues, refs = places[:count], dues[:count], refs[:count]
-            if wanted is None and count >= self.block_min and self._block_target is not None:
+            if wanted is None and count >= self.block_min and self._block_target is not None and not spill.in_doubt:
                 block = PutBlock.of(slab, self._rehost)
                 outcome = None if block is None else self._put_block(self._block_target, block, dues, refs, lateness)
                 if outcome is not None:
@@ -199,6 +205,37 @@ class Deliverer:
         return Outcome(0, len(refs))
 
     def _put(
+        self,
+        places: Sequence[int],
+        dues: Sequence[int],
+        refs: Sequence[int],
+        puts: list[PutRecord],
+        now_ms: int,
+        lateness: Lateness,
+    ) -> Outcome:
+        in_doubt = self._spill.in_doubt
+        if in_doubt:
+            sure = [at for at, put in enumerate(puts) if not self._is_doubtful(put, in_doubt, now_ms)]
+            if len(sure) < len(puts):
+                failed = len(puts) - len(sure)
+                places, dues, refs = _chosen(sure, places), _chosen(sure, dues), _chosen(sure, refs)
+                puts = _chosen(sure, puts)
+                if not puts:
+                    return Outcome(0, failed=failed)
+                outcome = self._put_sure(places, dues, refs, puts, now_ms, lateness)
+                outcome.failed += failed
+                return outcome
+        return self._put_sure(places, dues, refs, puts, now_ms, lateness)
+
+    def _is_doubtful(self, put: PutRecord, in_doubt: frozenset[int], now_ms: int) -> bool:
+        """Whether a cancel or a move of a message was refused and a crash may bring it back: it waits, as a failure."""
+        own = own_properties_of(record_fields(bytes(put.record))[2])
+        if own is None or own[0] not in in_doubt:
+            return False
+        self._failures.add(IN_DOUBT, put.topic, put.due_ms, now_ms)
+        return True
+
+    def _put_sure(
         self,
         places: Sequence[int],
         dues: Sequence[int],

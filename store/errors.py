@@ -5,6 +5,7 @@ StoreError
 ├── StoreFormatError     a file of another version, another store, or another configuration
 ├── StoreCorruptError    bytes that cannot be what we wrote, with file and offset
 ├── StoreFullError       no room for what was asked
+├── StoreDoubtError      refused, but a crash may bring it back
 ├── SyncFailedError      a sync failed, so nothing behind it may be acknowledged
 └── StoreClosedError     used after ``close()``
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 __all__ = [
     "StoreClosedError",
     "StoreCorruptError",
+    "StoreDoubtError",
     "StoreError",
     "StoreFormatError",
     "StoreFullError",
@@ -40,6 +42,10 @@ class StoreCorruptError(StoreError):
 
 class StoreFullError(StoreError):
     """The disk (or the configured share of it) has no room for this write."""
+
+
+class StoreDoubtError(StoreError):
+    """A write failed, and what it has left could not be cleared: it does not count, but after a crash it may."""
 
 
 class SyncFailedError(StoreError):

@@ -13,7 +13,10 @@ What a crash leaves, and how it is told apart
     happens to stand in the right place is still of an older epoch than the frame before it.
 
 A failed write
-    leaves nobody knows what behind the end. The next append first writes zeros over it.
+    leaves nobody knows what behind the end. After a crash a whole frame there would count, although its sender was
+    told that it failed. So it is made zeros, durably, before the error is answered (`clear`). While the disk does not
+    let us, nothing is appended, and a message that the frame would cancel or move is ``in_doubt``: nobody delivers it,
+    or a crash could have it delivered and moved, or delivered and cancelled.
 
 A failed sync
     may have lost any page since the last good one, and the kernel has forgotten that they were dirty. The
@@ -35,8 +38,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from remoting.checksum import crc32
-from store.errors import StoreClosedError, StoreError, SyncFailedError
+from store.errors import StoreClosedError, StoreDoubtError, StoreError, StoreFullError, SyncFailedError
 from store.spill.format import (
+    ACCEPT,
     END,
     FRAME_BYTES,
     HEADER_BYTES,
@@ -51,6 +55,17 @@ from store.spill.model import Block
 from store.spill.segment import Segment
 
 __all__ = ["Journal", "records_are_whole"]
+
+
+class _Left:
+    """What a failed write may have left: bytes ``at`` to ``end`` of a segment."""
+
+    __slots__ = ("at", "end", "segment")
+
+    def __init__(self, segment: Segment, at: int, end: int) -> None:
+        self.segment = segment
+        self.at = at
+        self.end = end
 
 
 class Journal:
@@ -78,7 +93,9 @@ class Journal:
         self._spares = segments[at + 1 :]
         self._written = self.active.base + self.active.end
         self._synced = self._written
-        self._scrub = 0  # file position up to which a failed write may have left something
+        self._left: _Left | None = None  # set under _lock, taken away under _sync_lock
+        self.in_doubt: frozenset[int] = frozenset()
+        """Delay ids that a frame which was refused, and cannot be cleared, would cancel or move after a crash."""
         self._dirty: list[Segment] = []
         self._failed: SyncFailedError | None = None
         self._closed = False
@@ -92,6 +109,11 @@ class Journal:
     def synced(self) -> int:
         """Journal position up to which it is durable."""
         return self._synced
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether something that was refused stands behind the end and would not go away: see `clear`."""
+        return self._left is not None
 
     @property
     def spare_count(self) -> int:
@@ -131,41 +153,82 @@ class Journal:
     def append(
         self, kind: int, dues: Sequence[int], ids: Sequence[int], versions: Sequence[int], records: Sequence[bytes]
     ) -> Block:
-        """Write one frame; all or nothing. StoreError: nothing was written as far as anybody can see."""
+        """Write one frame; all or nothing. StoreError: nothing was written as far as anybody can see.
+
+        StoreDoubtError: it was refused, but a crash may bring it back; nothing else is appended until that is over.
+        """
         rows = encode_rows(dues, ids, versions, records)
         size = FRAME_BYTES + len(rows) + sum(map(len, records))
-        with self._lock:
-            segment = self._room_for(size)
-            at = segment.end
-            first = segment.appended
-            offset = segment.base + at
-            frame = encode_frame(kind, rows, records, offset, self._synced, self.epoch, first, self.seed)
-            self._write(segment, frame, at)
-            segment.end = at + size
-            segment.appended = first + len(records)
-            self._written = offset + size
+        if self._left is not None:
+            self.clear()
+        try:
+            with self._lock:
+                segment = self._room_for(size)
+                at = segment.end
+                first = segment.appended
+                offset = segment.base + at
+                frame = encode_frame(kind, rows, records, offset, self._synced, self.epoch, first, self.seed)
+                self._write(segment, frame, at, () if kind == ACCEPT else ids)
+                segment.end = at + size
+                segment.appended = first + len(records)
+                self._written = offset + size
+        except StoreError as error:
+            self._clear_after(error)
+            raise
         data_at = at + FRAME_BYTES + len(rows)
         if not records:
             return Block(self, offset + size, segment.no, first, data_at, b"", (), ())
         return Block(self, offset + size, segment.no, first, data_at, rows, dues, ids)
 
-    def _write(self, segment: Segment, frame: bytes, at: int) -> None:
-        if self._scrub > at:
-            segment.file.zero(at, self._scrub - at)
-            self._scrub = 0
+    def _write(self, segment: Segment, frame: bytes, at: int, changes: Sequence[int]) -> None:
         if not self._dirty or self._dirty[-1] is not segment:
             self._dirty.append(segment)
         try:
             segment.file.pwrite(frame, at)
         except StoreError:
-            self._scrub = min(segment.size, at + len(frame))
+            self._left = _Left(segment, at, min(segment.size, at + len(frame)))
+            self.in_doubt = frozenset(changes)
             raise
+
+    def _clear_after(self, error: StoreError) -> None:
+        """Clear at once what a failed write has left; StoreDoubtError if that is not possible."""
+        if self._left is None:
+            return
+        try:
+            self.clear()
+        except StoreError as again:
+            raise StoreDoubtError(
+                f"{error}; what that has left in the journal cannot be cleared ({again}): nothing is accepted until it "
+                "is, and whether a crash before that brings it back is not known"
+            ) from error
+
+    def clear(self) -> None:
+        """Make zeros, durably, of what a failed write has left. StoreError: it may still be there."""
+        with self._sync_lock:
+            left = self._left
+            if left is None:
+                return
+            file = left.segment.file
+            try:
+                file.zero(left.at, left.end - left.at)
+            except StoreFullError:
+                file.clear(left.at, left.end - left.at)
+            try:
+                file.sync()
+            except SyncFailedError as error:
+                if self._synced < self._written:  # frames before it may be lost by this sync as well
+                    self._failed = error
+                raise
+            self.in_doubt = frozenset()
+            self._left = None
 
     def _room_for(self, size: int) -> Segment:
         if self._closed:
             raise StoreClosedError("the spill journal is closed")
         if self._failed is not None:
             raise SyncFailedError(f"nothing is accepted until a sync succeeds; the last one failed: {self._failed}")
+        if self._left is not None:
+            raise StoreError("nothing is accepted until what a failed write has left in the journal is cleared")
         segment = self.active
         while segment.closed or segment.end + size > segment.size - FRAME_BYTES:
             if size > self.frame_bytes_max:
@@ -187,7 +250,7 @@ class Journal:
         if not segment.closed:
             offset = segment.base + segment.end
             mark = encode_frame(END, b"", (), offset, self._synced, self.epoch, segment.appended, self.seed)
-            self._write(segment, mark, segment.end)
+            self._write(segment, mark, segment.end, ())
             segment.end += len(mark)
             segment.closed = True
             self._written = offset + len(mark)
@@ -246,11 +309,7 @@ class Journal:
         """Refuse everything from now on; sync before. StoreError if what a failed write has left will not go away."""
         with self._lock:
             self._closed = True
-            segment = self.active
-            if self._scrub > segment.end:
-                segment.file.zero(segment.end, self._scrub - segment.end)
-                segment.file.sync()
-                self._scrub = 0
+        self.clear()
 
 
 def records_are_whole(data: bytes, at: int, count: int, length: int) -> bool:

@@ -42,6 +42,7 @@ so, the segment is taken out of the manifest and removed. At 10:45 run 3 goes th
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,6 +68,8 @@ from store.spill.state import SpillState
 __all__ = ["SpillStore"]
 
 DUE_LIMIT = 1 << 62
+SETTLE_EVERY_MS = 1000
+"""Pause between two tries to clear what a failed write has left, if nothing is sent meanwhile."""
 
 
 class SpillStore:
@@ -78,7 +81,7 @@ class SpillStore:
                            `find`, `cancel`, `move`, `restore_delivered`, `restore_delivered_many`, `snapshot`;
                            setting ``frontier_ms``
     one thread, no lock    `spill_step` (it takes ``lock`` itself, for microseconds)
-    any thread             the figures, ``journal``, `durable`, `check`
+    any thread             the figures, ``journal``, ``in_doubt``, `settle`, `durable`, `check`
     =====================  =========================================================================
     """
 
@@ -97,6 +100,8 @@ class SpillStore:
         self._snapshot_finished: set[int] = set()
         self._snapshot_done: dict[int, bytes] = {}
         self._closed = False
+        self._owed: list[tuple[int, int]] = []  # (due, id) of what was withdrawn and is not cancelled in the journal
+        self._settle_ms = 0
         # Records of blocks, each counted by one thread (or under the lock) only.
         self._appended = 0
         self._moved = 0
@@ -158,6 +163,8 @@ class SpillStore:
         dues, ids, records = zip(*entries, strict=True)
         if not min(dues) >= 0 or not max(dues) < DUE_LIMIT:
             raise StoreError(f"due times from {min(dues)} to {max(dues)}: 0 to {DUE_LIMIT - 1} ms are possible")
+        if self._owed:
+            self.settle()
         self._room.take(FRAME_BYTES + len(dues) * ROW_BYTES + sum(map(len, records)))
         block = self._journal.append(ACCEPT, dues, ids, (0,) * len(dues), records)
         self._appended += len(dues)
@@ -194,8 +201,29 @@ class SpillStore:
         try:
             self.cancel(delay_id)
         except StoreError:
-            # Not even that can be written. After a crash it may come back: nobody was promised anything.
-            self._state.mark_done((block.refs[block.ids.index(delay_id)],))
+            # Not even that can be written now. It is before anything else: a crash must not bring back what was
+            # refused.
+            place = block.ids.index(delay_id)
+            self._state.mark_done((block.refs[place],))
+            self._owed.append((block.dues[place], delay_id))
+
+    def settle(self) -> None:
+        """Write the cancels of `withdraw` that could not be written, and clear what a failed write has left.
+
+        Any thread. StoreError: it has to be tried again. Whatever is written to the journal does this first.
+        """
+        if self._journal.is_torn:
+            self._journal.clear()
+        with self.lock:
+            while self._owed:
+                dues, ids = zip(*self._owed[: self.append_bytes_max // ROW_BYTES], strict=True)
+                self._journal.append(CANCEL, dues, ids, (0,) * len(ids), ())
+                del self._owed[: len(ids)]
+
+    @property
+    def in_doubt(self) -> frozenset[int]:
+        """Delay ids whose refused cancel or move may count after a crash: nobody delivers them meanwhile."""
+        return self._journal.in_doubt
 
     # ------------------------------------------------------------------------------------------------ finding
 
@@ -248,6 +276,8 @@ class SpillStore:
         found = self._state.find(delay_id)
         if found is None or found.done:
             return None
+        if self._owed:
+            self.settle()
         block = self._journal.append(CANCEL, (found.due_ms,), (delay_id,), (found.version,), ())
         self._state.mark_done((found.ref,))
         return block.ticket
@@ -261,6 +291,8 @@ class SpillStore:
             raise StoreError(f"due time {due_ms}: 0 to {DUE_LIMIT - 1} ms are possible")
         if self._state.is_done(found.ref):
             raise StoreError(f"message {found.delay_id:#x} version {found.version} is not pending any more")
+        if self._owed:
+            self.settle()
         self._room.take(FRAME_BYTES + ROW_BYTES + len(record))
         block = self._journal.append(MOVE, (due_ms,), (found.delay_id,), (found.version + 1,), (record,))
         self._state.mark_done((found.ref,))
@@ -323,6 +355,10 @@ class SpillStore:
         if self._closed or not self._stepping.acquire(blocking=False):
             return False
         try:
+            if (self._owed or self._journal.is_torn) and not 0 < self._settle_ms - now_ms <= SETTLE_EVERY_MS:
+                self._settle_ms = now_ms + SETTLE_EVERY_MS
+                with contextlib.suppress(StoreError):
+                    self.settle()
             return self._housekeeping.step(now_ms)
         finally:
             self._stepping.release()
@@ -381,7 +417,10 @@ class SpillStore:
         with self._stepping:
             self._housekeeping.close()
         try:
-            if self._journal.synced < self._journal.written:
-                self._journal.sync()
+            self.settle()
         finally:
-            self._journal.close()
+            try:
+                if self._journal.synced < self._journal.written:
+                    self._journal.sync()
+            finally:
+                self._journal.close()

@@ -208,3 +208,19 @@ def test_a_listing_shows_a_record_that_cannot_be_read() -> None:
     (row,) = rig.commands.list_pending(None, 10, NOW)
     assert row.failed
     assert row.topic == ""
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_a_message_whose_refused_move_may_come_back_is_not_delivered_meanwhile(count: int) -> None:
+    """The journal could not clear what the failed write has left: by a crash the message would be moved after all."""
+    rig = Rig()
+    offsets = [sent(rig, b"%d" % n, at_ms=NOW + 10) for n in range(count)]
+    doubtful = offsets[count // 2]
+    rig.spill.in_doubt = frozenset([doubtful])
+    rig.run(NOW + 5_000)
+    assert sorted(rig.target.bodies) == sorted(b"%d" % n for n in range(count) if n != count // 2)
+    assert rig.recovery.failed_count == 1
+    rig.spill.in_doubt = frozenset()
+    rig.run(NOW + 200_000)
+    assert sorted(rig.target.bodies) == sorted(b"%d" % n for n in range(count))
+    assert rig.recovery.failed_count == 0

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import StoreClosedError, StoreCorruptError, StoreError, StoreFullError, SyncFailedError
+from store.errors import (
+    StoreClosedError,
+    StoreCorruptError,
+    StoreDoubtError,
+    StoreError,
+    StoreFullError,
+    SyncFailedError,
+)
+from store.spill.journal import Journal
 from store.spill.model import Block
 from store.spill.spill_store import SpillStore
 from tests.store.spill_world import FOREVER, ROOT, STORE_ID, tiny_options
@@ -204,6 +212,144 @@ def test_a_failed_write_leaves_nothing_visible() -> None:
     assert store.check() == []
     store.close()
     assert [due for due, _, _ in pending(opened(disk))] == [1, 2]
+
+
+class Failing:
+    """The journal's writes fail after all of it got through; ``clears``: so do zeros over what that has left."""
+
+    def __init__(self, disk: SimDisk, clears: str = "") -> None:
+        self.disk = disk
+        self.clears = clears
+        self.writes = 0
+        disk.fault = self
+
+    def __call__(self, operation: str, path: Path) -> None:
+        if path.parent.name != "journal" or "sync_dir" in operation:
+            return
+        if operation == "pwrite":
+            self.writes += 1
+            if self.writes == 1 or (self.clears == "pwrite"):
+                doing = self.disk.doing
+                assert doing is not None
+                inode, data, offset = doing
+                if any(data):  # a frame: the whole of it stands there, and the call says that it failed
+                    inode.write(bytes(data), offset)
+                raise StoreError(f"cannot write {path}: Input/output error (errno 5)")
+        if operation == self.clears == "sync":
+            raise SyncFailedError(f"cannot sync {path}: Input/output error (errno 5)")
+
+
+def change(store: SpillStore, what: str) -> None:
+    """Accept a message due at 30, cancel the one due at 10, or move it to 20."""
+    if what == "accept":
+        accepted(store, 30)
+        return
+    with store.lock:
+        id_ = store.scan((-1, 0), FOREVER, 1).ids[0]
+        found = store.find(id_)
+        assert found is not None
+        if what == "cancel":
+            store.cancel(id_)
+        else:
+            store.publish(store.move(found, b"moved", 20))
+
+
+@pytest.mark.parametrize("what", ["accept", "cancel", "move"])
+@pytest.mark.parametrize("keep", [None, 0.0, 1.0])
+def test_what_a_failed_write_has_left_is_gone_before_it_is_answered(what: str, keep: float | None) -> None:
+    """All of the frame is there, the call says that it failed, and the process or the machine ends at once."""
+    disk = SimDisk()
+    store = opened(disk)
+    accepted(store, 10)
+    store.journal.sync()
+    Failing(disk)
+    with pytest.raises(StoreError, match="cannot write"):
+        change(store, what)
+    disk.fault = None
+    after = disk.crashed(disk.rng, keep)
+    assert [due for due, _, _ in pending(opened(after))] == [10]
+    assert not store.in_doubt
+
+
+@pytest.mark.parametrize("what", ["accept", "cancel", "move"])
+@pytest.mark.parametrize("clears", ["pwrite", "sync"])
+def test_nothing_is_appended_while_what_a_failed_write_has_left_cannot_be_cleared(what: str, clears: str) -> None:
+    disk = SimDisk()
+    store = opened(disk)
+    accepted(store, 10)
+    store.journal.sync()
+    ids = {id_ for _, id_, _ in pending(store)}
+    Failing(disk, clears)
+    with pytest.raises(StoreDoubtError, match="is not known"):
+        change(store, what)
+    assert store.in_doubt == (frozenset() if what == "accept" else ids)
+    for again in ("accept", "cancel", "move"):
+        with pytest.raises(StoreError):
+            change(store, again)
+    assert store.in_doubt == (frozenset() if what == "accept" else ids)
+    store.spill_step(1000, 0)  # it cannot do it either
+    assert store.journal.is_torn if isinstance(store.journal, Journal) else False
+    disk.fault = None
+    store.spill_step(3000, 0)
+    assert not store.in_doubt
+    after = disk.crashed(disk.rng, 1.0)
+    assert [due for due, _, _ in pending(opened(after))] == [10]
+    change(store, "accept")
+    assert [due for due, _, _ in pending(store)] == [10, 30]
+    store.journal.sync()
+    assert [due for due, _, _ in pending(opened(disk.crashed(disk.rng, 0.0)))] == [10, 30]
+
+
+def test_a_failed_sync_of_the_clearing_does_not_lose_what_stands_before_it() -> None:
+    disk = SimDisk()
+    store = opened(disk)
+    accepted(store, 10)  # not synced
+    Failing(disk, "sync")
+    with pytest.raises(StoreDoubtError):
+        accepted(store, 30)
+    disk.fault = None
+    accepted_again = False
+    for _ in range(3):
+        try:
+            accepted(store, 40)
+            accepted_again = True
+            break
+        except StoreError:
+            store.journal.sync()
+    assert accepted_again
+    store.journal.sync()
+    disk.power_cut(0.0)
+    assert [due for due, _, _ in pending(opened(disk))] == [10, 40]
+
+
+def test_a_withdrawal_that_could_not_be_written_is_written_before_anything_else() -> None:
+    """Its sender was told that it was refused: a crash must not bring it back once anything else was answered."""
+    disk = SimDisk()
+    store = opened(disk)
+    block = accepted(store, 10, 11)
+    Failing(disk)
+    with store.lock:
+        store.withdraw(block, block.ids[0])
+    disk.fault = None
+    assert [due for due, _, _ in pending(store)] == [11]
+    accepted(store, 12)
+    assert [due for due, _, _ in pending(opened(disk.crashed(disk.rng, None)))] == [11, 12]
+
+
+def test_a_withdrawal_is_written_in_the_background_and_at_the_end() -> None:
+    for close in (False, True):
+        disk = SimDisk()
+        store = opened(disk)
+        block = accepted(store, 10, 11)
+        Failing(disk)
+        with store.lock:
+            store.withdraw(block, block.ids[1])
+        disk.fault = None
+        if close:
+            store.close()
+        else:
+            store.spill_step(5_000, 0)
+        assert [due for due, _, _ in pending(opened(disk.crashed(disk.rng, None)))] == [10]
 
 
 def test_after_a_failed_sync_the_same_bytes_are_written_again() -> None:

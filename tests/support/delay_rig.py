@@ -88,6 +88,7 @@ class FakeSpill:
         assert self.lock._is_owned(), "the delivery lock is not held"
 
     append_bytes_max = 1 << 26
+    in_doubt: frozenset[int] = frozenset()
 
     def next_id(self) -> int:
         self.sequence += 1
