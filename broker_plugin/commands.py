@@ -5,6 +5,10 @@ definite. A cancel or a move changes the message and its journal in one go, and 
 synced (whatever the flush mode): what was answered survives a power cut. If that sync fails, the caller gets the
 error and must ask again; the message stays as the journal has it, which is cancelled or moved.
 
+A delivery that a failing disk refused may have left its records behind the log's end, and a crash would have them
+count as delivered. Before a cancel or a move the target makes sure that they are gone (`SettlingTarget`); if it
+cannot, the command fails and changes nothing.
+
 The syncs run in the calling thread, outside the lock: a slow disk makes a command slow, never a delivery late.
 A host calls these from a thread of its own, not from its network loop.
 """
@@ -21,7 +25,7 @@ from broker_plugin.stats import Stats
 from remoting.message import OFFSET_AT, Message, RecordError, decode_record, encode_record, record_fields
 from store.errors import StoreError
 from store.flusher import Flusher, Ticket
-from store.hook import CommandOutcome, CommandResult, DeliveryTarget, PendingMessage
+from store.hook import CommandOutcome, CommandResult, DeliveryTarget, PendingMessage, SettlingTarget
 
 if TYPE_CHECKING:
     from threading import RLock
@@ -58,6 +62,7 @@ class Commands:
         self._flusher = flusher
         self._lock = lock
         self._stats = stats
+        self._settle = target.settle if isinstance(target, SettlingTarget) else _is_settled
         self._find_delivered: Callable[[int], bytes | None] = getattr(target, "find_delivered", lambda _: None)
         self._log_begin_ms: Callable[[], int] = getattr(target, "earliest_store_time", lambda: 0)
 
@@ -66,6 +71,7 @@ class Commands:
         with self._lock:
             found = self._find(offset)
             if found is not None and not found.done:
+                self._settle()
                 self._no_longer_failed(found)
                 ticket = self._spill.cancel(offset)
                 assert ticket is not None
@@ -88,6 +94,7 @@ class Commands:
         with self._lock:
             found = self._find(offset)
             if found is not None and not found.done:
+                self._settle()
                 record = _restamped(self._spill.read((found.ref,))[0], found, due_ms)
                 self._no_longer_failed(found)
                 block = self._spill.move(found, record, due_ms)
@@ -177,6 +184,10 @@ _DETAILS = {
     State.CANCELLED: "it was cancelled",
     State.OFFERED: "no message is or was pending under this id, or it is long gone",
 }
+
+
+def _is_settled() -> None:
+    """Nothing to settle: what this target refuses is gone."""
 
 
 def _restamped(record: bytes, found: Found, due_ms: int) -> bytes:

@@ -13,7 +13,9 @@ Visible, durable
 A write fails (a full disk)
     Nothing of the buffer counts, ``end`` stays. But its torn bytes stand behind the end, and a shorter record
     written over their beginning could leave a whole old one in just the right place, so they are made zeros,
-    durably, before the next append.
+    durably, before the next append. Clearing may fail too. A crash then brings back whole records of the buffer, which
+    recovery cannot tell from stored ones. For a refused send that is allowed, its sender knows nothing for certain;
+    but who decides about such a message elsewhere, as a cancel does, calls `settle` first.
 
 A sync fails
     The kernel has thrown the dirty pages away, so a second sync that "succeeds" proves nothing. What is not durable
@@ -189,14 +191,31 @@ class CommitLog(LogReader):
             raise SyncFailedError(f"{self.directory}: a sync failed; nothing is accepted until one succeeds")
         self._clear_torn()
 
+    @property
+    def is_torn(self) -> bool:
+        """Whether something of a failed write may stand behind the end, where a crash would have it count."""
+        return self._torn_end > self._end
+
+    def settle(self) -> None:
+        """See to it that what was refused stays refused, also after a crash. Raises StoreError: ask again.
+
+        Caller holds the append lock.
+        """
+        self._clear_torn()
+
     def _clear_torn(self) -> None:
         if self._torn_end > self._end:
             segment = self._tail
             if segment is not None and segment.start < self._torn_end:
                 at = self._end - segment.start
                 n = min(self._torn_end, segment.end) - self._end
-                segment.file.clear(at, n)
-                self._sync_file(segment)
+                # One lock over zeros and their sync. A flusher's sync that failed in between would throw the zeros
+                # away, and ours would then succeed without them.
+                with self._sync_lock:
+                    # Zeros are written even over what reads as zeros: a failed sync may have kept them from the disk.
+                    if not segment.file.punch(at, n):
+                        segment.file.zero(at, n)
+                    self._sync_file(segment)
             self._torn_end = 0
 
     def _write(self, segment: Segment, buffer: bytearray, offset: int) -> None:
@@ -312,12 +331,12 @@ class CommitLog(LogReader):
             segment.file.pwrite(buffer, end - len(buffer) - segment.start)
 
     def _sync_file(self, segment: Segment) -> None:
-        with self._sync_lock:
-            try:
-                segment.file.sync()
-            except SyncFailedError:
-                self._sync_failed = True
-                raise
+        """Sync one file. Caller holds the sync lock."""
+        try:
+            segment.file.sync()
+        except SyncFailedError:
+            self._sync_failed = True
+            raise
 
     # ------------------------------------------------------------------------------------------ life
 

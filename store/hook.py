@@ -64,6 +64,7 @@ __all__ = [
     "PutRows",
     "PutStatus",
     "Refused",
+    "SettlingTarget",
     "put_record",
     "put_record_of",
 ]
@@ -119,6 +120,19 @@ class DeliveryTarget(Protocol):
 
     def scan(self, from_offset: int) -> Iterable[tuple[int, bytes]]:
         """Yield (CommitLog offset, record) from an offset to the end: how recovery learns what was delivered."""
+        ...
+
+
+@runtime_checkable
+class SettlingTarget(DeliveryTarget, Protocol):
+    """A target where a crash may bring back what it has refused."""
+
+    def settle(self) -> None:
+        """See to it that what was refused stays refused. Raises StoreError while that is not certain.
+
+        Who decides about a message of which a delivery was refused (cancels it, moves it) calls this first, under the
+        lock under which it delivers. Costs nothing unless a write has failed.
+        """
         ...
 
 

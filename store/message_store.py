@@ -422,6 +422,12 @@ class MessageStore(StoreReader):
         log = self.commit_log
         return Ticket((log, log.end))
 
+    def settle(self) -> None:
+        """See to it that what was refused stays refused, also after a crash. Raises StoreError: ask again."""
+        if self.commit_log.is_torn:
+            with self._append_lock:
+                self.commit_log.settle()
+
     def writable(self, _now_ms: int = 0) -> PutStatus:
         """Whether puts are accepted: SERVICE_NOT_AVAILABLE when closed, after a failed sync, or on a full disk."""
         if self._closed or self.commit_log.failed:

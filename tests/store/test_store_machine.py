@@ -95,10 +95,39 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(
         operation=st.sampled_from(["pwrite", "sync", "sync_dir", "create", "punch", "rename", "all"]),
         number=st.integers(1, 10),
+        times=st.integers(2, 6),
+        can_punch=st.booleans(),
     )
-    def break_something(self, operation: str, number: int) -> None:
+    def break_something(self, operation: str, number: int, times: int, can_punch: bool) -> None:
         error = SyncFailedError("no") if operation.startswith("sync") else self.disk.full()
-        self.disk.fail_at(operation, {number, number + 1}, error)
+        self.disk.can_punch = can_punch
+        self.disk.fail_at(operation, set(range(number, number + times)), error)
+
+    @rule()
+    def settle(self) -> None:
+        """From here on not even a crash may bring back what was refused."""
+        try:
+            self.store.settle()
+        except StoreError:
+            return
+        self.refused.clear()
+
+    @rule(data=st.data())
+    def a_refused_put_that_may_be_settled(self, data: st.DataObject) -> None:
+        """A write fails, then perhaps its clearing, then perhaps the sync of that."""
+        self.disk.fault = None
+        faults = iter(data.draw(st.lists(st.sampled_from(["pwrite", "punch", "sync"]), min_size=1, max_size=4)))
+        failing = ["pwrite", *faults]
+
+        def fault(operation: str, path: Path) -> None:
+            if failing and operation == failing[0] and "commitlog" in str(path):
+                failing.pop(0)
+                raise SyncFailedError("no") if operation == "sync" else self.disk.full()
+
+        self.disk.fault = fault
+        self.put([("A", 0, 10), ("B", 1, 20)], False)
+        self.settle()
+        self.disk.fault = None
 
     @rule()
     def mend(self) -> None:
