@@ -55,7 +55,7 @@ _BROKER = """
     processReplyMessageThreadPoolNums pullMessageThreadPoolNums
     putMessageFutureThreadPoolNums putThreadPoolQueueCapacity queryMessageThreadPoolNums
     queryThreadPoolQueueCapacity realTimeNotifyConsumerChange recoverConcurrently
-   recoverThreadPoolNums rejectPullConsumerEnable replyThreadPoolQueueCapacity
+   recoverThreadPoolNums rejectPullConsumerEnable
     retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime
     rocketmqHome sendHeartbeatTimeoutMillis sendMessageThreadPoolNums
     serverLoadBalancerEnable shortPollingTimeMills skipPreOnline skipWhenCKRePutReachMaxTimes slaveReadEnable

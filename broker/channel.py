@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
     from remoting.command import RemotingCommand
 
-__all__ = ["Channel", "ChannelState", "MemoryChannel", "peer_text"]
+__all__ = ["KEPT_OF_ONE_MAX_BYTES", "Channel", "ChannelState", "MemoryChannel", "kept_size", "peer_text"]
+
+KEPT_OF_ONE_MAX_BYTES = 64 << 20
+"""Most bytes of one connection's requests that are kept until they are answered; as much as its replies may have."""
+
+_REQUEST_BYTES = 2_000  # what a request that is kept costs beside its texts: task or hold, header, closures
+_FIELD_BYTES = 120
 
 
 class ChannelState:
@@ -27,11 +33,10 @@ class ChannelState:
     ``next_opaque``     int, number of the next request that is pushed to it
     ``waiting``         dict of opaque to Future: requests pushed to it that it has not answered
     ``holds``           set, pulls of it that wait for messages (see `broker.long_poll`)
-    ``notes``           dict, for whoever needs to remember something about this connection
     ==================  ======================================================================================
     """
 
-    __slots__ = ("born_host", "holds", "language", "next_opaque", "notes", "serialize_type", "version", "waiting")
+    __slots__ = ("born_host", "holds", "language", "next_opaque", "serialize_type", "version", "waiting")
 
     def __init__(self, peer: tuple[str, int]) -> None:
         self.born_host = encode_host(*peer)
@@ -41,7 +46,6 @@ class ChannelState:
         self.next_opaque = 1
         self.waiting: dict[int, Future[RemotingCommand]] = {}
         self.holds: set[Any] = set()
-        self.notes: dict[str, Any] = {}
 
 
 class Channel(Protocol):
@@ -49,6 +53,7 @@ class Channel(Protocol):
 
     peer: tuple[str, int]
     state: ChannelState
+    kept_bytes: int
 
     @property
     def closed(self) -> bool:
@@ -63,6 +68,14 @@ class Channel(Protocol):
         """The same for what may be large: it does not wait for the end of the turn then."""
         ...
 
+    def keep(self, size: int) -> None:
+        """Count bytes of its requests that are kept until they are answered (below 0: no longer).
+
+        They count against the bound of all connections together, so the channel may be closed when this returns.
+        Does nothing on a closed channel.
+        """
+        ...
+
     def close(self) -> None:
         """Close after what was sent."""
         ...
@@ -71,12 +84,13 @@ class Channel(Protocol):
 class MemoryChannel:
     """A channel without a connection: it keeps the frames that were sent to it, in ``sent``."""
 
-    __slots__ = ("closed", "peer", "sent", "state")
+    __slots__ = ("closed", "kept_bytes", "peer", "sent", "state")
 
     def __init__(self, peer: tuple[str, int] = ("127.0.0.1", 50000)) -> None:
         self.peer = peer
         self.state = ChannelState(peer)
         self.closed = False
+        self.kept_bytes = 0
         self.sent: list[bytes] = []
 
     def send(self, data: bytes) -> None:
@@ -88,15 +102,29 @@ class MemoryChannel:
         """Keep a frame."""
         self.send(data)
 
+    def keep(self, size: int) -> None:
+        """Count what is kept."""
+        if not self.closed:
+            self.kept_bytes += size
+
     def close(self) -> None:
         """Take nothing any more."""
         self.closed = True
+        self.kept_bytes = 0
 
     def take(self) -> bytes:
         """Hand out what was sent since the last call."""
         data = b"".join(self.sent)
         self.sent.clear()
         return data
+
+
+def kept_size(command: RemotingCommand) -> int:
+    """About how many bytes a request costs that is kept whole."""
+    size = _REQUEST_BYTES + len(command.body)
+    for name, value in command.ext.items():
+        size += _FIELD_BYTES + len(name) + len(value)
+    return size
 
 
 def peer_text(channel: Channel) -> str:

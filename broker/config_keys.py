@@ -217,6 +217,13 @@ _BROKER = (
         "Pulls that may wait for messages or the disk; more get SYSTEM_BUSY.",
         _integer(1, 10_000_000),
     ),
+    Key(
+        "replyThreadPoolQueueCapacity",
+        "10000",
+        "Requests that may wait for a client's answer or the disk (replies of request-reply, send-backs, "
+        "administrators' questions to clients); more get SYSTEM_BUSY.",
+        _integer(1, 10_000_000),
+    ),
     Key("rejectTransactionMessage", "false", "Refuse transactions' half messages.", _flag),
     Key("transactionTimeOut", "6000", "Age in milliseconds at which an undecided transaction is checked.", _MS),
     Key("transactionCheckMax", "15", "Checks after which it is given up.", _integer(1, 2**31 - 1)),
@@ -331,8 +338,8 @@ OWN_KEYS: dict[str, Key] = {
         Key(
             "connectionBytesMax",
             str(256 * _MIB),
-            "Bytes of unfinished requests and of replies not taken, all connections together; beyond it the "
-            "connections with the most are closed.",
+            "Bytes of unfinished requests, of requests that wait to be answered and of replies not taken, all "
+            "connections together; beyond it the connections with the most are closed.",
             _integer(_MIB, 2**50),
         ),
         Key("logDir", "", "Directory of the log. Empty: logs in the store directory.", _text),

@@ -209,7 +209,7 @@ class BrokerCore:
         self.long_poll = LongPoll(lambda: self._call_soon_threadsafe(self._schedule))
         store.on_arrival = self.long_poll.arrived
         self.cold_reads = ColdReads(store)
-        self.dispatcher = Dispatcher(self.now_ms, spawn)
+        self.dispatcher = Dispatcher(self.now_ms, spawn, config.get_int("replyThreadPoolQueueCapacity"))
         self.acl: Acl | None = None
         if config.get_bool("aclEnable"):
             self.acl = Acl(self.files, config.acl_file)

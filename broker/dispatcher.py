@@ -10,7 +10,12 @@ coroutine        runs as a task; its result is treated in the same way
 ===============  =====================================================================================
 
 A method raises `HeaderError` (or another ProtocolError) for a request that it cannot read; that, and any bug, is
-answered with SYSTEM_ERROR and the error's text, and the connection lives on.
+answered with SYSTEM_ERROR and the error's text, and the connection lives on. So is a request whose reply would not fit
+into a frame: Apache's frames end at 16 MiB too, and its clients drop a connection that brings a longer one.
+
+A request that runs as a task is kept whole until it is answered: it waits for a client (request-reply, questions
+of administrators) or for the disk. Who asks on meanwhile is refused with SYSTEM_BUSY beyond `KEPT_OF_ONE_MAX_BYTES` of
+one connection, and beyond ``running_max`` requests of all; their bytes count as kept for the connection that sent them.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
-from broker.channel import Channel, peer_text
+from broker.channel import KEPT_OF_ONE_MAX_BYTES, Channel, kept_size, peer_text
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.errors import ProtocolError
@@ -50,12 +55,14 @@ class Dispatcher:
     Args:
         now_ms: The clock that handlers are told.
         spawn: Runs a coroutine; by default as a task of the running loop.
+        running_max: So many requests may wait for a client's answer or the disk (``replyThreadPoolQueueCapacity``).
     """
 
     def __init__(
         self,
         now_ms: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], None] | None = None,
+        running_max: int = 10_000,
     ) -> None:
         self._now_ms = now_ms
         self.spawn = spawn or self._spawn_task
@@ -63,6 +70,11 @@ class Dispatcher:
         self.guard: Guard | None = None
         """Asked before every handler that is added from then on."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.running_max = running_max
+        self.running = 0
+        """Requests that run as tasks, and are not answered yet."""
+        self.refused_count = 0
+        """Requests that were refused since the start because too many ran."""
 
     def add(self, processor: Processor) -> None:
         """Have a processor answer its codes."""
@@ -96,12 +108,19 @@ class Dispatcher:
             if isinstance(result, RemotingCommand):
                 self.answer(channel, command, result)
             else:
-                self.spawn(self._run(channel, command, result))
+                self._run_later(channel, command, result)
 
     def answer(self, channel: Channel, command: RemotingCommand, reply: RemotingCommand) -> None:
-        """Send a reply, unless the request was one-way."""
-        if not command.flag & FLAG_ONEWAY:
-            channel.send_at_once(encode_command(reply))
+        """Send a reply, unless the request was one-way; an error in its place if no frame can hold it."""
+        if command.flag & FLAG_ONEWAY:
+            return
+        try:
+            frame = encode_command(reply)
+        except ProtocolError as error:
+            _LOG.warning("%s: no reply to request %d: %s", peer_text(channel), command.code, error)
+            remark = f"the reply to request {command.code} cannot be sent: {error!s:.300}; ask for less at a time"
+            frame = encode_command(command.reply(ResponseCode.SYSTEM_ERROR, remark))
+        channel.send_at_once(frame)
 
     def tell(self, channel: Channel, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
         """Push a one-way request to a client."""
@@ -173,14 +192,40 @@ class Dispatcher:
         text = f"{type(error).__name__}: {error}"
         self.answer(channel, command, command.reply(ResponseCode.SYSTEM_ERROR, text))
 
-    async def _run(self, channel: Channel, command: RemotingCommand, work: Coroutine[Any, Any, Reply]) -> None:
+    def _run_later(self, channel: Channel, command: RemotingCommand, work: Coroutine[Any, Any, Reply]) -> None:
+        """Have a request run as a task, unless too many do."""
+        size = kept_size(command)
+        kept = channel.kept_bytes + size
+        if self.running >= self.running_max or kept > KEPT_OF_ONE_MAX_BYTES:
+            work.close()
+            self.refused_count += 1
+            remark = (
+                f"[OVERLOAD]system busy, start flow control for a while: {self.running} requests wait to be answered, "
+                f"at most {self.running_max} may (replyThreadPoolQueueCapacity); "
+                f"with this one {kept} bytes of this connection, at most {KEPT_OF_ONE_MAX_BYTES} may"
+            )
+            self.answer(channel, command, command.reply(ResponseCode.SYSTEM_BUSY, remark))
+            return
+        channel.keep(size)
+        if channel.closed:  # the bytes of all connections were too many, and it had the most of them
+            work.close()
+            return
+        self.running += 1
+        self.spawn(self._run(channel, command, work, size))
+
+    async def _run(
+        self, channel: Channel, command: RemotingCommand, work: Coroutine[Any, Any, Reply], size: int
+    ) -> None:
         try:
             reply = await work
         except Exception as error:
             self._failed(channel, command, error)
-            return
-        if reply is not None:
-            self.answer(channel, command, reply)
+        else:
+            if reply is not None:
+                self.answer(channel, command, reply)
+        finally:
+            self.running -= 1
+            channel.keep(-size)
 
     def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -39,16 +39,20 @@ Queue = tuple[str, int]
 class Hold:
     """One pull that waits.
 
-    ``retry(final)`` tries it again and says whether it has been answered; with ``final`` it always is.
+    ``retry(final)`` tries it again and says whether it has been answered; with ``final`` it always is. ``size`` is
+    about how many bytes it keeps.
     """
 
-    __slots__ = ("channel", "deadline_ms", "done", "queue", "retry")
+    __slots__ = ("channel", "deadline_ms", "done", "queue", "retry", "size")
 
-    def __init__(self, channel: Channel, queue: Queue, deadline_ms: int, retry: Callable[[bool], bool]) -> None:
+    def __init__(
+        self, channel: Channel, queue: Queue, deadline_ms: int, retry: Callable[[bool], bool], size: int = 2_000
+    ) -> None:
         self.channel = channel
         self.queue = queue
         self.deadline_ms = deadline_ms
         self.retry = retry
+        self.size = size
         self.done = False
 
 
@@ -94,11 +98,12 @@ class LongPoll:
         self._clock, self._later = clock, later
 
     def hold(self, hold: Hold) -> None:
-        """Keep a pull until something arrives in its queue."""
+        """Keep a pull until something arrives in its queue. Its channel may be closed when this returns."""
         self._holds.setdefault(hold.queue, []).append(hold)
         self.count += 1
         hold.channel.state.holds.add(hold)
         heapq.heappush(self._deadlines, (hold.deadline_ms, next(self._numbers), hold))
+        hold.channel.keep(hold.size)
         if hold.deadline_ms < self.alarm_ms:
             self.sooner()
 
@@ -195,8 +200,11 @@ class LongPoll:
             retry(True)
 
     def _drop(self, hold: Hold) -> None:
+        if hold.done:
+            return
         hold.done = True
         hold.retry = _answered
+        hold.channel.keep(-hold.size)
         self._done += 1
         if self._done > _DONE_MAX and self._done > len(self._deadlines) // 2:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].done]

@@ -25,7 +25,9 @@ replies that it does not     beyond 4 MiB nothing is read from it any more, so t
 take                         has taken what is there; beyond 64 MiB it is closed, and also when it has taken nothing
                              of what waits for ``idle_ms``; it is reset then, so that the kernel forgets it, too
 a frame in many pieces       its bytes are kept as they come, none before; the length is checked first
-both, of all together        beyond ``held_max_bytes`` the connections with the most of it are closed, until there is
+requests that wait           for a client's answer or the disk: at most 64 MiB of a connection's, more are refused
+                             (see `broker.dispatcher`); of a pull that waits, only what its answer needs is kept
+all three, of all together   beyond ``held_max_bytes`` the connections with the most of it are closed, until there is
                              room again (as Redis does with ``maxmemory-clients``); beyond three quarters nothing is
                              read from those that do not take their replies
 silence                      ``idle_ms``, then it is closed
@@ -98,6 +100,7 @@ class Connection:
         "closed",
         "fd",
         "idle",
+        "kept_bytes",
         "peer",
         "state",
     )
@@ -121,6 +124,8 @@ class Connection:
         self.closed = False
         self.idle = 0
         """Sweeps since something was read or sent."""
+        self.kept_bytes = 0
+        """Bytes of its requests that are kept until they are answered."""
 
     def send(self, data: bytes) -> None:
         """Send at the end of the turn, together with whatever else goes to this peer."""
@@ -138,10 +143,16 @@ class Connection:
             self._out.append(data)
             self.flush()
 
+    def keep(self, size: int) -> None:
+        """Count bytes of requests that are kept until they are answered (below 0: no longer)."""
+        if not self.closed:
+            self.kept_bytes += size
+            self._server.hold(size)
+
     @property
     def held_bytes(self) -> int:
-        """Bytes that are kept for this peer: replies that it has not taken, and of a frame that is not whole."""
-        return self._backlog_bytes + self._input_bytes
+        """Bytes that are kept for this peer: replies not taken, a frame that is not whole, requests not answered."""
+        return self._backlog_bytes + self._input_bytes + self.kept_bytes
 
     def close(self) -> None:
         """Close as soon as everything was sent."""
@@ -160,8 +171,8 @@ class Connection:
         if self._backlog:
             # Without this the kernel keeps what its peer does not take, for minutes, although nobody owns it any more.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self._server.held_bytes -= self._backlog_bytes + self._input_bytes
-        self._backlog_bytes = self._input_bytes = 0
+        self._server.held_bytes -= self.held_bytes
+        self._backlog_bytes = self._input_bytes = self.kept_bytes = 0
         self._out.clear()
         self._backlog.clear()
         self._server.forget(self)
@@ -411,7 +422,8 @@ class Server:
         idle_ms: A connection that is silent for so long is closed by `sweep`.
         backlog: Connections that may wait to be accepted.
         tls: What TLS connections get; None: there are none.
-        held_max_bytes: Most bytes of unfinished requests and of replies that were not taken, of all connections.
+        held_max_bytes: Most bytes of unfinished frames, of replies that were not taken and of requests that wait to be
+            answered, of all connections.
         connections_max: Most connections; who comes then is closed at once.
     """
 

@@ -23,6 +23,8 @@ __all__ = ["ConsumerStatusProcessor"]
 
 _LOG = logging.getLogger(__name__)
 _ASK_MS = 5_000
+_TABLES_MAX_BYTES = 15 << 20
+"""Most bytes of all members' answers together: more would not fit into one reply."""
 
 
 class ConsumerStatusProcessor:
@@ -50,7 +52,8 @@ class ConsumerStatusProcessor:
             remark = f"No Any Consumer online in the consumer group: [{name}]"
             return command.reply(ResponseCode.SYSTEM_ERROR, remark)
         members = [client for client in group.clients.values() if wanted in ("", client.client_id)]
-        answers = await asyncio.gather(*(self._ask(client, topic, name) for client in members))
+        room = [_TABLES_MAX_BYTES]
+        answers = await asyncio.gather(*(self._ask(client, topic, name, room) for client in members))
         tables = b",".join(
             dumps(client.client_id) + b":" + table
             for client, table in zip(members, answers, strict=True)
@@ -58,13 +61,21 @@ class ConsumerStatusProcessor:
         )
         return command.reply(body=b'{"consumerTable":{' + tables + b'},"messageQueueTable":{}}')
 
-    async def _ask(self, client: ClientInfo, topic: str, group: str) -> bytes | None:
-        """One member's table of offsets by queue, as it stands in a body of Apache's; None if it has none to give."""
+    async def _ask(self, client: ClientInfo, topic: str, group: str, room: list[int]) -> bytes | None:
+        """One member's table of offsets by queue, as it stands in a body of Apache's; None if it has none to give.
+
+        ``room`` has how many bytes are left for all members' answers.
+        """
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         try:
             ext = {"topic": topic, "group": group}
             answer = await self._dispatcher.ask(client.channel, code, ext, timeout_ms=_ASK_MS)
             if answer.code != ResponseCode.SUCCESS or not answer.body:
+                return None
+            room[0] -= len(answer.body)
+            if room[0] < 0:
+                text = "the answers of consumer group %s have more than %d bytes, %s is left out"
+                _LOG.warning(text, group, _TABLES_MAX_BYTES, client.client_id)
                 return None
             pairs = queue_map(loads(answer.body).get("messageQueueTable") or {})
         except (TimeoutError, OSError, ProtocolError, AttributeError) as error:

@@ -6,7 +6,9 @@ that finds nothing at the queue's end is held if it allows that (see `broker.lon
 answered at once.
 
 Pulls that are held, or wait for a cold disk, are the only requests that are kept; so many at most, of all and of one
-connection: more are answered SYSTEM_BUSY in Apache's words, and clients try again after a moment.
+connection: more are answered SYSTEM_BUSY in Apache's words, and clients try again after a moment. Of a pull that waits
+only what its answer needs is kept, not the request with its body and its fields; what is kept is counted for its
+connection.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.channel import Channel, peer_text
+from broker.channel import KEPT_OF_ONE_MAX_BYTES, Channel, peer_text
 from broker.clients import Clients
 from broker.cold_reads import ColdReads
 from broker.dispatcher import Handler
@@ -55,6 +57,8 @@ _SHORT_POLL_MS = 1_000
 _LONG_POLL_MAX_MS = 300_000
 _LOOKS_MAX = 16
 _WAITING_OF_ONE_MAX = 4_096
+_WAITING_BYTES = 2_000  # about what one that waits takes: header, hold or task, closures
+_TAG_BYTES, _SQL_CHAR_BYTES = 100, 150  # what a filter takes for each tag, and for each character of SQL92
 _FILTER_LOOKS_MAX = 4
 _EMPTY = (PullStatus.NO_MESSAGE_IN_QUEUE, PullStatus.NO_MATCHED_LOGIC_QUEUE)
 
@@ -79,7 +83,7 @@ class PullLimits:
 class _Pull:
     """One pull under way: the request, and what was found out about it."""
 
-    __slots__ = ("at", "channel", "command", "filter", "group_sys_flag", "header", "topic_sys_flag", "wants")
+    __slots__ = ("at", "channel", "command", "filter", "group_sys_flag", "header", "size", "topic_sys_flag", "wants")
 
     def __init__(
         self,
@@ -102,6 +106,28 @@ class _Pull:
         self.topic_sys_flag = topic_sys_flag
         self.group_sys_flag = group_sys_flag
         self.at = header.offset  # everything before has been looked at
+        self.size = 0  # about how many bytes it keeps, once it waits
+
+    def keep_little(self) -> int:
+        """Let go of what an answer does not need; about how many bytes are left."""
+        if self.size:
+            return self.size
+        command, header = self.command, self.header
+        self.command = RemotingCommand(
+            command.code,
+            command.opaque,
+            command.flag,
+            command.language,
+            command.version,
+            serialize_type=command.serialize_type,
+        )
+        self.size = _WAITING_BYTES
+        if header.subscription:  # its own, not its group's
+            tags = 0 if self.filter is None or self.filter.codes is None else len(self.filter.codes)
+            self.size += tags * _TAG_BYTES
+            self.size += 0 if self.wants is None else len(header.subscription) * _SQL_CHAR_BYTES
+        header.subscription = header.expression_type = ""
+        return self.size
 
 
 class PullProcessor:
@@ -201,11 +227,13 @@ class PullProcessor:
     def _busy(self, pull: _Pull) -> RemotingCommand | None:
         """Refuse a pull that would have to wait, if too many do."""
         waiting, of_one = self._long_poll.count + self._cold, len(pull.channel.state.holds)
-        if waiting < self._waiting_max and of_one < _WAITING_OF_ONE_MAX:
+        kept = pull.channel.kept_bytes
+        if waiting < self._waiting_max and of_one < _WAITING_OF_ONE_MAX and kept < KEPT_OF_ONE_MAX_BYTES:
             return None
         remark = (
             f"[OVERLOAD]system busy, start flow control for a while: {waiting} pulls wait, at most {self._waiting_max} "
-            f"may (pullThreadPoolQueueCapacity); {of_one} of this connection, at most {_WAITING_OF_ONE_MAX} may"
+            f"may (pullThreadPoolQueueCapacity); {of_one} of this connection, at most {_WAITING_OF_ONE_MAX} may; "
+            f"{kept} bytes of its requests are kept, at most {KEPT_OF_ONE_MAX_BYTES} may be"
         )
         return pull.command.reply(ResponseCode.SYSTEM_BUSY, remark)
 
@@ -261,16 +289,23 @@ class PullProcessor:
 
     def _answer_later(self, pull: _Pull) -> None:
         """Read bodies that are not in memory, and answer then."""
-        self._cold += 1
-        self._spawn(self._answer_cold(pull))
+        size = pull.keep_little()
+        pull.channel.keep(size)
+        if not pull.channel.closed:
+            self._cold += 1
+            self._spawn(self._answer_cold(pull, size))
 
     def _hold(self, pull: _Pull, now_ms: int) -> None:
+        if pull.channel.closed:
+            return
         header = pull.header
+        size = pull.keep_little()
         hold = Hold(
             pull.channel,
             (header.topic, header.queue_id),
             now_ms + (min(max(0, header.suspend_ms), _LONG_POLL_MAX_MS) if self._may_hold() else _SHORT_POLL_MS),
             lambda final: self._retry(pull, final),
+            size,
         )
         self._long_poll.hold(hold)
         # Another thread may have appended between the look and the hold, and found no one to wake.
@@ -319,13 +354,14 @@ class PullProcessor:
         else:
             self._found(pull, result, body)
 
-    async def _answer_cold(self, pull: _Pull) -> None:
+    async def _answer_cold(self, pull: _Pull, size: int) -> None:
         try:
             await self._look_cold(pull)
         except Exception as error:
             self._failed(pull, error)
         finally:
             self._cold -= 1
+            pull.channel.keep(-size)
 
     async def _look_cold(self, pull: _Pull) -> None:
         header, limits = pull.header, self._limits

@@ -77,3 +77,11 @@ def test_nobody_is_there():
     reply, _ = ask({})
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert reply.remark == "No Any Consumer online in the consumer group: [g]"
+
+
+def test_answers_that_no_reply_can_hold_together_are_left_out(caplog):
+    large = b'{"messageQueueTable":{},"padding":"' + b"x" * (8 << 20) + b'"}'
+    reply, _ = ask({"a": (0, large), "b": (0, large), "c": (0, TABLE)})
+    assert reply.code == ResponseCode.SUCCESS
+    assert b'"a":' in reply.body and b'"b":' not in reply.body
+    assert "b is left out" in caplog.text
