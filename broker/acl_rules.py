@@ -8,13 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.acl_file import AclFileError, read_acl_file
-from broker.topics import RETRY_PREFIX
+from broker.topics import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_PREFIX,
+    TIMER_TOPIC,
+)
 
 __all__ = ["PUB", "SUB", "Account", "AclRules", "address_pattern"]
 
 PUB, SUB = 4, 8
 _DENY = 1
 _PERMISSIONS = {"DENY": _DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
+_EVERYBODYS = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC"))
 _KEY_CHARS_MIN = 7
 _TOP_KEYS = {"globalWhiteRemoteAddresses", "accounts", "dataVersion"}
 _ACCOUNT_KEYS = {
@@ -43,10 +52,20 @@ class Account:
         group = resource.startswith(RETRY_PREFIX)
         shown = f"group {resource.removeprefix(RETRY_PREFIX)}" if group else f"topic {resource}"
         owned = self.perms.get(resource)
+        if owned is None and resource.startswith(DLQ_PREFIX):
+            # What a group could not handle is the group's, unless the dead letters are named as a topic.
+            group, owned = True, self.perms.get(RETRY_PREFIX + resource.removeprefix(DLQ_PREFIX))
         if owned is None:
             default = self.default_group_perm if group else self.default_topic_perm
+            if not group and needed == SUB and _is_everybodys(resource):
+                default = _DENY
             return None if default & needed else f"No default permission for {shown}"
         return None if owned & needed else f"No permission for {shown}"
+
+
+def _is_everybodys(topic: str) -> bool:
+    """Whether a topic holds what was sent to others: no default opens it, only its own name among ``topicPerms``."""
+    return topic in _EVERYBODYS or topic.lower().startswith(SYSTEM_PREFIX) or topic.endswith("_REPLY_TOPIC")
 
 
 class AclRules:

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from broker.channel import NAME_SERVER_PORT
 from broker.config import BrokerConfig
 from broker.core import BrokerCore
 from broker.flow_control import FlowControl
@@ -188,7 +189,7 @@ class Broker:
         if config.vip_port:
             server.bind(config.listen_host, config.vip_port)
         if config.namesrv_listen is not None:
-            self.namesrv_port = server.bind(*config.namesrv_listen)
+            self.namesrv_port = server.bind(*config.namesrv_listen, NAME_SERVER_PORT)
 
     def _add_name_server(self, core: BrokerCore, server: Server) -> None:
         config = self.config
@@ -205,9 +206,10 @@ class Broker:
             own,
             core.groups,
             auto_create_topic=config.get_bool("autoCreateTopicOnRoute"),
+            may=core.may,
             kv_file=JsonFile(core.files, config.store_dir / "config" / "kvConfig.json"),
         )
-        core.dispatcher.add(self._name_server)
+        core.dispatcher.add(self._name_server, NAME_SERVER_PORT)
         server.closed_listeners.append(self._name_server.channel_closed)
 
     async def _register(self, core: BrokerCore, server: Server) -> None:

@@ -14,10 +14,22 @@ if TYPE_CHECKING:
 
     from remoting.command import RemotingCommand
 
-__all__ = ["KEPT_OF_ONE_MAX_BYTES", "Channel", "ChannelState", "MemoryChannel", "kept_size", "peer_text"]
+__all__ = [
+    "BROKER_PORT",
+    "KEPT_OF_ONE_MAX_BYTES",
+    "NAME_SERVER_PORT",
+    "NO_PORT",
+    "Channel",
+    "ChannelState",
+    "MemoryChannel",
+    "kept_size",
+    "peer_text",
+]
 
 KEPT_OF_ONE_MAX_BYTES = 64 << 20
 """Most bytes of one connection's requests that are kept until they are answered; as much as its replies may have."""
+BROKER_PORT, NAME_SERVER_PORT, NO_PORT = "broker", "name server", "none"
+"""Over what a peer is connected: the broker's ports, the name server's, or a connection that we have opened."""
 
 _REQUEST_BYTES = 2_000  # what a request that is kept costs beside its texts: task or hold, header, closures
 _FIELD_BYTES = 120
@@ -33,12 +45,14 @@ class ChannelState:
     ``next_opaque``     int, number of the next request that is pushed to it
     ``waiting``         dict of opaque to Future: requests pushed to it that it has not answered
     ``holds``           set, pulls of it that wait for messages (see `broker.long_poll`)
+    ``port``            str, which codes are answered: those of `BROKER_PORT`, of `NAME_SERVER_PORT`, none (`NO_PORT`)
     ==================  ======================================================================================
     """
 
-    __slots__ = ("born_host", "holds", "language", "next_opaque", "serialize_type", "version", "waiting")
+    __slots__ = ("born_host", "holds", "language", "next_opaque", "port", "serialize_type", "version", "waiting")
 
-    def __init__(self, peer: tuple[str, int]) -> None:
+    def __init__(self, peer: tuple[str, int], port: str = BROKER_PORT) -> None:
+        self.port = port
         self.born_host = encode_host(*peer)
         self.serialize_type = 0
         self.language = "OTHER"

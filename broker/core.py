@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from broker.access import May, everybody_may
 from broker.acl import Acl
 from broker.channel import Channel
 from broker.clients import Clients
@@ -211,9 +212,11 @@ class BrokerCore:
         self.cold_reads = ColdReads(store)
         self.dispatcher = Dispatcher(self.now_ms, spawn, config.get_int("replyThreadPoolQueueCapacity"))
         self.acl: Acl | None = None
+        self.may: May = everybody_may
         if config.get_bool("aclEnable"):
             self.acl = Acl(self.files, config.acl_file)
             self.dispatcher.guard = self.acl.guard
+            self.may = self.acl.may
         self.turn = Turn(
             store,
             self.plugins,

@@ -9,6 +9,8 @@ None             no reply, or one that comes later: the method has seen to it
 coroutine        runs as a task; its result is treated in the same way
 ===============  =====================================================================================
 
+Each port answers its own codes and no others, so that a firewall in front of one is one in front of its codes.
+
 A method raises `HeaderError` (or another ProtocolError) for a request that it cannot read; that, and any bug, is
 answered with SYSTEM_ERROR and the error's text, and the connection lives on. So is a request whose reply would not fit
 into a frame: Apache's frames end at 16 MiB too, and its clients drop a connection that brings a longer one.
@@ -25,7 +27,15 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
-from broker.channel import KEPT_OF_ONE_MAX_BYTES, Channel, kept_size, peer_text
+from broker.channel import (
+    BROKER_PORT,
+    KEPT_OF_ONE_MAX_BYTES,
+    NAME_SERVER_PORT,
+    NO_PORT,
+    Channel,
+    kept_size,
+    peer_text,
+)
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.errors import ProtocolError
@@ -66,7 +76,7 @@ class Dispatcher:
     ) -> None:
         self._now_ms = now_ms
         self.spawn = spawn or self._spawn_task
-        self._handlers: dict[int, Handler] = {}
+        self._handlers: dict[str, dict[int, Handler]] = {BROKER_PORT: {}, NAME_SERVER_PORT: {}, NO_PORT: {}}
         self.guard: Guard | None = None
         """Asked before every handler that is added from then on."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -76,19 +86,20 @@ class Dispatcher:
         self.refused_count = 0
         """Requests that were refused since the start because too many ran."""
 
-    def add(self, processor: Processor) -> None:
-        """Have a processor answer its codes."""
+    def add(self, processor: Processor, port: str = BROKER_PORT) -> None:
+        """Have a processor answer its codes, on one of the ports."""
+        handlers = self._handlers[port]
         for code, handler in processor.handlers().items():
-            self._handlers[int(code)] = handler if self.guard is None else _guarded(self.guard, handler)
+            handlers[int(code)] = handler if self.guard is None else _guarded(self.guard, handler)
 
-    def codes(self) -> set[int]:
-        """List the codes that are answered."""
-        return set(self._handlers)
+    def codes(self, port: str = BROKER_PORT) -> set[int]:
+        """List the codes that are answered on a port."""
+        return set(self._handlers[port])
 
     def received(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
         """Handle what one read of a channel brought, in order."""
         now_ms = self._now_ms()
-        handlers = self._handlers
+        handlers = self._handlers[channel.state.port]
         for command in commands:
             handler = handlers.get(command.code)
             if command.flag & FLAG_RESPONSE:

@@ -126,10 +126,16 @@ class SubscriptionGroups:
 
     def find(self, name: str) -> SubscriptionGroup | None:
         """Answer with a group, made now if that is allowed; None if it is unknown and may not be made."""
+        group = self.would_find(name)
+        if group is not None and name not in self.table:
+            self.put(group)
+        return group
+
+    def would_find(self, name: str) -> SubscriptionGroup | None:
+        """Answer with what `find` would; nothing is made."""
         group = self.table.get(name)
         if group is None and self._auto_create and group_problem(name) is None:
             group = SubscriptionGroup(name)
-            self.put(group)
         return group
 
     def put(self, *groups: SubscriptionGroup) -> None:

@@ -1,11 +1,12 @@
 """The embedded name server: the requests of clients, brokers and tools about routes.
 
-It is a processor like the others, on a port of its own or (the codes do not overlap) on the broker's. Its answers
-are Apache's byte for byte where clients cut them out by hand: compact JSON with sorted names, and the ids in
+It is a processor like the others, behind a port of its own (`broker.channel.NAME_SERVER_PORT`). Its answers are
+Apache's byte for byte where clients cut them out by hand: compact JSON with sorted names, and the ids in
 ``brokerAddrs`` quoted in routes for peers since V4_9_4 and nowhere else, as the name server of 5.5.0 does it.
 
-A route lookup can make a topic: ``%RETRY%`` names of groups that may exist always (one client takes a missing route
-for an error), other names only with ``autoCreateTopicOnRoute``.
+A route lookup makes nothing. The retry topic of a group that may exist has a route before it is there (one client
+takes a missing route for an error); the group's first heartbeat makes it. Only with ``autoCreateTopicOnRoute`` a lookup
+makes an unknown topic, and with access rules only for an account that may write it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from broker.access import May, everybody_may
+from broker.acl_rules import PUB
 from broker.channel import Channel
 from broker.properties_file import PropertiesError, parse_properties_file
 from broker.registration import parse_registration
 from broker.routes import BROKER_EXPIRED_MS, BrokerEntry, OwnBroker, QueueData, RouteTable, broker_json, route_json
-from broker.topics import AUTO_CREATE_TOPIC, RETRY_PREFIX, topic_problem
+from broker.topics import AUTO_CREATE_TOPIC, RETRY_PREFIX, TopicConfig, topic_problem
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
@@ -51,6 +54,7 @@ class NameServer:
         own: The broker in this process; None for a name server that stands alone.
         groups: The broker's groups: whether a retry topic may be made for one.
         auto_create_topic: Whether a route lookup makes an unknown topic (``autoCreateTopicOnRoute``).
+        may: Says whether the asker may write the topic that is to be made.
         kv_file: Where key-value configuration lasts (``config/kvConfig.json``); None keeps it in memory.
     """
 
@@ -60,12 +64,14 @@ class NameServer:
         groups: SubscriptionGroups | None = None,
         *,
         auto_create_topic: bool = False,
+        may: May = everybody_may,
         kv_file: JsonFile | None = None,
     ) -> None:
         self.routes = RouteTable(own)
         self._own = own
         self._groups = groups
         self._auto_create_topic = auto_create_topic
+        self._may = may
         self._kv_file = kv_file
         self._kv: dict[str, dict[str, str]] = {}
         self._settings = dict(_SETTINGS)
@@ -111,12 +117,15 @@ class NameServer:
 
     # ------------------------------------------------------------------------------------------ routes
 
-    def get_route(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    def get_route(self, channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_ROUTEINFO_BY_TOPIC."""
         topic = opt_str(command.ext, "topic")
         brokers, queues, filters = self.routes.route(topic)
-        if not brokers and self._may_create(topic):
-            brokers, queues, filters = self.routes.route(topic)
+        if not brokers:
+            if topic.startswith(RETRY_PREFIX):
+                brokers, queues = self._retry_route(topic)
+            elif self._create(channel, command, topic):
+                brokers, queues, filters = self.routes.route(topic)
         if not brokers:
             remark = (
                 f"No topic route info in name server for the topic: {topic or 'null'}\n"
@@ -128,18 +137,25 @@ class NameServer:
             order = self._kv.get(_ORDER_NAMESPACE, {}).get(topic)
         return command.reply(body=route_json(brokers, queues, filters, _quoted(command), order))
 
-    def _may_create(self, topic: str) -> bool:
+    def _retry_route(self, topic: str) -> tuple[list[BrokerEntry], dict[str, QueueData]]:
+        """The route that a retry topic will have; nothing if there can be no such group."""
+        own = self._own
+        if own is None or not own.address or topic_problem(topic) is not None:
+            return [], {}
+        group = None if self._groups is None else self._groups.would_find(topic.removeprefix(RETRY_PREFIX))
+        if group is None or group.retry_queue_nums <= 0:
+            return [], {}
+        data = own.data_of(TopicConfig(topic, group.retry_queue_nums, group.retry_queue_nums))
+        return [entry for entry in self.routes.brokers() if entry.name == own.name], {own.name: data}
+
+    def _create(self, channel: Channel, command: RemotingCommand, topic: str) -> bool:
         """Make the topic that a route lookup asks for, if that is allowed."""
         own = self._own
         if own is None or not own.address or own.topics.get(topic) is not None or topic_problem(topic) is not None:
             return False
-        if topic.startswith(RETRY_PREFIX):
-            group = topic.removeprefix(RETRY_PREFIX)
-            if self._groups is not None and self._groups.find(group) is None:
-                return False
-            own.topics.create_for_group(topic, 1)
-            return True
         if not self._auto_create_topic or own.topics.is_system(topic) or topic.startswith("%"):
+            return False
+        if self._may(channel, command, [(topic, PUB)]) is not None:
             return False
         return own.topics.create_for_send(topic, AUTO_CREATE_TOPIC, 4) is not None
 

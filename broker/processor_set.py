@@ -51,6 +51,7 @@ class ProcessorSet:
             timeout_ms=lambda: config.get_int("transactionTimeOut"),
             may_send=lambda: not config.get_bool("rejectTransactionMessage"),
             address=config.advertised,
+            may=core.may,
         )
         self.checks = TransactionChecks(
             store=core.store,
@@ -80,7 +81,7 @@ class ProcessorSet:
             max_message_bytes=core.store.options.max_message_bytes,
         )
         self.query = QueryProcessor(
-            store=core.store, plugins=core.plugins, max_unique=config.get_int("defaultQueryMaxNum")
+            store=core.store, plugins=core.plugins, max_unique=config.get_int("defaultQueryMaxNum"), may=core.may
         )
         self.runtime = RuntimeProcessor(
             config=config,
@@ -212,6 +213,7 @@ class ProcessorSet:
             address=core.config.advertised,
             random=core.random,
             sent_back=self.traffic.sent_back,
+            may=core.may,
         )
 
     def _make_pull(self) -> PullProcessor:

@@ -22,7 +22,7 @@ from remoting.json_dialect import dumps
 
 if TYPE_CHECKING:
     from broker.channel import Channel
-    from broker.topics import Topics
+    from broker.topics import TopicConfig, Topics
 
 __all__ = ["BROKER_EXPIRED_MS", "BrokerEntry", "OwnBroker", "QueueData", "RouteTable", "broker_json", "route_json"]
 
@@ -107,8 +107,10 @@ class OwnBroker:
     def queue_data(self, topic: str) -> QueueData | None:
         """Read a topic's queues from the broker's own table; the broker's permission limits the topic's."""
         config = self.topics.get(topic)
-        if config is None:
-            return None
+        return None if config is None else self.data_of(config)
+
+    def data_of(self, config: TopicConfig) -> QueueData:
+        """What a route says of a topic with this configuration."""
         perm = config.perm
         if self.write_wiped:
             perm &= ~int(Permission.WRITE)

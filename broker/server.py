@@ -48,7 +48,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from broker.channel import Channel, ChannelState, peer_text
+from broker.channel import BROKER_PORT, NO_PORT, Channel, ChannelState, peer_text
 from broker.clock import rest
 from broker.linger import Linger
 from broker.tls import HELLO, Tls, TlsError, TlsSession
@@ -384,11 +384,12 @@ class _TlsConnection(Connection):
 class _Listener:
     """One listening socket."""
 
-    __slots__ = ("_server", "_socket", "fd")
+    __slots__ = ("_port", "_server", "_socket", "fd")
 
-    def __init__(self, server: Server, sock: socket.socket) -> None:
+    def __init__(self, server: Server, sock: socket.socket, port: str) -> None:
         self._server = server
         self._socket = sock
+        self._port = port
         self.fd = sock.fileno()
 
     def listen(self, backlog: int) -> None:
@@ -409,7 +410,7 @@ class _Listener:
             if self._server.full:
                 self._server.turn_away(sock)
                 continue
-            self._server.adopt(sock, (peer[0], peer[1]), self._server.accepted)
+            self._server.adopt(sock, (peer[0], peer[1]), self._port, self._server.accepted)
 
     def close(self) -> None:
         self._socket.close()
@@ -473,14 +474,16 @@ class Server:
 
     # ------------------------------------------------------------------------------------------------ life
 
-    def bind(self, host: str, port: int) -> int:
+    def bind(self, host: str, port: int, answers: str = BROKER_PORT) -> int:
         """Reserve an address and answer with its port; nobody can connect before `start`.
+
+        ``answers`` is what `ChannelState.port` says of those who connect there.
 
         Raises OSError with the address in its text.
         """
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener = _Listener(self, sock)
+        listener = _Listener(self, sock, answers)
         try:
             sock.bind((host, port))
         except OSError as error:
@@ -701,14 +704,17 @@ class Server:
         except BaseException:
             sock.close()
             raise
-        return self.adopt(sock, (str(found[0][4][0]), port))
+        return self.adopt(sock, (str(found[0][4][0]), port), NO_PORT)
 
-    def adopt(self, sock: socket.socket, peer: tuple[str, int], kind: type[Connection] = Connection) -> Connection:
-        """Watch a connected socket."""
+    def adopt(
+        self, sock: socket.socket, peer: tuple[str, int], port: str, kind: type[Connection] = Connection
+    ) -> Connection:
+        """Watch a connected socket; ``port`` is what `ChannelState.port` says of it."""
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection = kind(self, sock, peer)
+        connection.state.port = port
         self._connections.add(connection)
         self._register(connection, connection.fd)
         return connection
@@ -717,7 +723,7 @@ class Server:
         """Go on with a plain connection in the place of one that might have been TLS."""
         self.forget(connection)
         connection.closed = True
-        self.adopt(sock, connection.peer).ready(_IN)
+        self.adopt(sock, connection.peer, connection.state.port).ready(_IN)
 
     def forget(self, connection: Connection) -> None:
         """Watch a connection no longer."""

@@ -10,11 +10,15 @@ import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from broker.access import May, everybody_may
+from broker.acl_rules import SUB
 from broker.channel import Channel
 from broker.dispatcher import Handler
+from broker.stored_access import decode_queued, meant_topic
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.headers import QueryMessageHeader, need_long
+from remoting.message import StoredMessage, decode_record
 
 if TYPE_CHECKING:
     from store.hook import Plugin
@@ -33,10 +37,19 @@ class QueryProcessor:
         store: Where messages are.
         plugins: Know what is pending.
         max_unique: Most messages for a unique key (``defaultQueryMaxNum``).
+        may: Says whether the asker may read the message that was found.
     """
 
-    def __init__(self, *, store: MessageStore, plugins: Sequence[Plugin], max_unique: int = 32) -> None:
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        plugins: Sequence[Plugin],
+        max_unique: int = 32,
+        may: May = everybody_may,
+    ) -> None:
         self._store = store
+        self._may = may
         self._plugins = tuple(plugins)
         self._max_unique = max_unique
 
@@ -50,12 +63,12 @@ class QueryProcessor:
 
     def view(
         self,
-        _: Channel,
+        channel: Channel,
         command: RemotingCommand,
         _now_ms: int,
     ) -> Coroutine[Any, Any, RemotingCommand]:
         """VIEW_MESSAGE_BY_ID: one message by its position."""
-        return self._view(command, need_long(command.ext, "offset"))
+        return self._view(channel, command, need_long(command.ext, "offset"))
 
     def query(
         self,
@@ -79,11 +92,24 @@ class QueryProcessor:
                 return record
         return self._store.find_delivered(offset)
 
-    async def _view(self, command: RemotingCommand, offset: int) -> RemotingCommand:
+    async def _view(self, channel: Channel, command: RemotingCommand, offset: int) -> RemotingCommand:
         record = await asyncio.to_thread(self.find, offset)
         if record is None:
             return command.reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        if self._may is not everybody_may:
+            stored = await asyncio.to_thread(self._decode, record, offset)
+            if stored is None:
+                return command.reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+            refusal = self._may(channel, command, [(meant_topic(stored), SUB)])
+            if refusal is not None:
+                return refusal
         return command.reply(body=record)
+
+    def _decode(self, record: bytes, offset: int) -> StoredMessage | None:
+        """Read a record that was found by its position; None if it is none of its queue. Any thread."""
+        if offset >= FIRST_VIRTUAL_OFFSET:  # found by what the broker itself has noted of it
+            return decode_record(record)
+        return decode_queued(self._store, record, offset)
 
     async def _query(self, command: RemotingCommand, header: QueryMessageHeader) -> RemotingCommand:
         if header.max_count < 0:

@@ -13,9 +13,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from broker.access import May, everybody_may
+from broker.acl_rules import SUB
 from broker.channel import Channel
 from broker.dispatcher import Handler
 from broker.processors.remarks import group_not_exist
+from broker.stored_access import decode_queued
 from broker.topics import DLQ_PREFIX, RETRY_PREFIX
 from remoting.codes import Permission, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
@@ -93,6 +96,7 @@ class SendBackProcessor:
         address: The broker's address, for remarks.
         random: Picks a queue.
         sent_back: Told the group and the first topic of each message that was stored again.
+        may: Says whether the asker may read the message's topic.
     """
 
     def __init__(
@@ -107,6 +111,7 @@ class SendBackProcessor:
         address: str = "127.0.0.1",
         random: Random | None = None,
         sent_back: Callable[[str, str], None] = lambda *_: None,
+        may: May = everybody_may,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -117,6 +122,7 @@ class SendBackProcessor:
         self._address = address
         self._random = random or Random()
         self._sent_back = sent_back
+        self._may = may
 
     def handlers(self) -> Mapping[int, Handler]:
         """List what it answers."""
@@ -143,16 +149,27 @@ class SendBackProcessor:
             return command.reply(ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")
         return self._store_again(channel, command, header, group)
 
+    def _find(self, offset: int) -> StoredMessage | None:
+        """Read the message that is sent back; None if there is none. Any thread."""
+        record = self._store.read_record(offset) if offset >= 0 else None
+        if record is None:
+            return None
+        if self._may is not everybody_may:
+            return decode_queued(self._store, record, offset)
+        try:
+            return decode_record(record)
+        except RecordError:
+            return None
+
     async def _store_again(
         self, channel: Channel, command: RemotingCommand, header: SendBackHeader, group: SubscriptionGroup
     ) -> RemotingCommand | None:
-        record = await asyncio.to_thread(self._store.read_record, header.offset) if header.offset >= 0 else None
-        try:
-            stored = decode_record(record) if record is not None else None
-        except RecordError:
-            stored = None
+        stored = await asyncio.to_thread(self._find, header.offset)
         if stored is None:
             return command.reply(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        refusal = self._may(channel, command, [(stored.topic, SUB)])
+        if refusal is not None:
+            return refusal
         most = group.retry_max_times
         if command.version >= _FIRST_WITH_MAX_RECONSUME and header.max_reconsume_times is not None:
             most = header.max_reconsume_times

@@ -7,6 +7,7 @@ opposite one is refused; Apache's broker delivers once more for each END_TRANSAC
 =====================================================================  =============================================
 ``commitOrRollback`` is neither 8 (commit) nor 12 (rollback)             no reply and no effect, as Apache
 no record, or no half message, at ``commitLogOffset``                    SYSTEM_ERROR
+an account without PUB of the message's topic                            NO_PERMISSION
 another producer group, or another ``tranStateTableOffset``              SYSTEM_ERROR
 another transaction's half message: a power cut took the one that was    SYSTEM_ERROR
 meant, and a later one has its place
@@ -23,6 +24,8 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
+from broker.access import May, everybody_may
+from broker.acl_rules import PUB
 from broker.channel import Channel, MemoryChannel
 from broker.dispatcher import Handler
 from broker.processors.remarks import NUL, topic_not_exist
@@ -82,6 +85,7 @@ class TransactionProcessor:
         timeout_ms: Age at which a half message may be checked (``transactionTimeOut``).
         may_send: Whether half messages are taken at all (not ``rejectTransactionMessage``).
         address: The broker's address, for remarks.
+        may: Says whether the asker may write the topic that a half message is for.
     """
 
     def __init__(
@@ -94,8 +98,10 @@ class TransactionProcessor:
         timeout_ms: Callable[[], int],
         may_send: Callable[[], bool] = lambda: True,
         address: str = "127.0.0.1",
+        may: May = everybody_may,
     ) -> None:
         self._store = store
+        self._may = may
         self._topics = topics
         self._turn = turn
         self._halves = halves
@@ -197,6 +203,9 @@ class TransactionProcessor:
         problem = self._problem(header, stored)
         if stored is None or problem:
             return command.reply(ResponseCode.SYSTEM_ERROR, problem)
+        refusal = self._may(channel, command, [(get_property(stored.properties, REAL_TOPIC) or HALF_TOPIC, PUB)])
+        if refusal is not None:
+            return refusal
         if not header.from_check and self._is_late(stored, now_ms):
             remark = f"transaction {header.transaction_id} is past its check immunity time: a check will ask"
             return command.reply(ResponseCode.ILLEGAL_OPERATION, remark)

@@ -155,7 +155,7 @@ def test_a_group_without_an_offset(client):
 
 def test_an_old_queue_is_read_as_the_group_wants(client, rig):
     client.send("T")
-    (processor,) = [handler.__self__ for code, handler in rig.core.dispatcher._handlers.items() if code == 14]
+    (processor,) = [handler.__self__ for code, handler in rig.core.dispatcher._handlers["broker"].items() if code == 14]
     processor._in_memory_bytes = 10
     assert query(client).code == ResponseCode.QUERY_NOT_FOUND
 

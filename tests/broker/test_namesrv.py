@@ -7,7 +7,7 @@ import pytest
 
 from broker.channel import MemoryChannel
 from broker.dispatcher import Dispatcher
-from broker.groups import SubscriptionGroups
+from broker.groups import SubscriptionGroup, SubscriptionGroups
 from broker.json_files import JsonFile
 from broker.namesrv import NameServer
 from broker.registration import register_command
@@ -127,11 +127,22 @@ def test_a_brokers_permission_limits_its_routes(peer, own):
 
 
 class TestMakingTopics:
-    def test_a_retry_topic_always(self, peer, topics, groups):
-        reply = peer.ask(105, {"topic": "%RETRY%g"})
-        assert reply.code == 0
-        assert topics.get("%RETRY%g").write_queue_nums == 1
-        assert groups.get("g") is not None
+    def test_a_retry_topic_has_a_route_before_it_is_there_and_looking_makes_nothing(
+        self, peer, topics, groups, tmp_path
+    ):
+        before = (len(topics.table), len(groups.table), sorted(tmp_path.iterdir()))
+        looked_up = peer.ask(105, {"topic": "%RETRY%g"})
+        assert looked_up.code == 0
+        assert (len(topics.table), len(groups.table), sorted(tmp_path.iterdir())) == before
+        topics.create_for_group("%RETRY%g", groups.find("g").retry_queue_nums)
+        assert peer.ask(105, {"topic": "%RETRY%g"}).body == looked_up.body
+
+    def test_a_retry_topic_has_the_queues_that_its_group_says(self, peer, groups):
+        groups.put(SubscriptionGroup("g", {"retryQueueNums": 3}))
+        (data,) = loads(peer.ask(105, {"topic": "%RETRY%g"}).body)["queueDatas"]
+        assert data["writeQueueNums"] == 3
+        groups.put(SubscriptionGroup("g", {"retryQueueNums": 0}))
+        assert peer.ask(105, {"topic": "%RETRY%g"}).code == 17
 
     def test_no_retry_topic_of_a_group_that_may_not_be(self, own, topics, tmp_path):
         groups = SubscriptionGroups(Files(), tmp_path / "none.json", lambda: 5, auto_create=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from broker.namesrv import NameServer
 from remoting.codes import RequestCode, ResponseCode
 from tests.broker.core_rig import Rig
-from tests.support.codes_table import BY, Row, read_table
+from tests.support.codes_table import BY, DOCUMENT, Row, read_table
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = read_table()
@@ -45,6 +46,15 @@ def test_the_line_says_what_the_code_does(row: Row, served: dict[str, set[int]])
     else:
         assert registered == ([row.by] if row.here == "yes" else [])
     assert row.note or row.here == "yes", "what is not served needs a reason"
+
+
+def test_codes_of_earlier_releases_have_their_lines_and_are_not_served(served: dict[str, set[int]]) -> None:
+    section = DOCUMENT.read_text(encoding="utf-8").split("Numbers of earlier releases", 1)[1].split("\n## ", 1)[0]
+    numbers = [
+        int(number) for number in re.findall(r"^\| (\d+) \| [A-Z_]+ \| 5\.3 \| no: .+ \|$", section, re.MULTILINE)
+    ]
+    assert numbers == [50, 51, 52, 53, 54]
+    assert not set(numbers) & {*map(int, RequestCode), *served["broker"], *served["name server"]}
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.here == "no"], ids=lambda row: row.name)
