@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from bench.lateness.checking import check_master, check_memory, check_out
 from bench.lateness.expect import Expectation, ExpectationError, parse_expectation
 from bench.lateness.follow import follow
 from bench.lateness.packing import parts_for
@@ -22,8 +23,10 @@ from bench.lateness.source import APACHE_LEVELS, parse_levels
 from bench.lateness.spill_files import SpillMovedError
 from bench.lateness.storage import StorageError
 from bench.lateness.summary import verdict
+from bench.lateness.target import Target, parse_target
 from bench.report import ReportError, write_report
 from store.errors import StoreError
+from timewheel_client.times import parse_instant
 
 __all__ = ["lateness_command", "our_error"]
 
@@ -41,6 +44,30 @@ class _Expect(click.ParamType[Any]):
         try:
             return parse_expectation(str(value))
         except ExpectationError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Aim(click.ParamType[Any]):
+    name = "SHARE within TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Target:
+        if isinstance(value, Target):
+            return value
+        try:
+            return parse_target(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Instant(click.ParamType[Any]):
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_instant(str(value))
+        except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
@@ -63,10 +90,11 @@ class _Tables(click.ParamType[Any]):
 @click.option("--name", "names", multiple=True, help="Name of a source, in the order of the sources.")
 @click.option("--received", multiple=True, metavar="FILE", help="What a consumer recorded (consume --record).")
 @click.option("--by", type=_Tables(), default=(), help="Only these groupings (always with topic); all if not given.")
-@click.option("--since", "since_ms", type=int, metavar="MS", help="Only what was due at or after it (epoch ms).")
-@click.option("--until", "until_ms", type=int, metavar="MS", help="Only what was due before it (epoch ms).")
-@click.option("--as-of", "as_of_ms", type=int, metavar="MS", help="Moment that parts pending from overdue; now.")
+@click.option("--since", "since_ms", type=_Instant(), help="Only what was due at or after it (ISO 8601, or epoch ms).")
+@click.option("--until", "until_ms", type=_Instant(), help="Only what was due before it.")
+@click.option("--as-of", "as_of_ms", type=_Instant(), help="Moment that parts pending from overdue; now.")
 @click.option("--expect", "expectations", type=_Expect(), multiple=True, help="Fail unless it holds: 'p99 <= 10ms'.")
+@click.option("--target", type=_Aim(), default="99.9% within 1s", show_default=True, help="What colours the verdict.")
 @click.option("--levels", default=APACHE_LEVELS, show_default=True, help="messageDelayLevel of the brokers.")
 @click.option("--check-crc", is_flag=True, help="Check the CRC of every body, too.")
 @click.option("--fail-on-damage", is_flag=True, help="Stop at a damaged region instead of counting it.")
@@ -89,6 +117,7 @@ def lateness_command(
     until_ms: int | None,
     as_of_ms: int | None,
     expectations: tuple[Expectation, ...],
+    target: Target,
     levels: str,
     check_crc: bool,
     fail_on_damage: bool,
@@ -109,12 +138,16 @@ def lateness_command(
     say = _quiet if quiet else _say
     try:
         parse_levels(levels)
+        check_master(master)
+        memory = check_memory(memory)
         found = find_sources(sources, names, levels, storage)
         _check_files(received)
+        check_out(out)
         jobs = {
             "received": received,
             "tables": by,
             "expectations": expectations,
+            "target": target,
             "since_ms": since_ms,
             "until_ms": until_ms,
             "as_of_ms": as_of_ms,
@@ -126,6 +159,7 @@ def lateness_command(
         partitions = parts_for(size)
         given = _pairs(settings)
         say("starting Spark")
+        _exit_on_sigterm()
         with spark_session(master, memory=memory, partitions=partitions, settings=given, brief=not follows) as spark:
             make = _job_maker(found, out, jobs)
             if follows:
@@ -153,6 +187,9 @@ def _finish(summary: dict[str, Any], out: Path) -> None:
     if damaged:
         click.echo(f"{damaged} damaged region{'s' if damaged > 1 else ''}, see {out / 'summary.json'}")
     broken = [item for item in summary["expectations"] if not item["holds"]]
+    for source in summary["sources"]:
+        for text in source["not_known"]:
+            click.echo(f"not known of {source['name']}: {text}")
     for item in summary["expectations"]:
         click.echo(f"{'holds' if item['holds'] else 'FAILS'}: {item['text']} (found {item['value']})")
     raise SystemExit(1 if broken else 0)
@@ -232,6 +269,16 @@ def _draw(out: Path, say: Callable[[str], None]) -> None:
         say(f"report: {write_report(out)}")
     except ReportError as error:
         say(str(error))
+
+
+def _exit_on_sigterm() -> None:
+    """Let SIGTERM end the run as an exception would, so that temporary folders and Java go, too."""
+
+    def caught(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, caught)
 
 
 def _stop_event() -> threading.Event:

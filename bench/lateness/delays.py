@@ -30,7 +30,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.lateness.records import Heads, Longs
+from bench.lateness.records import Heads, Longs, store_hosts
 
 __all__ = [
     "ACCEPTED",
@@ -110,6 +110,8 @@ class Delays:
     requested_ms: Longs
     topics: NDArray[np.int32]
     names: list[bytes] = field(default_factory=list)
+    hosts: set[bytes] = field(default_factory=set)
+    """The brokers' addresses (`bench.lateness.records.store_hosts`) in the records."""
 
 
 def topic_id(name: bytes) -> int:
@@ -170,6 +172,7 @@ def read_delays(data: bytes, heads: Heads, reading: Reading, names: TopicNames) 
         requested_ms=np.zeros(count, np.int64),
         topics=topics,
         names=names.names,
+        hosts=store_hosts(data, heads),
     )
     rest = _ours_at_once(data, heads, delays)
     _one_by_one(data, heads, delays, rest, reading, names)

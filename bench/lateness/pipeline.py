@@ -1,7 +1,8 @@
 """One run: sources in, a result folder out.
 
-The order of the looks matters for a live broker: first the delay store, then the CommitLog. What is delivered between
-the two is then seen in both, which is a delivery, and never in neither, which would be a loss.
+The order of the looks matters for a live broker: first the moment of the reading, then the delay store, then the
+CommitLog. What is delivered between the two stores' looks is seen in both, which is a delivery, and never in neither,
+which would be a loss. What comes due after the moment of the reading is pending, however long the looks take.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.lateness.compute import messages, packed, results, sums, sums_of_messages
 from bench.lateness.expect import Expectation
 from bench.lateness.packing import parts_for
-from bench.lateness.planning import LogPlan, log_folder, plan_log, plan_to_json
+from bench.lateness.planning import LogPlan, plan_log, plan_to_json
 from bench.lateness.progress import queue_progress
 from bench.lateness.received import Received, read_received, write_received
 from bench.lateness.result import HISTOGRAMS, RECEIVED, SUMMARY
 from bench.lateness.schemas import GAP, STATISTICS
 from bench.lateness.settle import Choice
-from bench.lateness.source import APACHE_LEVELS
+from bench.lateness.sources import Source, find_sources
 from bench.lateness.spill_files import SpillFile, plan_spill
 from bench.lateness.spill_source import spill_plan_to_text
 from bench.lateness.storage import storage_for
 from bench.lateness.summary import Seen, make_summary
 from bench.lateness.tables import take_apart
+from bench.lateness.target import DEFAULT_TARGET, Target
 
 __all__ = ["Job", "Source", "find_sources", "look_at_delay_stores", "run_job", "write_result"]
 
@@ -39,31 +41,22 @@ SPLIT_BYTES = 32 << 20
 RECEIVED_ROWS = "received.parquet"
 _LOG_PER_ROWS = 16
 """So many bytes of log are a byte of the Parquet that ``--follow`` makes of them: 300 and 20 a record."""
-_READING_MS_MAX = 600_000
-"""Of what falls due while a reading is planned, the topics have to be known."""
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One broker's store, as given on the command line."""
-
-    name: str
-    path: str
-    kind: str
-    levels: str = APACHE_LEVELS
-    storage: str = ""
 
 
 @dataclass(slots=True)
 class Job:
-    """Everything that one run is asked to do; times are epoch ms, ``as_of_ms`` None: the moment of the reading."""
+    """Everything that one run is asked to do; times are epoch ms.
+
+    ``as_of_ms`` parts pending from overdue. None: now, as `look_at_delay_stores` finds it before it looks.
+    """
 
     sources: Sequence[Source]
     out: Path
     received: Sequence[str] = ()
     tables: Sequence[str] = ()
     expectations: Sequence[Expectation] = ()
+    target: Target = DEFAULT_TARGET
     since_ms: int | None = None
     until_ms: int | None = None
     as_of_ms: int | None = None
@@ -79,34 +72,6 @@ class Job:
     """The files of each source's delay store, where they have been looked at already."""
 
 
-def find_sources(
-    paths: Sequence[str], names: Sequence[str] = (), levels: str = APACHE_LEVELS, storage: str = ""
-) -> list[Source]:
-    """Look what each path is; NoStoreError for one that is no store, ValueError for names that do not fit."""
-    if names and len(names) != len(paths):
-        raise ValueError(f"{len(names)} names for {len(paths)} sources: give --name once for each, or not at all")
-    short = list(names) or _short_names(paths)
-    if len(set(short)) != len(short):
-        raise ValueError(f"two sources have the same name: {', '.join(short)}")
-    found = []
-    for path, name in zip(paths, short, strict=True):
-        files = storage_for(path, storage)
-        root = log_folder(files, path).rpartition("/")[0]
-        ours = files.is_folder(f"{root}/timewheel")
-        found.append(Source(name, path.rstrip("/"), "timewheel" if ours else "apache", levels, storage))
-    return found
-
-
-def _short_names(paths: Sequence[str]) -> list[str]:
-    """The shortest tails of the paths that tell them apart."""
-    parts = [[part for part in path.split("/") if part] or [path] for path in paths]
-    for count in range(1, max(map(len, parts)) + 1):
-        tails = ["/".join(part[-count:]) for part in parts]
-        if len(set(tails)) == len(tails):
-            return tails
-    return list(paths)
-
-
 def run_job(spark: SparkSession, job: Job, say: Say) -> dict[str, Any]:
     """Do it; answers the summary, which also stands in the result folder."""
     if job.delay_stores is None:
@@ -115,7 +80,8 @@ def run_job(spark: SparkSession, job: Job, say: Say) -> dict[str, Any]:
     size = sum(segment.end for plan in job.plans for segment in plan.segments)
     count = parts_for(max(size, job.rows_bytes * _LOG_PER_ROWS))
     rows = _all_rows(spark, job, count)
-    as_of_ms = job.as_of_ms if job.as_of_ms is not None else time.time_ns() // 1_000_000
+    assert job.as_of_ms is not None
+    as_of_ms = job.as_of_ms
     say(f"reading {size / 1e6:,.0f} MB of {len(job.plans)} log{'s' if len(job.plans) != 1 else ''}")
     choice = Choice(as_of_ms, job.since_ms, job.until_ms, _given_back(job))
     names = [source.name for source in job.sources]
@@ -128,13 +94,15 @@ def run_job(spark: SparkSession, job: Job, say: Say) -> dict[str, Any]:
         counts=parts.counts,
         notes=[row for row in parts.notes if row["stage"] in (STATISTICS, GAP)],
         hot=parts.hot,
+        latest=parts.latest,
     )
     received: Received | None = None
     if found is not None:
         say("joining what consumers saw")
-        received = read_received(spark, job.received, found, len(job.sources))
-        more = take_apart(_results(sums_of_messages(received.matched)), names, job.tables, parts.topics).tables
-        tables |= {name + RECEIVED: table for name, table in more.items()}
+        received = read_received(spark, job.received, found, _hosts(seen.notes, len(names)))
+        more = take_apart(_results(sums_of_messages(received.matched)), names, job.tables, parts.topics)
+        tables |= {name + RECEIVED: table for name, table in more.tables.items()}
+        seen.latest_received = more.latest
         write_received(spark, job.received, str(job.out / RECEIVED_ROWS))
     summary = make_summary(job, as_of_ms, seen, tables, received)
     write_result(job.out, summary, tables)
@@ -146,8 +114,22 @@ def _results(fine: DataFrame) -> Any:
     return results(fine.localCheckpoint()).toArrow()
 
 
+def _hosts(notes: Sequence[dict[str, Any]], sources: int) -> dict[int, set[str]]:
+    """The addresses that the records of each source name as their broker's."""
+    hosts: dict[int, set[str]] = {number: set() for number in range(sources)}
+    for row in notes:
+        if row["stage"] == STATISTICS:
+            hosts[row["source"]] |= set(json.loads(row["text"])["hosts"])
+    return hosts
+
+
 def look_at_delay_stores(job: Job) -> None:
-    """Fix what there is to read of the delay stores: always before the end of any log is looked for."""
+    """Fix the moment of the reading, then what there is to read of the delay stores.
+
+    Always before the end of any log is looked for: see the head of this file.
+    """
+    if job.as_of_ms is None:
+        job.as_of_ms = time.time_ns() // 1_000_000
     job.delay_stores = [
         plan_spill(_root(source), storage_for(source.path, source.storage)) if source.kind == "timewheel" else []
         for source in job.sources
@@ -167,14 +149,13 @@ def _given_back(job: Job) -> list[int]:
 def _all_rows(spark: SparkSession, job: Job, count: int) -> DataFrame:
     """The rows of every source, packed for ``count`` parts."""
     assert job.delay_stores is not None
+    assert job.as_of_ms is not None
     parts: list[DataFrame] = []
     plain: list[DataFrame] = []
-    now_ms = job.as_of_ms if job.as_of_ms is not None else time.time_ns() // 1_000_000
-    due_soon_ms = now_ms + _READING_MS_MAX
     for number, (source, files) in enumerate(zip(job.sources, job.delay_stores, strict=True)):
         if files:
             spill = spark.read.format("rocketmq-timewheel-spill").options(
-                number=str(number), storage=source.storage, asOfMs=str(due_soon_ms), plan=spill_plan_to_text(files)
+                number=str(number), storage=source.storage, asOfMs=str(job.as_of_ms), plan=spill_plan_to_text(files)
             )
             plain.append(spill.load(_root(source)))
         if job.rows is None:
@@ -224,11 +205,15 @@ def write_result(out: Path, summary: dict[str, Any], tables: dict[str, Any]) -> 
     fresh = out / f".{HISTOGRAMS}.new"
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    for name, table in tables.items():
-        keys = [(column, "ascending") for column in table.column_names if column != "count"]
-        pq.write_table(table.sort_by(keys), fresh / f"{name}.parquet")
-    shutil.rmtree(out / HISTOGRAMS, ignore_errors=True)
-    fresh.rename(out / HISTOGRAMS)
+    try:
+        for name, table in tables.items():
+            keys = [(column, "ascending") for column in table.column_names if column != "count"]
+            pq.write_table(table.sort_by(keys), fresh / f"{name}.parquet")
+        shutil.rmtree(out / HISTOGRAMS, ignore_errors=True)
+        fresh.rename(out / HISTOGRAMS)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
     place = out / f".{SUMMARY}.new"
     place.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     place.rename(out / SUMMARY)

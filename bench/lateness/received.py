@@ -1,14 +1,18 @@
 """What consumers saw: the JSON lines of ``timewheel consume --record``, joined with the deliveries in the logs.
 
-A received message names its place in the log (the last 16 digits of ``offset_message_id``) and its time of storage;
-both together lead to the delivery, and with it to source, due time and groups. What leads nowhere (another broker, a
-log that was cut) is counted as unmatched and stands in no histogram. Files whose name ends in ``.parquet`` have the
-columns of the lines; a run makes one from the lines that it was given.
+A received message names its broker and its place in that broker's log (``offset_message_id``: address and port, then 16
+digits of CommitLog offset), and its time of storage. All three lead to the delivery, and with it to source, due time
+and groups. Offsets alone would not do: the logs of two brokers have the same ones. The addresses of a source are
+those that its records name as store host.
+
+What leads nowhere (another broker, a log that was cut) is counted as unmatched and stands in no histogram; so is what
+leads to two sources, copies of one log, say. Files whose name ends in ``.parquet`` have the columns of the lines; a run
+makes one from the lines that it was given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -31,24 +35,33 @@ class Received:
     unmatched: int
 
 
-def read_received(spark: SparkSession, paths: Sequence[str], found: DataFrame, sources: int) -> Received:
-    """Read the files and join them with the messages ``found``; each message's first receipt counts."""
-    lines = _lines(spark, paths)
+def read_received(
+    spark: SparkSession, paths: Sequence[str], found: DataFrame, hosts: Mapping[int, Iterable[str]]
+) -> Received:
+    """Read the files and join them with the messages ``found``; each message's first receipt counts.
+
+    ``hosts``: for each source number the addresses in its records, in hexadecimal digits as message ids have them.
+    """
+    lines = _lines(spark, paths).where(f.col("received_ms").isNotNull())
+    digits = f.length("offset_message_id") - _HEX_DIGITS
     place = f.conv(f.substring("offset_message_id", -_HEX_DIGITS, _HEX_DIGITS), 16, 10).cast("bigint")
+    host = f.upper(f.col("offset_message_id").substr(f.lit(1), digits))
     receipts = (
-        lines.where(f.col("received_ms").isNotNull())
-        .select(place.alias("offset"), "store_ms", "received_ms")
-        .groupBy("offset", "store_ms")
+        lines.select(host.alias("host"), place.alias("offset"), "store_ms", "received_ms")
+        .groupBy("host", "offset", "store_ms")
         .agg(f.min("received_ms").alias("received_ms"), f.count(f.lit(1)).alias("times"))
     )
+    pairs = [(host, number) for number, some in hosts.items() for host in sorted(some)]
+    known = spark.createDataFrame(pairs, "host string, source int")
     delivered = found.where(f.col("state") == "delivered")
-    joined = receipts.join(delivered, ["offset", "store_ms"], "left").localCheckpoint()
-    matched = joined.where(f.col("source").isNotNull())
-    more = matched.groupBy("source").agg(f.sum(f.col("times") - 1).alias("more")).collect()
-    repeated = dict.fromkeys(range(sources), 0) | {row["source"]: int(row["more"]) for row in more}
-    unmatched = joined.where(f.col("source").isNull()).agg(f.sum("times")).collect()[0][0]
-    late = matched.withColumn("lateness_ms", f.col("received_ms") - f.col("due_ms")).drop("received_ms", "times")
-    return Received(late, repeated, int(unmatched or 0))
+    joined = receipts.join(known, "host").join(delivered, ["source", "offset", "store_ms"])
+    once = joined.groupBy("host", "offset", "store_ms").agg(f.count(f.lit(1)).alias("sources"))
+    matched = joined.join(once.where(f.col("sources") == 1), ["host", "offset", "store_ms"]).localCheckpoint()
+    more = matched.groupBy("source").agg(f.sum(f.col("times") - 1).alias("more"), f.sum("times").alias("all")).collect()
+    repeated = dict.fromkeys(hosts, 0) | {row["source"]: int(row["more"]) for row in more}
+    unmatched = lines.count() - sum(int(row["all"]) for row in more)
+    late = matched.withColumn("lateness_ms", f.col("received_ms") - f.col("due_ms"))
+    return Received(late.drop("received_ms", "times", "host", "sources"), repeated, unmatched)
 
 
 def _lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:

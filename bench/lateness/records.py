@@ -29,7 +29,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-__all__ = ["RECORD_BYTES_MIN", "Gap", "Heads", "Segment", "SplitReader", "read_heads"]
+__all__ = ["RECORD_BYTES_MIN", "Gap", "Heads", "Segment", "SplitReader", "read_heads", "store_hosts"]
 
 RECORD_BYTES_MIN = 91
 CHUNK_BYTES = 2 << 20
@@ -40,6 +40,8 @@ _MAGIC_START = b"\xda\xa3\x20"
 _WORDS = Struct(">ii")
 _POSITION = Struct(">28xq")
 _HEAD_BYTES = 88
+_HOSTS_MAX = 64
+"""A broker has one address, a few in its life; a log that claims more is not asked for all of them."""
 
 Longs = NDArray[np.int64]
 Read = Callable[[int, int], bytes]
@@ -149,6 +151,26 @@ def read_heads(data: bytes, starts: Longs, base: int) -> tuple[Heads, int]:
         **columns,
     )
     return heads, count if sound.all() else int(np.argmin(sound))
+
+
+def store_hosts(data: bytes, heads: Heads) -> set[bytes]:
+    """The different store hosts of records: 8 bytes (IPv4 and port) or 20 (IPv6 and port); a chunk has one or two."""
+    raw = np.frombuffer(data, np.uint8)
+    found: set[bytes] = set()
+    bits = heads.sys_flag & 0x30
+    for kind, layout in _LAYOUTS.items():
+        some = heads.starts[bits == kind]
+        at, size = layout.fields["store_host"][1], layout.fields["store_host"][0].itemsize  # type: ignore[index]
+        while len(some):
+            host = data[int(some[0]) + at : int(some[0]) + at + size]
+            found.add(host)
+            other = np.zeros(len(some), np.bool_)
+            for column, byte in enumerate(host):
+                other |= raw[some + (at + column)] != byte
+            some = some[other]
+            if len(found) >= _HOSTS_MAX:
+                return found
+    return found
 
 
 def _two_bytes(raw: NDArray[np.uint8], at: Longs) -> Longs:

@@ -3,7 +3,7 @@
 ::
 
     DIR/summary.json              the counts, in total and per source; percentiles, expectations, definitions
-    DIR/histograms/NAME.parquet   exact counts per whole millisecond of lateness, one table a grouping
+    DIR/histograms/NAME.parquet   counts per class of lateness (`bench.lateness.buckets`), one table a grouping
     DIR/histograms/NAME_received.parquet   the same for end-to-end lateness, where consumers' records were given
 
 A histogram has the columns ``source``, those of its grouping (`GROUPS`), ``lateness_ms``, ``count`` and ``censored``.
@@ -14,7 +14,7 @@ Each message stands in each histogram once, so histograms of several runs merge 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ __all__ = [
     "TOPIC",
     "VERSION",
     "WITHIN_MS",
+    "Lateness",
     "Result",
     "ResultError",
     "percentiles",
@@ -49,7 +50,7 @@ __all__ = [
     "share_within",
 ]
 
-VERSION = 1
+VERSION = 2
 SUMMARY = "summary.json"
 HISTOGRAMS = "histograms"
 RECEIVED = "_received"
@@ -92,6 +93,7 @@ DEFINITIONS: Mapping[str, str] = {
     "pending": "accepted, not delivered, not cancelled, due after the moment of the reading",
     "overdue": "accepted, not delivered, not cancelled, due at or before that moment; right-censored in the histograms",
     "lost": "accepted, and neither delivered nor pending nor overdue nor cancelled",
+    "percentiles": "over what was delivered and what is overdue, which counts as late as it is so far: 'at least'",
     "repeated": "deliveries beyond the first of their delay id; in no histogram",
     "early": "first deliveries with a lateness below zero",
     "cancelled": "accepted, then cancelled before delivery",
@@ -157,7 +159,7 @@ def _sorted(values: ArrayLike, counts: ArrayLike) -> tuple[NDArray[np.int64], ND
 def percentiles(
     values: ArrayLike, counts: ArrayLike, quantiles: Mapping[str, float] = QUANTILES
 ) -> dict[str, int | None]:
-    """Exact percentiles of a histogram, and its ``max``; all None if it is empty.
+    """Percentiles of a histogram, and its ``max``; all None if it is empty.
 
     The q-quantile is the smallest value with at least a share q of all counts at or below it (nearest rank).
 
@@ -182,13 +184,61 @@ def _rank(total: int, quantile: float) -> int:
     return -(-total * millionths // 1_000_000)
 
 
-def share_within(values: ArrayLike, counts: ArrayLike, limits_ms: Iterable[int] = WITHIN_MS) -> dict[str, float | None]:
+def share_within(
+    values: ArrayLike, counts: ArrayLike, limits_ms: Iterable[int] = WITHIN_MS, waiting: Sequence[ArrayLike] = ((), ())
+) -> dict[str, float | None]:
     """For each limit the share of counts with a value at or below it (early ones too); None if there are none.
+
+    ``waiting`` are values and counts of what is not delivered yet. Whoever waits longer than a limit has missed it;
+    who has not waited so long yet counts neither way.
 
     >>> share_within([-1, 5, 2000], [1, 2, 1], (10, 1000))
     {'10': 0.75, '1000': 0.75}
+    >>> share_within([5], [1], (10, 1000), ([100], [1]))
+    {'10': 0.5, '1000': 1.0}
     """
-    at = np.asarray(values, np.int64)
-    number = np.asarray(counts, np.int64)
-    total = int(number.sum())
-    return {str(limit): int(number[at <= limit].sum()) / total if total else None for limit in limits_ms}
+    at, number, so_far, waits = (np.asarray(column, np.int64) for column in (values, counts, *waiting))
+    delivered = int(number.sum())
+    shares: dict[str, float | None] = {}
+    for limit in limits_ms:
+        total = delivered + int(waits[so_far > limit].sum())
+        shares[str(limit)] = int(number[at <= limit].sum()) / total if total else None
+    return shares
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """The lateness of some messages: values (ms) and counts of what was delivered, and of what still waits.
+
+    What waits counts as late as it is so far: it will be later. So a figure is a lower bound where one that waits
+    decides it. Leaving them out would make a broker look better the more it withholds.
+
+    >>> late = Lateness([1, 2], [90, 5], [60_000], [5], latest_ms=2, waited_ms=60_000)
+    >>> late.figures()["percentiles"]["p99"], late.figures()["at_least"]
+    (60000, ['p99', 'p99.9', 'p99.99', 'max'])
+    """
+
+    values: ArrayLike
+    counts: ArrayLike
+    waiting: ArrayLike = ()
+    waiting_counts: ArrayLike = ()
+    latest_ms: int | None = None
+    """The exact largest lateness of what was delivered, which the classes of a histogram may have rounded."""
+    waited_ms: int | None = None
+    """The same of what still waits."""
+
+    def figures(self) -> dict[str, Any]:
+        """Return ``percentiles``, ``at_least`` (the names of those that are lower bounds) and ``within``."""
+        values, counts = np.asarray(self.values, np.int64), np.asarray(self.counts, np.int64)
+        so_far, waits = np.asarray(self.waiting, np.int64), np.asarray(self.waiting_counts, np.int64)
+        most = [ms for ms in (self.latest_ms, self.waited_ms) if ms is not None]
+        both = np.concatenate([counts, waits])
+        found = percentiles(np.concatenate([values, so_far]), both)
+        # Were each that waits never to come: what stays the same then, deliveries alone decide.
+        never = percentiles(np.concatenate([values, np.full(len(so_far), np.iinfo(np.int64).max)]), both)
+        bounds = [name for name, value in found.items() if value != never[name]]
+        if most and found["max"] is not None:
+            found = {name: value if value is None else min(value, max(most)) for name, value in found.items()}
+            found["max"] = max(most)
+        within = share_within(values, counts, waiting=(so_far, waits))
+        return {"percentiles": found, "at_least": bounds, "within": within}

@@ -24,14 +24,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from bench.lateness.buckets import lateness_class
 from bench.lateness.delays import ACCEPTED, CANCELLED, DELIVERED, LIVE, SEEN
 from bench.lateness.packing import NONE, Columns, unpack
 from bench.lateness.result import MS_IN_SECOND, REQUESTED, TOPIC
 from bench.lateness.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, arrow_schema
 
-__all__ = ["COUNT_ROWS", "NOTE_ROWS", "SECOND_ROWS", "STATES", "Choice", "add_up", "settle", "settle_and_add_up"]
+__all__ = [
+    "COUNT_ROWS",
+    "LATEST_ROWS",
+    "NOTE_ROWS",
+    "SECOND_ROWS",
+    "STATES",
+    "Choice",
+    "add_up",
+    "settle",
+    "settle_and_add_up",
+]
 
-COUNT_ROWS, NOTE_ROWS, SECOND_ROWS = "counts", "notes", "second"
+COUNT_ROWS, NOTE_ROWS, SECOND_ROWS, LATEST_ROWS = "counts", "notes", "second", "latest"
 """Beside the names of histograms: what a row of `FINE_SCHEMA` may belong to."""
 STATES = ("delivered", "pending", "overdue", "lost", "cancelled", "unknown", "undated", "outside")
 _ROWS_AT_ONCE = 1 << 20
@@ -178,12 +189,23 @@ def _sums(found: pa.Table) -> Iterator[pa.RecordBatch]:
     timed = messages.filter(pc.is_valid(messages["lateness_ms"]))
     if not len(timed):
         return
-    late = {name: timed[name] for name in ("source", "lateness_ms", "censored")}
+    yield from _latest(timed)
+    waiting = timed["censored"].to_numpy()
+    classes = lateness_class(timed["lateness_ms"].to_numpy(), waiting)
+    late = {"source": timed["source"], "lateness_ms": pa.array(classes), "censored": timed["censored"]}
     due_ms = np.asarray(timed["due_ms"])
     yield from _grouped(TOPIC, late | {name: timed[name] for name in ("topic_id", "kind", "level")})
     yield from _grouped(MS_IN_SECOND, late | {"key": pa.array(due_ms % 1000)})
     yield from _grouped(SECOND_ROWS, late | {"key": pa.array(due_ms // 1000)})
     yield from _grouped(REQUESTED, late | {"key": _classes(timed["requested_ms"])})
+
+
+def _latest(timed: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The exact largest lateness by source, of what was delivered and of what still waits."""
+    most = timed.group_by(["source", "censored"], use_threads=False).aggregate([("lateness_ms", "max")])
+    values = {name: most[name].combine_chunks() for name in ("source", "censored")}
+    values |= {"lateness_ms": most["lateness_ms_max"].combine_chunks(), "table": pa.repeat(LATEST_ROWS, len(most))}
+    yield _batch(_FINE, values | {"count": np.ones(len(most), np.int64)}, len(most))
 
 
 def _classes(requested: pa.ChunkedArray) -> pa.Array:

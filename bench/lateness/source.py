@@ -333,6 +333,7 @@ class _DelayRows:
         self._records = self._bytes = self._steps_back = 0
         self._first: int | None = None
         self._last = self._min = self._max = 0
+        self._hosts: set[bytes] = set()
 
     def _count(self, heads: Heads) -> None:
         stored = heads.store_ms
@@ -349,6 +350,7 @@ class _DelayRows:
 
     def add(self, heads: Heads, delays: Delays, segment: Segment, position: int) -> Iterator[pa.RecordBatch]:
         self._count(heads)
+        self._hosts |= delays.hosts
         some = np.flatnonzero(delays.stage)
         if not len(some):
             return
@@ -388,7 +390,7 @@ class _DelayRows:
             name = self._names[number]
             yield self._note(TOPIC_NAME, name.decode("utf-8", "replace"), topic_id(name))
         if self._records:
-            value = {
+            value: dict[str, Any] = {
                 "position": segment.base + begin,
                 "records": self._records,
                 "bytes": self._bytes,
@@ -398,4 +400,5 @@ class _DelayRows:
                 "max_ms": self._max,
                 "steps_back": self._steps_back,
             }
+            value["hosts"] = sorted(host.hex().upper() for host in self._hosts)
             yield self._note(STATISTICS, json.dumps(value))

@@ -132,19 +132,38 @@ def plan_spill(store: str, storage: Storage) -> list[SpillFile]:
     """The files of a store's delay store now; none if it has none. Raises StoreError or StorageError."""
     folder = f"{store}/timewheel/delay"
     for _ in range(_PLAN_TRIES):
-        sizes = storage.sizes(folder)
-        if "manifest" not in sizes:
+        before = _manifests(storage, folder)
+        if not before:
             return []
-        before = _whole(storage, f"{folder}/manifest", sizes["manifest"])
         sections = _checkpoint(storage, f"{store}/timewheel")
-        after = storage.sizes(folder).get("manifest", 0)
-        if after == sizes["manifest"] and _whole(storage, f"{folder}/manifest", after) == before:
-            return _files(folder, before, _done_sets(sections.get("delay", b"")))
+        if _manifests(storage, folder) == before:
+            return _files(folder, _better(folder, before), _done_sets(sections.get("delay", b"")))
     raise SpillMovedError(f"{folder}: the manifest changed {_PLAN_TRIES} times while it was read")
 
 
-def _files(folder: str, data: bytes, done: dict[int, bytes]) -> list[SpillFile]:
-    manifest = Manifest.decode(data, data[8:24], PurePosixPath(f"{folder}/manifest"))  # type: ignore[arg-type]
+def _manifests(storage: Storage, folder: str) -> dict[str, bytes]:
+    """The manifest and its copy, as far as they are there."""
+    sizes = storage.sizes(folder)
+    names = [name for name in ("manifest", "manifest.copy") if name in sizes]
+    return {name: _whole(storage, f"{folder}/{name}", sizes[name]) for name in names}
+
+
+def _better(folder: str, found: dict[str, bytes]) -> Manifest:
+    """The manifest, or its copy where that alone is whole or the later one, as a start of the broker chooses."""
+    whole: list[Manifest] = []
+    problem: StoreError | None = None
+    for name, data in found.items():
+        try:
+            whole.append(Manifest.decode(data, data[8:24], PurePosixPath(f"{folder}/{name}")))  # type: ignore[arg-type]
+        except StoreError as error:
+            problem = problem or error
+    if not whole:
+        assert problem is not None
+        raise problem
+    return max(whole, key=lambda manifest: manifest.generation)
+
+
+def _files(folder: str, manifest: Manifest, done: dict[int, bytes]) -> list[SpillFile]:
     files = []
     for entry in manifest.segments:
         own = (int(entry.upper[0]), int(entry.upper[1]))

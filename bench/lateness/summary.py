@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,12 @@ from bench.lateness.result import (
     RECEIVED,
     TOPIC,
     VERSION,
-    percentiles,
+    Lateness,
     share_within,
 )
 from bench.lateness.schemas import GAP, STATISTICS
+from bench.lateness.sources import NO_LEVELS
+from bench.report.text import lateness_text
 
 if TYPE_CHECKING:
     from bench.lateness.pipeline import Job
@@ -34,11 +37,14 @@ DAMAGED_LISTED_MAX = 100
 
 @dataclass(slots=True)
 class Seen:
-    """What came back beside the histograms: counts by state, notes, and the limit of a hot second by source number."""
+    """What came back beside the histograms: counts by state, notes; by source name the limit of a hot second and,
+    with whether it still waits, the exact largest lateness."""
 
     counts: list[dict[str, Any]]
     notes: list[dict[str, Any]]
     hot: dict[str, int]
+    latest: Mapping[tuple[str, bool], int] = field(default_factory=dict)
+    latest_received: Mapping[tuple[str, bool], int] = field(default_factory=dict)
 
 
 def make_summary(
@@ -47,10 +53,11 @@ def make_summary(
     """Make the summary of one run."""
     parts = [_source(job, number, seen, tables, received) for number in range(len(job.sources))]
     total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in COUNTS}
-    total |= _figures(tables[TOPIC])
+    total |= _figures(tables[TOPIC], seen.latest)
     total["end_to_end"] = None
     if received is not None:
-        total["end_to_end"] = _end_to_end(tables[TOPIC + RECEIVED], sum(received.repeated.values()))
+        repeated = sum(received.repeated.values())
+        total["end_to_end"] = _end_to_end(tables[TOPIC + RECEIVED], repeated, seen.latest_received)
         total["end_to_end"]["unmatched"] = received.unmatched
     return {
         "version": VERSION,
@@ -60,6 +67,7 @@ def make_summary(
         "until_ms": job.until_ms,
         "sources": parts,
         "total": total,
+        "target": job.target.judge(_share_of_target(job, tables[TOPIC])),
         "expectations": [expectation.judge(total) for expectation in job.expectations],
         "definitions": dict(DEFINITIONS),
     }
@@ -75,11 +83,13 @@ def _source(
     value |= _of_gaps(_only(notes, GAP))
     value["hot_from"] = seen.hot.get(source.name, 0)
     value |= _counts([row for row in seen.counts if row["source"] == number])
-    value |= _figures(_of_source(tables[TOPIC], source.name))
+    value["not_known"] = [text for text in source.not_known if text != NO_LEVELS or value["overdue"]]
+    value |= _figures(_of_source(tables[TOPIC], source.name), _of_name(seen.latest, source.name))
     value["end_to_end"] = None
     if received is not None:
         table = _of_source(tables[TOPIC + RECEIVED], source.name)
-        value["end_to_end"] = _end_to_end(table, received.repeated[number])
+        latest = _of_name(seen.latest_received, source.name)
+        value["end_to_end"] = _end_to_end(table, received.repeated[number], latest)
     return value
 
 
@@ -133,30 +143,51 @@ def _of_source(table: pa.Table, name: str) -> pa.Table:
     return table.filter(pc.equal(table["source"], name))
 
 
-def _delivered(table: pa.Table) -> tuple[Any, Any]:
-    kept = table.filter(pc.invert(table["censored"]))
-    return np.asarray(kept["lateness_ms"], np.int64), np.asarray(kept["count"], np.int64)
+def _of_name(latest: Mapping[tuple[str, bool], int], name: str) -> dict[tuple[str, bool], int]:
+    return {key: value for key, value in latest.items() if key[0] == name}
 
 
-def _figures(table: pa.Table) -> dict[str, Any]:
-    values, numbers = _delivered(table)
-    return {"percentiles": percentiles(values, numbers), "within": share_within(values, numbers)}
+def _columns(table: pa.Table) -> tuple[Any, Any]:
+    return np.asarray(table["lateness_ms"], np.int64), np.asarray(table["count"], np.int64)
 
 
-def _end_to_end(table: pa.Table, repeated: int) -> dict[str, Any]:
-    values, numbers = _delivered(table)
-    early = int(numbers[values < 0].sum())
-    return {"received": int(numbers.sum()), "repeated": repeated, "early": early, **_figures(table)}
+def _figures(table: pa.Table, latest: Mapping[tuple[str, bool], int]) -> dict[str, Any]:
+    values, counts = _columns(table.filter(pc.invert(table["censored"])))
+    waiting, waiting_counts = _columns(table.filter(table["censored"]))
+    latest_ms, waited_ms = (
+        max((ms for (_, waits), ms in latest.items() if waits is kind), default=None) for kind in (False, True)
+    )
+    return Lateness(values, counts, waiting, waiting_counts, latest_ms, waited_ms).figures()
+
+
+def _share_of_target(job: Job, table: pa.Table) -> float | None:
+    delivered, waits = table.filter(pc.invert(table["censored"])), table.filter(table["censored"])
+    shares = share_within(*_columns(delivered), [job.target.limit_ms], _columns(waits))
+    return shares[str(job.target.limit_ms)]
+
+
+def _end_to_end(table: pa.Table, repeated: int, latest: Mapping[tuple[str, bool], int]) -> dict[str, Any]:
+    values, counts = _columns(table)
+    early = int(counts[values < 0].sum())
+    return {"received": int(counts.sum()), "repeated": repeated, "early": early, **_figures(table, latest)}
 
 
 def verdict(summary: dict[str, Any]) -> str:
-    """One line for the terminal."""
+    """One line for the terminal.
+
+    >>> figures = {"p50": 3, "p99": 3_565_000, "p99.9": 3_565_000, "max": 3_565_000}
+    >>> total = dict.fromkeys(COUNTS, 0) | {"sent": 2, "delivered": 1, "overdue": 1, "percentiles": figures}
+    >>> verdict({"total": total | {"at_least": ["p99", "p99.9", "max"]}})
+    '2 sent; 1 delivered; 1 overdue; 0 early; lateness p50 3 ms, p99 at least 59 min, p99.9 at least 59 min, max at least 59 min'
+    """  # noqa: E501
     total = summary["total"]
-    figures = total["percentiles"]
-    late = ", ".join(f"{name} {_ms(figures[name])}" for name in ("p50", "p99", "p99.9", "max"))
+    figures, bounds = total["percentiles"], total.get("at_least", ())
+    late = ", ".join(f"{name} {_ms(figures[name], name in bounds)}" for name in ("p50", "p99", "p99.9", "max"))
     parts = [f"{total[name]:,} {name}" for name in COUNTS if total[name] or name in ("sent", "delivered", "early")]
     return f"{'; '.join(parts)}; lateness {late}"
 
 
-def _ms(value: int | None) -> str:
-    return "-" if value is None else f"{value:,} ms"
+def _ms(value: int | None, at_least: bool) -> str:
+    if value is None:
+        return "-"
+    return f"{'at least ' if at_least else ''}{lateness_text(value)}"

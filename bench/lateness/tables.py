@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from bench.lateness.compute import HOT_ROWS
 from bench.lateness.result import GROUPS, KIND_LEVEL, KIND_TIMED, TOPIC
 from bench.lateness.schemas import TOPIC_NAME
-from bench.lateness.settle import COUNT_ROWS, NOTE_ROWS
+from bench.lateness.settle import COUNT_ROWS, LATEST_ROWS, NOTE_ROWS
 
 __all__ = ["Parts", "take_apart"]
 
@@ -24,12 +24,17 @@ _LEVEL = 2
 
 @dataclass(slots=True)
 class Parts:
-    """``tables``: histograms by name; ``hot``: the limit of a hot second by source name; rows as dictionaries."""
+    """What one run found.
+
+    ``tables``: histograms by name; ``hot``: the limit of a hot second by source name; ``latest``: the exact largest
+    lateness by source name and whether the message still waits; ``counts`` and ``notes``: rows as dictionaries.
+    """
 
     tables: dict[str, pa.Table]
     counts: list[dict[str, Any]]
     notes: list[dict[str, Any]]
     hot: dict[str, int]
+    latest: dict[tuple[str, bool], int]
 
     @property
     def topics(self) -> dict[int, str]:
@@ -54,7 +59,11 @@ def take_apart(
         states.rename_columns(["source", "state", "early", "count", "repeated"]).to_pylist(),
         notes.rename_columns(["source", "stage", "topic_id", "text"]).to_pylist(),
         {names[row["source"]]: row["key"] for row in by_table.get(HOT_ROWS, none).to_pylist()},
+        {},
     )
+    for row in by_table.get(LATEST_ROWS, none).to_pylist():
+        place = names[row["source"]], row["censored"]
+        parts.latest[place] = max(row["lateness_ms"], parts.latest.get(place, row["lateness_ms"]))
     known = parts.topics if topics is None else topics
     for name in GROUPS:
         if not wanted or name == TOPIC or name in wanted:

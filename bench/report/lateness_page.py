@@ -77,6 +77,7 @@ def render(result: Result) -> str:
     lead = joined([
         headline(summary),
         note(f"{_list(sources)}. Read {utc(summary['as_of_ms'])}, page made {utc(summary['made_ms'])}.", "soft"),
+        *(note(f"Not known of {s['name']}: {text}.") for s in summary["sources"] for text in s["not_known"]),
     ])  # fmt: skip
     return document("How late was every message", lead, sections)
 
@@ -108,7 +109,7 @@ def _ccdf(curves: Mapping[str, Curve], received: Mapping[str, Curve]) -> Html:
     if overdue:
         caption += (
             f" {count(overdue)} overdue messages are in the curves with the lateness they have reached so far (open "
-            "triangles): from there on, read “at least”. The percentiles in the tables are of deliveries only."
+            "triangles): from there on, read “at least”. The verdict's percentiles count them in the same way."
         )
     parts = [
         figure(ccdf_chart("ccdf-broker", "Broker lateness", curves), caption, "Nothing was delivered or is overdue.")

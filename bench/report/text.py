@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta
 
-__all__ = ["count", "milliseconds", "percent", "short_count", "short_ms", "utc", "utc_from_ms"]
+__all__ = ["count", "lateness_text", "milliseconds", "percent", "short_count", "short_ms", "utc", "utc_from_ms"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SPANS = (
@@ -26,6 +26,15 @@ def milliseconds(value: int) -> str:
     """A lateness as it was measured, with a coarser reading from ten seconds on: "123,456 ms (2.1 min)"."""
     exact = f"{value:,}\u00a0ms"
     return f"{exact} ({short_ms(value)})" if abs(value) >= 10_000 else exact
+
+
+def lateness_text(value: int) -> str:
+    """A lateness as people say it: milliseconds below ten seconds, else the unit that fits.
+
+    >>> lateness_text(9_999), lateness_text(12_399), lateness_text(3_565_000), lateness_text(-90_061_000)
+    ('9,999 ms', '12.4 s', '59 min', '-1 d')
+    """
+    return f"{value:,} ms" if abs(value) < 10_000 else short_ms(value).replace("\u00a0", " ")
 
 
 def short_ms(value: float) -> str:

@@ -9,9 +9,9 @@ from typing import BinaryIO
 import click
 
 from broker.cli.common import account_option, namesrv_option, one_line_errors, run_until_signal, say, secret_of
-from broker.cli.times import format_instant
 from remoting.json_dialect import dumps
 from timewheel_client import Consumer, Message
+from timewheel_client.times import format_instant
 
 __all__ = ["consume_command", "message_line", "message_record"]
 

@@ -18,11 +18,10 @@ from bench.lateness.result import (
     RECEIVED,
     TOPIC,
     VERSION,
-    WITHIN_MS,
+    Lateness,
     Result,
-    percentiles,
-    share_within,
 )
+from bench.lateness.target import DEFAULT_TARGET, Target
 
 __all__ = ["AS_OF_MS", "Message", "Table", "apache_like", "ours_like", "result_of"]
 
@@ -106,17 +105,30 @@ def _counts(messages: Iterable[Message], **more: int) -> dict[str, Any]:
     some = list(messages)
     late = [m for m in some if not m.censored]
     overdue = sum(m.times for m in some if m.censored)
-    values, counts = [m.lateness_ms for m in late], [m.times for m in late]
+    counts = [m.times for m in late]
     numbers = dict.fromkeys(COUNTS, 0)
     numbers |= {"delivered": sum(counts), "overdue": overdue, "early": sum(m.times for m in late if m.lateness_ms < 0)}
     numbers |= more
     numbers["sent"] = sum(numbers[name] for name in ("delivered", "overdue", "pending", "lost", "cancelled", "unknown"))
     return {
         **numbers,
-        "percentiles": percentiles(values, counts),
-        "within": share_within(values, counts, WITHIN_MS),
+        **_figures(some),
         "end_to_end": None,
     }
+
+
+def _figures(messages: Sequence[Message]) -> dict[str, Any]:
+    sides = [[m for m in messages if m.censored is censored] for censored in (False, True)]
+    columns = [[m.lateness_ms for m in side] for side in sides]
+    counts = [[m.times for m in side] for side in sides]
+    return Lateness(columns[0], counts[0], columns[1], counts[1]).figures()
+
+
+def _target(messages: Sequence[Message], target: Target) -> dict[str, Any]:
+    delivered = sum(m.times for m in messages if not m.censored)
+    missed = sum(m.times for m in messages if m.censored and m.lateness_ms > target.limit_ms)
+    made = sum(m.times for m in messages if not m.censored and m.lateness_ms <= target.limit_ms)
+    return target.judge(made / (delivered + missed) if delivered + missed else None)
 
 
 def result_of(
@@ -125,8 +137,10 @@ def result_of(
     *,
     received: Sequence[Message] = (),
     expectations: Sequence[dict[str, Any]] = (),
+    target: Target = DEFAULT_TARGET,
     hot_from: int = 100,
     damaged: Sequence[dict[str, Any]] = (),
+    not_known: Sequence[str] = (),
     **more: int,
 ) -> Result:
     """Return what the pipeline would have left; ``more`` are counts that messages do not show (lost, pending...)."""
@@ -144,6 +158,7 @@ def result_of(
             "last_store_ms": max((m.due_ms + m.lateness_ms for m in own), default=None),
             "clock_steps_back": 0,
             "hot_from": hot_from,
+            "not_known": list(not_known),
             "damaged": list(damaged),
             "damaged_count": len(damaged),
             "damaged_bytes": sum(d["bytes"] for d in damaged),
@@ -166,6 +181,7 @@ def result_of(
         "sources": described,
         "total": total,
         "expectations": list(expectations),
+        "target": _target(messages, target),
         "definitions": dict(DEFINITIONS),
     }
     assert TOPIC in tables

@@ -61,7 +61,7 @@ def test_a_folder_that_is_no_result(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="is not JSON"):
         read_result(tmp_path)
     (tmp_path / SUMMARY).write_text(json.dumps({"version": 9}))
-    with pytest.raises(ResultError, match="version 9; this software reads 1"):
+    with pytest.raises(ResultError, match="version 9; this software reads 2"):
         read_result(tmp_path)
     (tmp_path / SUMMARY).write_text(json.dumps({"version": VERSION, "sources": []}))
     with pytest.raises(ResultError, match=r"topic\.parquet is missing"):

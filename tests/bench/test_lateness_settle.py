@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bench.lateness.delays import ACCEPTED, CANCELLED, DELIVERED, LIVE, SEEN
+from tests.support.lateness_world import class_of
 
 pytestmark = pytest.mark.spark  # it needs pyarrow, and starts nothing
 
@@ -143,16 +144,21 @@ def test_every_sum_holds_every_message_that_it_speaks_of(seed: int) -> None:
     notes = [{"source": 2, "stage": 10, "topic_id": 9, "text": "Orders"}] * 2
     batch = pa.RecordBatch.from_pylist(found + notes, schema=arrow_schema(MESSAGE_SCHEMA))
     tables: dict[str, Counter[tuple[Any, ...]]] = {}
+    latest: dict[tuple[int, bool], int] = {}
     for part in add_up([batch.slice(0, 100), batch.slice(100)]):
         for row in part.to_pylist():
             group = (row["source"], row["key"], row["text"], row["lateness_ms"], row["censored"])
             tables.setdefault(row["table"], Counter())[group] += row["count"]
+            if row["table"] == "latest":
+                key = row["source"], row["censored"]
+                latest[key] = max(row["lateness_ms"], latest.get(key, row["lateness_ms"]))
+                continue
             if row["table"] == "topic":
                 assert row["kind"] is not None
     timed = [row for row in found if row["lateness_ms"] is not None]
 
     def of(row: Row, key: int | None) -> tuple[Any, ...]:
-        return row["source"], key, None, row["lateness_ms"], row["censored"]
+        return row["source"], key, None, class_of(row["lateness_ms"], row["censored"]), row["censored"]
 
     def lower(value: int | None) -> int | None:
         bounds = [0, *(step * 10**power for power in range(18) for step in (1, 2, 5))]
@@ -162,6 +168,10 @@ def test_every_sum_holds_every_message_that_it_speaks_of(seed: int) -> None:
     assert tables["ms_in_second"] == Counter(of(row, row["due_ms"] % 1000) for row in timed)
     assert tables["second"] == Counter(of(row, row["due_ms"] // 1000) for row in timed)
     assert tables["requested"] == Counter(of(row, lower(row["requested_ms"])) for row in timed)
+    kinds = {(row["source"], row["censored"]) for row in timed}
+    assert latest == {
+        kind: max(row["lateness_ms"] for row in timed if (row["source"], row["censored"]) == kind) for kind in kinds
+    }
     assert tables["notes"] == {(2, 10, "Orders", None, None): 2}
     early = [None if row["lateness_ms"] is None else int(row["lateness_ms"] < 0) for row in found]
     states = Counter((row["source"], key, row["state"], None, None) for row, key in zip(found, early, strict=True))

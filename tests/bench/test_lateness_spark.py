@@ -131,6 +131,34 @@ def test_what_consumers_saw(spark: Any, tmp_path: Path) -> None:
     assert more == tables
 
 
+def test_a_receipt_counts_for_its_own_broker_only(spark: Any, tmp_path: Path) -> None:
+    """Two logs with the same offsets and times of storage; a third one is a copy of the first."""
+    late = np.zeros(50, np.int64)
+    first, second, copy = tmp_path / "first", tmp_path / "second", tmp_path / "copy"
+    for path in (first, second, copy):
+        make_log(path, late, record_bytes=300, segment_bytes=1 << 20, per_second=500)
+    segment = next(second.rglob("0" * 20))
+    segment.write_bytes(
+        segment.read_bytes().replace(bytes.fromhex("7F00000100002A9F"), bytes.fromhex("7F00000200002A9F"))
+    )
+    lines = [
+        json.dumps({
+            "offset_message_id": f"7F0000{host:02X}00002A9F{number * 300:016X}",
+            "store_ms": FIRST_DUE_MS + number * 2,
+            "received_ms": FIRST_DUE_MS + number * 2 + host,
+        })
+        for number, host in [(0, 1), (1, 1), (1, 2), (2, 2), (3, 3)]
+    ]  # fmt: skip
+    (tmp_path / "seen.jsonl").write_text("\n".join(lines) + "\n")
+    seen = [str(tmp_path / "seen.jsonl")]
+    summary, _ = run(spark, tmp_path / "out", [first, second], received=seen)
+    ends = [source["end_to_end"] for source in summary["sources"]]
+    assert [(end["received"], end["percentiles"]["max"]) for end in ends] == [(2, 1), (2, 2)]
+    assert summary["total"]["end_to_end"]["unmatched"] == 1
+    summary, _ = run(spark, tmp_path / "again", [first, copy], received=seen)
+    assert (summary["total"]["end_to_end"]["received"], summary["total"]["end_to_end"]["unmatched"]) == (0, 5)
+
+
 def test_every_record_is_a_row_of_the_public_source(spark: Any, tmp_path: Path) -> None:
     rng = random.Random(9)
     world = make_world(rng, 80)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import broker.cli.tally
-import broker.cli.times
 import broker.config
 import broker.config_keys
 import broker.properties_file
+import timewheel_client.times
 from broker.apache_keys import NO_EFFECT_GROUPS
 from broker.config import (
     NO_EFFECT_KEYS,
@@ -347,7 +347,7 @@ def test_the_plugin_reads_the_keys_of_the_spill_store(key: str) -> None:
 
 
 def test_examples() -> None:
-    for module in (broker.config, broker.config_keys, broker.properties_file, broker.cli.times, broker.cli.tally):
+    for module in (broker.config, broker.config_keys, broker.properties_file, timewheel_client.times, broker.cli.tally):
         outcome = doctest.testmod(module)
         assert outcome.attempted > 0
         assert outcome.failed == 0

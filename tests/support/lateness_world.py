@@ -14,7 +14,7 @@ from pathlib import Path
 
 from remoting.message import Message, encode_record
 
-__all__ = ["LEVELS_MS", "Log", "World", "count_world", "make_world", "write_world"]
+__all__ = ["LEVELS_MS", "Log", "World", "class_of", "count_world", "make_world", "write_world"]
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 HOST_V6 = bytes(range(16)) + bytes((0, 0, 0x2A, 0x9F))
@@ -82,7 +82,7 @@ def make_world(rng: random.Random, count: int) -> World:
         accepted_ms = START_MS + rng.randrange(20_000)
         requested = LEVELS_MS[level - 1] if level else rng.choice([1, 7, 999, 1_000, 20_000, 123_456])
         due_ms = accepted_ms + requested
-        times = [due_ms + rng.choice([0, 0, 0, 1, 2, 15, 1_100, -3])]
+        times = [due_ms + rng.choice([0, 0, 0, 1, 2, 15, 1_100, -3, 9_999, 10_000, 12_345, 3_600_001])]
         if rng.random() < 0.1:
             times = sorted(times[0] + k * 50 for k in range(rng.randint(2, 3)))
         if rng.random() < 0.15 and (level or not world.ours):
@@ -140,6 +140,15 @@ def _message(world: World, index: int, numbers: dict[int, int], step: int) -> Me
     return Message(topic, 0, born_ms=born_ms, body=b"b", properties=text)
 
 
+def class_of(lateness_ms: int, waiting: bool) -> int:
+    """What stands for a lateness in a histogram: from ten seconds on its first three digits."""
+    digits = str(abs(lateness_ms))
+    if len(digits) < 5:
+        return lateness_ms
+    sign = -1 if lateness_ms < 0 else 1
+    return sign * int(digits[:3] + ("0" if waiting and sign > 0 else "9") * (len(digits) - 3))
+
+
 def count_world(world: World, as_of_ms: int) -> dict[str, object]:
     """What a report has to find: counts, and the histogram by topic, kind and level."""
     found: Counter[str] = Counter()
@@ -158,6 +167,7 @@ def count_world(world: World, as_of_ms: int) -> dict[str, object]:
         else:
             found["pending"] += 1
             continue
+        row = (class_of(*row), row[1])
         late[topic, kind, level, *row] += 1
         by_millisecond[due_ms % 1000, *row] += 1
     return {"counts": found, "topic": late, "ms_in_second": by_millisecond}

@@ -1,0 +1,44 @@
+"""The target that a run is coloured by: so large a share of messages within so many milliseconds, ``--target``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["DEFAULT_TARGET", "Target", "parse_target"]
+
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*within\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)\s*")
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """At least ``share`` (0 … 1) of what was due is delivered at most ``limit_ms`` late."""
+
+    share: float
+    limit_ms: int
+
+    def judge(self, found: float | None) -> dict[str, Any]:
+        """Hold the share that was found against it, as ``summary.json`` has it; nothing due at all holds."""
+        return {
+            "share": self.share,
+            "limit_ms": self.limit_ms,
+            "found": found,
+            "holds": found is None or found >= self.share,
+        }
+
+
+DEFAULT_TARGET = Target(0.999, 1_000)
+
+
+def parse_target(text: str) -> Target:
+    """Read a target; ValueError says what one looks like.
+
+    >>> parse_target("99.9% within 10ms")
+    Target(share=0.999, limit_ms=10)
+    """
+    found = _PATTERN.fullmatch(text)
+    if not found or not 0 < float(found[1]) <= 100:
+        raise ValueError(f"{text!r}: a share and a time are expected, as in '99.9% within 10ms'")
+    return Target(round(float(found[1]) / 100, 12), round(float(found[2]) * _UNITS_MS[found[3]]))
