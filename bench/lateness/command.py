@@ -138,6 +138,7 @@ def lateness_command(
     say = _quiet if quiet else _say
     try:
         parse_levels(levels)
+        given = _pairs(settings)
         check_master(master)
         memory = check_memory(memory)
         found = find_sources(sources, names, levels, storage)
@@ -157,7 +158,6 @@ def lateness_command(
         }
         size = sum(_bytes_of(source.path, storage) for source in found)
         partitions = parts_for(size)
-        given = _pairs(settings)
         say("starting Spark")
         _exit_on_sigterm()
         with spark_session(master, memory=memory, partitions=partitions, settings=given, brief=not follows) as spark:

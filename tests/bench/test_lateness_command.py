@@ -46,6 +46,7 @@ def test_called_wrongly(store: Path, arguments: list[str], said: str) -> None:
     result = call(*[store if argument == "STORE" else argument for argument in arguments])
     assert result.exit_code == 2
     assert said in result.output
+    assert not Path("x").exists()
 
 
 def test_what_is_no_store_and_files_that_are_not_there(store: Path, tmp_path: Path) -> None:
