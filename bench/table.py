@@ -11,6 +11,7 @@ from rich.table import Table
 
 from bench.results import OURS, Case, Figure, Section, ratios
 from bench.stats import median
+from remoting.printable import printable
 
 __all__ = ["case_text", "constants", "markdown", "number", "print_section", "rows"]
 
@@ -90,16 +91,16 @@ def print_section(console: Console, section: Section, details: bool = False) -> 
     for at, title in enumerate(titles):
         table.add_column(title, justify="left" if at < 2 else "right", no_wrap=False)
     for line in lines:
-        table.add_row(*map(escape, line))
+        table.add_row(*(escape(printable(cell)) for cell in line))
     console.print(table)
     if any(name != OURS for name in titles[2:]):
         console.print(
             "  3x: ours is three times better; in brackets the range of the repeats", style="dim", highlight=False
         )
     for note in section.notes:
-        console.print(f"  {note}", style="dim", highlight=False, markup=False)
+        console.print(f"  {printable(note)}", style="dim", highlight=False, markup=False)
     for failure in section.failures:
-        console.print(f"  FAILED: {failure}", style="bold red", highlight=False, markup=False)
+        console.print(f"  FAILED: {printable(failure)}", style="bold red", highlight=False, markup=False)
 
 
 def markdown(machine: dict[str, Any], sections: Iterable[Section]) -> str:

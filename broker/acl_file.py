@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.config_keys import ConfigError
 
-__all__ = ["AclFileError", "read_acl_file"]
+__all__ = ["AclFileError", "quoted", "read_acl_file"]
 
 _KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)[ ]*:(?:[ ]+(.*))?$")
 _FORBIDDEN_FIRST = "[]{}&*!|>%@`?,"
@@ -22,6 +22,12 @@ _DEPTH_MAX = 8
 
 class AclFileError(ConfigError):
     """A file that cannot be read; the text names the line and what is wrong."""
+
+
+def quoted(value: object, above: str = "") -> str:
+    """A value for an error's text; not if it, or what stands above it, has to do with a secret."""
+    hidden = "secret" in f"{value!r} {above}".lower()
+    return "what is not shown (it may be a secret)" if hidden else f"{value!r:.80}"
 
 
 class _Line:
@@ -103,12 +109,13 @@ class _Reader:
             if found is None:
                 if line.text == "-" or line.text.startswith("- "):
                     break
-                raise AclFileError(f"line {line.number}: expected KEY: VALUE, found {line.text!r:.80}")
+                above = self._lines[self.at - 1].text if self.at else ""
+                raise AclFileError(f"line {line.number}: expected KEY: VALUE, found {quoted(line.text, above)}")
             key, rest = found[1], found[2]
             if key in values:
                 raise AclFileError(f"line {line.number}: {key} stands there twice")
             self.at += 1
-            values[key] = _scalar(rest, line.number) if rest else self._deeper(indent, depth)
+            values[key] = _scalar(rest, line.number, key) if rest else self._deeper(indent, depth)
         return values
 
     def _deeper(self, indent: int, depth: int) -> Any:
@@ -148,7 +155,7 @@ def _without_comment(line: str, number: int) -> str:
     return line
 
 
-def _scalar(text: str, number: int) -> str | None:
+def _scalar(text: str, number: int, key: str = "") -> str | None:
     if text[0] in "'\"":
         inner = text[1:-1]
         if len(text) < 2 or text[-1] != text[0] or text[0] in inner or "\\" in inner:
@@ -156,5 +163,5 @@ def _scalar(text: str, number: int) -> str | None:
         return inner
     plain_star = text[0] == "*" and re.fullmatch(r"[*.]+", text)  # an address; as an alias it would have a name
     if (text[0] in _FORBIDDEN_FIRST and not plain_star) or ": " in text or text.endswith(":"):
-        raise AclFileError(f"line {number}: {text!r:.80} is no simple value; put it in quotes")
+        raise AclFileError(f"line {number}: {quoted(text, key)} is no simple value; put it in quotes")
     return None if text in ("null", "~") else text

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.acl_file import AclFileError, read_acl_file
+from broker.acl_file import AclFileError, quoted, read_acl_file
 from broker.topics import (
     DLQ_PREFIX,
     HALF_TOPIC,
@@ -86,7 +86,7 @@ class AclRules:
         accounts: dict[str, Account] = {}
         for entry in document.get("accounts") or ():
             if not isinstance(entry, dict):
-                raise AclFileError(f"accounts: expected keys and values, found {entry!r:.80}")
+                raise AclFileError(f"accounts: expected keys and values, found {quoted(entry)}")
             account = _account(entry)
             if account.access_key in accounts:
                 raise AclFileError(f"account {account.access_key} stands there twice")
@@ -106,14 +106,14 @@ def _account(entry: dict[str, Any]) -> Account:
     _known(entry, _ACCOUNT_KEYS, where)
     admin = entry.get("admin") or "false"
     if admin not in ("true", "false"):
-        raise AclFileError(f"{where}: admin is true or false, found {admin!r:.80}")
+        raise AclFileError(f"{where}: admin is true or false, found {quoted(admin)}")
     perms = dict(_perm(text, where) for text in _texts(entry, "topicPerms", where))
     for text in _texts(entry, "groupPerms", where):
         group, perm = _perm(text, where)
         perms[RETRY_PREFIX + group] = perm
     white = entry.get("whiteRemoteAddress")
     if white is not None and not isinstance(white, str):
-        raise AclFileError(f"{where}: whiteRemoteAddress is one text, found {white!r:.80}")
+        raise AclFileError(f"{where}: whiteRemoteAddress is one text, found {quoted(white)}")
     return Account(
         str(access_key),
         str(secret_key),
@@ -136,14 +136,14 @@ def _texts(entry: dict[str, Any], key: str, where: str) -> list[str]:
     if values is None:
         return []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise AclFileError(f"{where}: {key} is a list of texts, found {values!r:.80}")
+        raise AclFileError(f"{where}: {key} is a list of texts, found {quoted(values)}")
     return values
 
 
 def _perm(text: str, where: str) -> tuple[str, int]:
     name, separator, permission = text.partition("=")
     if not separator or not name.strip():
-        raise AclFileError(f"{where}: expected NAME=PERMISSION, found {text!r:.80}")
+        raise AclFileError(f"{where}: expected NAME=PERMISSION, found {quoted(text)}")
     return name.strip(), _permission(permission, where)
 
 
@@ -152,7 +152,7 @@ def _permission(text: object, where: str) -> int:
         return _DENY
     permission = _PERMISSIONS.get(str(text).strip())
     if permission is None:
-        raise AclFileError(f"{where}: a permission is DENY, PUB, SUB or PUB|SUB, found {text!r:.80}")
+        raise AclFileError(f"{where}: a permission is DENY, PUB, SUB or PUB|SUB, found {quoted(text)}")
     return permission
 
 

@@ -10,7 +10,8 @@ no effect       in `NO_EFFECT_KEYS`: Apache's broker knows it, this one needs no
 unknown         neither: most likely a typing mistake
 ==============  ==========================================================================================
 
-A key with a dot (``delay.windowMs``) is a plug-in's, named before the dot, and passed on to it as it is.
+A key with a dot (``delay.windowMs``) is a plug-in's, named before the dot, and passed on to it as it is. If there is no
+plug-in of that name, it is unknown.
 
 Where a broker listens
     On 127.0.0.1, unless told otherwise: ``--listen`` or ``bindAddress`` say where; a ``brokerIP1`` that is not a
@@ -133,11 +134,19 @@ class BrokerConfig:
         self.values: dict[str, str] = _checked(given)
         self.no_effect: list[str] = sorted(key for key in self.values if key in NO_EFFECT_KEYS)
         self.unknown: list[str] = sorted(
-            key for key in self.values if key not in NO_EFFECT_KEYS and key not in USED_KEYS and "." not in key
+            key
+            for key in self.values
+            if key not in NO_EFFECT_KEYS and key not in USED_KEYS and not self._for_plugin(key)
         )
         self.warnings: list[str] = []
         self._derive()
         self._find_warnings()
+
+    def _for_plugin(self, key: str) -> bool:
+        """Whether a plug-in may read a key: what a plug-in is called that is given by its class, is not known yet."""
+        name, dot, _ = key.partition(".")
+        plugins = [plugin.strip() for plugin in self.get_text("plugins").split(",")]
+        return bool(dot) and name != "tls" and (name in plugins or any(":" in plugin for plugin in plugins))
 
     def _derive(self) -> None:
         """Set the attributes from the checked values."""
@@ -169,6 +178,11 @@ class BrokerConfig:
             if self.values.get(key, "").lower() == "true":
                 self.warnings.append(f"{key}=true: {text}")
         remote = [address for address in self.namesrv_addr if not _is_local(address)]
+        if self.get_bool("aclEnable") and self.get_text("tls.server.mode") != "enforcing":
+            self.warnings.append(
+                "aclEnable=true without tls.server.mode=enforcing: who sees the traffic can send recorded requests "
+                "again, and as other requests: signatures cover neither the request code nor the time"
+            )
         if remote and IPv4Address(self.advertised).is_loopback:
             self.warnings.append(
                 f"name servers at {';'.join(remote)} are told to send clients to {self.advertised}, which is this "

@@ -12,7 +12,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-__all__ = ["OWN_KEYS", "USED_KEYS", "ConfigError", "Key", "parse_address", "parse_addresses"]
+__all__ = ["OWN_KEYS", "USED_KEYS", "ConfigError", "Key", "is_secret", "parse_address", "parse_addresses", "shown"]
+
+_SECRET = re.compile("passw|secret|credential|token", re.IGNORECASE)
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of a key must not be shown to anybody.
+
+    >>> is_secret("tls.server.keyPassword"), is_secret("storage.secretKey"), is_secret("tls.server.keyPath")
+    (True, True, False)
+    """
+    return _SECRET.search(name) is not None
+
+
+def shown(name: str, text: str) -> str:
+    """A key with its value as logs, answers and errors may have it."""
+    return f"{name}={'******' if is_secret(name) and text else text}"
 
 
 class ConfigError(ValueError):
@@ -34,7 +50,7 @@ class Key:
         try:
             self.check(text)
         except ValueError as error:
-            raise ConfigError(f"{self.name}={text}: {error}") from None
+            raise ConfigError(f"{shown(self.name, text)}: {error}") from None
         return text
 
 

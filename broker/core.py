@@ -101,6 +101,11 @@ class BrokerCore:
 
     def _open(self, clock: Callable[[], int] | None, spawn: Callable[[Coroutine[Any, Any, None]], None] | None) -> None:
         options = StoreOptions.from_config(self.config.values)
+        if bits := self.files.open_to_others(self.config.store_dir):
+            text = (
+                "%s is open to others than its owner (mode bits %03o), as it was made: chmod -R go= %s keeps them out"
+            )
+            _LOG.warning(text, self.config.store_dir, bits, self.config.store_dir)
         self.store = MessageStore.open(self.files, self.config.store_dir, options, self.now_ms, _LOG.warning)
         try:
             self._open_tables()

@@ -7,12 +7,12 @@ anything reads the field again is another matter. Here a key either takes effect
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.apache_keys import NO_EFFECT_KEYS
-from broker.config_keys import USED_KEYS, ConfigError
+from broker.config_keys import USED_KEYS, ConfigError, shown
 from broker.properties_file import update_properties_file
 from store.options import StoreOptions
 
@@ -67,27 +67,30 @@ LIVE_KEYS = (
 """The keys that can be changed while the broker runs."""
 
 
-def check_change(config: BrokerConfig, name: str, text: str) -> None:
+def check_change(config: BrokerConfig, name: str, text: str, plugin_keys: Collection[str] = ()) -> None:
     """Raise ConfigError, with the key, unless it may be given this value now.
 
-    A key of a plug-in (with a dot) is the plug-in's business; one that has no effect here may have any value.
+    ``plugin_keys`` are those that plug-ins say they read anew each time (their attribute ``live_keys``); a key that has
+    no effect here may have any value.
     """
     key = USED_KEYS.get(name)
     if key is None:
-        if name not in NO_EFFECT_KEYS and "." not in name:
+        if name not in NO_EFFECT_KEYS and name not in plugin_keys:
             raise ConfigError(f"{name}: no such key")
         return
     text = key.validate(text)
     if name not in LIVE_KEYS and text != config.get_text(name):
-        raise ConfigError(f"{name}={text}: read at start only, put it into the broker's configuration and start again")
+        raise ConfigError(
+            f"{shown(name, text)}: read at start only, put it into the broker's configuration and start again"
+        )
 
 
 def save_changes(files: Files, path: Path, changes: Mapping[str, str]) -> None:
     """Write changed values into the configuration file that was read at start; the rest of it stays as it is.
 
-    Raises OSError or StoreError, and the file is as it was.
+    So do its mode, its owner, and a symbolic link to it. Raises OSError or StoreError, and the file is as it was.
     """
-    files.replace_file(path, update_properties_file(path.read_bytes(), changes))
+    files.replace_kept(path, update_properties_file(path.read_bytes(), changes))
 
 
 def apply_changes(core: BrokerCore, keys: Iterable[str]) -> None:

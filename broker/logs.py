@@ -16,11 +16,16 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
 from pathlib import Path
 from queue import SimpleQueue
+from textwrap import indent
 
 from broker.config import BrokerConfig
+from broker.config_keys import shown
+from remoting.printable import printable
+from store.files import Files
 
 __all__ = ["IN_FILE_ONLY", "PlaceLimit", "log_directory", "log_settings", "start_logging"]
 
@@ -66,11 +71,30 @@ class PlaceLimit(logging.Filter):
         return True
 
 
+class _Printable(logging.Formatter):
+    """Writes a record so that nothing in it makes another line, or is obeyed by a terminal.
+
+    Lines of a traceback stay lines, but each stands further in than a log line begins.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one, without the traceback that another handler may have left in the record."""
+        text = printable(record.getMessage())
+        if record.exc_info:
+            text += "\n" + indent(printable(self.formatException(record.exc_info), lines=True), "    ")
+        return text
+
+
 class _LogFiles(RotatingFileHandler):
     """Log files that lose lines while the disk has no room for them, and take them again when it has.
 
     The messages have a right to what is left, and the terminal still shows the warnings.
     """
+
+    def _open(self) -> TextIOWrapper:
+        """Make new files for their owner alone."""
+        Files().open(Path(self.baseFilename), create=True).close()
+        return super()._open()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
         """Leave it at that: a traceback for each line that is lost helps nobody."""
@@ -93,7 +117,7 @@ def start_logging(config: BrokerConfig) -> Callable[[], None]:
     Raises OSError when the directory or file cannot be made.
     """
     directory = log_directory(config)
-    directory.mkdir(parents=True, exist_ok=True)
+    Files().makedirs(directory)
     files = _LogFiles(
         directory / FILE_NAME,
         maxBytes=config.get_int("logFileBytes"),
@@ -108,6 +132,7 @@ def start_logging(config: BrokerConfig) -> Callable[[], None]:
 
     queue: SimpleQueue[logging.LogRecord] = SimpleQueue()
     entrance = QueueHandler(queue)
+    entrance.setFormatter(_Printable())
     entrance.addFilter(PlaceLimit())
     listener = QueueListener(queue, files, terminal, respect_handler_level=True)
     root = logging.getLogger()
@@ -130,7 +155,7 @@ def log_settings(config: BrokerConfig) -> None:
     used = {
         key: value for key, value in sorted(config.values.items()) if key not in {*config.no_effect, *config.unknown}
     }
-    log.info("settings: %s", ", ".join(f"{key}={value}" for key, value in used.items()))
+    log.info("settings: %s", ", ".join(shown(key, value) for key, value in used.items()))
     if config.no_effect:
         log.info("settings of Apache's broker that have no effect here: %s", ", ".join(config.no_effect))
     if config.unknown:

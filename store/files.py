@@ -26,11 +26,14 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from stat import S_IMODE
 
 from store.errors import StoreError, StoreFullError, StoreLockedError, SyncFailedError
 
 __all__ = ["HOT_BYTES_MAX", "File", "Files"]
 
+DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
+"""What is made is for its owner alone: messages, and settings that may hold passwords."""
 HOT_BYTES_MAX = 1 << 20
 """`File.pread_hot` of more is a plain read."""
 _FALLOC_KEEP_SIZE = 1
@@ -246,7 +249,7 @@ class Files:
         A new name is durable only after `sync_dir` of its directory.
         """
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), FILE_MODE)
         except OSError as cause:
             raise _error("cannot open", path, cause) from cause
         file = File(path, fd)
@@ -257,6 +260,22 @@ class Files:
             file.close()
             raise
         return file
+
+    def open_to_read(self, path: Path) -> File:
+        """Open a file that is there, to read only."""
+        try:
+            return File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as cause:
+            raise _error("cannot open", path, cause) from cause
+
+    def open_to_others(self, path: Path) -> int:
+        """The permission bits that others than the owner have; 0 when there is no such name."""
+        try:
+            return path.stat().st_mode & 0o077
+        except FileNotFoundError:
+            return 0
+        except OSError as cause:
+            raise _error("cannot stat", path, cause) from cause
 
     def listdir(self, path: Path) -> list[str]:
         """Names in a directory, sorted; empty when there is no such directory."""
@@ -286,7 +305,7 @@ class Files:
             step = step.parent
         for directory in reversed(missing):
             try:
-                directory.mkdir(exist_ok=True)
+                directory.mkdir(DIRECTORY_MODE, exist_ok=True)
             except OSError as cause:
                 raise _error("cannot make directory", directory, cause) from cause
             self.sync_dir(directory.parent)
@@ -322,8 +341,8 @@ class Files:
             os.close(fd)
 
     def read_file(self, path: Path) -> bytes:
-        """Read a whole file."""
-        file = self.open(path)
+        """Read a whole file, also one that may not be written."""
+        file = self.open_to_read(path)
         try:
             return file.pread(file.size(), 0)
         finally:
@@ -337,6 +356,35 @@ class Files:
             file.truncate(0)
             file.pwrite(data, 0)
             file.sync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        self.sync_dir(path.parent)
+
+    def replace_kept(self, path: Path, data: bytes) -> None:
+        """The same with a file that is not the store's own: through a symbolic link, with its mode and its owner."""
+        path = path.resolve()
+        temporary = path.with_name(path.name + ".tmp")
+        try:
+            before = path.stat()
+            temporary.unlink(missing_ok=True)
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as cause:
+            raise _error("cannot replace", path, cause) from cause
+        file = File(temporary, fd)
+        try:
+            made = os.fstat(fd)
+            if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
+                os.fchown(fd, before.st_uid, before.st_gid)
+            os.fchmod(fd, S_IMODE(before.st_mode))
+            file.pwrite(data, 0)
+            file.sync()
+        except OSError as cause:
+            self.remove(temporary)
+            raise _error("cannot keep owner and mode of", path, cause) from cause
+        except StoreError:
+            self.remove(temporary)
+            raise
         finally:
             file.close()
         self.rename(temporary, path)
@@ -493,7 +541,7 @@ def _lock(path: Path) -> Callable[[], None]:
                 if (stat.st_dev, stat.st_ino) in _held:
                     # Not opened: closing any descriptor of it would drop the lock that this process holds.
                     raise StoreLockedError(f"{path} is locked: the store is already open in this process")
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as cause:
             raise _error("cannot open lock file", path, cause) from cause
         try:

@@ -19,6 +19,7 @@ from typing import NoReturn
 import click
 
 from remoting.build import build_name
+from remoting.printable import printable
 
 __all__ = ["CommandGroup", "main"]
 
@@ -113,10 +114,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(0)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "timewheel"
-        click.echo(f"timewheel: {error.format_message()} ({command} --help)", err=True)
+        click.echo(f"timewheel: {printable(error.format_message(), lines=True)} ({command} --help)", err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        click.echo(f"timewheel: {error.format_message()}", err=True)
+        click.echo(f"timewheel: {printable(error.format_message(), lines=True)}", err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)

@@ -16,6 +16,7 @@ import click
 
 from broker.config import ConfigError
 from broker.plugins import PluginError
+from remoting.printable import printable
 from store.errors import StoreError
 from timewheel_client.errors import ClientError
 
@@ -91,8 +92,8 @@ def settle() -> None:
 
 
 def say(text: str) -> None:
-    """Print a line at once, also into a pipe."""
-    click.echo(text)
+    """Print a line at once, also into a pipe. It may hold what peers have written (see `remoting.printable`)."""
+    click.echo(printable(text))
     sys.stdout.flush()
 
 

@@ -22,6 +22,7 @@ from broker.cli.common import one_line_errors, run_until_signal, say, settle
 from broker.cli.demo_view import DemoView, live_view
 from broker.cli.tally import Tally
 from broker.config import BrokerConfig
+from remoting.printable import printable
 from timewheel_client import Consumer, Producer
 from timewheel_client.core import now_ms
 
@@ -167,4 +168,4 @@ def _collected_warnings() -> Iterator[None]:
     finally:
         root.removeHandler(collector)
         for record in records[:20]:
-            click.echo(f"{record.levelname} {record.name}: {record.getMessage()}", err=True)
+            click.echo(printable(f"{record.levelname} {record.name}: {record.getMessage()}"), err=True)

@@ -184,6 +184,10 @@ class OverlayFiles(Files):
             content.truncate(size)
         return OverlayFile(path, content)
 
+    def open_to_read(self, path: Path) -> File:
+        """The same."""
+        return self.open(path)
+
     def listdir(self, path: Path) -> list[str]:
         """Names as they would be."""
         if self._in_a_file(path):

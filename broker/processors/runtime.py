@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from broker.channel import Channel
-from broker.config_keys import ConfigError
+from broker.config_keys import ConfigError, is_secret, shown
 from broker.json_files import DataVersion
 from broker.live_config import check_change
 from broker.properties_file import PropertiesError, parse_properties_file
@@ -85,6 +85,7 @@ class RuntimeProcessor:
         self._config = config
         self._store = store
         self._plugins = plugins
+        self._plugin_keys = frozenset(key for plugin in plugins for key in getattr(plugin, "live_keys", ()))
         self._counters = counters
         self._booted_ms = booted_ms
         self._changed = changed
@@ -115,8 +116,7 @@ class RuntimeProcessor:
             "brokerIP1": config.advertised,
             "listenPort": str(config.listen_port),
         }
-        values.pop("tls.server.keyPassword", None)
-        text = "".join(f"{key}={value}\n" for key, value in sorted(values.items()))
+        text = "".join(f"{key}={value}\n" for key, value in sorted(values.items()) if not is_secret(key))
         return command.reply(ext={"version": dumps(self._version.to_json()).decode()}, body=text.encode())
 
     def update_config(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
@@ -126,12 +126,12 @@ class RuntimeProcessor:
             if _FIXED_KEYS & values.keys():
                 return command.reply(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
             for key, value in values.items():
-                check_change(self._config, key, value)
+                check_change(self._config, key, value, self._plugin_keys)
             lasts = bool(values) and self._save(values)
         except (ConfigError, PropertiesError, OSError, StoreError) as error:
             return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
         for key, value in values.items():
-            _LOG.warning("%s:%d sets %s=%s%s", *channel.peer, key, value, "" if lasts else " until the next start")
+            _LOG.warning("%s:%d sets %s%s", *channel.peer, shown(key, value), "" if lasts else " until the next start")
             self._config.set_value(key, value)
         if values:
             self._version.next(now_ms)

@@ -59,7 +59,9 @@ class QueuesOnly:
 
 
 class Figures:
-    """A plug-in that has figures only."""
+    """A plug-in that has figures and one key."""
+
+    live_keys = ("figures.windowMs",)
 
     def runtime_info(self):
         return {"timewheelPending": "5"}
@@ -273,8 +275,8 @@ class TestConfigAndRuntime:
         lines = reply.body.decode().splitlines()
         assert lines == sorted(lines)
         assert {"brokerName=broker-a", "brokerIP1=127.0.0.1", "listenPort=10911"} <= set(lines)
-        assert bench.ask(25, body=b"brokerPermission=4\ndelay.windowMs=5").code == 0
-        assert bench.changed == [["brokerPermission", "delay.windowMs"]]
+        assert bench.ask(25, body=b"brokerPermission=4\nfigures.windowMs=5").code == 0
+        assert bench.changed == [["brokerPermission", "figures.windowMs"]]
         reply = bench.ask(26)
         assert loads(reply.ext["version"].encode())["counter"] == 1
         assert "brokerPermission=4\n" in reply.body.decode()
@@ -287,6 +289,9 @@ class TestConfigAndRuntime:
             (b"brokerPermission=4\nfileReservedTime=abc", 1, "fileReservedTime=abc"),
             (b"brokerPermission=4\nlistenPort=1", 1, "listenPort=1: read at start only"),
             (b"brokerPermission=4\nnonsense=1", 1, "nonsense: no such key"),
+            (b"brokerPermission=4\ndelay.windowMs=5", 1, "delay.windowMs: no such key"),
+            (b"brokerPermission=4\ntls.server.mod=enforcing", 1, "tls.server.mod: no such key"),
+            (b"tls.server.keyPassword=open sesame", 1, "tls.server.keyPassword=******: read at start only"),
             (b"a=\\uXXXX", 1, "four hex digits"),
         ],
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.config import USED_KEYS, load_config
+from broker.config_keys import shown
 from broker.live_config import LIVE_KEYS
 from broker.properties_file import parse_properties_file, update_properties_file
 from remoting.codes import RequestCode, ResponseCode
@@ -68,7 +69,7 @@ def test_what_is_read_at_start_only_is_refused_by_its_name(rig, name):
         reply = change(rig.client(), f"{name}={text}") if text else None
         if reply is not None and "read at start only" in reply.remark:
             assert reply.code == ResponseCode.SYSTEM_ERROR
-            assert reply.remark.startswith(f"{name}={text}: ")
+            assert reply.remark.startswith(f"{shown(name, text)}: ")
             return
     # These have one allowed value.
     assert name in ("brokerId", "enableDLegerCommitLog")
@@ -155,7 +156,7 @@ def test_what_cannot_be_written_does_not_hold(rig, tmp_path, monkeypatch):
     def full(*_):
         raise StoreFullError("broker.conf: no space left")
 
-    monkeypatch.setattr(rig.core.files, "replace_file", full)
+    monkeypatch.setattr(rig.core.files, "replace_kept", full)
     reply = change(rig.client(), "fileReservedTime=72")
     assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "broker.conf: no space left")
     assert rig.core.config.values.get("fileReservedTime") is None
