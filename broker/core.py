@@ -153,6 +153,7 @@ class BrokerCore:
         store, config = self.store, self.config
         self.levels = DelayLevels(store.options.delay_levels_ms)
         store.topic_guard = self._guard
+        store.queue_for = self.topics.queue_for
         self.level_scheduler = LevelScheduler(
             store,
             self.levels,

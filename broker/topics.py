@@ -147,6 +147,22 @@ class TopicConfig:
         """Whether it may be written."""
         return self.perm & _WRITE != 0
 
+    def queue_for(self, queue_id: int) -> int:
+        """The queue for what was accepted for ``queue_id``, maybe when the topic had more of them.
+
+        The same one while a send may name it. Else one that is both written and read today, always the same one for
+        the same ``queue_id``, so that what was in order stays so.
+
+        >>> TopicConfig("T", read_queue_nums=4, write_queue_nums=4).queue_for(6)
+        2
+        >>> TopicConfig("T", read_queue_nums=8, write_queue_nums=4).queue_for(6)
+        6
+        """
+        queues = max(self.read_queue_nums, self.write_queue_nums)
+        if queue_id < queues or queues <= 0:
+            return queue_id
+        return queue_id % (min(self.read_queue_nums, self.write_queue_nums) or queues)
+
     def changed(self, **fields: Any) -> TopicConfig:
         """Make a copy with some fields changed."""
         return TopicConfig(**{**{name: getattr(self, name) for name in _FIELDS}, **fields})
@@ -273,6 +289,11 @@ class Topics:
     def get(self, name: str) -> TopicConfig | None:
         """Answer with a topic's configuration, None for an unknown topic."""
         return self.table.get(name)
+
+    def queue_for(self, name: str, queue_id: int) -> int:
+        """Say to which queue of a topic goes what was accepted for this one. Any thread."""
+        config = self.table.get(name)
+        return queue_id if config is None else config.queue_for(queue_id)
 
     def put(self, *configs: TopicConfig) -> None:
         """Create or replace topics; durable when it returns. Raises StoreError, and nothing has changed then."""

@@ -29,6 +29,7 @@ SECTION = "levels"
 """Our section of the delivery checkpoint."""
 QUEUES = 18
 """Queues of SCHEDULE_TOPIC_XXXX at least, whatever the table of levels says."""
+LEVEL_LIMIT = 1 << 31
 UNREADABLE_LISTED = 1000
 OFFSETS_INTERVAL_MS = 10_000
 NOTHING_NEEDED = 1 << 62
@@ -58,6 +59,10 @@ class LevelStore(Protocol):
         """Read ConsumeQueue entries (CommitLog offset, size, tags code); fewer at the end of a file or of the queue."""
         ...
 
+    def queue_ids(self, topic: str) -> list[int]:
+        """Ids of the queues of a topic that exist."""
+        ...
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Number of the first entry whose record is there; 0 for a queue that does not exist."""
         ...
@@ -83,7 +88,8 @@ class LevelProgress:
     """The queues of all levels with what is pending in each. The caller holds the delivery lock where it says so.
 
     ==================  ==================================================================================
-    ``queues``          one `LevelQueue` a level, level 1 first
+    ``queues``          one `LevelQueue` for each level of the table, and for each that `recover` has found messages of:
+                        the table may have had more levels
     ``unreadable``      messages that were given up (the first 1000), ``unreadable_count`` how many in all
     ``now_ms``          the latest time that the scheduler was told
     ``closing``         True: every checkpoint is followed by Apache's file, not one in ten seconds
@@ -95,16 +101,24 @@ class LevelProgress:
         self.unreadable: list[Unreadable] = []
         self.now_ms = 0
         self.closing = False
-        self.queues = [
-            LevelQueue(level, partial(store.queue_entries, SCHEDULE_TOPIC, level - 1))
-            for level in range(1, max(level_count, QUEUES) + 1)
-        ]
         self._store = store
+        self.queues = [self._queue(level) for level in range(1, max(level_count, QUEUES) + 1)]
         self._lock = store.checkpoint.lock
         self._offsets = None if files is None or offsets_path is None else DelayOffsets(files, offsets_path)
         self._snapshot_offsets: dict[int, int] = {}
         self._durable_offsets: dict[int, int] = {}
         self._offsets_ms: int | None = None
+
+    def _queue(self, level: int) -> LevelQueue:
+        return LevelQueue(level, partial(self._store.queue_entries, SCHEDULE_TOPIC, level - 1))
+
+    def _add(self, levels: Iterable[int]) -> None:
+        """Have a queue for each of these levels. Raises ValueError for one that cannot be."""
+        known = {queue.level for queue in self.queues}
+        for level in sorted(set(levels) - known):
+            if not 0 < level < LEVEL_LIMIT:
+                raise ValueError(f"level {level}")
+            self.queues.append(self._queue(level))
 
     def recover(self) -> list[str]:
         """Find out what was delivered, before anything is; takes over the section. Returns what is to be reported.
@@ -115,6 +129,9 @@ class LevelProgress:
         checkpoint = self._store.checkpoint
         reports = []
         with self._lock:
+            self._add(
+                queue_id + 1 for queue_id in self._store.queue_ids(SCHEDULE_TOPIC) if 0 <= queue_id < LEVEL_LIMIT - 1
+            )
             with checkpoint.reading(SECTION) as section:
                 if section is not None:
                     self._restore(section)
@@ -162,6 +179,7 @@ class LevelProgress:
     def _restore(self, section: bytes) -> None:
         try:
             value: Any = loads(section)
+            self._add(map(int, value["pending"]))
             for queue in self.queues:
                 pending = value["pending"].get(str(queue.level))
                 if pending is not None:

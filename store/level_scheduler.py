@@ -243,11 +243,11 @@ class LevelScheduler:
         for claim, result in zip(claims, results, strict=True):
             if result.status == PutStatus.PUT_OK:
                 claim.queue.mark_done(claim.number)
-                succeeded.add(claim.queue.level)
+                succeeded.add(claim.queue)
             elif result.status != PutStatus.NOT_DUE:
                 failed.append((claim, result))
-        for level in succeeded:
-            self._queues[level - 1].failures = 0
+        for queue in succeeded:
+            queue.failures = 0
         done = len(claims) - len(failed)
         if done:
             self.delivered_count += sum(result.status == PutStatus.PUT_OK for result in results)
@@ -257,7 +257,7 @@ class LevelScheduler:
         for claim, result in failed:
             queue = claim.queue
             text = f"{result.status.name} {result.remark}".rstrip()
-            alone = result.status in _OF_THE_MESSAGE or queue.level in succeeded
+            alone = result.status in _OF_THE_MESSAGE or queue in succeeded
             if alone and len(queue.stretches) < SET_ASIDE_MAX:
                 failures = claim.stretch.failures + 1 if claim.stretch.retry_ms else 1
                 queue.set_aside(claim.number, now_ms + _back_off_ms(failures), failures)

@@ -39,7 +39,9 @@ from store.hook import PutRecord, PutResult, PutRows, PutStatus
 from store.identity import store_identity
 from store.index import KeyIndex
 from store.keeper import Keeper
+from store.level_tables import LevelTables
 from store.options import StoreOptions
+from store.put import in_queue
 from store.put_block import PutBlock
 from store.recovery import Recovery
 from store.retention import Retention, levels_need, readable_bytes
@@ -69,6 +71,7 @@ class MessageStore(StoreReader):
     ``retention``         `Retention`; its ``pins`` keep segments that somebody still needs
     ``on_arrival``        called after a put with the (topic, queue id) pairs that have something new
     ``topic_guard``       asked for each guarded record: PUT_OK, TOPIC_NOT_EXIST or NO_PERMISSION
+    ``queue_for``         told (topic, queue id) of what was accepted earlier, says to which queue it goes today
     ``recovery``          `Recovery`, what opening found
     ====================  ================================================================================
     """
@@ -98,6 +101,7 @@ class MessageStore(StoreReader):
         self.store_host = bytes(8)
         self.on_arrival: Callable[[list[tuple[str, int]]], None] | None = None
         self.topic_guard: Callable[[str, int], PutStatus] | None = None
+        self.queue_for: Callable[[str, int], int] | None = None
         self.put_count = 0
         self.put_bytes = 0
         self._now_ms = now_ms
@@ -118,13 +122,14 @@ class MessageStore(StoreReader):
         )
         self.retention = Retention(files, root, self.commit_log, self.queues, options, warn)
         self.retention.followers = [self.index.drop_before, self.older_index.drop_before, self._keeper.expired]
+        self._level_tables = LevelTables(files, mine / "levels", options.delay_levels_ms, warn)
         self.recovery = Recovery(
             files,
             root,
             self.commit_log,
             self.queues,
             self.index,
-            options.delay_levels_ms,
+            self._level_tables.at,
             clean=self._clean,
             warn=warn,
         )
@@ -167,6 +172,7 @@ class MessageStore(StoreReader):
         checkpoint.check_log_end(log.end)
         if self._never_ours and log.end:
             checkpoint.begin_at(log.end)
+        self._level_tables.begin(log.begin, log.end)
         self._keeper.begin()
         self.files.replace_file(self.root / "abort", b"%d" % self._boot_ms)
         self.retention.look_at_disk()
@@ -208,7 +214,7 @@ class MessageStore(StoreReader):
             return []
         results: list[PutResult] = [_NOTHING] * len(records)
         arrived: dict[ConsumeQueue, None] = {}
-        allowed: set[tuple[str, int]] = set()
+        allowed: dict[tuple[str, int], int] = {}
         with self._append_lock:
             now_ms = self._now_ms()
             refusal = self._refusal(records)
@@ -274,14 +280,22 @@ class MessageStore(StoreReader):
         """Whether nothing about any record of a block stands in its way."""
         if len(block.queues) > _BLOCK_QUEUES_MAX or block.data_bytes > self.commit_log.record_bytes_max:
             return False
-        if int(block.sizes.max()) > self.record_bytes_max or SCHEDULE_TOPIC in block.topics:
+        if int(block.sizes.max()) > self.commit_log.record_bytes_max or SCHEDULE_TOPIC in block.topics:
             return False
-        guard = self.topic_guard
-        return guard is None or all(guard(topic, queue_id) is _OK for topic, queue_id, _ in block.queues)
+        guard, queue_for = self.topic_guard, self.queue_for
+        for topic, queue_id, _ in block.queues:
+            if guard is not None and guard(topic, queue_id) is not _OK:
+                return False
+            if queue_for is not None and queue_for(topic, queue_id) != queue_id:
+                return False
+        return True
 
     @property
     def record_bytes_max(self) -> int:
-        """The largest record that a put accepts: what is to be put later should be checked against it now."""
+        """The largest record that is accepted today: what is to be put later is checked against it now.
+
+        A put takes larger ones, up to what a segment holds: they were accepted when more was allowed.
+        """
         return min(self.options.max_record_bytes, self.commit_log.record_bytes_max)
 
     def _refusal(self, records: Sequence[PutRecord | PutRows]) -> tuple[PutStatus, str] | None:
@@ -299,15 +313,16 @@ class MessageStore(StoreReader):
         start: int,
         now_ms: int,
         arrived: dict[ConsumeQueue, None],
-        allowed: set[tuple[str, int]],
+        allowed: dict[tuple[str, int], int],
         whole: bool,
     ) -> None:
         """Number, write and derive; ``results`` are filled from ``start`` on. Caller holds the append lock.
 
-        ``allowed`` are the queues of which the guard has said yes in this put: it is asked once for each.
+        ``allowed`` are the queues of which the guard has said yes in this put, and to which one what was accepted for
+        each goes today: both are asked once for each.
         """
         table = self.queues.table
-        limit = self.record_bytes_max
+        limit = self.commit_log.record_bytes_max
         taken: list[PutRecord] = []
         raw: list[bytes | bytearray] = []
         numbers: list[int] = []
@@ -315,11 +330,15 @@ class MessageStore(StoreReader):
         places: list[int] = []
         for place, record in enumerate(records, start):
             data = record.record
-            if record.due_ms > now_ms or record.guarded or len(data) > limit:
+            if record.due_ms > now_ms or record.guarded or record.accepted or len(data) > limit:
                 refused = self._why_not(record, now_ms, limit, allowed)
                 if refused is not None:
                     results[place] = refused
                     continue
+                queue_id = allowed.get((record.topic, record.queue_id), record.queue_id)
+                if queue_id != record.queue_id and (record.guarded or record.accepted):
+                    record = in_queue(record, queue_id)
+                    data = record.record
             try:
                 queue = table[record.topic][record.queue_id]
             except KeyError:
@@ -363,7 +382,7 @@ class MessageStore(StoreReader):
 
     def _append_rows(self, put: PutRows, now_ms: int, arrived: dict[ConsumeQueue, None]) -> PutResult:
         """Number, write and derive a group that was made together. Caller holds the append lock."""
-        rows, limit = put.rows, self.record_bytes_max
+        rows, limit = put.rows, self.commit_log.record_bytes_max
         largest = max(rows.sizes)
         if largest > limit:
             remark = f"record of {largest} bytes, at most {limit} are possible"
@@ -391,17 +410,20 @@ class MessageStore(StoreReader):
         self.put_bytes += end - offset
         return PutResult(_OK, offset, number, now_ms)
 
-    def _why_not(self, record: PutRecord, now_ms: int, limit: int, allowed: set[tuple[str, int]]) -> PutResult | None:
+    def _why_not(
+        self, record: PutRecord, now_ms: int, limit: int, allowed: dict[tuple[str, int], int]
+    ) -> PutResult | None:
         """Why a record may not be appended now, if there is a reason."""
         if record.due_ms > now_ms:
             return PutResult(PutStatus.NOT_DUE, store_ms=now_ms)
-        if record.guarded and self.topic_guard is not None:
-            queue = (record.topic, record.queue_id)
-            if queue not in allowed:
+        queue = (record.topic, record.queue_id)
+        if (record.guarded or record.accepted) and queue not in allowed:
+            if record.guarded and self.topic_guard is not None:
                 status = self.topic_guard(record.topic, record.queue_id)
                 if status is not _OK:
                     return PutResult(status, remark=f"topic {record.topic}: {status.name}")
-                allowed.add(queue)
+            to = self.queue_for
+            allowed[queue] = record.queue_id if to is None else to(record.topic, record.queue_id)
         size = len(record.record)
         if size > limit:
             remark = f"record of {size} bytes, at most {limit} are possible"

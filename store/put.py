@@ -30,6 +30,7 @@ __all__ = [
     "PutRows",
     "PutStatus",
     "Refused",
+    "in_queue",
     "put_record",
     "put_record_of",
 ]
@@ -195,6 +196,12 @@ def put_record_of(record: bytes, due_ms: int) -> PutRecord:
     if delay_id := get_property(properties, TW_ID):
         keys = (*keys, "\0" + delay_id.partition(".")[0])
     return PutRecord(topic, queue_id, record, tags_code(properties), keys, due_ms, True)
+
+
+def in_queue(put: PutRecord, queue_id: int) -> PutRecord:
+    """The same record for another queue of its topic."""
+    record = b"".join((put.record[:12], queue_id.to_bytes(4, "big", signed=True), put.record[16:]))
+    return PutRecord(put.topic, queue_id, record, put.tags_code, put.keys, put.due_ms, put.guarded, put.accepted)
 
 
 class Refused:

@@ -60,12 +60,12 @@ class Recovery:
         log: CommitLog,
         queues: ConsumeQueues,
         index: KeyIndex,
-        levels_ms: tuple[int, ...],
+        levels_at: Callable[[int], tuple[int, ...]],
         *,
         clean: bool,
         warn: Callable[[str], None],
     ) -> None:
-        """``clean``: there was no abort file."""
+        """``clean``: there was no abort file. ``levels_at``: the table of levels at a CommitLog offset."""
         self.start = 0
         self.records = 0
         self.rebuilt = False
@@ -77,7 +77,7 @@ class Recovery:
         self._log = log
         self._queues = queues
         self._index = index
-        self._levels_ms = levels_ms
+        self._levels_at = levels_at
         self._clean = clean
         self._warn = warn
         self._kept: list[tuple[str, tuple[str, ...], int, int, int]] | None = []  # keys of the tail, for the index
@@ -226,7 +226,7 @@ class Recovery:
             self._take(offset, record)
 
     def _take(self, offset: int, record: bytes) -> bool:
-        derived = Derived(record, self._levels_ms)
+        derived = Derived(record, self._levels_at(offset))
         size = len(record)
         self.records += 1
         self.last = (offset, size, derived.store_ms)
@@ -270,7 +270,7 @@ class Recovery:
                 self._index.skip_to(known)
                 self._warn(f"{self._root}: messages before CommitLog offset {known} are not in the key index")
             for offset, record in self._log.scan(known):
-                derived = Derived(record, self._levels_ms)
+                derived = Derived(record, self._levels_at(offset))
                 self._add_keys(derived.topic, derived.keys, offset, len(record), derived.store_ms)
         self._index.covers(end)
         self._kept = None

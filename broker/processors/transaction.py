@@ -276,6 +276,7 @@ class TransactionProcessor:
                 return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
             if self._topics.get(messages[0].topic) is None:
                 return command.reply(ResponseCode.TOPIC_NOT_EXIST, topic_not_exist(messages[0].topic))
+            messages[0].queue_id = self._topics.queue_for(messages[0].topic, messages[0].queue_id)
         deciding = self._deciding[number] = _Deciding(outcome)
 
         def answer(results: list[PutResult]) -> RemotingCommand:
