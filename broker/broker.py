@@ -19,10 +19,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from broker.channel import NAME_SERVER_PORT
-from broker.config import BrokerConfig
+from broker.config import BrokerConfig, ConfigError
 from broker.core import BrokerCore
 from broker.flow_control import FlowControl
 from broker.json_files import JsonFile
+from broker.live_config import take_over
 from broker.lookout import Lookout
 from broker.namesrv import NameServer
 from broker.open_files import connections_max
@@ -252,10 +253,7 @@ class Broker:
             return checks.rest_ms
 
         async def reload_rules() -> None:
-            if core.acl is not None:
-                await asyncio.to_thread(core.acl.reload)
-            if server.tls is not None:
-                await asyncio.to_thread(server.tls.reload)
+            await self._reload_rules(core, server)
 
         async def save_offsets() -> None:
             await asyncio.to_thread(core.save_offsets)
@@ -268,6 +266,30 @@ class Broker:
         ):
             self._timers.append(asyncio.create_task(_every(period_ms, work)))
         self._lookout = Lookout(core.long_poll, core.turn, core.now_ms)
+
+    async def _reload_rules(self, core: BrokerCore, server: Server) -> None:
+        if core.acl is not None:
+            await asyncio.to_thread(core.acl.reload)
+        if server.tls is not None:
+            await asyncio.to_thread(server.tls.reload)
+
+    async def reload(self, read: Callable[[], BrokerConfig] | None = None) -> None:
+        """Look at access rules, certificates and settings anew; what cannot be used changes nothing and is logged.
+
+        Args:
+            read: Reads the settings again; None leaves them as they are.
+        """
+        core, server = self._core, self._server
+        if core is None or server is None:
+            return
+        await self._reload_rules(core, server)
+        try:
+            if read is not None:
+                take_over(core, await asyncio.to_thread(read))
+        except (ConfigError, StoreError) as error:
+            _LOG.error("the settings stay as they were: %s", error)
+            return
+        _LOG.info("reloaded")
 
     def _failed(self, error: BaseException) -> None:
         """A thread that messages depend on has ended: what is taken from now on might be lost or never delivered."""

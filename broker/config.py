@@ -31,7 +31,7 @@ from types import EllipsisType
 
 from broker.apache_keys import NO_EFFECT_KEYS, WARNINGS
 from broker.config_keys import OWN_KEYS, USED_KEYS, ConfigError, Key, parse_address, parse_addresses
-from broker.properties_file import PropertiesError, parse_properties_file
+from broker.properties_file import PropertiesError, lines_of_keys, parse_properties_file
 
 __all__ = [
     "NO_EFFECT_KEYS",
@@ -225,25 +225,46 @@ def load_config(
     makes the other one of a weaker source void. Raises ConfigError.
     """
     values: dict[str, str] = read_config_file(file) if file else {}
+    from_file = set(values)
     for source in (options or {}, settings or {}):
         for one, other in (("namesrvListen", "namesrvAddr"), ("namesrvAddr", "namesrvListen")):
             if source.get(one) and other not in source:
                 values.pop(other, None)
         values.update(source)
+        from_file -= source.keys()
     store_dir = values.get("storePathRootDir", "").strip()
     if not store_dir:
         raise ConfigError("storePathRootDir is not set: say where the store lies with --store DIR")
+    if file is not None:
+        _check_values_of(file, {name: text for name, text in values.items() if name in from_file})
     return BrokerConfig(store_dir, values, file=file)
 
 
 def read_config_file(path: Path) -> dict[str, str]:
     """Read a file in Java's properties format. Raises ConfigError with the path."""
+    data = _read(path)
     try:
-        return parse_properties_file(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
+        lines_of_keys(data)
+        return parse_properties_file(data)
     except PropertiesError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+
+
+def _check_values_of(path: Path, values: Mapping[str, str]) -> None:
+    """Raise ConfigError with file and line for the first value of a file that cannot be used."""
+    for name, text in values.items():
+        try:
+            _checked({name: text})
+        except ConfigError as error:
+            line = lines_of_keys(_read(path)).get(name, 0)
+            raise ConfigError(f"{path}: line {line}: {error}") from None
 
 
 def _checked(given: Mapping[str, str]) -> dict[str, str]:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from broker.core import BrokerCore
     from store.files import Files
 
-__all__ = ["LIVE_KEYS", "apply_changes", "check_change", "save_changes"]
+__all__ = ["LIVE_KEYS", "apply_changes", "check_change", "save_changes", "take_over"]
+
+_LOG = logging.getLogger(__name__)
 
 _RETENTION = frozenset(
     (
@@ -83,6 +85,26 @@ def check_change(config: BrokerConfig, name: str, text: str, plugin_keys: Collec
         raise ConfigError(
             f"{shown(name, text)}: read at start only, put it into the broker's configuration and start again"
         )
+
+
+def take_over(core: BrokerCore, fresh: BrokerConfig) -> list[str]:
+    """Let a configuration that was read anew count, as far as its keys can be changed now; the keys that have changed.
+
+    What is read at start only is logged and stays. Runs in the network loop; raises StoreError if topics cannot be
+    written.
+    """
+    config = core.config
+    differing = [name for name in USED_KEYS if config.get_text(name) != fresh.get_text(name)]
+    changed = [name for name in differing if name in LIVE_KEYS]
+    for name in differing:
+        if name in LIVE_KEYS:
+            _LOG.warning("%s from now on", shown(name, fresh.get_text(name)))
+            config.set_value(name, fresh.get_text(name))
+        else:
+            _LOG.warning("%s counts from the next start on", shown(name, fresh.get_text(name)))
+    if changed:
+        core.config_changed(changed)
+    return changed
 
 
 def save_changes(files: Files, path: Path, changes: Mapping[str, str]) -> None:

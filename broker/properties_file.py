@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-__all__ = ["PropertiesError", "parse_properties_file", "update_properties_file"]
+__all__ = ["PropertiesError", "lines_of_keys", "parse_properties_file", "update_properties_file"]
 
 _BLANKS = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -39,6 +39,27 @@ def parse_properties_file(data: bytes) -> dict[str, str]:
     return dict(_split(line) for line in _logical_lines(text))
 
 
+def lines_of_keys(data: bytes) -> dict[str, int]:
+    r"""The line on which each key of a file stands, from 1; of a key that stands there twice the one that counts.
+
+    Raises PropertiesError, with the line, for a file that Java's reader would refuse.
+
+    >>> lines_of_keys(b"# where\nbrokerName = a\nnamesrvAddr: 192.0.2.1:9876;\\\n  192.0.2.2:9876\nbrokerName=b\n")
+    {'brokerName': 5, 'namesrvAddr': 3}
+    """
+    lines: dict[str, int] = {}
+    number = 1
+    for natural in _gather(_text(data)):
+        try:
+            key = _piece(natural)[0]
+        except PropertiesError as error:
+            raise PropertiesError(f"line {number}: {error}") from None
+        if key is not None:
+            lines[key] = number
+        number += len(natural)
+    return lines
+
+
 def update_properties_file(data: bytes, changes: Mapping[str, str]) -> bytes:
     r"""Give keys of a file new values: where a key stands its line is replaced, a new key goes to the end.
 
@@ -48,8 +69,8 @@ def update_properties_file(data: bytes, changes: Mapping[str, str]) -> bytes:
     >>> update_properties_file(b"# ours\nfileReservedTime = 48\nbrokerName=a\n", {"fileReservedTime": "72", "x": "1"})
     b'# ours\nfileReservedTime=72\nbrokerName=a\nx=1\n'
     """
-    text = data.removeprefix(b"\xef\xbb\xbf").decode("iso-8859-1").replace("\r\n", "\n").replace("\r", "\n")
-    pieces = _pieces(text)
+    text = _text(data)
+    pieces = [_piece(natural) for natural in _gather(text)]
     last = {key: at for at, (key, _) in enumerate(pieces) if key in changes}
     lines = [
         _escape(key, True) + "=" + _escape(changes[key], False) if key is not None and last.get(key) == at else piece
@@ -61,25 +82,27 @@ def update_properties_file(data: bytes, changes: Mapping[str, str]) -> bytes:
     return ("\n".join(lines) + "\n").encode("ascii" if text.isascii() else "iso-8859-1")
 
 
-def _pieces(text: str) -> list[tuple[str | None, str]]:
-    """Cut a file into its logical lines as they are written, each with its key (None: a comment or nothing)."""
-    pieces: list[tuple[str | None, str]] = []
+def _text(data: bytes) -> str:
+    """A file's text with plain line ends."""
+    return data.removeprefix(b"\xef\xbb\xbf").decode("iso-8859-1").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _gather(text: str) -> Iterator[list[str]]:
+    """Cut a file into its logical lines, each as the lines in which it is written."""
     pending: list[str] = []
     for natural in text.removesuffix("\n").split("\n") if text else []:
         line = natural.lstrip(_BLANKS)
-        if not pending and (not line or line[0] in "#!"):
-            pieces.append((None, natural))
-            continue
         pending.append(natural)
-        if not _ends_with_odd_backslashes(natural):
-            pieces.append(_piece(pending))
+        nothing = len(pending) == 1 and (not line or line[0] in "#!")
+        if nothing or not _ends_with_odd_backslashes(natural):
+            yield pending
             pending = []
     if pending:
-        pieces.append(_piece(pending))
-    return pieces
+        yield pending
 
 
 def _piece(natural: list[str]) -> tuple[str | None, str]:
+    """A logical line as it is written, with its key (None: a comment or nothing)."""
     text = "\n".join(natural)
     return next((_split(line)[0] for line in _logical_lines(text)), None), text
 

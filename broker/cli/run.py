@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -39,19 +42,22 @@ def broker_command(
     file: Path | None,
     settings: tuple[str, ...],
 ) -> None:
-    """Run the broker until SIGTERM or Ctrl-C. It prints one line when it is ready.
+    """Run the broker until SIGTERM or Ctrl-C. It prints one line when it is ready. SIGHUP has it read its files again.
 
     --set wins over the other options, these over the file, the file over the defaults. The keys are those of Apache's
     broker.conf; docs/configuration.md lists them.
     """
     options = options_to_values(store, listen, namesrv_listen, namesrv_addr)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     with one_line_errors():
-        config = load_config(file, options, pairs(settings, "--set"))
+        given = pairs(settings, "--set")
+        config = load_config(file, options, given)
+        again = None if file is None else partial(load_config, file, options, given)
         stop_logging = start_logging(config)
         try:
             log_settings(config)
             raise_limit()
-            run_until_signal(lambda stop: _run(config, stop))
+            run_until_signal(lambda stop: _run(config, stop, again))
         except USER_ERRORS as error:
             log.critical("%s", error, extra=IN_FILE_ONLY)
             raise
@@ -84,9 +90,18 @@ def options_to_values(
     return values
 
 
-async def _run(config: BrokerConfig, stop: asyncio.Event) -> None:
+async def _run(config: BrokerConfig, stop: asyncio.Event, read: Callable[[], BrokerConfig] | None) -> None:
     broker = Broker(config)
     await broker.start()
+    loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+    def hung_up() -> None:
+        if not reloads:
+            task = loop.create_task(broker.reload(read))
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, hung_up)
     try:
         settle()
         line = ready_line(broker)
@@ -95,6 +110,9 @@ async def _run(config: BrokerConfig, stop: asyncio.Event) -> None:
         await _until_stopped(broker, stop)
         log.info("ending")
     finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # an end that has begun is not broken off
+        await asyncio.gather(*reloads)
         await broker.stop()
     log.info("ended")
 

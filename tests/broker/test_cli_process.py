@@ -277,3 +277,37 @@ def test_send_and_consume_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert "Check signature failed for accessKey=order-service" in refused.stderr
     finally:
         broker.kill()
+
+
+def test_sighup_reads_the_files_again_and_never_ends_the_broker(tmp_path: Path) -> None:
+    conf, rules = tmp_path / "broker.conf", tmp_path / "rules.yml"
+    conf.write_text("fileReservedTime=48\n")
+    rules.write_text("accounts:\n- accessKey: order-service\n  secretKey: 12345678\n  admin: true\n")
+
+    class WithFile(OurBroker):
+        def command(self) -> list[str]:
+            return [*super().command(), "-c", str(conf)]
+
+    ours = WithFile(tmp_path, {"aclEnable": "true", "aclFile": str(rules)}).start()
+    pid = ours.child.process.pid
+    try:
+        log = ours.store / "logs" / "broker.log"
+        for text, told in (
+            ("fileReservedTime=72\n", "fileReservedTime=72 from now on"),
+            ("fileReservedTime=abc\n", f"the settings stay as they were: {conf}: line 1: fileReservedTime=abc"),
+        ):
+            conf.write_text(text)
+            os.kill(pid, signal.SIGHUP)
+            until = time.monotonic() + 20
+            while told not in log.read_text() and time.monotonic() < until:
+                time.sleep(0.02)
+            assert told in log.read_text()
+        for _ in range(5):
+            os.kill(pid, signal.SIGHUP)
+        assert timewheel("send", "T", "x", "--namesrv", ours.namesrv).returncode == 1  # alive: it refuses the unsigned
+        assert ours.child.running()
+        ours.child.process.send_signal(signal.SIGTERM)
+        os.kill(pid, signal.SIGHUP)
+        assert ours.child.process.wait(30) == 0
+    finally:
+        ours.kill()

@@ -351,3 +351,32 @@ def test_examples() -> None:
         outcome = doctest.testmod(module)
         assert outcome.attempted > 0
         assert outcome.failed == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("# a\n\nlistenPort=1\nfileReservedTime=abc\n", "line 4: fileReservedTime=abc: expected a whole number"),
+        ("brokerName=a\\\n  b\nlistenPort=x", "line 3: listenPort=x: expected"),
+        ("listenPort=x\nbrokerName=a\nlistenPort=y", "line 3: listenPort=y: expected"),
+        ("brokerName=a\r\nlistenPort : 65536", "line 2: listenPort=65536: expected"),
+        ("\ntls.server.keyPassword=a\nbrokerName=b c\n", "line 3: brokerName=b c: expected"),
+        ("brokerName=a\nx=\\u12\n", "line 2: \\u12 is not a character"),
+    ],
+)
+def test_a_bad_value_of_a_file_names_file_and_line(tmp_path: Path, text: str, problem: str) -> None:
+    file = conf(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, {"storePathRootDir": str(tmp_path)})
+    assert str(caught.value).startswith(f"{file}: {problem}")
+
+
+def test_a_bad_value_of_a_file_that_is_overruled_does_not_matter(tmp_path: Path) -> None:
+    file = conf(tmp_path, "listenPort=x")
+    assert load_config(file, {"storePathRootDir": str(tmp_path)}, {"listenPort": "5"}).listen_port == 5
+
+
+def test_a_key_with_a_dot_that_is_no_plug_ins_is_unknown(tmp_path: Path) -> None:
+    values = {"delay.windowMs": "5", "dealy.windowMs": "5", "tls.server.mod": "enforcing"}
+    assert BrokerConfig(tmp_path, values).unknown == ["dealy.windowMs", "tls.server.mod"]
+    assert BrokerConfig(tmp_path, values, plugins=["a.module:Class"]).unknown == ["tls.server.mod"]

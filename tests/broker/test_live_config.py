@@ -10,7 +10,7 @@ import pytest
 
 from broker.config import USED_KEYS, load_config
 from broker.config_keys import shown
-from broker.live_config import LIVE_KEYS
+from broker.live_config import LIVE_KEYS, take_over
 from broker.properties_file import parse_properties_file, update_properties_file
 from remoting.codes import RequestCode, ResponseCode
 from store.errors import StoreFullError
@@ -182,3 +182,23 @@ def test_one_line_of_a_file_is_changed(before, after):
 def test_values_are_read_back(value):
     changes = {"key one": value, "b": "2"}
     assert parse_properties_file(update_properties_file(b"b=1\n", changes)) == changes
+
+
+# ------------------------------------------------------------------------------------------------ read again
+
+
+def test_what_is_read_again_counts_as_far_as_it_can(rig, tmp_path, caplog):
+    path = tmp_path / "broker.conf"
+    path.write_text(
+        f"storePathRootDir={tmp_path}\nlistenPort=10911\nfileReservedTime=9\nbrokerPermission=4\nbrokerName=other\n"
+        "tls.server.keyPassword=open sesame\n"
+    )
+    heard: list[str] = []
+    rig.core.config_listeners.append(lambda: heard.append("changed"))
+    assert take_over(rig.core, load_config(path)) == ["brokerPermission", "fileReservedTime"]
+    assert rig.core.config.get_int("fileReservedTime") == 9 and rig.core.permission() == 4
+    assert rig.core.config.broker_name == "broker-a" and heard == ["changed"]
+    assert "fileReservedTime=9 from now on" in caplog.text
+    assert "brokerName=other counts from the next start on" in caplog.text
+    assert "keyPassword=******" in caplog.text and "sesame" not in caplog.text
+    assert take_over(rig.core, load_config(path)) == [] and heard == ["changed"]
