@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from broker.bounds import name_server_bounds, server_bounds
 from broker.channel import NAME_SERVER_PORT
 from broker.config import BrokerConfig, ConfigError
 from broker.core import BrokerCore
@@ -163,6 +164,7 @@ class Broker:
                 schedule=server.schedule,
                 call_soon_threadsafe=loop.call_soon_threadsafe,
             )
+            core.bounds += server_bounds(server)
             server.received = core.dispatcher.received
             server.late = FlowControl(core.dispatcher, config.get_int("waitTimeMillsInSendQueue")).late
             server.end_of_turn = core.end_turn
@@ -211,6 +213,7 @@ class Broker:
             kv_file=JsonFile(core.files, config.store_dir / "config" / "kvConfig.json"),
         )
         core.dispatcher.add(self._name_server, NAME_SERVER_PORT)
+        core.bounds += name_server_bounds(self._name_server)
         server.closed_listeners.append(self._name_server.channel_closed)
 
     async def _register(self, core: BrokerCore, server: Server) -> None:

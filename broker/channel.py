@@ -44,12 +44,23 @@ class ChannelState:
     ``language``        str, ``version`` int: as of its last heartbeat
     ``next_opaque``     int, number of the next request that is pushed to it
     ``waiting``         dict of opaque to Future: requests pushed to it that it has not answered
+    ``memberships``     int, groups that it is in, as a producer and as a consumer (see `broker.clients`)
     ``holds``           set, pulls of it that wait for messages (see `broker.long_poll`)
     ``port``            str, which codes are answered: those of `BROKER_PORT`, of `NAME_SERVER_PORT`, none (`NO_PORT`)
     ==================  ======================================================================================
     """
 
-    __slots__ = ("born_host", "holds", "language", "next_opaque", "port", "serialize_type", "version", "waiting")
+    __slots__ = (
+        "born_host",
+        "holds",
+        "language",
+        "memberships",
+        "next_opaque",
+        "port",
+        "serialize_type",
+        "version",
+        "waiting",
+    )
 
     def __init__(self, peer: tuple[str, int], port: str = BROKER_PORT) -> None:
         self.port = port
@@ -60,6 +71,7 @@ class ChannelState:
         self.next_opaque = 1
         self.waiting: dict[int, Future[RemotingCommand]] = {}
         self.holds: set[Any] = set()
+        self.memberships = 0
 
 
 class Channel(Protocol):

@@ -16,20 +16,57 @@ from remoting.errors import ProtocolError
 from remoting.sql_filter import SQL92, PropertyFilter, Sql92Error, compile_sql92
 from remoting.subscription import SUBSCRIBE_ALL, TagFilter
 
-__all__ = ["BROADCASTING", "ClientInfo", "Clients", "ConsumerGroup", "Subscription"]
+__all__ = [
+    "BROADCASTING",
+    "CLIENT_ID_CHARS_MAX",
+    "GROUP_CHARS_MAX",
+    "MEMBERSHIPS_MAX",
+    "MEMBERSHIPS_OF_ONE_MAX",
+    "SUBSCRIPTION_BYTES_MAX",
+    "ClientInfo",
+    "Clients",
+    "ClientsFullError",
+    "ConsumerGroup",
+    "Subscription",
+    "checked_client_id",
+]
 
 BROADCASTING = "BROADCASTING"
 TAG = "TAG"
+CLIENT_ID_CHARS_MAX = 1_024
+GROUP_CHARS_MAX = 255
+MEMBERSHIPS_MAX = 200_000
+"""Most memberships of clients in groups, about half a KiB each."""
+MEMBERSHIPS_OF_ONE_MAX = 20_000
+"""The same of one connection."""
+SUBSCRIPTION_BYTES_MAX = 64 << 20
+"""Most bytes of all groups' subscriptions, as `Subscription.size` counts them."""
+
+_WORD_CHARS_MAX = 64
+_SUBSCRIPTION_BYTES, _TAG_BYTES, _SQL_CHAR_BYTES = 500, 150, 150
+
+
+class ClientsFullError(ProtocolError):
+    """There are too many clients in too many groups, or their subscriptions are too long; the text has the figures."""
+
+
+def checked_client_id(client_id: str) -> str:
+    """Answer with a client's id; raises ProtocolError for one that is too long to be kept."""
+    if len(client_id) > CLIENT_ID_CHARS_MAX:
+        text = f"a client id has at most {CLIENT_ID_CHARS_MAX} characters, this one {len(client_id)}"
+        raise ProtocolError(f"{text}: {client_id:.100}…")
+    return client_id
 
 
 class Subscription:
     """What a group reads of one topic.
 
     ``filter`` is made of the tags' texts, not of the codes that a client computed. With SQL92 ``is_tag`` is False and
-    ``wants`` is the filter; where that is None, ``problem`` says what is wrong with the expression.
+    ``wants`` is the filter; where that is None, ``problem`` says what is wrong with the expression. ``size`` is about
+    how many bytes it takes.
     """
 
-    __slots__ = ("expression", "expression_type", "filter", "problem", "tags", "topic", "version", "wants")
+    __slots__ = ("expression", "expression_type", "filter", "problem", "size", "tags", "topic", "version", "wants")
 
     def __init__(self, topic: str, expression: str, expression_type: str, version: int, tags: Iterable[str]) -> None:
         self.topic = topic
@@ -50,6 +87,9 @@ class Subscription:
                 self.wants = compile_sql92(expression)
             except Sql92Error as error:
                 self.problem = str(error)
+        self.size = _SUBSCRIPTION_BYTES + len(topic) + len(self.expression) + len(self.expression_type)
+        self.size += sum(map(len, self.tags)) + (len(self.tags) + len(self.filter.codes or ())) * _TAG_BYTES
+        self.size += 0 if self.wants is None else len(expression) * _SQL_CHAR_BYTES
 
     @property
     def is_tag(self) -> bool:
@@ -91,7 +131,7 @@ class ClientInfo:
     def __init__(self, channel: Channel, client_id: str, language: str, version: int, now_ms: int) -> None:
         self.channel = channel
         self.client_id = client_id
-        self.language = language
+        self.language = language[:_WORD_CHARS_MAX]
         self.version = version
         self.updated_ms = now_ms
 
@@ -99,12 +139,21 @@ class ClientInfo:
 class ConsumerGroup:
     """The connected members of one consumer group and what they subscribe to."""
 
-    __slots__ = ("clients", "consume_from_where", "consume_type", "message_model", "name", "subscriptions")
+    __slots__ = (
+        "clients",
+        "consume_from_where",
+        "consume_type",
+        "message_model",
+        "name",
+        "subscription_bytes",
+        "subscriptions",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.clients: dict[Channel, ClientInfo] = {}
         self.subscriptions: dict[str, Subscription] = {}
+        self.subscription_bytes = 0
         self.consume_type = "CONSUME_PASSIVELY"
         self.message_model = "CLUSTERING"
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
@@ -128,6 +177,7 @@ class ConsumerGroup:
                 self.subscriptions[topic] = subscription
         for topic in self.subscriptions.keys() - wanted.keys():
             del self.subscriptions[topic]
+        self.subscription_bytes = sum(subscription.size for subscription in self.subscriptions.values())
         return changed
 
 
@@ -137,14 +187,26 @@ class Clients:
     Args:
         expire_ms: Silence after which a client is taken for gone (``channelExpiredTimeout``).
         on_change: Called with a `ConsumerGroup` whose members or topics changed.
+        memberships_max, subscription_bytes_max: Bounds; a heartbeat beyond them is refused.
     """
 
-    def __init__(self, expire_ms: int = 120_000, on_change: Callable[[ConsumerGroup], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        expire_ms: int = 120_000,
+        on_change: Callable[[ConsumerGroup], None] = lambda _: None,
+        memberships_max: int = MEMBERSHIPS_MAX,
+        subscription_bytes_max: int = SUBSCRIPTION_BYTES_MAX,
+    ) -> None:
         self._expire_ms = expire_ms
         self.on_change = on_change
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Channel, ClientInfo]] = {}
         self._producers_by_id: dict[str, ClientInfo] = {}
+        self.memberships_max = memberships_max
+        self.memberships = 0
+        """Memberships of clients in groups: each producer and each consumer, once for each of its groups."""
+        self.subscription_bytes_max = subscription_bytes_max
+        self.subscription_bytes = 0
 
     def register_consumer(
         self,
@@ -159,34 +221,81 @@ class Clients:
     ) -> bool:
         """Note a consumer's heartbeat; whether members or topics changed.
 
-        ``subscriptions`` None keeps what is known. ``notify`` False keeps a change to itself.
+        ``subscriptions`` None keeps what is known. ``notify`` False keeps a change to itself. Raises ClientsFullError,
+        and nothing has changed then.
         """
         entry = self.consumers.get(group)
+        known = None if entry is None else entry.clients.get(client.channel)
+        before = 0 if entry is None else entry.subscription_bytes
+        if subscriptions is not None:
+            subscriptions = list(subscriptions)
+            self._check_subscriptions(group, sum(each.size for each in subscriptions) - before)
+        if known is None:
+            self._join(group, client)
         if entry is None:
             entry = self.consumers[group] = ConsumerGroup(group)
-        entry.consume_type = consume_type
-        entry.message_model = message_model
-        entry.consume_from_where = consume_from_where
-        known = entry.clients.get(client.channel)
+        entry.consume_type = consume_type[:_WORD_CHARS_MAX]
+        entry.message_model = message_model[:_WORD_CHARS_MAX]
+        entry.consume_from_where = consume_from_where[:_WORD_CHARS_MAX]
         changed = known is None or known.client_id != client.client_id
         entry.clients[client.channel] = client
         if subscriptions is not None:
             changed = entry.subscribe(subscriptions) or changed
+            self.subscription_bytes += entry.subscription_bytes - before
         if changed and notify and not entry.is_broadcast:
             self.on_change(entry)
         return changed
 
     def register_producer(self, group: str, client: ClientInfo) -> None:
-        """Note a producer's heartbeat."""
+        """Note a producer's heartbeat. Raises ClientsFullError, and nothing has changed then."""
+        known = self.producers.get(group, {}).get(client.channel)
+        if known is None:
+            self._join(group, client)
+        elif known.client_id != client.client_id:  # or its old ids would be kept
+            self._forget_id(known)
         self.producers.setdefault(group, {})[client.channel] = client
         self._producers_by_id[client.client_id] = client
+
+    def _join(self, group: str, client: ClientInfo) -> None:
+        """Count a membership, or refuse it."""
+        if len(group) > GROUP_CHARS_MAX:
+            text = f"a group's name has at most {GROUP_CHARS_MAX} characters, this one {len(group)}"
+            raise ClientsFullError(f"{text}: {group:.100}…")
+        state = client.channel.state
+        if self.memberships >= self.memberships_max or state.memberships >= MEMBERSHIPS_OF_ONE_MAX:
+            raise ClientsFullError(
+                f"client {client.client_id:.100} cannot join group {group}: clients are in {self.memberships} groups, "
+                f"each counted for itself, at most {self.memberships_max} may be; this connection's in "
+                f"{state.memberships}, at most {MEMBERSHIPS_OF_ONE_MAX}"
+            )
+        self.memberships += 1
+        state.memberships += 1
+
+    def _left(self, channel: Channel) -> None:
+        self.memberships -= 1
+        channel.state.memberships -= 1
+
+    def _check_subscriptions(self, group: str, more: int) -> None:
+        if more > 0 and self.subscription_bytes + more > self.subscription_bytes_max:
+            raise ClientsFullError(
+                f"the subscriptions of group {group} take {more} bytes more, those of all groups take "
+                f"{self.subscription_bytes}, at most {self.subscription_bytes_max} may be"
+            )
+
+    def _forget_id(self, client: ClientInfo) -> None:
+        """Find a producer by its id no longer, unless somebody else has that id by now."""
+        known = self._producers_by_id.get(client.client_id)
+        if known is not None and known.channel is client.channel:
+            del self._producers_by_id[client.client_id]
 
     def unregister_consumer(self, group: str, channel: Channel, notify: bool = True) -> bool:
         """Take a consumer out of its group; whether it was in it."""
         entry = self.consumers.get(group)
         if entry is None or entry.clients.pop(channel, None) is None:
             return False
+        self._left(channel)
         if not entry.clients:
+            self.subscription_bytes -= entry.subscription_bytes
             del self.consumers[group]
         elif notify and not entry.is_broadcast:
             self.on_change(entry)
@@ -200,11 +309,11 @@ class Clients:
         gone = members.pop(channel, None)
         if not members:
             del self.producers[group]
-        if gone is None or any(channel in others for others in self.producers.values()):
+        if gone is None:
             return
-        known = self._producers_by_id.get(gone.client_id)
-        if known is not None and known.channel is channel:
-            del self._producers_by_id[gone.client_id]
+        self._left(channel)
+        if not any(channel in others for others in self.producers.values()):
+            self._forget_id(gone)
 
     def channel_closed(self, channel: Channel) -> None:
         """Take out everything that came over a channel."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from broker.access import May, everybody_may
 from broker.acl import Acl
+from broker.bounds import broker_bounds
 from broker.channel import Channel
 from broker.clients import Clients
 from broker.clock import now_ms as wall_clock_ms
@@ -130,6 +131,7 @@ class BrokerCore:
             broker_name=config.broker_name,
             auto_create=config.get_bool("autoCreateTopicEnable"),
             default_queue_nums=config.get_int("defaultTopicQueueNums"),
+            auto_create_max=config.get_int("maxAutoCreateTopicNum"),
             trace_topic=config.get_text("msgTraceTopicName") if config.get_bool("traceTopicEnable") else None,
         )
         self.topics.load()
@@ -138,9 +140,12 @@ class BrokerCore:
             directory / "subscriptionGroup.json",
             self.now_ms,
             auto_create=config.get_bool("autoCreateSubscriptionGroup"),
+            auto_create_max=config.get_int("maxAutoCreateSubscriptionGroupNum"),
         )
         self.groups.load()
-        self.offsets = ConsumerOffsets(self.files, directory / "consumerOffset.json", self.now_ms)
+        self.offsets = ConsumerOffsets(
+            self.files, directory / "consumerOffset.json", self.now_ms, config.get_int("maxConsumerOffsetNum")
+        )
         self.offsets.load()
         on_disk = [(name, max(store.queue_ids(name)) + 1) for name in store.topics_on_disk()]
         for name in self.topics.adopt(on_disk):
@@ -237,6 +242,8 @@ class BrokerCore:
             recall_name=config.broker_name if config.get_bool("recallMessageEnable") else None,
         )
         self.processors = ProcessorSet(self)
+        self.bounds = broker_bounds(self)
+        """The tables that peers can grow, for the runtime info; whoever adds sockets and a name server adds theirs."""
         for processor in self.processors.all():
             self.dispatcher.add(processor)
 

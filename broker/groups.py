@@ -85,12 +85,22 @@ class SubscriptionGroups:
         path: ``config/subscriptionGroup.json``.
         now_ms: The clock, for the table's version.
         auto_create: Whether a group is made when it is first seen (``autoCreateSubscriptionGroup``).
+        auto_create_max: So many groups beyond which none is made so (``maxAutoCreateSubscriptionGroupNum``).
     """
 
-    def __init__(self, files: Files, path: Path, now_ms: Callable[[], int], *, auto_create: bool = True) -> None:
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        now_ms: Callable[[], int],
+        *,
+        auto_create: bool = True,
+        auto_create_max: int = 10_000,
+    ) -> None:
         self._file = JsonFile(files, path)
         self._now_ms = now_ms
         self._auto_create = auto_create
+        self.auto_create_max = auto_create_max
         self.table: dict[str, SubscriptionGroup] = {name: SubscriptionGroup(name) for name in SYSTEM_GROUPS}
         self.forbidden: dict[str, dict[str, int]] = {}
         """Group to topic to bits: bit 2 forbids reading (``forbiddenTable``)."""
@@ -134,9 +144,18 @@ class SubscriptionGroups:
     def would_find(self, name: str) -> SubscriptionGroup | None:
         """Answer with what `find` would; nothing is made."""
         group = self.table.get(name)
-        if group is None and self._auto_create and group_problem(name) is None:
+        if group is None and self._auto_create and group_problem(name) is None and not self.full():
             group = SubscriptionGroup(name)
         return group
+
+    def full(self) -> str:
+        """Why no group is made when it is first seen, as a part of a remark; empty if there is room."""
+        if len(self.table) < self.auto_create_max:
+            return ""
+        return (
+            f" None is made when it is first seen any more: there are {len(self.table)} groups, {self.auto_create_max} "
+            "are the most for that (maxAutoCreateSubscriptionGroupNum)."
+        )
 
     def put(self, *groups: SubscriptionGroup) -> None:
         """Create or replace groups; durable when it returns. Raises StoreError."""

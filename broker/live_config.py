@@ -56,14 +56,18 @@ _READ_EACH_TIME = frozenset(
         "transactionCheckMax",
         "transactionCheckInterval",
         "storeReplyMessageEnable",
+        "maxUndecidedTransactionNum",
     )
 )
+
+_BOUNDS = frozenset(("maxAutoCreateTopicNum", "maxAutoCreateSubscriptionGroupNum", "maxConsumerOffsetNum"))
 
 LIVE_KEYS = (
     _RETENTION
     | _PULLS
     | _TOPICS
     | _READ_EACH_TIME
+    | _BOUNDS
     | frozenset(("autoCreateSubscriptionGroup", "defaultQueryMaxNum", "logLevel"))
 )
 """The keys that can be changed while the broker runs."""
@@ -125,6 +129,10 @@ def apply_changes(core: BrokerCore, keys: Iterable[str]) -> None:
     if changed & _TOPICS:
         enabled, queues = config.get_bool("autoCreateTopicEnable"), config.get_int("defaultTopicQueueNums")
         core.topics.set_auto_create(enabled, queues)
+    if changed & _BOUNDS:
+        core.topics.auto_create_max = config.get_int("maxAutoCreateTopicNum")
+        core.groups.auto_create_max = config.get_int("maxAutoCreateSubscriptionGroupNum")
+        core.offsets.count_max = config.get_int("maxConsumerOffsetNum")
     if "autoCreateSubscriptionGroup" in changed:
         core.groups.set_auto_create(config.get_bool("autoCreateSubscriptionGroup"))
     if "defaultQueryMaxNum" in changed:

@@ -33,10 +33,14 @@ if TYPE_CHECKING:
     from broker.groups import SubscriptionGroups
     from broker.json_files import JsonFile
 
-__all__ = ["NameServer"]
+__all__ = ["KV_BYTES_MAX", "NameServer"]
 
 _QUOTED_IDS_SINCE = 401  # V4_9_4
 _ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+KV_BYTES_MAX = 4 << 20
+"""Most bytes of key-value configuration, as `_kv_size` counts them: the file is written whole for each change."""
+_KV_ENTRY_BYTES = 100
+_SETTING_CHARS_MAX = 255
 _FIXED_SETTINGS = frozenset(("kvConfigPath", "configStorePath", "configBlackList"))
 _SETTINGS = {
     "deleteTopicWithBrokerRegistration": "false",
@@ -78,6 +82,9 @@ class NameServer:
         if kv_file is not None:
             table = (kv_file.load() or {}).get("configTable") or {}
             self._kv = {str(name): {str(k): str(v) for k, v in entries.items()} for name, entries in table.items()}
+        self.kv_bytes_max = KV_BYTES_MAX
+        self.kv_bytes = sum(_kv_size(name, k, v) for name, entries in self._kv.items() for k, v in entries.items())
+        """Bytes of key-value configuration."""
 
     def handlers(self) -> Mapping[int, Handler]:
         """List what it answers: request code to method."""
@@ -296,8 +303,17 @@ class NameServer:
     def put_kv(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """PUT_KV_CONFIG."""
         ext = command.ext
-        namespace, key = need_str(ext, "namespace"), need_str(ext, "key")
-        self._kv.setdefault(namespace, {})[key] = need_str(ext, "value")
+        namespace, key, value = need_str(ext, "namespace"), need_str(ext, "key"), need_str(ext, "value")
+        before = self._kv.get(namespace, {}).get(key)
+        more = _kv_size(namespace, key, value) - (0 if before is None else _kv_size(namespace, key, before))
+        if more > 0 and self.kv_bytes + more > self.kv_bytes_max:
+            remark = (
+                f"key-value configuration has {self.kv_bytes} bytes and would have {more} more, "
+                f"at most {self.kv_bytes_max} may be: delete some"
+            )
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark)
+        self._kv.setdefault(namespace, {})[key] = value
+        self.kv_bytes += more
         self._save_kv()
         return command.reply()
 
@@ -313,7 +329,12 @@ class NameServer:
     def delete_kv(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """DELETE_KV_CONFIG."""
         namespace, key = need_str(command.ext, "namespace"), need_str(command.ext, "key")
-        if self._kv.get(namespace, {}).pop(key, None) is not None:
+        entries = self._kv.get(namespace, {})
+        value = entries.pop(key, None)
+        if value is not None:
+            self.kv_bytes -= _kv_size(namespace, key, value)
+            if not entries:  # names of namespaces would pile up
+                del self._kv[namespace]
             self._save_kv()
         return command.reply()
 
@@ -344,8 +365,16 @@ class NameServer:
             return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
         if _FIXED_SETTINGS & values.keys():
             return command.reply(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-        self._settings.update((key, value) for key, value in values.items() if key in self._settings)
+        known = {key: value for key, value in values.items() if key in self._settings}
+        if any(len(value) > _SETTING_CHARS_MAX for value in known.values()):
+            remark = f"a value has at most {_SETTING_CHARS_MAX} characters"
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark)
+        self._settings.update(known)
         return command.reply()
+
+
+def _kv_size(namespace: str, key: str, value: str) -> int:
+    return _KV_ENTRY_BYTES + len(namespace) + len(key) + len(value)
 
 
 def _quoted(command: RemotingCommand) -> bool:

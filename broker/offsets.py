@@ -27,9 +27,10 @@ class ConsumerOffsets:
         files: The door to the disk.
         path: ``config/consumerOffset.json``.
         now_ms: The clock, for the table's version.
+        count_max: Most offsets, of all groups in all queues (``maxConsumerOffsetNum``).
     """
 
-    def __init__(self, files: Files, path: Path, now_ms: Callable[[], int]) -> None:
+    def __init__(self, files: Files, path: Path, now_ms: Callable[[], int], count_max: int = 500_000) -> None:
         self._file = JsonFile(files, path)
         self._now_ms = now_ms
         self.table: dict[str, dict[int, int]] = {}
@@ -39,6 +40,11 @@ class ConsumerOffsets:
         self.pulled: dict[str, dict[int, int]] = {}
         """How far the groups have pulled, which may be ahead of what they have committed."""
         self.data_version = DataVersion(now_ms())
+        self.count_max = count_max
+        self.count = 0
+        """Offsets in ``table``."""
+        self.pulled_count = 0
+        """Offsets in ``pulled``."""
         self._dirty = False
 
     def load(self) -> None:
@@ -55,6 +61,7 @@ class ConsumerOffsets:
             }
         except (AttributeError, OverflowError, TypeError, ValueError) as error:
             raise self._file.damage("offsetTable", f"offsetTable: {error}") from error
+        self._recount()
 
     def clamp(self, max_offset: Callable[[str, int], int]) -> list[str]:
         """Set offsets beyond their queue's end to the end; return a sentence for each."""
@@ -78,24 +85,45 @@ class ConsumerOffsets:
         queues = self.table.get(name)
         return -1 if queues is None else queues.get(queue_id, -1)
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note how far a group has read a queue. Negative offsets, which some clients send, are ignored."""
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Note how far a group has read a queue; False if there are too many offsets for one more.
+
+        Negative offsets, which some clients send, are ignored.
+        """
         if offset < 0:
-            return
+            return True
         name = f"{topic}{SEPARATOR}{group}"
         queues = self.table.get(name)
-        if queues is None:
-            queues = self.table[name] = {}
-        if queues.get(queue_id) != offset:
-            queues[queue_id] = offset
-            self._dirty = True
+        known = None if queues is None else queues.get(queue_id)
+        if known == offset:
+            return True
+        if known is None:
+            if self.count >= self.count_max:
+                return False
+            self.count += 1
+            if queues is None:
+                queues = self.table[name] = {}
+        assert queues is not None
+        queues[queue_id] = offset
+        self._dirty = True
+        return True
+
+    def full(self) -> str:
+        """Why no offset of a queue that a group has not read before is taken; empty if there is room."""
+        if self.count < self.count_max:
+            return ""
+        return f"there are {self.count} consumer offsets, at most {self.count_max} may be (maxConsumerOffsetNum)"
 
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note how far a group has pulled a queue."""
         name = f"{topic}{SEPARATOR}{group}"
         queues = self.pulled.get(name)
-        if queues is None:
-            queues = self.pulled[name] = {}
+        if queues is None or queue_id not in queues:
+            if self.pulled_count >= self.count_max:
+                return  # what it has committed is shown then
+            self.pulled_count += 1
+            if queues is None:
+                queues = self.pulled[name] = {}
         queues[queue_id] = offset
 
     def get_pulled(self, group: str, topic: str, queue_id: int) -> int:
@@ -108,7 +136,9 @@ class ConsumerOffsets:
         """Set an offset from outside: stored, and told to whoever pulls the queue next."""
         name = f"{topic}{SEPARATOR}{group}"
         self.resets.setdefault(name, {})[queue_id] = offset
-        self.table.setdefault(name, {})[queue_id] = offset
+        queues = self.table.setdefault(name, {})
+        self.count += queue_id not in queues
+        queues[queue_id] = offset
         self._dirty = True
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
@@ -145,6 +175,7 @@ class ConsumerOffsets:
         queues = self.table.get(f"{topic}{SEPARATOR}{source}")
         if queues is not None:
             self.table[f"{topic}{SEPARATOR}{target}"] = dict(queues)
+            self._recount()
             self._dirty = True
 
     def forget_group(self, group: str) -> None:
@@ -162,6 +193,11 @@ class ConsumerOffsets:
                 if unwanted(topic, group):
                     del table[name]
                     self._dirty = True
+        self._recount()
+
+    def _recount(self) -> None:
+        self.count = sum(map(len, self.table.values()))
+        self.pulled_count = sum(map(len, self.pulled.values()))
 
     def to_json(self) -> dict[str, Any]:
         """Write table and version as Apache's file and GET_ALL_CONSUMER_OFFSET have them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from broker.bounds import figures
 from broker.dispatcher import Processor
 from broker.processors.admin import AdminProcessor
 from broker.processors.client import ClientProcessor
@@ -50,6 +51,7 @@ class ProcessorSet:
             halves=core.halves,
             timeout_ms=lambda: config.get_int("transactionTimeOut"),
             may_send=lambda: not config.get_bool("rejectTransactionMessage"),
+            undecided_max=lambda: config.get_int("maxUndecidedTransactionNum"),
             address=config.advertised,
             may=core.may,
         )
@@ -120,7 +122,7 @@ class ProcessorSet:
                 region=config.get_text("regionId"),
                 enabled=lambda: config.get_bool("recallMessageEnable"),
             ),
-            LockProcessor(core.locks),
+            LockProcessor(core.locks, core.topics, core.groups, config.broker_name),
             QueueViewProcessor(store=core.store, clients=core.clients),
             ClientProcessor(
                 topics=core.topics,
@@ -183,7 +185,13 @@ class ProcessorSet:
 
     def _more(self) -> dict[str, str]:
         levels = self._core.level_scheduler.runtime_info()
-        return {**levels, **self.transactions.runtime_info(), **self.checks.runtime_info(), **self.reply.runtime_info()}
+        return {
+            **levels,
+            **figures(self._core.bounds),
+            **self.transactions.runtime_info(),
+            **self.checks.runtime_info(),
+            **self.reply.runtime_info(),
+        }
 
     def _make_send(self) -> SendProcessor:
         core = self._core

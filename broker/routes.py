@@ -18,19 +18,44 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from remoting.codes import Permission
+from remoting.errors import ProtocolError
 from remoting.json_dialect import dumps
 
 if TYPE_CHECKING:
     from broker.channel import Channel
     from broker.topics import TopicConfig, Topics
 
-__all__ = ["BROKER_EXPIRED_MS", "BrokerEntry", "OwnBroker", "QueueData", "RouteTable", "broker_json", "route_json"]
+__all__ = [
+    "BROKERS_MAX",
+    "BROKER_EXPIRED_MS",
+    "NAME_CHARS_MAX",
+    "TOPICS_MAX",
+    "BrokerEntry",
+    "OwnBroker",
+    "QueueData",
+    "RouteTable",
+    "RoutesFullError",
+    "broker_json",
+    "route_json",
+]
+
+BROKERS_MAX = 1_000
+"""Most brokers that may be registered, by names as by processes; and most processes of one name."""
+TOPICS_MAX = 200_000
+"""Most topics of registered brokers, counted once for each broker that has them."""
+NAME_CHARS_MAX = 255
+_VERSION_BYTES_MAX = 1_000
+_FILTER_SERVERS_MAX = 16
 
 BROKER_EXPIRED_MS = 120_000
 """Silence after which a registered broker is forgotten, unless it asked for another time itself."""
 
 _MASTER_ID = 0
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
+
+
+class RoutesFullError(ProtocolError):
+    """A registration that is more than a name server keeps; the text has the figures."""
 
 
 class QueueData:
@@ -140,14 +165,26 @@ class RouteTable:
 
     Args:
         own: The broker in this process; None for a name server without one.
+        brokers_max, topics_max: Bounds, since any peer may register; beyond them it is refused (RoutesFullError).
     """
 
-    def __init__(self, own: OwnBroker | None = None) -> None:
+    def __init__(
+        self, own: OwnBroker | None = None, brokers_max: int = BROKERS_MAX, topics_max: int = TOPICS_MAX
+    ) -> None:
         self.own = own
+        self.brokers_max = brokers_max
+        self.topics_max = topics_max
+        self.topic_count = 0
+        """Topics of registered brokers, counted once for each broker that has them."""
         self._brokers: dict[str, BrokerEntry] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._live: dict[tuple[str, str], _Live] = {}  # (cluster, address)
         self._filter_servers: dict[str, list[str]] = {}  # address to filter servers
+
+    @property
+    def broker_count(self) -> int:
+        """How many brokers are registered, by names or by processes, whichever is more."""
+        return max(len(self._brokers), len(self._live))
 
     # ------------------------------------------------------------------------------------------ asking
 
@@ -217,7 +254,20 @@ class RouteTable:
         enable_acting_master: bool = False,
         filter_servers: list[str] | None = None,
     ) -> tuple[str, str] | None:
-        """Note a broker's registration. For a slave: (address, HA address) of its master if that is known."""
+        """Note a broker's registration. For a slave: (address, HA address) of its master if that is known.
+
+        Raises RoutesFullError, and nothing has changed then.
+        """
+        filter_servers = filter_servers or []
+        self._check_words(cluster, name, address, ha_address, *map(str, filter_servers), *topics)
+        self._check_broker(cluster, name, broker_id, address)
+        if len(dumps(data_version)) > _VERSION_BYTES_MAX or len(filter_servers) > _FILTER_SERVERS_MAX:
+            raise RoutesFullError(
+                f"broker {name}: a data version has at most {_VERSION_BYTES_MAX} bytes, and a broker "
+                f"at most {_FILTER_SERVERS_MAX} filter servers"
+            )
+        if broker_id == _MASTER_ID:
+            self._check_topics(sum(name not in self._topics.get(topic, ()) for topic in topics))
         entry = self._brokers.get(name)
         if entry is None:
             entry = self._brokers[name] = BrokerEntry(name, cluster, {})
@@ -240,8 +290,38 @@ class RouteTable:
             return (master, master_live.ha_address) if master and master_live else None
         if changed:
             for topic, data in topics.items():
-                self._topics.setdefault(topic, {})[name] = data
+                self._put_queues(topic, name, data)
         return None
+
+    @staticmethod
+    def _check_words(*words: str) -> None:
+        for word in words:
+            if len(word) > NAME_CHARS_MAX:
+                raise RoutesFullError(
+                    f"a name has at most {NAME_CHARS_MAX} characters, this one {len(word)}: {word:.100}…"
+                )
+
+    def _check_broker(self, cluster: str, name: str, broker_id: int, address: str) -> None:
+        entry = self._brokers.get(name)
+        news = entry is None or (cluster, address) not in self._live
+        if news and self.broker_count >= self.brokers_max:
+            raise RoutesFullError(f"{self.broker_count} brokers are registered, at most {self.brokers_max} may be")
+        if entry is not None and broker_id not in entry.addresses and len(entry.addresses) >= self.brokers_max:
+            raise RoutesFullError(
+                f"broker {name} has {len(entry.addresses)} processes, at most {self.brokers_max} may be"
+            )
+
+    def _check_topics(self, more: int) -> None:
+        if more and self.topic_count + more > self.topics_max:
+            raise RoutesFullError(
+                f"{self.topic_count} topics are registered, each broker's counted for itself; with {more} more they "
+                f"are above {self.topics_max}"
+            )
+
+    def _put_queues(self, topic: str, name: str, data: QueueData) -> None:
+        queues = self._topics.setdefault(topic, {})
+        self.topic_count += name not in queues
+        queues[name] = data
 
     def heard(self, cluster: str, address: str, now_ms: int) -> bool:
         """Note a broker's heartbeat; whether the broker is known."""
@@ -252,12 +332,15 @@ class RouteTable:
         return True
 
     def unregister(self, cluster: str, name: str, broker_id: int, address: str) -> None:
-        """Forget a broker process; its topics go with the last process of its name."""
-        self._live.pop((cluster, address), None)
-        self._filter_servers.pop(address, None)
+        """Forget a broker process; its topics go with the last process of its name.
+
+        A request that names another broker than the one at the address changes nothing, or what it has would stay.
+        """
         entry = self._brokers.get(name)
         if entry is None or entry.addresses.get(broker_id) != address:
             return
+        self._live.pop((cluster, address), None)
+        self._filter_servers.pop(address, None)
         del entry.addresses[broker_id]
         if not entry.addresses:
             del self._brokers[name]
@@ -302,16 +385,18 @@ class RouteTable:
         return count
 
     def put_topic(self, topic: str, queues: Mapping[str, QueueData]) -> None:
-        """Add a topic for brokers that are known; those that are not are left out."""
+        """Add a topic for brokers that are known; those that are not are left out. Raises RoutesFullError."""
         names = {entry.name for entry in self.brokers()}
         known = {name: data for name, data in queues.items() if name in names}
-        if known:
-            self._topics.setdefault(topic, {}).update(known)
+        self._check_words(topic)
+        self._check_topics(sum(name not in self._topics.get(topic, ()) for name in known))
+        for name, data in known.items():
+            self._put_queues(topic, name, data)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, everywhere or in one cluster. A topic that our own broker has stays: it is there."""
         if cluster is None:
-            self._topics.pop(topic, None)
+            self.topic_count -= len(self._topics.pop(topic, ()))
             return
         for name in self.clusters().get(cluster, []):
             self._drop_queues(topic, name)
@@ -319,7 +404,7 @@ class RouteTable:
     def _drop_queues(self, topic: str, name: str) -> None:
         queues = self._topics.get(topic)
         if queues is not None:
-            queues.pop(name, None)
+            self.topic_count -= queues.pop(name, None) is not None
             if not queues:
                 del self._topics[topic]
 

@@ -461,8 +461,8 @@ class Server:
         self._targets: dict[int, Any] = {}
         self._connections: set[Connection] = set()
         self._waiting: dict[int, float] = {}  # files that could not be read in time: since when (loop time)
-        self._held_max = held_max_bytes
-        self._connections_max = connections_max
+        self.held_max_bytes = held_max_bytes
+        self.connections_max = connections_max
         self._turned_away = 0
         self.held_bytes = 0
         """Bytes that are kept for all peers (see `Connection.held_bytes`)."""
@@ -558,7 +558,7 @@ class Server:
     @property
     def full(self) -> bool:
         """Whether nobody more may come in."""
-        return len(self._connections) >= self._connections_max
+        return len(self._connections) >= self.connections_max
 
     def turn_away(self, sock: socket.socket) -> None:
         """Close the connection of one who came when there was no room."""
@@ -568,22 +568,22 @@ class Server:
     @property
     def tight(self) -> bool:
         """Whether so much is kept for all peers that those who do not take it are not read from."""
-        return self.held_bytes > self._held_max * 3 // 4
+        return self.held_bytes > self.held_max_bytes * 3 // 4
 
     def hold(self, more: int) -> None:
         """Count bytes that are kept for a peer; if that is too much, close those who have the most of it."""
         self.held_bytes += more
-        if self.held_bytes <= self._held_max or more < 0:
+        if self.held_bytes <= self.held_max_bytes or more < 0:
             return
         for connection in sorted(self._connections, key=_held_bytes, reverse=True):
-            if self.held_bytes <= self._held_max * 7 // 8:
+            if self.held_bytes <= self.held_max_bytes * 7 // 8:
                 break
             _LOG.warning(
                 "%s: connection closed, %d bytes were kept for it, %d for all (at most %d, connectionBytesMax)",
                 peer_text(connection),
                 connection.held_bytes,
                 self.held_bytes,
-                self._held_max,
+                self.held_max_bytes,
             )
             connection.shut()
 

@@ -227,6 +227,8 @@ class Topics:
         cluster_name, broker_name: These are topics too.
         auto_create: Whether a send to an unknown topic makes it (``autoCreateTopicEnable``).
         default_queue_nums: Queues of TBW102, the most that such a topic gets.
+        auto_create_max: So many topics, of all kinds, beyond which a send makes no more (``maxAutoCreateTopicNum``).
+            The retry and dead-letter topics of groups are made nevertheless: they are bounded by their groups.
         trace_topic: Name of the trace topic, if it is wanted.
     """
 
@@ -240,11 +242,13 @@ class Topics:
         broker_name: str = "broker-a",
         auto_create: bool = True,
         default_queue_nums: int = 8,
+        auto_create_max: int = 20_000,
         trace_topic: str | None = None,
     ) -> None:
         self._file = JsonFile(files, path)
         self._now_ms = now_ms
         self._auto_create = auto_create
+        self.auto_create_max = auto_create_max
         self.table: dict[str, TopicConfig] = {}
         self.data_version = DataVersion(now_ms())
         self.listeners: list[Callable[[list[str]], None]] = []
@@ -313,12 +317,21 @@ class Topics:
     def create_for_send(self, name: str, default_topic: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig | None:
         """Make the topic of a first send from the default topic that the sender names; None if that is not allowed."""
         model = self.table.get(default_topic)
-        if model is None or not model.perm & Permission.INHERIT:
+        if model is None or not model.perm & Permission.INHERIT or self.full():
             return None
         queues = max(0, min(queue_nums, model.write_queue_nums))
         perm = model.perm & ~int(Permission.INHERIT)
         self.put(TopicConfig(name, queues, queues, perm, sys_flag=sys_flag, filter_type=model.filter_type))
         return self.table[name]
+
+    def full(self) -> str:
+        """Why a send makes no more topics, as a part of a remark; empty if there is room."""
+        if len(self.table) < self.auto_create_max:
+            return ""
+        return (
+            f" None is made for a send any more: there are {len(self.table)} topics, {self.auto_create_max} are the "
+            "most for that (maxAutoCreateTopicNum)."
+        )
 
     def create_for_group(self, name: str, queue_nums: int, sys_flag: int = 0, order: bool = False) -> TopicConfig:
         """Make a retry or dead-letter topic unless it is there."""

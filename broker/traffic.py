@@ -22,11 +22,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from store.consume_queue import ConsumeQueue
 
-__all__ = ["Traffic"]
+__all__ = ["SERIES_MAX", "Traffic"]
 
 _SAMPLE_MS = 10_000
 _SPANS = (("statsMinute", 10_000, 7), ("statsHour", 600_000, 7), ("statsDay", 3_600_000, 25))
 _ENTRY_BYTES = 20
+SERIES_MAX = 20_000
+"""Most series of all kinds, some 10 KiB each after a day; what comes beyond it is not counted by its name."""
+_STEPS = 500
+"""Series that take a sample at a stretch: about a millisecond."""
 _STRETCH = 50_000
 """Entries that are added up at a stretch: about a millisecond."""
 
@@ -92,12 +96,17 @@ class Traffic:
         queues: All queues of the store; what they hold now is not counted.
         cluster_name: The key of the figures of the whole broker.
         totals: Reads how many messages were put and pulled since the start.
+        series_max: Most series.
 
     Raises nothing but what the queues' files raise (StoreError).
     """
 
     def __init__(
-        self, queues: Iterable[ConsumeQueue], cluster_name: str, totals: Callable[[], tuple[int, int]]
+        self,
+        queues: Iterable[ConsumeQueue],
+        cluster_name: str,
+        totals: Callable[[], tuple[int, int]],
+        series_max: int = SERIES_MAX,
     ) -> None:
         self._queues = queues
         self._cluster_name = cluster_name
@@ -105,6 +114,14 @@ class Traffic:
         self._ends = {(queue.topic, queue.queue_id): queue.count for queue in queues}
         self._tables: dict[str, dict[str, _Series]] = {kind: {} for kind, _ in _NAMES.values()}
         self._stepped_ms: int | None = None
+        self.series_max = series_max
+        self._uncounted = _Series()
+        """Takes what comes when there are too many series."""
+
+    @property
+    def series_count(self) -> int:
+        """How many topics, groups and pairs of them are counted."""
+        return sum(map(len, self._tables.values()))
 
     # ------------------------------------------------------------------------------------------------ counting
 
@@ -130,10 +147,12 @@ class Traffic:
         for kind, total in zip(("broker put", "broker get"), self._totals(), strict=True):
             self._series(kind, self._cluster_name).messages = total
         for kind, table in self._tables.items():
-            for key, series in list(table.items()):
+            for number, (key, series) in enumerate(list(table.items()), 1):
+                if number % _STEPS == 0:
+                    yield
                 series.step(now_ms)
                 if series.idle() and not kind.startswith("broker"):
-                    del table[key]
+                    table.pop(key, None)
 
     def _count_puts(self) -> Iterator[None]:
         ends: dict[tuple[str, int], int] = {}
@@ -161,6 +180,8 @@ class Traffic:
         table = self._tables[kind]
         series = table.get(key)
         if series is None:
+            if self.series_count >= self.series_max and not kind.startswith("broker"):
+                return self._uncounted
             series = table[key] = _Series()
         return series
 

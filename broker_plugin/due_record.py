@@ -22,6 +22,7 @@ _HOSTS_V6 = 0x30
 _UNIQ_KEY, _KEYS, _TAGS, _TW_ID = (f"\x02{name}\x01".encode() for name in (UNIQ_KEY, KEYS, TAGS, TW_ID))
 _UNIQ_KEY_FIRST = _UNIQ_KEY[1:]
 _SMALLEST = 91
+_SHORT_BYTES_MAX = 256  # longer tags are not remembered: 4,096 of 32 KiB would be kept
 
 
 @lru_cache(maxsize=4096)
@@ -30,8 +31,12 @@ def _topic(name: bytes) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _tags_code(tag: bytes) -> int:
+def _short_tags_code(tag: bytes) -> int:
     return java_hash(tag.decode())
+
+
+def _tags_code(tag: bytes) -> int:
+    return _short_tags_code(tag) if len(tag) <= _SHORT_BYTES_MAX else java_hash(tag.decode())
 
 
 def due_record(record: bytes, due_ms: int) -> PutRecord:

@@ -22,8 +22,16 @@ def java_hash(text: str) -> int:
     return value - 0x100000000 if value & 0x80000000 else value
 
 
-tag_hash = lru_cache(maxsize=4096)(java_hash)
-"""The tags code of a tag: `java_hash`, for what comes again and again."""
+_SHORT_CHARS_MAX = 256
+_short_hash = lru_cache(maxsize=4096)(java_hash)
+
+
+def tag_hash(tag: str) -> int:
+    """Compute the tags code of a tag: `java_hash`, remembered for what comes again and again.
+
+    Long tags are not: 4,096 of 32 KiB would be kept.
+    """
+    return _short_hash(tag) if len(tag) <= _SHORT_CHARS_MAX else java_hash(tag)
 
 
 def tags_code(properties: str) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.channel import Channel, peer_text
-from broker.clients import ClientInfo, Clients, ConsumerGroup, Subscription
+from broker.clients import ClientInfo, Clients, ConsumerGroup, Subscription, checked_client_id
 from broker.dispatcher import Dispatcher, Handler
 from broker.processors.selection import no_such_filter
 from broker.topics import RETRY_PREFIX
@@ -71,7 +71,7 @@ class ClientProcessor:
         """HEART_BEAT: note the client's groups and subscriptions, and make what they need."""
         document = _object(command)
         try:
-            client_id = str(document["clientID"])
+            client_id = checked_client_id(str(document["clientID"]))
             producers = [str(entry["groupName"]) for entry in document.get("producerDataSet") or ()]
             consumers = [
                 (
@@ -85,7 +85,7 @@ class ClientProcessor:
             raise ProtocolError(f"unreadable heartbeat: {error!r}: {command.body[:200]!r}") from error
         state = channel.state
         state.serialize_type = command.serialize_type
-        state.language = command.language
+        state.language = command.language[:64]
         state.version = command.version
         keep_subscriptions = document.get("withoutSub") is True
         for name, entry, subscriptions in consumers:

@@ -9,18 +9,25 @@ work on what it has read, and whoever took its queue at once might overtake it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.channel import Channel
+from broker.clients import checked_client_id
 from broker.dispatcher import Handler
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
 from remoting.json_dialect import dumps, loads
 
-__all__ = ["LOCK_LIFE_MS", "LockProcessor", "QueueLocks"]
+if TYPE_CHECKING:
+    from broker.groups import SubscriptionGroups
+    from broker.topics import Topics
+
+__all__ = ["LOCKS_MAX", "LOCK_LIFE_MS", "LockProcessor", "QueueLocks"]
 
 LOCK_LIFE_MS = 60_000
+LOCKS_MAX = 200_000
+"""Most locks of all groups."""
 
 Queue = tuple[str, str, int]
 """Topic, broker name, queue id."""
@@ -29,19 +36,28 @@ Queue = tuple[str, str, int]
 class QueueLocks:
     """Who holds which queue for which group. Only the network loop uses it."""
 
-    __slots__ = ("_groups", "_life_ms")
+    __slots__ = ("_groups", "_life_ms", "count", "count_max")
 
-    def __init__(self, life_ms: int = LOCK_LIFE_MS) -> None:
-        """``life_ms``: how long a lock holds that is not renewed."""
+    def __init__(self, life_ms: int = LOCK_LIFE_MS, count_max: int = LOCKS_MAX) -> None:
+        """``life_ms``: how long a lock holds that is not renewed. ``count_max``: most locks of all groups."""
         self._life_ms = life_ms
+        self.count = 0
+        self.count_max = count_max
         self._groups: dict[str, dict[Queue, tuple[str, int]]] = {}
 
     def lock(self, group: str, client_id: str, queue: Queue, now_ms: int) -> bool:
         """Take or renew a lock; whether the client has it now."""
-        held = self._groups.setdefault(group, {})
-        owner = held.get(queue)
-        if owner is not None and owner[0] != client_id and now_ms - owner[1] <= self._life_ms:
+        held = self._groups.get(group)
+        owner = None if held is None else held.get(queue)
+        if owner is None:
+            if self.count >= self.count_max:
+                return False
+            self.count += 1
+            if held is None:
+                held = self._groups[group] = {}
+        elif owner[0] != client_id and now_ms - owner[1] <= self._life_ms:
             return False
+        assert held is not None
         held[queue] = (client_id, now_ms)
         return True
 
@@ -51,6 +67,7 @@ class QueueLocks:
         if held is None or held.get(queue, ("",))[0] != client_id:
             return False
         del held[queue]
+        self.count -= 1
         if not held:
             del self._groups[group]
         return True
@@ -66,15 +83,23 @@ class QueueLocks:
             held = self._groups[group]
             for queue in [queue for queue, (_, renewed_ms) in held.items() if now_ms - renewed_ms > self._life_ms]:
                 del held[queue]
+                self.count -= 1
             if not held:
                 del self._groups[group]
 
 
 class LockProcessor:
-    """Answers requests for locks."""
+    """Answers requests for locks.
 
-    def __init__(self, locks: QueueLocks) -> None:
+    A queue that this broker does not have, or a group that does not exist, cannot be locked; it is left out of the
+    answer like a queue that somebody else has. On Apache's broker any name is locked, and stays in a table for ever.
+    """
+
+    def __init__(self, locks: QueueLocks, topics: Topics, groups: SubscriptionGroups, broker_name: str) -> None:
         self._locks = locks
+        self._topics = topics
+        self._groups = groups
+        self._broker_name = broker_name
 
     def handlers(self) -> Mapping[int, Handler]:
         """List what it answers."""
@@ -83,8 +108,22 @@ class LockProcessor:
     def lock(self, _: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
         """LOCK_BATCH_MQ: lock what is free, and say what the client has."""
         group, client_id, queues = _read(command)
-        locked = [document for queue, document in queues if self._locks.lock(group, client_id, queue, now_ms)]
+        if self._groups.get(group) is None:
+            queues = []
+        locked = [
+            document
+            for queue, document in queues
+            if self._has(queue) and self._locks.lock(group, client_id, queue, now_ms)
+        ]
         return command.reply(body=dumps({"lockOKMQSet": locked}))
+
+    def _has(self, queue: Queue) -> bool:
+        """Whether there is such a queue here."""
+        topic, broker_name, queue_id = queue
+        config = self._topics.get(topic)
+        if config is None or broker_name != self._broker_name:
+            return False
+        return 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums)
 
     def unlock(self, _: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """UNLOCK_BATCH_MQ: give back what the client owns."""
@@ -105,6 +144,6 @@ def _read(command: RemotingCommand) -> tuple[str, str, list[tuple[Queue, dict[st
             )
             for queue in document.get("mqSet") or ()
         ]
-        return str(document["consumerGroup"]), str(document["clientId"]), queues
+        return str(document["consumerGroup"]), checked_client_id(str(document["clientId"])), queues
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ProtocolError(f"unreadable lock request: {error!r}: {command.body[:200]!r}") from error

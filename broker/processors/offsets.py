@@ -79,7 +79,8 @@ class OffsetProcessor:
         group, topic = need_str(ext, "consumerGroup"), need_str(ext, "topic")
         if self._groups.get(group) is None:
             return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
-        if self._topics.get(topic) is None:
+        config = self._topics.get(topic)
+        if config is None:
             return command.reply(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
         for name, text in (("queueId", "QueueId"), ("commitOffset", "Offset")):
             if name not in ext:
@@ -90,7 +91,12 @@ class OffsetProcessor:
             return command.reply(ResponseCode.INVALID_PARAMETER, f"{error}, topic is {topic}")
         if self._offsets.has_reset(group, topic, queue_id):
             return command.reply(remark="Offset has been previously reset")
-        self._offsets.commit(group, topic, queue_id, offset)
+        queues = max(config.read_queue_nums, config.write_queue_nums)
+        if not 0 <= queue_id < queues and queue_id not in self._offsets.queues(group, topic):
+            remark = f"queueId[{queue_id}] is illegal, topic:[{topic}] has queues 0 to {queues - 1}"
+            return command.reply(ResponseCode.INVALID_PARAMETER, remark)
+        if not self._offsets.commit(group, topic, queue_id, offset):
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"not committed: {self._offsets.full()}")
         return command.reply()
 
     def search(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:

@@ -318,6 +318,8 @@ class ProgressProcessor:
             if not begin <= offset <= end:
                 remark = f"Target offset {offset} not in consume queue range [{begin}-{end}]"
                 return command.reply(ResponseCode.SYSTEM_ERROR, remark)
+        if self._offsets.full():
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"not reset: {self._offsets.full()}")
         queues = [one_queue] if one_queue >= 0 else range(config.write_queue_nums)
         targets = {queue_id: self._target(topic, queue_id, timestamp, offset) for queue_id in queues}
         for queue_id, target in targets.items():
@@ -340,6 +342,8 @@ class ProgressProcessor:
         ext = command.ext
         source, target = need_str(ext, "srcGroup"), need_str(ext, "destGroup")
         topic = opt_str(ext, "topic")
+        if self._offsets.full():
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"not cloned: {self._offsets.full()}")
         for name in [topic] if topic else self._offsets.topics_of_group(source):
             self._offsets.clone(source, target, name)
         return command.reply()

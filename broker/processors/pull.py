@@ -173,7 +173,8 @@ class PullProcessor:
         self._selection = Selection(groups, clients, by_property)
         self._offsets = offsets
         self._long_poll = long_poll
-        self._waiting_max = waiting_max
+        self.waiting_max = waiting_max
+        """So many pulls may wait."""
         self._cold_reads = cold_reads
         self._spawn = spawn
         self._limits = limits or PullLimits()
@@ -191,6 +192,11 @@ class PullProcessor:
     def set_limits(self, limits: PullLimits) -> None:
         """Change the most that one pull gets, from the next pull on."""
         self._limits = limits
+
+    @property
+    def waiting(self) -> int:
+        """Pulls that wait, for messages or for the disk."""
+        return self._long_poll.count + self._cold
 
     def handlers(self) -> Mapping[int, Handler]:
         """List what it answers."""
@@ -226,12 +232,12 @@ class PullProcessor:
 
     def _busy(self, pull: _Pull) -> RemotingCommand | None:
         """Refuse a pull that would have to wait, if too many do."""
-        waiting, of_one = self._long_poll.count + self._cold, len(pull.channel.state.holds)
+        waiting, of_one = self.waiting, len(pull.channel.state.holds)
         kept = pull.channel.kept_bytes
-        if waiting < self._waiting_max and of_one < _WAITING_OF_ONE_MAX and kept < KEPT_OF_ONE_MAX_BYTES:
+        if waiting < self.waiting_max and of_one < _WAITING_OF_ONE_MAX and kept < KEPT_OF_ONE_MAX_BYTES:
             return None
         remark = (
-            f"[OVERLOAD]system busy, start flow control for a while: {waiting} pulls wait, at most {self._waiting_max} "
+            f"[OVERLOAD]system busy, start flow control for a while: {waiting} pulls wait, at most {self.waiting_max} "
             f"may (pullThreadPoolQueueCapacity); {of_one} of this connection, at most {_WAITING_OF_ONE_MAX} may; "
             f"{kept} bytes of its requests are kept, at most {KEPT_OF_ONE_MAX_BYTES} may be"
         )
@@ -246,7 +252,7 @@ class PullProcessor:
             return forbidden(command, _BROKER_FORBIDDEN, remark)
         group = self._groups.find(header.consumer_group)
         if group is None:
-            remark = f"subscription group [{header.consumer_group}] does not exist, {FAQ}"
+            remark = f"subscription group [{header.consumer_group}] does not exist,{self._groups.full()} {FAQ}"
             return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if not group.consume_enable:
             remark = f"subscription group no permission, {header.consumer_group}"

@@ -9,9 +9,9 @@ NUL = "\x00"
 """No property may hold it: it separates a topic from its key in the index, and nobody can mean it."""
 
 
-def group_not_exist(group: str) -> str:
-    """For SUBSCRIPTION_GROUP_NOT_EXIST."""
-    return f"subscription group not exist, {group} {FAQ}"
+def group_not_exist(group: str, why: str = "") -> str:
+    """For SUBSCRIPTION_GROUP_NOT_EXIST; ``why`` is a sentence about its not being made."""
+    return f"subscription group not exist, {group}{why} {FAQ}"
 
 
 def topic_not_exist(topic: str, between: str = "") -> str:

@@ -252,9 +252,13 @@ class SendProcessor:
         if name in NOT_ALLOWED_TO_SEND:
             return self._reply(command, ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
         if topic is None:
+            group = name.removeprefix(RETRY_PREFIX)
+            if group != name and self._groups.find(group) is None:
+                remark = group_not_exist(group, self._groups.full())
+                return self._reply(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
             topic = self._create(header)
             if topic is None:
-                return self._reply(command, ResponseCode.TOPIC_NOT_EXIST, topic_not_exist(name))
+                return self._reply(command, ResponseCode.TOPIC_NOT_EXIST, topic_not_exist(name, self._topics.full()))
         if not topic.writable:
             remark = f"the topic[{name}] sending message is forbidden"
             return self._reply(command, ResponseCode.NO_PERMISSION, remark)
@@ -294,7 +298,8 @@ class SendProcessor:
         name = message.topic.removeprefix(RETRY_PREFIX)
         group = self._groups.find(name)
         if group is None:
-            return self._reply(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, group_not_exist(name))
+            remark = group_not_exist(name, self._groups.full())
+            return self._reply(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         most = group.retry_max_times
         if command.version >= _FIRST_WITH_MAX_RECONSUME and header.max_reconsume_times is not None:
             most = header.max_reconsume_times

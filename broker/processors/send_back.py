@@ -138,7 +138,9 @@ class SendBackProcessor:
         header = SendBackHeader(command.ext)
         group = self._groups.find(header.group)
         if group is None:
-            return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, group_not_exist(header.group))
+            return command.reply(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, group_not_exist(header.group, self._groups.full())
+            )
         if not self._permission() & Permission.WRITE:
             remark = f"the broker[{self._address}] sending message is forbidden"
             return command.reply(ResponseCode.NO_PERMISSION, remark)

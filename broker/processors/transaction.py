@@ -59,6 +59,8 @@ ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
 _STORED = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)
 _FOREVER = (1 << 63) - 1
 _GIVE_UP = -1
+_ASKING_MAX = 64
+"""So many requests may wait for one decision that is on its way."""
 _NAMES = {COMMIT: "commit", ROLLBACK: "roll back", _GIVE_UP: "give it up"}
 _NOBODY = MemoryChannel()
 _UNASKED = RemotingCommand(RequestCode.END_TRANSACTION, 0, FLAG_ONEWAY)
@@ -84,6 +86,7 @@ class TransactionProcessor:
         halves: What is undecided.
         timeout_ms: Age at which a half message may be checked (``transactionTimeOut``).
         may_send: Whether half messages are taken at all (not ``rejectTransactionMessage``).
+        undecided_max: So many may be undecided (``maxUndecidedTransactionNum``).
         address: The broker's address, for remarks.
         may: Says whether the asker may write the topic that a half message is for.
     """
@@ -97,6 +100,7 @@ class TransactionProcessor:
         halves: HalfMessages,
         timeout_ms: Callable[[], int],
         may_send: Callable[[], bool] = lambda: True,
+        undecided_max: Callable[[], int] = lambda: 500_000,
         address: str = "127.0.0.1",
         may: May = everybody_may,
     ) -> None:
@@ -107,6 +111,7 @@ class TransactionProcessor:
         self._halves = halves
         self._timeout_ms = timeout_ms
         self._may_send = may_send
+        self._undecided_max = undecided_max
         self._address = address
         self._deciding: dict[int, _Deciding] = {}
         self.counts = dict.fromkeys(_NAMES, 0)
@@ -139,6 +144,13 @@ class TransactionProcessor:
         if NUL in producer_group:
             remark = f"the producer group {producer_group!r:.200} has a NUL (U+0000): remove it"
             return turn.refusal(command, PutStatus.MESSAGE_ILLEGAL, remark)
+        undecided, most = len(self._halves.undecided), self._undecided_max()
+        if undecided >= most:
+            remark = (
+                f"[OVERLOAD]system busy, start flow control for a while: {undecided} transactions are undecided, "
+                f"at most {most} may be (maxUndecidedTransactionNum)"
+            )
+            return command.reply(ResponseCode.SYSTEM_BUSY, remark, dict(turn.reply_ext))
         level = get_property(message.properties, DELAY) or ""
         if level.removeprefix("+").isdecimal() and int(level[:20]) > 0:
             remark = f"a transaction's half message cannot be delayed: its property DELAY is {level:.60}"
@@ -212,8 +224,12 @@ class TransactionProcessor:
         number = header.queue_offset
         deciding = self._deciding.get(number)
         if deciding is not None:
+            if len(deciding.waiting) >= _ASKING_MAX:
+                remark = f"[OVERLOAD]{_ASKING_MAX} others wait for the decision about half message {number}"
+                return command.reply(ResponseCode.SYSTEM_BUSY, remark)
             if not command.flag & FLAG_ONEWAY:
-                deciding.waiting.append((channel, command, header.end))
+                asked = RemotingCommand(command.code, command.opaque, serialize_type=command.serialize_type)
+                deciding.waiting.append((channel, asked, header.end))
             return None
         if number not in self._halves.undecided:
             return self._decided_before(command, header.end, COMMIT if was_committed else ROLLBACK)

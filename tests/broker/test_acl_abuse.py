@@ -136,7 +136,8 @@ def test_messages_are_sent_back_by_those_who_may_read_them(rig, mallory, victim)
     )
 
 
-def test_locks_of_others(mallory, victim):
+def test_locks_of_others(rig, mallory, victim):
+    rig.core.groups.find("theirs")
     queue = {"topic": "Secret", "brokerName": "broker-a", "queueId": 0}
     body = dumps({"consumerGroup": "theirs", "clientId": "v", "mqSet": [queue]})
     assert json.loads(victim.ask(RequestCode.LOCK_BATCH_MQ, {}, body).body)["lockOKMQSet"] == [queue]

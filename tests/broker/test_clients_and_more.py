@@ -212,6 +212,9 @@ def test_locks_over_the_wire(client, rig):
     def locked(client_id, *numbers):
         return json.loads(ask(RequestCode.LOCK_BATCH_MQ, client_id, *numbers).body)["lockOKMQSet"]
 
+    assert locked("a", 0, 1) == [], "neither topic nor group are there"
+    client.send("T")
+    client.heartbeat("a", "g")
     assert locked("a", 0, 1) == queues
     assert locked("b", 0, 1) == []
     assert ask(RequestCode.UNLOCK_BATCH_MQ, "b", 0).code == 0

@@ -1,0 +1,225 @@
+"""The tables that peers' names and numbers can grow: for each its bound, its figure, and where both are seen.
+
+Whoever reaches the port may invent as many topics, groups, client ids, queues and brokers as it likes. So each table
+that keeps such a name has a most, and what would go beyond it is refused with the figure, or not counted where
+it is only counting. `mqadmin brokerStatus` (GET_BROKER_RUNTIME_INFO) shows all of them as ``bound…: N of M``.
+
+A test compares this list with the attributes of `broker` that are tables: one that is neither here nor on the test's
+list of fixed ones, with a reason, fails it. Another one drives each of them against its bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.core import BrokerCore
+    from broker.namesrv import NameServer
+    from broker.server import Server
+
+__all__ = ["Bound", "broker_bounds", "figures", "name_server_bounds", "server_bounds"]
+
+
+class Bound:
+    """One table, or several that grow together.
+
+    ``now`` and ``most`` read its size and its bound, ``key`` is the configuration key of the bound (empty: it is
+    fixed), ``tables`` names the attributes, ``module:Class.attribute``.
+    """
+
+    __slots__ = ("key", "most", "name", "now", "tables")
+
+    def __init__(
+        self, name: str, now: Callable[[], int], most: Callable[[], int], key: str, tables: Iterable[str]
+    ) -> None:
+        self.name = name
+        self.now = now
+        self.most = most
+        self.key = key
+        self.tables = tuple(tables)
+
+
+def figures(bounds: Iterable[Bound]) -> dict[str, str]:
+    """Write them for GET_BROKER_RUNTIME_INFO: ``boundTopics`` to ``14 of 20000``."""
+    return {f"bound{bound.name}": f"{bound.now()} of {bound.most()}" for bound in bounds}
+
+
+def broker_bounds(core: BrokerCore) -> list[Bound]:
+    """List the tables of a broker without sockets."""
+    return [*_names(core), *_clients(core), *_requests(core)]
+
+
+def _names(core: BrokerCore) -> list[Bound]:
+    topics, groups, offsets, traffic = core.topics, core.groups, core.offsets, core.processors.traffic
+    return [
+        Bound(
+            "Topics",
+            lambda: len(topics.table),
+            lambda: topics.auto_create_max,
+            "maxAutoCreateTopicNum",
+            ("topics:Topics.table",),
+        ),
+        Bound(
+            "SubscriptionGroups",
+            lambda: len(groups.table),
+            lambda: groups.auto_create_max,
+            "maxAutoCreateSubscriptionGroupNum",
+            ("groups:SubscriptionGroups.table",),
+        ),
+        Bound(
+            "ConsumerOffsets",
+            lambda: max(offsets.count, offsets.pulled_count),
+            lambda: offsets.count_max,
+            "maxConsumerOffsetNum",
+            ("offsets:ConsumerOffsets.table", "offsets:ConsumerOffsets.resets", "offsets:ConsumerOffsets.pulled"),
+        ),
+        Bound(
+            "QueueLocks",
+            lambda: core.locks.count,
+            lambda: core.locks.count_max,
+            "",
+            ("processors.lock:QueueLocks._groups",),
+        ),
+        Bound(
+            "TrafficSeries",
+            lambda: traffic.series_count,
+            lambda: traffic.series_max,
+            "",
+            ("traffic:Traffic._tables", "traffic:_Series.samples"),
+        ),
+        Bound(
+            "UndecidedTransactions",
+            lambda: len(core.halves.undecided),
+            lambda: core.config.get_int("maxUndecidedTransactionNum"),
+            "maxUndecidedTransactionNum",
+            (),
+        ),
+    ]
+
+
+def _clients(core: BrokerCore) -> list[Bound]:
+    clients = core.clients
+    return [
+        Bound(
+            "ClientMemberships",
+            lambda: clients.memberships,
+            lambda: clients.memberships_max,
+            "",
+            (
+                "clients:Clients.consumers",
+                "clients:Clients.producers",
+                "clients:Clients._producers_by_id",
+                "clients:ConsumerGroup.clients",
+            ),
+        ),
+        Bound(
+            "SubscriptionBytes",
+            lambda: clients.subscription_bytes,
+            lambda: clients.subscription_bytes_max,
+            "",
+            ("clients:ConsumerGroup.subscriptions",),
+        ),
+    ]
+
+
+def _requests(core: BrokerCore) -> list[Bound]:
+    turn, dispatcher, pull = core.turn, core.dispatcher, core.processors.pull
+    return [
+        Bound(
+            "WaitingSends",
+            lambda: turn.waiting,
+            lambda: turn.waiting_max,
+            "sendThreadPoolQueueCapacity",
+            (
+                "turn:Turn._entries",
+                "turn:Turn._records",
+                "turn:Turn._durable",
+                "put_request:PutRequest.parts",
+                "put_request:PutRequest.records",
+                "processors.transaction:TransactionProcessor._deciding",
+                "processors.transaction:_Deciding.waiting",
+            ),
+        ),
+        Bound(
+            "WaitingPulls",
+            lambda: pull.waiting,
+            lambda: pull.waiting_max,
+            "pullThreadPoolQueueCapacity",
+            (
+                "long_poll:LongPoll._holds",
+                "long_poll:LongPoll._deadlines",
+                "long_poll:LongPoll._arrivals",
+                "channel:ChannelState.holds",
+            ),
+        ),
+        Bound(
+            "WaitingRequests",
+            lambda: dispatcher.running,
+            lambda: dispatcher.running_max,
+            "replyThreadPoolQueueCapacity",
+            (
+                "dispatcher:Dispatcher._tasks",
+                "channel:ChannelState.waiting",
+                "processors.resume:ResumeProcessor._resuming",
+            ),
+        ),
+    ]
+
+
+def server_bounds(server: Server) -> list[Bound]:
+    """List the tables of the sockets."""
+    return [
+        Bound(
+            "Connections",
+            lambda: server.connection_count,
+            lambda: server.connections_max,
+            "",
+            (
+                "server:Server._connections",
+                "server:Server._targets",
+                "server:Server._waiting",
+                "server:Server._dirty",
+            ),
+        ),
+        Bound(
+            "ConnectionBytes",
+            lambda: server.held_bytes,
+            lambda: server.held_max_bytes,
+            "connectionBytesMax",
+            ("server:Connection._out", "server:Connection._backlog"),
+        ),
+    ]
+
+
+def name_server_bounds(name_server: NameServer) -> list[Bound]:
+    """List the tables of the embedded name server."""
+    routes = name_server.routes
+    return [
+        Bound(
+            "RegisteredBrokers",
+            lambda: routes.broker_count,
+            lambda: routes.brokers_max,
+            "",
+            (
+                "routes:RouteTable._brokers",
+                "routes:RouteTable._live",
+                "routes:RouteTable._filter_servers",
+                "routes:_Live.data_version",
+            ),
+        ),
+        Bound(
+            "RegisteredTopics",
+            lambda: routes.topic_count,
+            lambda: routes.topics_max,
+            "",
+            ("routes:RouteTable._topics",),
+        ),
+        Bound(
+            "KeyValues",
+            lambda: name_server.kv_bytes,
+            lambda: name_server.kv_bytes_max,
+            "",
+            ("namesrv:NameServer._kv", "namesrv:NameServer._settings"),
+        ),
+    ]

@@ -1,0 +1,153 @@
+"""Every table of the broker has a bound: attributes that are tables, held against `broker.bounds`, and the page."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.bounds import Bound, name_server_bounds, server_bounds
+from broker.config_keys import USED_KEYS
+from broker.namesrv import NameServer
+from broker.server import Server
+from tests.broker.core_rig import Rig
+
+ROOT = Path(__file__).parents[2]
+TABLES = {"dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counter", "SortedDict", "SortedList"}
+
+FIXED = {
+    # what the program, its configuration or an administrator's file has
+    "broker:Broker._timers": "four of them",
+    "config:BrokerConfig.plugins": "a configuration file",
+    "config:BrokerConfig.no_effect": "a configuration file",
+    "config:BrokerConfig.unknown": "a configuration file",
+    "config:BrokerConfig.values": "a configuration file, and keys that are known",
+    "config:BrokerConfig.warnings": "a configuration file",
+    "core:BrokerCore._opened": "plug-ins",
+    "core:BrokerCore.config_listeners": "parts of the program",
+    "dispatcher:Dispatcher._handlers": "request codes that are served",
+    "groups:SubscriptionGroups.forbidden": "read from a file, never added to",
+    "groups:SubscriptionGroup.fields": "one value for each field of a group; an administrator's",
+    "logs:PlaceLimit._places": "places in the program that log",
+    "processors.transaction:TransactionProcessor.counts": "three outcomes",
+    "registration:Registration._changed": "name servers of the configuration",
+    "registration:Registration._identity": "four fields",
+    "registration:Registration._tasks": "name servers of the configuration",
+    "registration:Registration.status": "name servers of the configuration",
+    "requester:Requester._channels": "name servers of the configuration",
+    "requester:Requester._connecting": "name servers of the configuration",
+    "server:Server._listeners": "three ports",
+    "server:Server.closed_listeners": "parts of the program",
+    "topics:Topics.listeners": "parts of the program",
+    "turn:Turn.reply_ext": "two fields",
+    # what is bounded by another table or by its own making
+    "channel:MemoryChannel.sent": "has no connection: for tests, and the broker's own decisions, which answer nobody",
+    "stats:Rates._samples": "a deque with a maxlen",
+    "topics:TopicConfig.attributes": "three names that are known",
+    "traffic:Traffic._ends": "the store's queues: those of the topics",
+}
+"""Attributes that no peer can grow, each with the reason."""
+
+
+def _is_table(value: ast.expr | None, annotation: ast.expr | None) -> bool:
+    if annotation is not None:
+        root = annotation.value if isinstance(annotation, ast.Subscript) else annotation
+        if isinstance(root, ast.Name) and root.id in TABLES:
+            return True
+    if isinstance(value, ast.Call):
+        made = value.func.value if isinstance(value.func, ast.Attribute) else value.func  # dict.fromkeys
+        return isinstance(made, ast.Name) and made.id in TABLES | {"sorted"}
+    return isinstance(value, ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp)
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None, ast.expr | None]]:
+    """Each target of an assignment, with the value and the annotation."""
+    if isinstance(node, ast.AnnAssign):
+        yield node.target, node.value, node.annotation
+    elif isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                yield from ((one, value, None) for one, value in zip(target.elts, node.value.elts, strict=False))
+            else:
+                yield target, node.value, None
+
+
+def tables_of(source: str, module: str) -> set[str]:
+    """Find the attributes of a module's classes that are tables."""
+    found = set()
+    for cls in ast.walk(ast.parse(source)):
+        if not isinstance(cls, ast.ClassDef):
+            continue
+        for node in ast.walk(cls):
+            for target, value, annotation in _assigned(node):
+                own = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)
+                if own and target.value.id == "self" and _is_table(value, annotation):  # type: ignore[union-attr]
+                    found.add(f"{module}:{cls.name}.{target.attr}")  # type: ignore[union-attr]
+    return found
+
+
+def all_tables() -> set[str]:
+    found = set()
+    for path in sorted((ROOT / "broker").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT / "broker").with_suffix("").parts)
+        if not module.startswith("cli."):
+            found |= tables_of(path.read_text(), module)
+    return found
+
+
+@pytest.fixture(scope="module")
+def bounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Bound]]:
+    rig = Rig(tmp_path_factory.mktemp("store"))
+    yield [*rig.core.bounds, *server_bounds(Server()), *name_server_bounds(NameServer())]
+    rig.close()
+
+
+def test_every_table_has_a_bound_or_a_reason(bounds: list[Bound]) -> None:
+    bounded = {table for bound in bounds for table in bound.tables}
+    found = all_tables()
+    assert bounded & FIXED.keys() == set()
+    assert found - bounded - FIXED.keys() == set(), (
+        "tables without a bound: add each to a Bound of broker/bounds.py, or, if no peer can grow it, to FIXED"
+    )
+    assert bounded - found == set(), "bounds of tables that are not there"
+    assert FIXED.keys() - found == set(), "reasons for tables that are not there"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "self._seen: dict[str, int] = {}",
+        "self._seen = set()",
+        "self._other, self._seen = 0, []",
+        "self._seen: deque[int] = make()",
+        "self._seen = {name: 0 for name in names}",
+        "self._seen = dict.fromkeys(names)",
+    ],
+)
+def test_a_new_table_is_found(line: str) -> None:
+    assert tables_of(f"class New:\n    def __init__(self):\n        {line}\n", "new") == {"new:New._seen"}
+
+
+def test_every_bound_has_a_figure_below_it_and_a_row_on_the_page(bounds: list[Bound]) -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    rows = dict(re.findall(r"^\| `bound(\w+)` \|(.*)\|$", text, re.MULTILINE))
+    assert rows.keys() == {bound.name for bound in bounds}
+    for bound in bounds:
+        assert 0 <= bound.now() <= bound.most(), bound.name
+        assert (f"`{bound.key}`" if bound.key else "fixed") in rows[bound.name], bound.name
+        if bound.key:
+            assert bound.most() == int(USED_KEYS[bound.key].default), bound.name
+        elif bound.name != "Connections":
+            assert f"{bound.most():,}" in rows[bound.name], bound.name
+
+
+def test_no_cache_is_without_a_bound() -> None:
+    for package in ("broker", "broker_plugin", "remoting", "store", "timewheel"):
+        for path in (ROOT / package).rglob("*.py"):
+            text = path.read_text()
+            assert not re.search(
+                r"@(functools\.)?cache\b|@(functools\.)?lru_cache\s*$|maxsize=None", text, re.MULTILINE
+            ), path
