@@ -23,6 +23,7 @@ from remoting.signing import ACCESS_KEY, SIGNATURE, fits
 from store.errors import StoreError
 
 if TYPE_CHECKING:
+    from broker.clients import ClientInfo
     from store.files import Files
 
 __all__ = ["Acl"]
@@ -84,6 +85,14 @@ class Acl:
         account = self._account(channel, command)
         reason = _denied(account, needs) if isinstance(account, Account) else account
         return self._reply(channel, command, reason)
+
+    def client_may(self, client: ClientInfo, needs: Iterable[Need]) -> bool:
+        """Whether a client that has announced itself may be shown something."""
+        rules, address = self._rules, client.channel.peer[0]
+        account = rules.accounts.get(client.account)
+        if any(matches(address) for matches in rules.white):
+            return True
+        return account is not None and (account.is_white(address) or _denied(account, needs) is None)
 
     def _reply(self, channel: Channel, command: RemotingCommand, reason: str | None) -> RemotingCommand | None:
         if reason is None:

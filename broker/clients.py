@@ -124,11 +124,17 @@ class Subscription:
 
 
 class ClientInfo:
-    """One client on one channel; ``updated_ms`` is its last heartbeat."""
+    """One client on one channel; ``updated_ms`` is its last heartbeat.
 
-    __slots__ = ("channel", "client_id", "language", "updated_ms", "version")
+    ``account`` is the access key that signed it, empty where nobody is asked for one.
+    """
 
-    def __init__(self, channel: Channel, client_id: str, language: str, version: int, now_ms: int) -> None:
+    __slots__ = ("account", "channel", "client_id", "language", "updated_ms", "version")
+
+    def __init__(
+        self, channel: Channel, client_id: str, language: str, version: int, now_ms: int, account: str = ""
+    ) -> None:
+        self.account = account
         self.channel = channel
         self.client_id = client_id
         self.language = language[:_WORD_CHARS_MAX]
@@ -247,14 +253,19 @@ class Clients:
         return changed
 
     def register_producer(self, group: str, client: ClientInfo) -> None:
-        """Note a producer's heartbeat. Raises ClientsFullError, and nothing has changed then."""
+        """Note a producer's heartbeat. Raises ClientsFullError, and nothing has changed then.
+
+        A client id belongs to one account as long as that is connected.
+        """
         known = self.producers.get(group, {}).get(client.channel)
         if known is None:
             self._join(group, client)
         elif known.client_id != client.client_id:  # or its old ids would be kept
             self._forget_id(known)
         self.producers.setdefault(group, {})[client.channel] = client
-        self._producers_by_id[client.client_id] = client
+        holder = self._producers_by_id.get(client.client_id)
+        if holder is None or holder.channel.closed or holder.account == client.account:
+            self._producers_by_id[client.client_id] = client
 
     def _join(self, group: str, client: ClientInfo) -> None:
         """Count a membership, or refuse it."""

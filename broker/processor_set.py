@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from broker.acl_rules import PUB
 from broker.bounds import figures
 from broker.dispatcher import Processor
 from broker.processors.admin import AdminProcessor
@@ -26,6 +27,7 @@ from broker.processors.transaction import TransactionProcessor
 from broker.traffic import Traffic
 from broker.transaction_checks import CheckRules, TransactionChecks
 from broker.unique_keys import UniqueKeys
+from remoting.signing import ACCESS_KEY
 
 if TYPE_CHECKING:
     from broker.core import BrokerCore
@@ -70,6 +72,7 @@ class ProcessorSet:
                 config.get_int("fileReservedTime") * 3_600_000,
             ),
             broker_name=config.broker_name,
+            may_see=lambda client, topic: core.acl is None or core.acl.client_may(client, [(topic, PUB)]),
         )
         self.send = self._make_send()
         self.reply = ReplyProcessor(
@@ -131,6 +134,7 @@ class ProcessorSet:
                 dispatcher=core.dispatcher,
                 may_notify=lambda: config.get_bool("notifyConsumerIdsChangedEnable"),
                 by_property=lambda: config.get_bool("enablePropertyFilter"),
+                account_of=lambda command: "" if core.acl is None else command.ext.get(ACCESS_KEY, ""),
             ),
             ConsumerStatusProcessor(core.clients, core.dispatcher),
             OffsetProcessor(

@@ -75,6 +75,7 @@ class TransactionChecks:
         transactions: Decides.
         rules: Reads the settings.
         broker_name: Goes with each request.
+        may_see: Whether a producer may be shown a message for a topic.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class TransactionChecks:
         transactions: TransactionProcessor,
         rules: Callable[[], CheckRules],
         broker_name: str,
+        may_see: Callable[[ClientInfo, str], bool] = lambda *_: True,
     ) -> None:
         self._store = store
         self._turn = turn
@@ -99,6 +101,7 @@ class TransactionChecks:
         self._transactions = transactions
         self._rules = rules
         self._broker_name = broker_name
+        self._may_see = may_see
         self._next_ms: int | None = None
         self._turn_of = 0
         self.sent_count = 0
@@ -213,7 +216,7 @@ class TransactionChecks:
         if half is None:
             return
         group = get_property(stored.properties, PGROUP) or ""
-        channel = self._producer(group)
+        channel = self._producer(group, get_property(stored.properties, REAL_TOPIC) or HALF_TOPIC)
         if channel is None:
             self.unsent_count += 1
             _LOG.warning("no producer of group %s to ask about half message %d", group, stored.queue_offset)
@@ -236,9 +239,12 @@ class TransactionChecks:
         self.sent_count += 1
         self._dispatcher.tell(channel, RequestCode.CHECK_TRANSACTION_STATE, ext, body)
 
-    def _producer(self, group: str) -> Channel | None:
-        """The next of a group's live producers, in turn."""
-        channels = [channel for channel in self._producers.get(group, ()) if not channel.closed]
+    def _producer(self, group: str, topic: str) -> Channel | None:
+        """The next of a group's live producers, in turn; of those who may write the topic."""
+        members = self._producers.get(group, {})
+        channels = [
+            channel for channel, client in members.items() if not channel.closed and self._may_see(client, topic)
+        ]
         if not channels:
             return None
         self._turn_of += 1

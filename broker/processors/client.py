@@ -38,6 +38,7 @@ class ClientProcessor:
         dispatcher: Pushes notifications.
         may_notify: Whether members are told of changes at all (``notifyConsumerIdsChangedEnable``).
         by_property: Whether SQL92 subscriptions are served (``enablePropertyFilter``).
+        account_of: Whose account has signed a request.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class ClientProcessor:
         dispatcher: Dispatcher,
         may_notify: Callable[[], bool] = lambda: True,
         by_property: Callable[[], bool] = lambda: False,
+        account_of: Callable[[RemotingCommand], str] = lambda _: "",
     ) -> None:
         self._topics = topics
         self._groups = groups
@@ -56,6 +58,7 @@ class ClientProcessor:
         self._dispatcher = dispatcher
         self._may_notify = may_notify
         self._by_property = by_property
+        self._account_of = account_of
         clients.on_change = self.notify
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -89,10 +92,14 @@ class ClientProcessor:
         state.version = command.version
         keep_subscriptions = document.get("withoutSub") is True
         for name, entry, subscriptions in consumers:
-            client = ClientInfo(channel, client_id, command.language, command.version, now_ms)
+            client = ClientInfo(
+                channel, client_id, command.language, command.version, now_ms, self._account_of(command)
+            )
             self._consumer(name, client, entry, subscriptions, keep_subscriptions)
         for name in producers:
-            client = ClientInfo(channel, client_id, command.language, command.version, now_ms)
+            client = ClientInfo(
+                channel, client_id, command.language, command.version, now_ms, self._account_of(command)
+            )
             self._clients.register_producer(name, client)
         return command.reply()
 

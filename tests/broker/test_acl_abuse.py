@@ -184,6 +184,48 @@ def test_a_transaction_is_ended_by_those_who_may_write_its_topic(rig, mallory, v
     assert rig.store.max_offset("Secret", 0) == 1
 
 
+def announce(client, client_id, group="pg"):
+    document = {"clientID": client_id, "producerDataSet": [{"groupName": group}], "consumerDataSet": []}
+    assert client.ask(RequestCode.HEART_BEAT, {}, dumps(document)).code == 0
+
+
+def test_half_messages_are_shown_to_producers_who_may_write_their_topic(rig, mallory, victim):
+    """A check brings the whole message, to one of those who say that they are its producer group."""
+    victim.send("Secret", properties(TRAN_MSG="true", PGROUP="pg"), b"hush")
+    announce(mallory, "mallory")
+    checks = rig.core.processors.checks
+    for _ in range(3):
+        rig.now_ms += 60_000
+        checks.step(rig.now_ms)
+        rig.core.end_turn()
+        checks.step(rig.now_ms)
+        rig.core.end_turn()
+    assert mallory.take() == [] and checks.unsent_count > 0
+    announce(victim, "victim")
+    rig.now_ms += 60_000
+    checks.step(rig.now_ms)
+    rig.core.end_turn()
+    checks.step(rig.now_ms)
+    rig.core.end_turn()
+    (told,) = victim.take()
+    assert told.code == RequestCode.CHECK_TRANSACTION_STATE and b"hush" in told.body
+    assert mallory.take() == []
+
+
+def test_a_client_id_belongs_to_one_account_while_it_is_connected(rig, mallory, victim):
+    """Replies go by client id alone."""
+    announce(victim, "10.0.0.1@4711")
+    announce(mallory, "10.0.0.1@4711", "other")
+    clients = rig.core.clients
+    assert clients.find_producer("10.0.0.1@4711").channel is victim.channel
+    again = Signed(rig, "victim-1", "secret-v")
+    announce(again, "10.0.0.1@4711")
+    assert clients.find_producer("10.0.0.1@4711").channel is again.channel, "a connection that was made anew"
+    again.channel.close()
+    announce(mallory, "10.0.0.1@4711", "other")
+    assert clients.find_producer("10.0.0.1@4711").channel is mallory.channel
+
+
 # ------------------------------------------------------------------------------------------------ topics of the broker
 
 
