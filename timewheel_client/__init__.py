@@ -17,9 +17,12 @@ from timewheel_client.errors import (
     SendError,
 )
 from timewheel_client.producer import Producer
+from timewheel_client.pulled import UndecodableMessage
 from timewheel_client.received import Message
 from timewheel_client.routes import MessageQueue
-from timewheel_client.values import BatchMessage, SendResult
+from timewheel_client.subscriptions import Sql
+from timewheel_client.tls import tls_context
+from timewheel_client.values import BatchMessage, RecallResult, SendResult
 
 __all__ = [
     "BatchMessage",
@@ -33,7 +36,11 @@ __all__ = [
     "MessageQueue",
     "NoRouteError",
     "Producer",
+    "RecallResult",
     "RequestTimeoutError",
     "SendError",
     "SendResult",
+    "Sql",
+    "UndecodableMessage",
+    "tls_context",
 ]

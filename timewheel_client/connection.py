@@ -1,12 +1,14 @@
-"""The client's only sockets: one connection with many requests in flight, and a table of connections by address.
+"""The client's only sockets: one connection with many requests in flight.
 
 Requests are numbered (opaque); replies come in any order and are given to whoever waits for that number. All frames
 that are written in one turn of the event loop go out in one write, so a hundred tasks that send at once cost one system
-call, not a hundred. A peer that reads slowly makes the writers wait (the transport's high-water mark).
+call, not a hundred. A peer that reads slowly makes the writers wait (the transport's high-water mark), each for as long
+as its request may take.
 
-A connection that breaks fails what is in flight on it; the table makes a new one when the next request asks
-for that address. Nothing is repeated here but a request that was answered with GO_AWAY, which was not
-executed: whether anything else may be repeated only the caller knows.
+A connection that breaks fails what is in flight on it. One whose peer has vanished without a word (a machine without
+power, a network that drops everything) never breaks by itself. The kernel probes it while it is idle and gives up what
+is not acknowledged (`KEEP_ALIVE`); and `is_mute` says whether the peer leaves requests unanswered and says nothing else
+either, so that the table (`timewheel_client.connection_table`) can make a new connection.
 """
 
 from __future__ import annotations
@@ -14,15 +16,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
+import ssl
 from collections.abc import Callable, Mapping
 
 from remoting.codes import ResponseCode
 from remoting.command import ProtocolError, RemotingCommand, encode_command, request
 from remoting.connection import FrameDecoder
 from timewheel_client.credentials import Credentials
-from timewheel_client.errors import ClosedError, ConnectionFailedError, RequestTimeoutError
+from timewheel_client.errors import ConnectionFailedError, RequestTimeoutError
 
-__all__ = ["Connection", "ConnectionTable", "RequestHandler", "split_address"]
+__all__ = ["CONNECT_TIMEOUT_MS", "REQUEST_TIMEOUT_MS", "Connection", "RequestHandler", "split_address"]
 
 log = logging.getLogger("timewheel_client")
 
@@ -31,6 +35,11 @@ RequestHandler = Callable[[RemotingCommand], RemotingCommand | None]
 
 CONNECT_TIMEOUT_MS = 3_000
 REQUEST_TIMEOUT_MS = 3_000
+CLOSE_TIMEOUT_MS = 1_000
+MUTE_MS = 2_000
+"""How long a peer must have said nothing, with requests waiting, before a timeout counts against its connection."""
+KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+"""Socket options, where there are such: probe after 15 s idle, every 5 s, 3 times; unacknowledged data for 30 s."""
 _OPAQUE_MASK = 0x7FFFFFFF
 
 
@@ -64,6 +73,7 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._lost = self._loop.create_future()
+        self._unanswered_since: float | None = None
         self._reason = "connection closed"
 
     @classmethod
@@ -74,18 +84,31 @@ class Connection(asyncio.Protocol):
         timeout_ms: int = CONNECT_TIMEOUT_MS,
         on_request: RequestHandler | None = None,
         credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> Connection:
         """Connect to ``HOST:PORT``; raises ConnectionFailedError, also when it takes too long.
 
-        With ``credentials`` every request is signed.
+        With ``credentials`` every request is signed; with ``tls`` the connection is encrypted as the context says.
         """
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                _, protocol = await loop.create_connection(lambda: cls(address, on_request, credentials), host, port)
+                _, protocol = await loop.create_connection(
+                    lambda: cls(address, on_request, credentials),
+                    host,
+                    port,
+                    ssl=tls,
+                    server_hostname=host if tls else None,
+                    ssl_shutdown_timeout=CLOSE_TIMEOUT_MS / 1000 if tls else None,
+                )
         except TimeoutError:
             raise ConnectionFailedError(f"{address}: no connection within {timeout_ms} ms") from None
+        except ssl.SSLCertVerificationError as error:
+            text = f"{address}: the certificate is not trusted: {error.verify_message}"
+            raise ConnectionFailedError(text) from error
+        except ssl.SSLError as error:
+            raise ConnectionFailedError(f"{address}: TLS failed: {error.reason or error}") from error
         except OSError as error:
             # asyncio's own text repeats the address.
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
@@ -98,13 +121,16 @@ class Connection(asyncio.Protocol):
         """Keep the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        plain = transport.get_extra_info("socket")
+        if plain is not None:
+            _keep_alive(plain)
 
     def data_received(self, data: bytes) -> None:
         """Give each reply to its waiter and each request to the handler."""
         try:
             commands = self._decoder.feed(data)
         except ProtocolError as error:
-            self._abort(f"not the protocol: {error}")
+            self.abort(f"not the protocol: {error}")
             return
         for command in commands:
             if command.is_response:
@@ -113,6 +139,7 @@ class Connection(asyncio.Protocol):
                     waiter.set_result(command)
             else:
                 self._handle(command)
+        self._unanswered_since = self._loop.time() if self._waiting else None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what is in flight."""
@@ -165,36 +192,65 @@ class Connection(asyncio.Protocol):
 
         Raises ConnectionFailedError, RequestTimeoutError, or ProtocolError for a request that fits no frame.
         """
+        began = self._loop.time()
         if not self._writable.is_set():
-            await self._writable.wait()
-        opaque = self._next_opaque = self._next_opaque + 1 & _OPAQUE_MASK
+            await self._wait_writable(code, timeout_ms)
+        opaque = self._free_opaque()
         waiter: asyncio.Future[RemotingCommand] = self._loop.create_future()
         self._write(encode_command(request(code, self._fields(ext, body), body, opaque=opaque)))
         self._waiting[opaque] = waiter
-        timer = self._loop.call_later(timeout_ms / 1000, self._expire, opaque, code, timeout_ms)
+        if self._unanswered_since is None:
+            self._unanswered_since = began
+        timer = self._loop.call_at(began + timeout_ms / 1000, self._expire, opaque, code, timeout_ms)
         try:
             return await waiter
         finally:
             timer.cancel()
-            self._waiting.pop(opaque, None)
+            if self._waiting.get(opaque) is waiter:
+                del self._waiting[opaque]
 
-    async def oneway(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
-        """Send a request that gets no reply; raises ConnectionFailedError if the connection is known to be gone."""
+    async def oneway(
+        self,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
+        """Send a request that gets no reply.
+
+        Raises ConnectionFailedError if the connection is known to be gone, RequestTimeoutError if the peer does not
+        read.
+        """
         if not self._writable.is_set():
-            await self._writable.wait()
-        opaque = self._next_opaque = self._next_opaque + 1 & _OPAQUE_MASK
+            await self._wait_writable(code, timeout_ms)
+        opaque = self._free_opaque()
         self._write(encode_command(request(code, self._fields(ext, body), body, opaque=opaque, oneway=True)))
 
+    def is_mute(self) -> bool:
+        """Whether requests have waited for `MUTE_MS` in which the peer said nothing at all."""
+        since = self._unanswered_since
+        return since is not None and self._loop.time() - since >= MUTE_MS / 1000
+
+    def abort(self, reason: str) -> None:
+        """Break the connection; what is in flight fails with this reason."""
+        self._reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
     async def close(self) -> None:
-        """Write out what is waiting, then close; what is in flight fails."""
+        """Write out what is waiting, then close; what is in flight fails. Takes `CLOSE_TIMEOUT_MS` at most."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
             try:
-                async with asyncio.timeout(1):
+                async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
                     await asyncio.shield(self._lost)
             except TimeoutError:
-                self._abort("closed while the peer did not read")
+                self.abort("closed while the peer did not read")
+            except asyncio.CancelledError:
+                self.abort("closed in haste")
+                raise
 
     # -------------------------------------------------------------------------------------- inside
 
@@ -205,6 +261,25 @@ class Connection(asyncio.Protocol):
 
     def _broken(self) -> ConnectionFailedError:
         return ConnectionFailedError(f"{self.address}: {self._reason}")
+
+    def _free_opaque(self) -> int:
+        """The next request's number; one that still waits for its reply is passed over."""
+        opaque = self._next_opaque + 1 & _OPAQUE_MASK
+        while opaque in self._waiting:
+            opaque = opaque + 1 & _OPAQUE_MASK
+        self._next_opaque = opaque
+        return opaque
+
+    async def _wait_writable(self, code: int, timeout_ms: int) -> None:
+        """Wait until the peer has read; whoever waits begins to count against a mute peer."""
+        if self._unanswered_since is None:
+            self._unanswered_since = self._loop.time()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._writable.wait()
+        except TimeoutError:
+            text = f"{self.address}: request {code} could not be written within {timeout_ms} ms: the peer does not read"
+            raise RequestTimeoutError(text) from None
 
     def _write(self, frame: bytes) -> None:
         if self._transport is None:
@@ -232,119 +307,22 @@ class Connection(asyncio.Protocol):
                 reply = self._on_request(command)
             except Exception:
                 log.exception("request %d from %s could not be handled", command.code, self.address)
-        if not command.is_oneway and self._transport is not None:
+        if not self._writable.is_set():
+            self.abort("the peer asks and does not read the answers")
+        elif not command.is_oneway and self._transport is not None:
             text = f"request type {command.code} not supported"
             self._write(
                 encode_command(reply or command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)),
             )
 
-    def _abort(self, reason: str) -> None:
-        self._reason = reason
-        if self._transport is not None:
-            self._transport.abort()
 
-
-class ConnectionTable:
-    """Connections by address, made when first wanted and made anew when they broke.
-
-    Args:
-        on_request: Serves what brokers ask of this client.
-        on_open: Called with the address after each new connection (to send a heartbeat on it, for one).
-        connect_timeout_ms: How long a connect may take.
-        credentials: Sign every request, if there are some.
-    """
-
-    def __init__(
-        self,
-        on_request: RequestHandler | None = None,
-        on_open: Callable[[str], None] | None = None,
-        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
-        credentials: Credentials | None = None,
-    ) -> None:
-        self._credentials = credentials
-        self._on_request = on_request
-        self._on_open = on_open
-        self._connect_timeout_ms = connect_timeout_ms
-        self._connections: dict[str, Connection] = {}
-        self._opening: dict[str, asyncio.Task[Connection]] = {}
-        self._leaving: set[Connection] = set()
-        self._closed = False
-
-    def is_open(self, address: str) -> bool:
-        """Whether there is a connection to an address now."""
-        connection = self._connections.get(address)
-        return connection is not None and not connection.closed
-
-    async def get(self, address: str) -> Connection:
-        """The connection to an address; raises ConnectionFailedError. Those who ask at once share one connect."""
-        connection = self._connections.get(address)
-        if connection is not None and not connection.closed:
-            return connection
-        if self._closed:
-            raise ClosedError("the client is closed")
-        opening = self._opening.get(address)
-        if opening is None:
-            opening = self._opening[address] = asyncio.ensure_future(self._open(address))
-            opening.add_done_callback(lambda task: self._opened(address, task))
-        return await asyncio.shield(opening)
-
-    async def request(
-        self,
-        address: str,
-        code: int,
-        ext: Mapping[str, str] | None = None,
-        body: bytes = b"",
-        *,
-        timeout_ms: int = REQUEST_TIMEOUT_MS,
-    ) -> RemotingCommand:
-        """Send a request to an address and await the reply, whatever its code; see `Connection.request`."""
-        connection = self._connections.get(address)
-        if connection is None or connection.closed:
-            connection = await self.get(address)
-        reply = await connection.request(code, ext, body, timeout_ms=timeout_ms)
-        if reply.code == ResponseCode.GO_AWAY:
-            self._let_go(connection)
-            reply = await (await self.get(address)).request(code, ext, body, timeout_ms=timeout_ms)
-        return reply
-
-    async def oneway(self, address: str, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
-        """Send a request that gets no reply; see `Connection.oneway`."""
-        await (await self.get(address)).oneway(code, ext, body)
-
-    async def close(self) -> None:
-        """Close all of them, for good."""
-        self._closed = True
-        for opening in list(self._opening.values()):
-            opening.cancel()
-        await asyncio.gather(*self._opening.values(), return_exceptions=True)
-        connections = [*self._connections.values(), *self._leaving]
-        self._connections.clear()
-        await asyncio.gather(*(connection.close() for connection in connections))
-
-    async def _open(self, address: str) -> Connection:
-        return await Connection.open(
-            address,
-            timeout_ms=self._connect_timeout_ms,
-            on_request=self._on_request,
-            credentials=self._credentials,
-        )
-
-    def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
-        self._opening.pop(address, None)
-        if task.cancelled() or task.exception() is not None:
-            return
-        self._connections[address] = task.result()
-        if self._on_open is not None and not self._closed:
-            self._on_open(address)
-
-    def _let_go(self, connection: Connection) -> None:
-        """Use a connection no more, and close it when its last reply is in."""
-        if self._connections.get(connection.address) is connection:
-            del self._connections[connection.address]
-        if not connection.closed and connection not in self._leaving:
-            self._leaving.add(connection)
-            asyncio.get_running_loop().call_later(REQUEST_TIMEOUT_MS / 1000, self._dismiss, connection)
-
-    def _dismiss(self, connection: Connection) -> None:
-        self._leaving.discard(connection)
-        connection._abort("the peer told us to go away")  # our own class
+def _keep_alive(plain: socket.socket) -> None:
+    """Have the kernel find out that a peer is gone; systems without an option do without it."""
+    try:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEP_ALIVE.items():
+            option = getattr(socket, name, None)
+            if option is not None:
+                plain.setsockopt(socket.IPPROTO_TCP, option, value)
+    except OSError as error:
+        log.debug("keep-alive: %s", error)

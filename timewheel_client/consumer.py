@@ -11,6 +11,8 @@ The members of a group share the queues of its topics: each works out its own sh
 broker's list of members, whenever a member comes or goes, and every 20 s. Java, Go and Python members can share a
 group if they have the same subscriptions.
 
+A start that fails or is cancelled leaves the group again: no other member waits for queues of one that is not there.
+
 **At least once.** A message counts as received only when it is acknowledged; what is not acknowledged when the consumer
 ends, or when a queue goes to another member, comes again, and so does what was acknowledged behind it (see
 `ack_window`). Offsets are saved with each pull, every 5 s, when all that was received is acknowledged, when a queue
@@ -21,27 +23,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from remoting.codes import RequestCode, ResponseCode
+from remoting.codes import RequestCode
 from remoting.command import ProtocolError, RemotingCommand
 from remoting.json_dialect import loads, queue_map
-from remoting.message import java_hash
-from remoting.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, format_properties
-from remoting.subscription import split_expression
 from timewheel_client.ack_window import AckWindow
 from timewheel_client.allocation import allocate_evenly
+from timewheel_client.arguments import need_int
 from timewheel_client.core import ClientCore
 from timewheel_client.credentials import credentials_of
-from timewheel_client.errors import BrokerError, ClientError, NoRouteError, SendError
-from timewheel_client.producer import send_header
-from timewheel_client.queue_reader import QueueReader, ReaderSettings
-from timewheel_client.received import Message
+from timewheel_client.errors import ClientError, ClosedError, NoRouteError
+from timewheel_client.queue_reader import QueueReader
+from timewheel_client.reader_settings import OnUndecodable, ReaderSettings
+from timewheel_client.received import MAX_BODY_BYTES, Message
 from timewheel_client.routes import MessageQueue
+from timewheel_client.send_back import send_back
+from timewheel_client.subscriptions import Topics, subscriptions_of
+from timewheel_client.tls import Tls
+from timewheel_client.waiting import to_the_end
 
 __all__ = ["Consumer"]
 
@@ -51,8 +54,10 @@ REBALANCE_MS = 20_000
 SAVE_MS = 5_000
 TAKE_OVER_PAUSE_MS = 100
 LEAVE_MS = 5_000
-MAX_RECONSUME_TIMES = 16
-NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+SETTLE_MS = 5_000
+TURN_MESSAGES = 16
+TURN_MS = 1
+_MOST = (1 << 31) - 1
 
 
 class Consumer:
@@ -61,69 +66,97 @@ class Consumer:
     Args:
         namesrv: Name servers: ``"HOST:PORT;HOST:PORT"`` or a sequence of ``"HOST:PORT"``.
         group: The consumer group.
-        topics: A topic, several, or a mapping of topic to tag expression. Topics may come into being later.
+        topics: A topic, several, or a mapping of topic to tag expression or `Sql`. Topics may come into being later.
         tags: Tag expression of topics that have none of their own: ``*``, or tags joined by ``||``.
+        sql: Instead of ``tags``: an SQL92 expression over properties, for brokers with ``enablePropertyFilter=true``.
         start_from: Where a group without saved offsets begins: ``"last"``, with what comes from now on, or ``"first"``.
             (A broker answers for a young topic that is still in memory: from the first in either case.)
         pull_count: Most messages of a pull.
         max_open: Most messages of a queue that are received and not acknowledged; then pulling it pauses. It pauses too
             when the oldest of them lies twice as far back.
+        max_body_bytes: The largest body that is decompressed; what would be larger stays as it was sent, and an error
+            is logged.
+        on_undecodable: Awaited with each `UndecodableMessage`; when it returns, the message counts as done, and when
+            it raises, it stays open and comes again. Without it such a message is skipped. An error is logged always.
+        tls: Whether connections are encrypted: False, True, a PEM file of trusted authorities, or an SSLContext.
         access_key, secret_key: The account to sign requests as, for brokers with access control; both or neither.
 
-    Raises ValueError for arguments that make no sense. Entering raises ConnectionFailedError when no name server can be
-    reached. Iterating raises BrokerError when the broker refuses the tag expression.
+    Raises ValueError or TypeError for arguments that make no sense. Entering raises ConnectionFailedError when no name
+    server can be reached; it may then be started again. Iterating raises BrokerError when the broker refuses the tag or
+    SQL expression.
     """
 
     def __init__(
         self,
         namesrv: str | Sequence[str],
         group: str,
-        topics: str | Iterable[str] | Mapping[str, str],
+        topics: Topics,
         *,
         tags: str = "*",
+        sql: str | None = None,
         start_from: str = "last",
         pull_count: int = 32,
         max_open: int = 1_000,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        on_undecodable: OnUndecodable | None = None,
+        tls: Tls = False,
         access_key: str | None = None,
         secret_key: str | None = None,
     ) -> None:
         if start_from not in ("first", "last"):
             raise ValueError(f"start_from must be 'first' or 'last', found {start_from!r}")
-        if not group or pull_count < 1 or max_open < 1:
-            raise ValueError("a group needs a name, pull_count and max_open are at least 1")
-        if isinstance(topics, str):
-            topics = {topics: tags}
-        elif not isinstance(topics, Mapping):
-            topics = dict.fromkeys(topics, tags)
-        if not topics:
-            raise ValueError("no topic given")
-        for what, name in (("group", group), *(("topic", topic) for topic in topics)):
-            if NAME.fullmatch(name) is None:  # no broker would ever let it in, and nobody would be told
-                raise ValueError(f"{what} {name!r} may consist of letters, digits and %|_- only")
-        subscriptions = {topic: expression or "*" for topic, expression in topics.items()}
-        subscriptions[f"%RETRY%{group}"] = "*"
-        try:
-            self._tags = {topic: split_expression(text) for topic, text in subscriptions.items()}
-        except ProtocolError as error:
-            raise ValueError(str(error)) from None
+        if on_undecodable is not None and not callable(on_undecodable):
+            raise TypeError(f"on_undecodable must be an async function, found {on_undecodable!r:.100}")
+        self._settings = ReaderSettings(
+            group,
+            subscriptions_of(group, topics, tags, sql),
+            start_from,
+            need_int("pull_count", pull_count, 1, _MOST),
+            need_int("max_open", max_open, 1, _MOST),
+            need_int("max_body_bytes", max_body_bytes, 1, _MOST),
+            on_undecodable,
+        )
         self.group = group
-        self._settings = ReaderSettings(group, subscriptions, start_from, pull_count, max_open)
         credentials = credentials_of(access_key, secret_key)
-        self._core = ClientCore(namesrv, self._heartbeat, self._serve, self._wake, credentials)
+        self._core = ClientCore(namesrv, self._heartbeat, self._serve, self._wake, credentials, tls)
         self._readers: dict[MessageQueue, QueueReader] = {}
         self._arrived: deque[tuple[QueueReader, AckWindow, Message]] = deque()
         self._something = asyncio.Event()
         self._rebalance_now = asyncio.Event()
         self._failure: ClientError | None = None
         self._closed = False
-        self._closing: asyncio.Future[None] | None = None
+        self._starting = False
+        self._turn_messages, self._turn_ends = 0, 0.0
+        self._closing: asyncio.Task[None] | None = None
 
     # -------------------------------------------------------------------------------------- life
 
     async def start(self) -> Self:
-        """Connect, join the group, take over queues; the same as entering ``async with``."""
+        """Connect, join the group, take over queues; the same as entering ``async with``.
+
+        When it returns, the group has a place in each of the queues that are its own from the start: what is sent from
+        then on is not missed. Raises ClosedError after `close`, ClientError when it is open already.
+        """
+        if self._closed:
+            raise ClosedError("this consumer was closed: make a new one")
+        if self._starting:
+            raise ClientError("it is being started already")
+        self._starting = True
+        try:
+            await self._core.start()
+            try:
+                await self._join()
+                if self._closed:
+                    raise ClosedError("this consumer was closed while it was started")
+            except BaseException:
+                await to_the_end(self._leave())
+                raise
+        finally:
+            self._starting = False
+        return self
+
+    async def _join(self) -> None:
         core = self._core
-        await core.start()
         for topic in self._settings.subscriptions:
             try:
                 await core.refresh(topic)
@@ -133,10 +166,14 @@ class Consumer:
         await self._rebalance()
         core.spawn(self._keep_balanced)
         core.every(SAVE_MS, self._save)
-        return self
+        try:
+            async with asyncio.timeout(SETTLE_MS / 1000):
+                await asyncio.gather(*(reader.settled.wait() for reader in list(self._readers.values())))
+        except TimeoutError:
+            log.warning("%s: not all queues can be read yet; the broker does not tell where to begin", self.group)
 
     async def close(self) -> None:
-        """Save the offsets, leave the group and close the connections. Iteration ends."""
+        """Save the offsets, leave the group and close the connections. Iteration ends. Takes eight seconds at most."""
         if self._closing is None:
             self._closed = True
             self._something.set()
@@ -151,13 +188,9 @@ class Consumer:
                     await asyncio.gather(*(self._give_up(reader) for reader in readers))
             except TimeoutError:
                 log.warning("not all offsets of %s were saved within %d ms", self.group, LEAVE_MS)
-            ext = {"clientID": self._core.client_id, "consumerGroup": self.group}
-            for address in self._core.broker_addresses():
-                try:
-                    await self._core.ask(address, RequestCode.UNREGISTER_CLIENT, ext, timeout_ms=1_000)
-                except ClientError as error:
-                    log.debug("leaving the group: %s", error)
+            await self._core.unregister("consumerGroup", self.group)
         await self._core.close()
+        self._readers.clear()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -173,19 +206,35 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message; ends when the consumer is closed."""
+        """The next message; ends when the consumer is closed.
+
+        Other tasks get their turn every `TURN_MESSAGES` messages or `TURN_MS`, also while messages are waiting.
+        """
         while True:
             if self._closed:
                 raise StopAsyncIteration
             if self._failure is not None:
                 raise self._failure
             while self._arrived:
+                if self._turn_is_over():
+                    await asyncio.sleep(0)
+                    break
                 reader, window, message = self._arrived.popleft()
                 if reader.holds(window):
                     return message
-            self._core.require_open()
-            self._something.clear()
-            await self._something.wait()
+            else:
+                self._core.require_open()
+                self._something.clear()
+                await self._something.wait()
+
+    def _turn_is_over(self) -> bool:
+        """Whether other tasks have waited for long enough; a new turn begins then."""
+        now = asyncio.get_running_loop().time()
+        self._turn_messages += 1
+        if self._turn_messages <= TURN_MESSAGES and now < self._turn_ends:
+            return False
+        self._turn_messages, self._turn_ends = 0, now + TURN_MS / 1000
+        return True
 
     @property
     def client_id(self) -> str:
@@ -224,16 +273,7 @@ class Consumer:
                     "messageModel": "CLUSTERING",
                     "consumeFromWhere": f"CONSUME_FROM_{where}_OFFSET",
                     "subscriptionDataSet": [
-                        {
-                            "topic": topic,
-                            "subString": expression,
-                            "tagsSet": self._tags[topic] or [],
-                            "codeSet": [java_hash(tag) for tag in self._tags[topic] or ()],
-                            "subVersion": settings.version,
-                            "expressionType": "TAG",
-                            "classFilterMode": False,
-                        }
-                        for topic, expression in settings.subscriptions.items()
+                        subscription.data(settings.version) for subscription in settings.subscriptions.values()
                     ],
                     "unitMode": False,
                 }
@@ -251,7 +291,10 @@ class Consumer:
             except TimeoutError:
                 pass
             self._rebalance_now.clear()
-            await self._rebalance()
+            try:
+                await self._rebalance()
+            except Exception:  # without it, queues would be read by two or by none until the end
+                log.exception("sharing the queues of %s", self.group)
 
     async def _rebalance(self) -> None:
         """Take the queues that are ours and give up those that are not."""
@@ -282,8 +325,8 @@ class Consumer:
                 reply = await self._core.ask(
                     address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self.group}
                 )
-                members = set(loads(reply.body)["consumerIdList"])
-            except (ClientError, ProtocolError, KeyError, TypeError) as error:
+                members = set(map(str, loads(reply.body)["consumerIdList"]))
+            except (ClientError, ProtocolError, ValueError, KeyError, TypeError) as error:
                 failure = error if isinstance(error, ClientError) else ProtocolError(f"consumer list: {error}")
                 continue
             if self.client_id not in members:
@@ -292,15 +335,8 @@ class Consumer:
         raise failure
 
     def _take_over(self, queue: MessageQueue, pause_ms: int) -> None:
-        tags = self._tags[queue.topic]
         reader = self._readers[queue] = QueueReader(
-            self._core,
-            self._settings,
-            queue,
-            None if tags is None else frozenset(tags),
-            self._deliver,
-            self._send_back,
-            self._fail,
+            self._core, self._settings, queue, self._deliver, self._send_back, self._fail
         )
         reader.start(pause_ms)
 
@@ -334,44 +370,7 @@ class Consumer:
             return command.reply()
         return None
 
-    # -------------------------------------------------------------------------------------- giving back
-
     async def _send_back(self, message: Message, delay_level: int) -> None:
-        """Have the broker deliver it again; if it cannot, send a copy to the retry topic, as Java's client does."""
-        core = self._core
-        core.require_open()
-        route = core.cached_route(message.queue.topic)
-        address = route.address(message.queue.broker_name) if route else None
-        if address is None:
-            raise NoRouteError(f"no address for broker {message.queue.broker_name}")
-        ext = {
-            "offset": str(message.log_offset),
-            "group": self.group,
-            "delayLevel": str(delay_level),
-            "originMsgId": message.message_id,
-            "originTopic": message.topic,
-            "unitMode": "false",
-            "maxReconsumeTimes": str(MAX_RECONSUME_TIMES),
-        }
-        try:
-            await core.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, ext)
-        except BrokerError as error:
-            log.info("sending back %s: %s; a copy is sent instead", message.message_id, error)
-            await self._send_copy(message, delay_level)
+        """Have the broker deliver it again; then it is done with here."""
+        await send_back(self._core, self.group, message, delay_level)
         await message.ack()
-
-    async def _send_copy(self, message: Message, delay_level: int) -> None:
-        properties = dict(message.properties)
-        properties[RETRY_TOPIC] = message.topic
-        properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
-        properties["RECONSUME_TIME"] = times = str(message.reconsume_times + 1)
-        properties["MAX_RECONSUME_TIMES"] = str(MAX_RECONSUME_TIMES)
-        properties["DELAY"] = str(delay_level if delay_level > 0 else 3 + message.reconsume_times)
-        topic = f"%RETRY%{self.group}"
-        route = await self._core.route_to_write(topic)
-        address = route.address(message.queue.broker_name) or min(route.addresses())
-        ext = send_header(self.group, topic, format_properties(properties), flag=message.flag)
-        ext |= {"j": times, "l": str(MAX_RECONSUME_TIMES)}
-        reply = await self._core.connections.request(address, RequestCode.SEND_MESSAGE_V2, ext, message.body)
-        if reply.code != ResponseCode.SUCCESS:
-            raise SendError(reply.code, reply.remark, address)

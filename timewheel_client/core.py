@@ -3,6 +3,8 @@
 Routes are cached and asked for again every 30 s, as Apache's clients do it, and at once after a send or pull went
 wrong. A topic that does not exist yet is asked for more often (1 s, then slower, up to 5 s), so that a consumer that
 is started before its topic does not wait half a minute for it.
+
+A core may be started again after a start that failed or was cancelled: nothing is left of that.
 """
 
 from __future__ import annotations
@@ -19,10 +21,14 @@ from functools import partial
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import ProtocolError, RemotingCommand
 from remoting.json_dialect import dumps, loads
-from timewheel_client.connection import REQUEST_TIMEOUT_MS, ConnectionTable, RequestHandler, split_address
+from timewheel_client.arguments import need_text
+from timewheel_client.connection import REQUEST_TIMEOUT_MS, RequestHandler, split_address
+from timewheel_client.connection_table import ConnectionTable
 from timewheel_client.credentials import Credentials
 from timewheel_client.errors import BrokerError, ClientError, ClosedError, ConnectionFailedError, NoRouteError
 from timewheel_client.routes import DEFAULT_TOPIC, TopicRoute, route_of, template_route
+from timewheel_client.tls import Tls, context_of
+from timewheel_client.waiting import shared, to_the_end
 
 __all__ = ["ClientCore", "now_ms"]
 
@@ -31,6 +37,8 @@ log = logging.getLogger("timewheel_client")
 ROUTE_REFRESH_MS = 30_000
 MISSING_ROUTE_MS = (1_000, 5_000)
 HEARTBEAT_MS = 30_000
+HEARTBEAT_TIMEOUT_MS = 3_000
+UNREGISTER_TIMEOUT_MS = 1_000
 
 _instances = itertools.count(1)
 
@@ -49,6 +57,7 @@ class ClientCore:
         on_request: Serves what brokers ask.
         on_routes: Called when a route that is in use has changed.
         credentials: Sign every request, if there are some.
+        tls: Whether connections are encrypted, see `timewheel_client.tls`.
     """
 
     def __init__(
@@ -58,16 +67,18 @@ class ClientCore:
         on_request: RequestHandler | None = None,
         on_routes: Callable[[], None] | None = None,
         credentials: Credentials | None = None,
+        tls: Tls = False,
     ) -> None:
-        parts = re.split("[;,]", namesrv) if isinstance(namesrv, str) else namesrv
-        self._namesrv = [part.strip() for part in parts if part.strip()]
+        self._namesrv = _addresses(namesrv)
         if not self._namesrv:
             raise ValueError("no name server given: expected HOST:PORT;HOST:PORT")
         for address in self._namesrv:
             split_address(address)
         self._heartbeat = heartbeat
         self._on_routes = on_routes
-        self.connections = ConnectionTable(on_request, self._connected, credentials=credentials)
+        context = context_of(tls)
+        self._new_table = partial(ConnectionTable, on_request, self._connected, credentials=credentials, tls=context)
+        self.connections = self._new_table()
         self.client_id = ""
         self.local_host = "127.0.0.1"
         self._routes: dict[str, TopicRoute] = {}
@@ -75,32 +86,61 @@ class ClientCore:
         self._wanted: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = False
+        self._leaving = False
 
     # -------------------------------------------------------------------------------------- life
 
     async def start(self) -> None:
-        """Connect to a name server (to fail early, and to learn our own address) and start the chores."""
+        """Connect to a name server (to fail early, and to learn our own address) and start the chores.
+
+        If that fails or is cancelled, no connection is left.
+        """
         if self._open:
             raise ClientError("it is open already")
+        self.connections = self._new_table()
+        self._routes.clear()
+        self._wanted.clear()
+        try:
+            await self._reach_name_server()
+        except BaseException:
+            await to_the_end(self.connections.close())
+            raise
+        self.client_id = f"{self.local_host}@{os.getpid()}#{time.time_ns()}{next(_instances):03d}"
+        self._open, self._leaving = True, False
+        self.every(HEARTBEAT_MS, self.send_heartbeats)
+        self.spawn(self._refresh_routes)
+
+    async def _reach_name_server(self) -> None:
         for address in list(self._namesrv):
             try:
                 self.local_host = (await self.connections.get(address)).local_host
-                break
+                return
             except ConnectionFailedError as error:
                 failure = error
                 self._namesrv.append(self._namesrv.pop(0))
-        else:
-            await self.connections.close()
-            raise ConnectionFailedError(f"no name server can be reached: {failure}") from failure
-        self.client_id = f"{self.local_host}@{os.getpid()}#{time.time_ns()}{next(_instances):03d}"
-        self._open = True
-        self.every(HEARTBEAT_MS, self.send_heartbeats)
-        self.spawn(self._refresh_routes)
+        raise ConnectionFailedError(f"no name server can be reached: {failure}") from failure
+
+    async def unregister(self, kind: str, group: str) -> None:
+        """Tell each broker that we are connected to that we leave a group; ``kind`` is producerGroup or consumerGroup.
+
+        No heartbeat goes out any more. A broker that does not answer finds out when the connection is closed.
+        """
+        self._leaving = True
+        ext = {"clientID": self.client_id, kind: group}
+
+        async def leave(address: str) -> None:
+            try:
+                await self.ask(address, RequestCode.UNREGISTER_CLIENT, ext, timeout_ms=UNREGISTER_TIMEOUT_MS)
+            except ClientError as error:
+                log.debug("leaving %s: %s", group, error)
+
+        await asyncio.gather(*map(leave, filter(self.connections.is_open, self.broker_addresses())))
 
     async def close(self) -> None:
         """Stop the chores and close the connections."""
         self._open = False
-        tasks = [*self._tasks, *self._lookups.values()]
+        current = asyncio.current_task()
+        tasks = [task for task in (*self._tasks, *self._lookups.values()) if task is not current]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -155,6 +195,8 @@ class ClientCore:
         for address in list(self._namesrv):
             try:
                 return await self.connections.request(address, code, ext)
+            except ClosedError:
+                raise
             except (ClientError, ProtocolError) as error:
                 failure = error
                 if self._namesrv[0] == address:
@@ -196,7 +238,7 @@ class ClientCore:
         if lookup is None:
             lookup = self._lookups[topic] = asyncio.ensure_future(self._look_up(topic))
             lookup.add_done_callback(lambda task: self._looked_up(topic, task))
-        return await asyncio.shield(lookup)
+        return await shared(lookup)
 
     def refresh_soon(self, topic: str) -> None:
         """Ask again in the background: something went wrong with the route that is known."""
@@ -206,7 +248,7 @@ class ClientCore:
     async def _refresh_quietly(self, topic: str) -> None:
         try:
             await self.refresh(topic)
-        except (NoRouteError, ConnectionFailedError) as error:
+        except ClientError as error:
             log.debug("route of %s: %s", topic, error)
 
     async def _look_up(self, topic: str) -> TopicRoute:
@@ -265,10 +307,12 @@ class ClientCore:
         await asyncio.gather(*(self._send_heartbeat(address) for address in self.broker_addresses()))
 
     async def _send_heartbeat(self, address: str) -> None:
+        if self._leaving:
+            return
         body = dumps({"clientID": self.client_id, **self._heartbeat()})
         try:
-            await self.ask(address, RequestCode.HEART_BEAT, None, body)
-        except ClientError as error:
+            await self.ask(address, RequestCode.HEART_BEAT, None, body, HEARTBEAT_TIMEOUT_MS)
+        except (ClientError, ProtocolError) as error:
             log.warning("heartbeat: %s", error)
 
     def _connected(self, address: str) -> None:
@@ -283,3 +327,11 @@ async def _logged(work: Callable[[], Awaitable[None]]) -> None:
         await work()
     except Exception:
         log.exception("a background chore failed")
+
+
+def _addresses(namesrv: object) -> list[str]:
+    """The name servers of an argument, without blanks; raises TypeError for what is no text."""
+    parts = re.split("[;,]", namesrv) if isinstance(namesrv, str) else namesrv
+    if not isinstance(parts, Sequence) or isinstance(parts, bytes | bytearray):
+        raise TypeError(f"namesrv must be a text HOST:PORT;HOST:PORT or a list of HOST:PORT, found {namesrv!r:.100}")
+    return [part.strip() for part in (need_text("namesrv", part, empty=True) for part in parts) if part.strip()]

@@ -10,63 +10,38 @@ Example::
 Many sends may be in flight on one producer (`asyncio.gather`); they share one connection for each broker, and what
 one turn of the event loop sends goes out as one write.
 
-A send that fails is tried again, at another broker where there is one, when the connection broke, when no reply came
-in time, or when the reply's code says that another broker may do better (those for which Apache's producer does so).
-After a broken connection or a timeout the first try may have been stored: the message may come twice, with the same
-``message_id``.
+A send that fails is tried again while its time lasts, see `timewheel_client.tries`. After a broken connection or a
+timeout the first try may have been stored: the message may come twice, with the same ``message_id``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import random
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from remoting.codes import RequestCode, ResponseCode
-from remoting.command import ProtocolError, RemotingCommand
+from remoting.command import RemotingCommand
 from remoting.errors import MessageError
 from remoting.message import join_batch
-from remoting.properties import SHARDING_KEY, with_property
-from timewheel_client.core import ClientCore, now_ms
+from timewheel_client.arguments import need_bytes, need_int, need_many, need_text
+from timewheel_client.core import ClientCore
 from timewheel_client.credentials import credentials_of
 from timewheel_client.delivery_time import At, Delay
-from timewheel_client.errors import (
-    ClientError,
-    ConnectionFailedError,
-    NoRouteError,
-    RequestTimeoutError,
-    SendError,
-)
-from timewheel_client.routes import DEFAULT_QUEUES, DEFAULT_TOPIC, MessageQueue, TopicRoute, queue_for_key
+from timewheel_client.errors import ClientError, ClosedError
+from timewheel_client.recall import recall_message
+from timewheel_client.routes import MessageQueue
+from timewheel_client.tls import Tls
+from timewheel_client.tries import STORED, Place, Tries, send_header
 from timewheel_client.unique_id import UniqueIds
-from timewheel_client.values import BatchMessage, SendResult, as_body, properties_text
+from timewheel_client.values import BatchMessage, RecallResult, SendResult, properties_text
+from timewheel_client.waiting import to_the_end
 
-__all__ = ["RETRY_CODES", "Producer", "send_header"]
+__all__ = ["Producer"]
 
-RETRY_CODES = frozenset(
-    {
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.TOPIC_NOT_EXIST,
-        204,
-        205,
-    }
-)
-"""Codes after which another broker is tried (DefaultMQProducer.retryResponseCodes of 5.x, and SYSTEM_BUSY)."""
-
-RETRY_PAUSE_MS = 100
-_STORED = {
-    ResponseCode.SUCCESS: "SEND_OK",
-    ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
-    ResponseCode.SLAVE_NOT_AVAILABLE: "SLAVE_NOT_AVAILABLE",
-    ResponseCode.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
-}
-_DEFAULT_QUEUES_TEXT = str(DEFAULT_QUEUES)
+_INT32 = 1 << 31
+_LONG_MS = 86_400_000 * 365
 
 
 class Producer:
@@ -75,12 +50,15 @@ class Producer:
     Args:
         namesrv: Name servers: ``"HOST:PORT;HOST:PORT"`` or a sequence of ``"HOST:PORT"``.
         group: Name of the producer group, for the broker's lists.
-        timeout_ms: How long a send may take, all its tries together.
+        timeout_ms: How long a send may take: all its tries, connects and look-ups together.
         attempt_timeout_ms: How long one try may take.
-        attempts: How many tries a send has; a send to a given queue or by key has one.
+        attempts: The most tries of a send; 1 for messages that must not come twice. None: as many as fit into
+            ``timeout_ms`` while no broker can be reached, three when brokers refuse it.
+        tls: Whether connections are encrypted: False, True, a PEM file of trusted authorities, or an SSLContext.
         access_key, secret_key: The account to sign requests as, for brokers with access control; both or neither.
 
-    Raises ValueError for a bad address. Entering raises ConnectionFailedError when no name server can be reached.
+    Raises ValueError or TypeError for a bad argument. Entering raises ConnectionFailedError when no name server can be
+    reached; it may then be started again. After `close` it cannot: make a new one.
     """
 
     def __init__(
@@ -90,33 +68,55 @@ class Producer:
         group: str = "PYTHON_PRODUCER",
         timeout_ms: int = 10_000,
         attempt_timeout_ms: int = 3_000,
-        attempts: int = 3,
+        attempts: int | None = None,
+        tls: Tls = False,
         access_key: str | None = None,
         secret_key: str | None = None,
     ) -> None:
-        self._group = group
+        self._group = need_text("group", group)
+        need_int("timeout_ms", timeout_ms, 1, _LONG_MS)
+        need_int("attempt_timeout_ms", attempt_timeout_ms, 1, _LONG_MS)
+        if attempts is not None:
+            need_int("attempts", attempts, 1, 1 << 31)
         self._timeout_ms = timeout_ms
-        self._attempt_timeout_ms = attempt_timeout_ms
-        self._attempts = attempts
-        self._core = ClientCore(namesrv, self._heartbeat, credentials=credentials_of(access_key, secret_key))
-        self._turn = itertools.count(random.randrange(1 << 16))
+        self._core = ClientCore(namesrv, self._heartbeat, credentials=credentials_of(access_key, secret_key), tls=tls)
+        self._tries = Tries(self._core, timeout_ms, attempt_timeout_ms, attempts)
         self._ids = UniqueIds()
+        self._starting = False
+        self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> Self:
-        """Connect; the same as entering ``async with``."""
-        await self._core.start()
+        """Connect; the same as entering ``async with``.
+
+        Raises ClosedError after `close`, ClientError when it is open already.
+        """
+        if self._is_closed():
+            raise ClosedError("this producer was closed: make a new one")
+        if self._starting:
+            raise ClientError("it is being started already")
+        self._starting = True
+        try:
+            await self._core.start()
+        finally:
+            self._starting = False
+        if self._is_closed():
+            await to_the_end(self._core.close())
+            raise ClosedError("this producer was closed while it was started")
         self._ids = UniqueIds(self._core.local_host)
         return self
 
+    def _is_closed(self) -> bool:
+        return self._closing is not None
+
     async def close(self) -> None:
-        """Leave the group and close the connections; sends in flight fail."""
+        """Leave the group and close the connections; sends in flight fail. Takes two seconds at most."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._leave())
+        await asyncio.shield(self._closing)
+
+    async def _leave(self) -> None:
         if self._core.is_open:
-            ext = {"clientID": self._core.client_id, "producerGroup": self._group}
-            for address in self._core.broker_addresses():
-                try:
-                    await self._core.ask(address, RequestCode.UNREGISTER_CLIENT, ext, timeout_ms=1_000)
-                except ClientError:
-                    pass  # it finds out by the closed connection
+            await self._core.unregister("producerGroup", self._group)
         await self._core.close()
 
     async def __aenter__(self) -> Self:
@@ -147,12 +147,12 @@ class Producer:
         Args:
             topic: Its topic; a broker that is allowed to creates it.
             body: Bytes, or text (sent as UTF-8).
-            at: Deliver at this instant: a datetime (without zone: local time) or epoch milliseconds.
+            at: Deliver at this instant: a datetime with its zone, or epoch milliseconds as an int.
             delay: Deliver after this span: a timedelta or seconds.
             level: Deliver after this fixed delay of the broker, 1 to 18.
             tags: One tag; consumers choose by it.
             keys: What it can be looked up by: a text with blanks between keys, or several texts.
-            properties: Further properties.
+            properties: Further properties, of names that are not reserved; or those of a received message.
             sharding_key: Messages with the same key go to the same queue, in order.
             queue: This queue, or the queue with this number of the first broker by name.
             flag: A number that travels along (int32).
@@ -160,14 +160,14 @@ class Producer:
         Raises SendError (with the broker's code and remark), NoRouteError, ConnectionFailedError, RequestTimeoutError;
         ValueError or TypeError for arguments that cannot be sent.
         """
+        self._core.require_open()
+        place = _place(topic, sharding_key, queue)
         unique_id = self._ids.make()
-        text = properties_text(unique_id, tags, keys, properties, at, delay, level)
-        if sharding_key is not None:
-            text = _with_key(text, sharding_key)
-        ext = send_header(self._group, topic, text, flag=flag)
+        text = properties_text(unique_id, tags, keys, properties, at, delay, level, sharding_key)
+        ext = send_header(self._group, topic, text, flag=need_int("flag", flag, -_INT32, _INT32 - 1))
         code = RequestCode.SEND_MESSAGE_V2
-        reply, chosen = await self._send(topic, code, ext, as_body(body), sharding_key, queue)
-        return _result(reply, chosen, (properties or {}).get("UNIQ_KEY", unique_id))
+        reply, chosen = await self._tries.send(topic, code, ext, need_bytes("body", body), place)
+        return _result(reply, chosen, unique_id)
 
     async def send_oneway(
         self,
@@ -186,19 +186,15 @@ class Producer:
     ) -> str:
         """Send one message and ask for no reply: fast, and lost without a sign if the broker refuses it.
 
-        Arguments as for `send`. Returns the message id.
+        Arguments as for `send`. Returns the message id. Raises as `send` does, but for SendError.
         """
-        unique_id = self._ids.make()
-        text = properties_text(unique_id, tags, keys, properties, at, delay, level)
-        if sharding_key is not None:
-            text = _with_key(text, sharding_key)
-        ext = send_header(self._group, topic, text, flag=flag)
         self._core.require_open()
-        route = await self._core.route_to_write(topic)
-        chosen, address = self._choose(route, sharding_key, queue, None)
-        ext["e"] = str(chosen.queue_id)
-        await self._core.connections.oneway(address, RequestCode.SEND_MESSAGE_V2, ext, as_body(body))
-        return (properties or {}).get("UNIQ_KEY", unique_id)
+        place = _place(topic, sharding_key, queue)
+        unique_id = self._ids.make()
+        text = properties_text(unique_id, tags, keys, properties, at, delay, level, sharding_key)
+        ext = send_header(self._group, topic, text, flag=need_int("flag", flag, -_INT32, _INT32 - 1))
+        await self._tries.send_oneway(topic, RequestCode.SEND_MESSAGE_V2, ext, need_bytes("body", body), place)
+        return unique_id
 
     async def send_batch(
         self,
@@ -212,24 +208,29 @@ class Producer:
 
         A whole batch must stay below the broker's limit for one message (4 MiB by default). Raises as `send` does.
         """
-        if not messages:
-            return []
+        self._core.require_open()
+        place = _place(topic, sharding_key, queue)
         elements: list[tuple[int, bytes, str]] = []
         ids: list[str] = []
-        for message in messages:
-            one = message if isinstance(message, BatchMessage) else BatchMessage(message)
+        for number, message in enumerate(need_many("messages", messages)):
+            if isinstance(message, BatchMessage):
+                one = message
+            else:
+                one = BatchMessage(need_bytes(f"message {number} of the batch", message))
             unique_id = self._ids.make()
-            text = properties_text(unique_id, one.tags, one.keys, one.properties, one.at, one.delay)
-            if sharding_key is not None:
-                text = _with_key(text, sharding_key)
-            elements.append((0, as_body(one.body), text))
-            ids.append(one.properties.get("UNIQ_KEY", unique_id))
+            text = properties_text(
+                unique_id, one.tags, one.keys, one.properties, one.at, one.delay, sharding_key=sharding_key
+            )
+            elements.append((0, need_bytes(f"the body of message {number}", one.body), text))
+            ids.append(unique_id)
+        if not elements:
+            return []
         try:
             body = join_batch(elements)
         except MessageError as error:
             raise ValueError(str(error)) from None
         ext = send_header(self._group, topic, "", batch=True)
-        reply, chosen = await self._send(topic, RequestCode.SEND_BATCH_MESSAGE, ext, body, sharding_key, queue)
+        reply, chosen = await self._tries.send(topic, RequestCode.SEND_BATCH_MESSAGE, ext, body, place)
         first = _result(reply, chosen, "")
         offset_ids = first.offset_message_id.split(",")
         if len(offset_ids) != len(ids):
@@ -239,109 +240,40 @@ class Producer:
             for index in range(len(ids))
         ]
 
+    async def recall(self, sent: SendResult) -> RecallResult:
+        """Take a timed message back before it is delivered.
+
+        Args:
+            sent: What `send` returned for it; it has a ``recall_handle`` if the broker allows recalls.
+
+        A Timewheel broker's answer is definite: the result is true if the message will not be delivered and never was.
+        (Apache's broker says yes whatever becomes of the message.) Asking again is harmless, so it is tried until
+        ``timeout_ms`` are over. Raises ValueError for a send without handle, BrokerError when recalls are switched off.
+        """
+        self._core.require_open()
+        return await recall_message(self._core, self._tries, self._group, sent, self._timeout_ms)
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that can be written to, for the ``queue`` argument; raises NoRouteError."""
         self._core.require_open()
-        return list((await self._core.route_to_write(topic)).write_queues)
-
-    # -------------------------------------------------------------------------------------- inside
+        deadline = asyncio.get_running_loop().time() + self._timeout_ms / 1000
+        return list((await self._tries.find_route(need_text("topic", topic), deadline)).write_queues)
 
     def _heartbeat(self) -> dict[str, object]:
         return {"producerDataSet": [{"groupName": self._group}], "consumerDataSet": []}
 
-    async def _send(
-        self,
-        topic: str,
-        code: int,
-        ext: dict[str, str],
-        body: bytes,
-        sharding_key: str | None,
-        queue: MessageQueue | int | None,
-    ) -> tuple[RemotingCommand, MessageQueue]:
-        """Try until a broker stores it, the tries or the time are used up, or trying again is no use."""
-        self._core.require_open()
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + self._timeout_ms / 1000
-        tries = self._attempts if sharding_key is None and queue is None else 1
-        avoid: str | None = None
-        pause_s = 0.0
-        while True:
-            tries -= 1
-            try:
-                route = await self._core.route_to_write(topic)
-                chosen, address = self._choose(route, sharding_key, queue, avoid)
-                avoid = chosen.broker_name
-                ext["e"] = str(chosen.queue_id)
-                left_ms = int((deadline - clock()) * 1000)
-                reply = await self._core.connections.request(
-                    address, code, ext, body, timeout_ms=max(1, min(self._attempt_timeout_ms, left_ms))
-                )
-                if reply.code in _STORED:
-                    if route.is_template:
-                        self._core.refresh_soon(topic)  # now it exists, maybe with other queues
-                    return reply, chosen
-                error: ClientError = SendError(reply.code, reply.remark, address)
-                again = reply.code in RETRY_CODES
-            except (ConnectionFailedError, RequestTimeoutError) as failure:
-                error, again = failure, True
-            except ProtocolError as failure:
-                raise ValueError(f"cannot be sent: {failure}") from None
-            if not again or tries <= 0 or clock() >= deadline:
-                raise error
-            self._core.refresh_soon(topic)
-            pause_s += RETRY_PAUSE_MS / 1000
-            await asyncio.sleep(pause_s)
 
-    def _choose(
-        self, route: TopicRoute, sharding_key: str | None, queue: MessageQueue | int | None, avoid: str | None
-    ) -> tuple[MessageQueue, str]:
-        """Choose a queue: the given one, the key's, or the next in turn, away from a broker that just failed."""
-        queues = route.write_queues
-        if not queues:
-            raise NoRouteError(f"no broker of topic {route.topic} accepts writes")
-        if isinstance(queue, MessageQueue):
-            chosen = queue
-        elif queue is not None:
-            chosen = MessageQueue(route.topic, queues[0].broker_name, queue)
-        elif sharding_key is not None:
-            chosen = queue_for_key(queues, sharding_key)
-        else:
-            if avoid is not None:
-                queues = tuple(other for other in queues if other.broker_name != avoid) or queues
-            chosen = queues[next(self._turn) % len(queues)]
-        address = route.address(chosen.broker_name)
-        if address is None:
-            raise NoRouteError(f"no address for broker {chosen.broker_name} of topic {route.topic}")
-        return chosen, address
-
-
-def send_header(
-    group: str, topic: str, properties: str, *, flag: int = 0, batch: bool = False, reconsume_times: int = 0
-) -> dict[str, str]:
-    """Write the header fields of a send (310, 320) but for ``e``, the queue id."""
-    ext = {
-        "a": group,
-        "b": topic,
-        "c": DEFAULT_TOPIC,
-        "d": _DEFAULT_QUEUES_TEXT,
-        "e": "0",
-        "f": "0",
-        "g": str(now_ms()),
-        "h": str(flag),
-        "i": properties,
-        "j": str(reconsume_times),
-        "k": "false",
-    }
-    if batch:
-        ext["m"] = "true"
-    return ext
-
-
-def _with_key(properties: str, sharding_key: str) -> str:
-    try:
-        return with_property(properties, SHARDING_KEY, sharding_key)
-    except MessageError as error:
-        raise ValueError(str(error)) from None
+def _place(topic: str, sharding_key: str | None, queue: MessageQueue | int | None) -> Place:
+    """Check where a message is to go; raises TypeError or ValueError."""
+    need_text("topic", topic)
+    if sharding_key is not None:
+        need_text("sharding_key", sharding_key)
+    if isinstance(queue, MessageQueue):
+        if queue.topic != topic:
+            raise ValueError(f"queue is one of topic {queue.topic!r}, the message goes to {topic!r}")
+    elif queue is not None:
+        need_int("queue", queue, 0, _INT32 - 1)
+    return Place(sharding_key, queue)
 
 
 def _result(reply: RemotingCommand, queue: MessageQueue, message_id: str) -> SendResult:
@@ -349,7 +281,13 @@ def _result(reply: RemotingCommand, queue: MessageQueue, message_id: str) -> Sen
     return SendResult(
         message_id,
         ext.get("msgId", ""),
-        MessageQueue(queue.topic, queue.broker_name, int(ext.get("queueId", queue.queue_id))),
-        int(ext.get("queueOffset", 0)),
-        _STORED[ResponseCode(reply.code)],
+        MessageQueue(queue.topic, queue.broker_name, _number(ext.get("queueId"), queue.queue_id)),
+        _number(ext.get("queueOffset"), 0),
+        STORED[ResponseCode(reply.code)],
+        ext.get("recallHandle", ""),
     )
+
+
+def _number(text: str | None, otherwise: int) -> int:
+    """A number of a reply; one that is none does not undo that the message is stored."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 20 else otherwise

@@ -14,6 +14,8 @@ __all__ = ["MASTER_ID", "MessageQueue", "TopicRoute", "queue_for_key", "route_of
 MASTER_ID = 0
 DEFAULT_TOPIC = "TBW102"
 DEFAULT_QUEUES = 4
+MAX_QUEUES = 65_536
+"""Of a topic at one broker; a route with more is not believed, because it would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -64,10 +66,13 @@ def route_of(topic: str, data: Any) -> TopicRoute:
         for entry in data.get("queueDatas") or ():
             name, perm = str(entry["brokerName"]), int(entry["perm"])
             addresses = brokers.get(name) or {}
+            counts = int(entry["writeQueueNums"]), int(entry["readQueueNums"])
+            if not all(0 <= count <= MAX_QUEUES for count in counts):
+                raise ValueError(f"{counts} queues of broker {name}, at most {MAX_QUEUES} are possible")
             if perm & Permission.WRITE and MASTER_ID in addresses:
-                write += (MessageQueue(topic, name, number) for number in range(int(entry["writeQueueNums"])))
+                write += (MessageQueue(topic, name, number) for number in range(counts[0]))
             if perm & Permission.READ and addresses:
-                read += (MessageQueue(topic, name, number) for number in range(int(entry["readQueueNums"])))
+                read += (MessageQueue(topic, name, number) for number in range(counts[1]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"not a route: {error!r}: {data!r:.300}") from error
     return TopicRoute(topic, tuple(sorted(write)), tuple(sorted(read)), brokers)

@@ -29,7 +29,8 @@ def parse_instant(text: str) -> int:
             raise ValueError(f"{text} is too short for epoch milliseconds (13 digits); expected {_INSTANTS}")
         return int(text)
     try:
-        return epoch_ms(datetime.fromisoformat(text))
+        at = datetime.fromisoformat(text)
+        return epoch_ms(at if at.tzinfo is not None else at.astimezone())
     except (ValueError, OverflowError):
         raise ValueError(f"not a time: {text!r}; expected {_INSTANTS}") from None
 

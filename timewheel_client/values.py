@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from remoting.errors import MessageError
-from remoting.properties import KEYS, TAGS, UNIQ_KEY, format_properties
+from remoting.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, format_properties
+from timewheel_client.arguments import need_text, need_texts
 from timewheel_client.delivery_time import At, Delay, delivery_properties
+from timewheel_client.reserved import ReceivedProperties, forwarded, is_reserved, why_reserved
 from timewheel_client.routes import MessageQueue
 
-__all__ = ["BatchMessage", "SendResult", "as_body", "properties_text"]
+__all__ = ["BatchMessage", "RecallResult", "SendResult", "properties_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class SendResult:
     ``queue_offset``          int, number in the queue; of a pending message, what the broker says (0)
     ``status``                str, SEND_OK, or stored but: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT,
                               SLAVE_NOT_AVAILABLE
+    ``recall_handle``         str, for `Producer.recall`; empty if the broker gave none (not a timed
+                              message, one of a batch, or ``recallMessageEnable`` is off)
     ========================  =========================================================================
     """
 
@@ -32,6 +36,26 @@ class SendResult:
     queue: MessageQueue
     queue_offset: int
     status: str = "SEND_OK"
+    recall_handle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallResult:
+    """What became of a `Producer.recall`; true in a condition if the message will not be delivered.
+
+    ================  ==================================================================================
+    ``recalled``      bool: whether the broker took the message back
+    ``message_id``    str, the message's id; empty if it was not recalled
+    ``remark``        str, the broker's words: why not, or "it was recalled before"
+    ================  ==================================================================================
+    """
+
+    recalled: bool
+    message_id: str
+    remark: str = ""
+
+    def __bool__(self) -> bool:
+        return self.recalled
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +73,6 @@ class BatchMessage:
     delay: Delay | None = None
 
 
-def as_body(body: bytes | bytearray | memoryview | str) -> bytes:
-    """Answer with the bytes of a body; text is encoded as UTF-8."""
-    return body.encode() if isinstance(body, str) else bytes(body)
-
-
 def properties_text(
     unique_id: str,
     tags: str | None = None,
@@ -62,29 +81,45 @@ def properties_text(
     at: At | None = None,
     delay: Delay | None = None,
     level: int | None = None,
+    sharding_key: str | None = None,
 ) -> str:
     """Write the property text of a message.
 
-    Raises ValueError for a name or value that is empty or contains a separator, for a property that is given twice (as
-    ``tags`` and as ``TAGS``), and as `delivery_properties` does.
+    ``properties`` are the sender's own; those of a received message (`Message.properties`) are `forwarded`.
+
+    Raises TypeError for what is no text; ValueError for a reserved name (see `timewheel_client.reserved`), for a name
+    or value that is empty or holds NUL or a separator, and as `delivery_properties` does.
     """
     merged: dict[str, str] = {}
     if properties:
-        for name, value in properties.items():
-            if not name or not isinstance(value, str) or not value:
-                raise ValueError(f"property {name!r} must have a name and a value that is a text, found {value!r}")
-            merged[name] = value
-    given: list[tuple[str, str]] = [*delivery_properties(at, delay, level)]
-    if tags:
-        given.append((TAGS, tags))
-    if keys:
-        given.append((KEYS, keys if isinstance(keys, str) else " ".join(keys)))
-    for name, value in given:
-        if name in merged:
-            raise ValueError(f"{name} is given twice: as an argument and among the properties")
+        merged = forwarded(properties) if isinstance(properties, ReceivedProperties) else _own(properties)
+    for name, value in delivery_properties(at, delay, level):
         merged[name] = value
-    merged.setdefault(UNIQ_KEY, unique_id)
+    if tags is not None and tags != "":
+        merged[TAGS] = need_text("tags", tags)
+    if keys is not None and keys != "":
+        joined = " ".join(need_texts("keys", keys))
+        if joined:
+            merged[KEYS] = joined
+    if sharding_key is not None:
+        merged[SHARDING_KEY] = need_text("sharding_key", sharding_key)
+    merged[UNIQ_KEY] = unique_id
     try:
         return format_properties(merged)
     except MessageError as error:
         raise ValueError(str(error)) from None
+
+
+def _own(properties: object) -> dict[str, str]:
+    """The properties that a sender made up; raises as `properties_text` does."""
+    if not isinstance(properties, Mapping):
+        found = f"{properties!r:.100} ({type(properties).__name__})"
+        raise TypeError(f"properties must be a mapping of text to text, found {found}")
+    own = {
+        need_text("the name of a property", name): need_text(f"property {name!r}", value)
+        for name, value in properties.items()
+    }
+    reserved = [name for name in own if is_reserved(name)]
+    if reserved:
+        raise ValueError(why_reserved(reserved))
+    return own

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import gc
 import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -19,6 +20,7 @@ from broker.plugins import PluginError
 from remoting.printable import printable
 from store.errors import StoreError
 from timewheel_client.errors import ClientError
+from timewheel_client.tls import Tls, tls_context
 
 __all__ = [
     "USER_ERRORS",
@@ -30,6 +32,7 @@ __all__ = [
     "say",
     "secret_of",
     "settle",
+    "tls_options",
 ]
 
 Result = TypeVar("Result")
@@ -75,6 +78,38 @@ def secret_of(access_key: str | None) -> str | None:
             f"--access-key {access_key} needs its secret key in the environment variable {SECRET_VARIABLE}"
         )
     return secret
+
+
+def tls_options(function: Function) -> Function:
+    """Add ``--tls`` and what belongs to it to a command, which gets them together as ``tls``."""
+
+    @functools.wraps(function)
+    def with_tls(
+        tls: bool, tls_ca: str | None, tls_cert: str | None, tls_key: str | None, tls_insecure: bool, **more: Any
+    ) -> Any:
+        given = [name for name, value in (("ca", tls_ca), ("cert", tls_cert), ("key", tls_key)) if value]
+        if tls_insecure and tls_ca:
+            raise click.UsageError("--tls-ca and --tls-insecure exclude each other: the one checks, the other does not")
+        how: Tls = tls
+        if given or tls_insecure:
+            try:
+                how = tls_context(tls_ca, certificate=tls_cert, key=tls_key, verify=not tls_insecure)
+            except ValueError as error:
+                raise click.UsageError(str(error)) from None
+        return function(tls=how, **more)
+
+    path = click.Path(exists=True, dir_okay=False)
+    options = (
+        click.option("--tls", is_flag=True, help="Encrypt; check certificates with the system's authorities."),
+        click.option("--tls-ca", type=path, help="Encrypt; check certificates with the authorities of this PEM file."),
+        click.option("--tls-cert", type=path, help="Encrypt; show this certificate (PEM) to peers that ask for one."),
+        click.option("--tls-key", type=path, help="The private key (PEM) of --tls-cert, if it is a file of its own."),
+        click.option("--tls-insecure", is_flag=True, help="Encrypt, but check no certificate: for tests."),
+    )
+    decorated: Any = with_tls
+    for option in reversed(options):
+        decorated = option(decorated)
+    return cast(Function, decorated)
 
 
 def settle() -> None:

@@ -8,10 +8,19 @@ from typing import BinaryIO
 
 import click
 
-from broker.cli.common import account_option, namesrv_option, one_line_errors, run_until_signal, say, secret_of
+from broker.cli.common import (
+    account_option,
+    namesrv_option,
+    one_line_errors,
+    run_until_signal,
+    say,
+    secret_of,
+    tls_options,
+)
 from remoting.json_dialect import dumps
 from timewheel_client import Consumer, Message
 from timewheel_client.times import format_instant
+from timewheel_client.tls import Tls
 
 __all__ = ["consume_command", "message_line", "message_record"]
 
@@ -20,6 +29,7 @@ __all__ = ["consume_command", "message_line", "message_record"]
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("--group", default="timewheel_consume", show_default=True, help="Consumer group.")
 @click.option("--tags", default="*", show_default=True, help='Tags wanted: "a || b".')
+@click.option("--sql", help='Instead of --tags: an SQL92 expression over properties, "price > 5".')
 @click.option(
     "--from",
     "start_from",
@@ -33,16 +43,19 @@ __all__ = ["consume_command", "message_line", "message_record"]
 @click.option("--quiet", is_flag=True, help="Print no messages.")
 @namesrv_option
 @account_option
+@tls_options
 def consume_command(
     topics: tuple[str, ...],
     group: str,
     tags: str,
+    sql: str | None,
     start_from: str,
     count: int | None,
     record: BinaryIO | None,
     quiet: bool,
     namesrv: str,
     access_key: str | None,
+    tls: Tls,
 ) -> None:
     """Receive the messages of TOPIC and acknowledge them, until --count is reached or Ctrl-C."""
     with one_line_errors():
@@ -52,9 +65,11 @@ def consume_command(
                 group,
                 topics,
                 tags=tags,
+                sql=sql,
                 start_from=start_from,
                 access_key=access_key,
                 secret_key=secret_of(access_key),
+                tls=tls,
             )
         except ValueError as error:
             raise click.UsageError(str(error)) from None

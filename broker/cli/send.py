@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from datetime import UTC, datetime, timedelta
 
 import click
 
-from broker.cli.common import account_option, namesrv_option, one_line_errors, pairs, say, secret_of
+from broker.cli.common import account_option, namesrv_option, one_line_errors, pairs, say, secret_of, tls_options
 from timewheel_client import Producer
 from timewheel_client.core import now_ms
 from timewheel_client.times import format_instant, format_span, parse_instant, parse_span
+from timewheel_client.tls import Tls
 
 __all__ = ["send_command"]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @click.command("send")
@@ -26,6 +30,7 @@ __all__ = ["send_command"]
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; may be repeated.")
 @namesrv_option
 @account_option
+@tls_options
 def send_command(
     topic: str,
     body: str,
@@ -37,6 +42,7 @@ def send_command(
     properties: tuple[str, ...],
     namesrv: str,
     access_key: str | None,
+    tls: Tls,
 ) -> None:
     """Send BODY to TOPIC ("-" reads it from standard input) and print the message id."""
     if sum(value is not None for value in (at_text, in_text, level)) > 1:
@@ -47,11 +53,11 @@ def send_command(
     content = sys.stdin.buffer.read() if body == "-" else body.encode()
 
     async def send() -> None:
-        async with Producer(namesrv, access_key=access_key, secret_key=secret_key) as producer:
+        async with Producer(namesrv, access_key=access_key, secret_key=secret_key, tls=tls) as producer:
             result = await producer.send(
                 topic,
                 content,
-                at=at,
+                at=None if at is None else EPOCH + timedelta(milliseconds=at),
                 delay=None if delay_ms is None else delay_ms / 1000,
                 level=level,
                 tags=tags,
@@ -65,7 +71,7 @@ def send_command(
     with one_line_errors():
         try:
             asyncio.run(send())
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise click.UsageError(str(error)) from None
 
 

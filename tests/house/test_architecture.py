@@ -51,7 +51,7 @@ PLUGIN_SEES_OF_REMOTING = {"remoting.message", "remoting.properties"}
 
 FILES = {"store/files.py"}
 SOCKETS = {"broker/server.py", "timewheel_client/connection.py"}
-TLS = {"broker/tls.py"}  # bytes in and bytes out: it may know ssl, but no socket
+TLS = {"broker/tls.py", "timewheel_client/tls.py"}  # they may know ssl, but no socket
 CLOCKS = {"broker/clock.py", "broker_plugin/clock.py"}
 # The client and the command line are programs of their own: they may ask for the time.
 FREE_OF_CLOCK_RULE = ("timewheel_client/", "broker/cli/", "bench/")

@@ -96,6 +96,10 @@ class _Peer(asyncio.Protocol):
         self.owner.connects += 1
         self.owner.transports.append(transport)
 
+    def connection_lost(self, _exc: Exception | None) -> None:
+        if self.transport in self.owner.transports:
+            self.owner.transports.remove(self.transport)
+
     def data_received(self, data: bytes) -> None:
         for command in self.decoder.feed(data):
             self.owner.requests.append(command)

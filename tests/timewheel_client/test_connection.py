@@ -8,7 +8,8 @@ from remoting.command import RemotingCommand, encode_command
 from remoting.signing import fits
 from tests.support.fake_broker import FakeBroker
 from timewheel_client import Consumer, Producer
-from timewheel_client.connection import Connection, ConnectionTable, split_address
+from timewheel_client.connection import Connection, split_address
+from timewheel_client.connection_table import ConnectionTable
 from timewheel_client.credentials import Credentials, credentials_of
 from timewheel_client.errors import ClosedError, ConnectionFailedError, RequestTimeoutError
 
