@@ -118,6 +118,8 @@ class Dispatcher:
                 continue
             if isinstance(result, RemotingCommand):
                 self.answer(channel, command, result)
+                if channel.closed:
+                    return  # it did not take its replies: to make those to the rest of this read would be in vain
             else:
                 self._run_later(channel, command, result)
 

@@ -249,9 +249,25 @@ class StoreReader:
 
     # ------------------------------------------------------------------------------------------ by key
 
-    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        """Find records of a topic by a key (UNIQ_KEY or a word of KEYS), newest first, by store time inclusive."""
+    def query(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, max_bytes: int = _FOREVER
+    ) -> list[bytes]:
+        """Find records of a topic by a key (UNIQ_KEY or a word of KEYS), newest first, by store time inclusive.
+
+        As many as have ``max_bytes`` together, but one at least; the others are not kept in memory meanwhile.
+        """
         found: list[bytes] = []
+        size = 0
+        for record in self.each_with_key(topic, key, max_count, begin_ms, end_ms):
+            size += len(record)
+            if found and size > max_bytes:
+                break
+            found.append(record)
+        return found
+
+    def each_with_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Iterator[bytes]:
+        """Read the same records one by one, for who looks for one of them."""
+        count = 0
         limit = max(4 * max_count, 64)
         offsets = self.index.find(topic, key, begin_ms, end_ms, limit)
         if len(offsets) < limit:
@@ -262,10 +278,10 @@ class StoreReader:
                 continue
             record_topic, _, properties = record_fields(record)
             if record_topic == topic and key in message_keys(properties):
-                found.append(record)
-                if len(found) >= max_count:
-                    break
-        return found
+                yield record
+                count += 1
+                if count >= max_count:
+                    return
 
     def find_delivered(self, virtual_offset: int) -> bytes | None:
         """Find the delivered copy of a delayed message by its virtual offset; None if there is none."""

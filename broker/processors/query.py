@@ -118,15 +118,10 @@ class QueryProcessor:
         records = []
         if most:
             records = await asyncio.to_thread(
-                self._store.query, header.topic, header.key, most, header.begin_ms, header.end_ms
+                self._store.query, header.topic, header.key, most, header.begin_ms, header.end_ms, _BODY_MAX_BYTES
             )
         ext = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": str(self._store.commit_log.end)}
         if not records:
             remark = "can not find message, maybe time range not correct"
             return command.reply(ResponseCode.QUERY_NOT_FOUND, remark, ext)
-        body = bytearray()
-        for record in records:
-            if body and len(body) + len(record) > _BODY_MAX_BYTES:
-                break
-            body += record
-        return command.reply(ext=ext, body=bytes(body))
+        return command.reply(ext=ext, body=b"".join(records))

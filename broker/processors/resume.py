@@ -115,12 +115,12 @@ class ResumeProcessor:
         key, topic = get_property(given_up.properties, UNIQ_KEY), get_property(given_up.properties, REAL_TOPIC)
         if key is None or topic is None:
             return ""
-        for record in self._store.query(HALF_TOPIC, key, _MOST, 0, _FOREVER):
+        for record in self._store.each_with_key(HALF_TOPIC, key, _MOST, 0, _FOREVER):
             stored = decode_record(record)
             half = self._halves.undecided.get(stored.queue_offset)
             if half is not None and half.offset == stored.offset:
                 return HALF_TOPIC
-        found = map(decode_record, self._store.query(topic, key, _MOST, 0, _FOREVER))
+        found = map(decode_record, self._store.each_with_key(topic, key, _MOST, 0, _FOREVER))
         return topic if any(stored.sys_flag & _TYPE == _COMMITTED for stored in found) else ""
 
     def _put(

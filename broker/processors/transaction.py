@@ -261,7 +261,7 @@ class TransactionProcessor:
         topic, key = get_property(properties, REAL_TOPIC), get_property(properties, UNIQ_KEY)
         if topic is None or key is None:
             return False
-        found = map(decode_record, self._store.query(topic, key, 64, 0, _FOREVER))
+        found = map(decode_record, self._store.each_with_key(topic, key, 64, 0, _FOREVER))
         return any(one.prepared_offset == header.offset and one.sys_flag & ROLLBACK == COMMIT for one in found)
 
     @staticmethod

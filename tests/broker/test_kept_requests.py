@@ -12,11 +12,12 @@ import pytest
 
 from broker.channel import KEPT_OF_ONE_MAX_BYTES, MemoryChannel, kept_size
 from broker.dispatcher import Dispatcher
+from broker.topics import TopicConfig
 from remoting.codes import MAX_FRAME_BYTES, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.connection import FrameDecoder
 from remoting.errors import ProtocolError
-from tests.broker.core_rig import Client, Rig, properties
+from tests.broker.core_rig import Client, Rig, properties, records_of
 from tests.broker.test_server import Rig as SocketRig
 from tests.broker.test_server_limits import until
 
@@ -197,6 +198,22 @@ def test_requests_that_wait_count_for_all_connections_together(caplog: pytest.Lo
     assert "connectionBytesMax" in caplog.text
 
 
+def test_a_query_reads_no_more_than_fits_into_its_reply(rig: Rig) -> None:
+    client = rig.client()
+    for number in range(96):
+        assert client.send("T", properties(KEYS="k"), bytes(MIB), e=number % 4).code == 0
+    fields = {"topic": "T", "key": "k", "maxNum": 1_000, "beginTimestamp": 0, "endTimestamp": 1 << 60}
+    tracemalloc.start()
+    try:
+        answer = client.ask(RequestCode.QUERY_MESSAGE, fields)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert answer.code == 0 and 10 * MIB < len(answer.body) < MAX_FRAME_BYTES
+    assert peak < 6 * len(answer.body), f"{peak >> 20} MiB for a reply of {len(answer.body) >> 20} MiB"
+    assert len(records_of(answer.body)) == len(answer.body) // MIB
+
+
 # ------------------------------------------------------------------------------------------------ replies
 
 
@@ -238,6 +255,42 @@ def test_the_longest_reply_that_fits_is_sent(size: int, fits: bool) -> None:
             assert reply.code == (0 if fits else ResponseCode.SYSTEM_ERROR)
 
     asyncio.run(run())
+
+
+@pytest.mark.pure
+def test_who_is_closed_for_its_replies_gets_no_more_of_them() -> None:
+    """One read may bring thousands of requests of 100 bytes, each with a reply of megabytes."""
+    made = []
+
+    class Closing(MemoryChannel):
+        def send_at_once(self, data: bytes) -> None:
+            self.send(data)
+            if sum(map(len, self.sent)) > 64 * MIB:
+                self.close()
+
+    class Counting(Long):
+        def sized(self, channel: Any, command: RemotingCommand, now_ms: int) -> RemotingCommand:
+            made.append(command.opaque)
+            return super().sized(channel, command, now_ms)
+
+    dispatcher = Dispatcher(lambda: 0)
+    dispatcher.add(Counting())
+    dispatcher.received(Closing(), [RemotingCommand(1, n, ext={"size": str(10 * MIB)}) for n in range(2_000)])
+    assert len(made) == 7
+
+
+def test_80_000_topics_do_not_fit_into_a_reply(rig: Rig) -> None:
+    client = rig.client()
+    client.send("T")
+    topics = rig.core.topics
+    topics.table.update({name: TopicConfig(name) for name in (f"{n:060}" for n in range(80_000))})
+    client.submit(RequestCode.GET_ALL_TOPIC_CONFIG)
+    client.submit(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"})
+    rig.core.end_turn()
+    first, second = client.take()
+    assert first.code == ResponseCode.SYSTEM_ERROR
+    assert "request 21" in (first.remark or "") and str(MAX_FRAME_BYTES) in (first.remark or "")
+    assert second.code == 0, "the next request of the same read is answered"
 
 
 def test_a_question_that_no_frame_can_hold_is_not_waited_for() -> None:
