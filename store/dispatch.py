@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from struct import Struct
 
-from remoting.message import message_keys, record_fields, store_ms_at, tags_code
+from remoting.message import SYS_FLAG_AT, message_keys, record_fields, store_ms_at, tags_code
 from remoting.properties import DELAY, TW_ID, get_property
 
-__all__ = ["SCHEDULE_TOPIC", "Derived", "delivered_key", "level_due_ms"]
+__all__ = [
+    "FLAG_AT",
+    "SCHEDULE_TOPIC",
+    "UNQUEUED_BIT",
+    "Derived",
+    "as_queued",
+    "delivered_key",
+    "is_queued",
+    "level_due_ms",
+]
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 """Where level messages wait: queue n is level n + 1, the ConsumeQueue's tags code is the deliver time."""
@@ -19,7 +28,32 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _LONG = Struct(">q")
 _NUMBER = Struct(">20xq")
 _TRANSACTION_BITS = 0x0C
-_NOT_QUEUED = (0x04, 0x0C)  # prepared, rolled back
+FLAG_AT = SYS_FLAG_AT + 3
+"""The byte of a record with the low bits of its sysFlag."""
+UNQUEUED_BIT = 0x04
+"""Of prepared (4) and of rolled back (12), not of committed (8); see `is_queued`."""
+
+
+def is_queued(sys_flag: int) -> bool:
+    """Whether a record with this sysFlag (or the low byte of one) gets an entry in its queue, as Apache has it.
+
+    Everybody asks here: acceptance, which refuses what would not; the append, which lets in nothing that would not (see
+    `as_queued`); recovery and check, which derive.
+    """
+    return not sys_flag & UNQUEUED_BIT
+
+
+def as_queued(record: bytes | bytearray) -> bytes | bytearray:
+    """The record, or a copy of it without the bits that would keep it out of its queue.
+
+    Whatever is appended is numbered, so recovery has to queue it as well. No sender can set these bits, but pending
+    messages that an older version accepted may have them.
+    """
+    if is_queued(record[FLAG_AT]):
+        return record
+    copied = bytearray(record)
+    copied[FLAG_AT] &= ~_TRANSACTION_BITS & 0xFF
+    return copied
 
 
 def delivered_key(id_text: str) -> str:
@@ -43,7 +77,11 @@ def level_due_ms(properties: str, store_ms: int, levels_ms: tuple[int, ...]) -> 
 
 
 class Derived:
-    """What ConsumeQueue and key index hold of one record; ``queued`` is False for half and rolled-back messages."""
+    """What ConsumeQueue and key index hold of one record; ``queued`` is False for half and rolled-back messages.
+
+    Those that Apache's broker does not queue have the number 0. One with another number was written by a version of
+    this broker that queued them when it appended them: it has its place, and what came behind counts on that.
+    """
 
     __slots__ = ("keys", "number", "queue_id", "queued", "store_ms", "tags_code", "topic")
 
@@ -52,10 +90,11 @@ class Derived:
         self.topic = topic
         (self.number,) = _NUMBER.unpack_from(record)
         (self.store_ms,) = _LONG.unpack_from(record, store_ms_at(record))
-        transaction = record[39] & _TRANSACTION_BITS
-        self.queued = transaction not in _NOT_QUEUED
+        flag = record[FLAG_AT]
+        self.queued = is_queued(flag) or self.number > 0
         due_ms = level_due_ms(properties, self.store_ms, levels_ms) if topic == SCHEDULE_TOPIC else None
         self.tags_code = tags_code(properties) if due_ms is None else due_ms
-        keys = () if transaction == _TRANSACTION_BITS else message_keys(properties)
+        rolled_back = flag & _TRANSACTION_BITS == _TRANSACTION_BITS
+        keys = () if rolled_back and not self.queued else message_keys(properties)
         delay_id = get_property(properties, TW_ID)
         self.keys = keys if delay_id is None else (*keys, delivered_key(delay_id))

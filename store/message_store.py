@@ -32,7 +32,7 @@ from store.checkpoint import DeliveryCheckpoint
 from store.commit_log import CommitLog
 from store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, pack_entries
 from store.consume_queues import ConsumeQueues
-from store.dispatch import SCHEDULE_TOPIC, Derived
+from store.dispatch import FLAG_AT, SCHEDULE_TOPIC, UNQUEUED_BIT, Derived, as_queued
 from store.files import Files
 from store.flusher import Flusher, Ticket
 from store.hook import PutRecord, PutResult, PutRows, PutStatus
@@ -207,8 +207,9 @@ class MessageStore(StoreReader):
 
         The clock is read once, inside the append lock. A record that is due later is not appended (NOT_DUE), nor is
         a guarded one whose topic is gone or may not be written. ``units`` cuts the records into groups (their
-        lengths, in order): a group is appended as one write into one segment, or not at all. `PutRows` are a group of
-        their own, with one result: that of their first record.
+        lengths, in order): a group is appended as one write into one segment, or not at all; if one of its records is
+        refused, all of them get its result. `PutRows` are a group of their own, with one result: that of their first
+        record.
         """
         if not records:
             return []
@@ -328,6 +329,12 @@ class MessageStore(StoreReader):
         numbers: list[int] = []
         queues: list[ConsumeQueue] = []
         places: list[int] = []
+        if whole:
+            for record in records:
+                refused = self._why_not(record, now_ms, limit, allowed)
+                if refused is not None:
+                    results[start : start + len(records)] = [refused] * len(records)
+                    return
         for place, record in enumerate(records, start):
             data = record.record
             if record.due_ms > now_ms or record.guarded or record.accepted or len(data) > limit:
@@ -339,6 +346,8 @@ class MessageStore(StoreReader):
                 if queue_id != record.queue_id and (record.guarded or record.accepted):
                     record = in_queue(record, queue_id)
                     data = record.record
+            if data[FLAG_AT] & UNQUEUED_BIT:
+                data = as_queued(data)
             try:
                 queue = table[record.topic][record.queue_id]
             except KeyError:
@@ -507,7 +516,9 @@ class MessageStore(StoreReader):
 
     def check(self) -> list[str]:
         """Walk log, queues and index, and say what is wrong; empty when nothing is. Takes as long as reading it all."""
-        wrong = self.check_reader()
+        with self._append_lock:
+            derived_end = self.commit_log.end
+        wrong = self.check_reader(derived_end)
         begin, end, position = self.commit_log.begin, self.commit_log.end, self.checkpoint.position
         if position > end or (position < begin and self.checkpoint.sections):
             wrong.append(f"delivery checkpoint at {position}, outside the log [{begin}, {end})")

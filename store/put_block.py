@@ -27,7 +27,8 @@ from store.slab import Slab
 
 __all__ = ["PutBlock"]
 
-_HOSTS_V6 = 0x30
+_UNUSUAL_FLAGS = 0x34
+"""Hosts in IPv6, and what `store.dispatch.as_queued` has to look at."""
 _HEAD_BYTES = 88
 """Before the body, where both hosts are IPv4."""
 _SMALLEST = 91
@@ -85,7 +86,7 @@ class PutBlock:
         body_sizes = words[starts + _BODY_SIZE].astype(np.int64)
         if (
             (words[starts + _MAGIC] != MAGIC_V1).any()
-            or (words[starts + _SYS_FLAG] & _HOSTS_V6).any()
+            or (words[starts + _SYS_FLAG] & _UNUSUAL_FLAGS).any()
             or (body_sizes > sizes - _SMALLEST).any()
         ):
             return None

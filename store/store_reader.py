@@ -7,7 +7,7 @@ from enum import IntEnum
 from pathlib import Path
 from struct import Struct
 
-from remoting.message import message_keys, record_fields, store_ms_at
+from remoting.message import QUEUE_OFFSET_AT, message_keys, record_fields, store_ms_at
 from remoting.properties import TW_ID, get_property
 from remoting.subscription import TagFilter
 from store.apache_index import ApacheIndex
@@ -17,6 +17,7 @@ from store.consume_queues import ConsumeQueues
 from store.dispatch import delivered_key
 from store.errors import StoreError
 from store.index import KeyIndex
+from store.queue_check import QueueCheck
 
 __all__ = ["FIRST_VIRTUAL_OFFSET", "PullResult", "PullStatus", "StoreReader"]
 
@@ -25,6 +26,10 @@ FIRST_VIRTUAL_OFFSET = 1 << 62
 
 _FILTER_ENTRIES_MAX = 4_000
 """Entries that one filtered pull looks at before it answers that nothing matched so far."""
+_PROOF_KEYS_MAX = 4
+_PROOF_OFFSETS_MAX = 1_024
+"""Keys of a record, and messages with one of them, that are looked at for the record's own place."""
+_SECOND = 1_000  # Apache's index knows store times to the second
 _LONG = Struct(">q")
 _FOREVER = (1 << 63) - 1
 
@@ -102,6 +107,29 @@ class StoreReader:
     def read_record(self, offset: int, size: int = 0) -> bytes | None:
         """Read the record that starts at an offset; None unless a whole, valid one does. ``size``: if it is known."""
         return self.commit_log.read_record(offset, size)
+
+    def find_record(self, offset: int) -> bytes | None:
+        """Read the record that the store has put at an offset which a peer names; None if it has put none there.
+
+        Bytes alone prove nothing: a client may write what looks like a whole record into the body of its message,
+        made for just the place where that body will stand. So the record must be what its queue has under its number,
+        or, where its queue is gone with its topic, what the key index has under its key. May wait for the disk.
+        """
+        record = self.commit_log.read_record(offset) if offset >= 0 else None
+        if record is None:
+            return None
+        topic, queue_id, properties = record_fields(record)
+        (number,) = _LONG.unpack_from(record, QUEUE_OFFSET_AT)
+        queue = self.queues.find(topic, queue_id)
+        entry = None if queue is None else queue.entry(number)
+        if entry is not None and entry[:2] == (offset, len(record)):
+            return record
+        (store_ms,) = _LONG.unpack_from(record, store_ms_at(record))
+        for key in message_keys(properties)[:_PROOF_KEYS_MAX]:
+            for index in (self.index, self.older_index):
+                if offset in index.find(topic, key, store_ms - _SECOND, store_ms + _SECOND, _PROOF_OFFSETS_MAX):
+                    return record
+        return None
 
     def segment_of(self, offset: int) -> tuple[Path, int]:
         """The file that holds a CommitLog offset, and the position in it. Raises KeyError if none does."""
@@ -297,10 +325,18 @@ class StoreReader:
 
     # ------------------------------------------------------------------------------------------ checks
 
-    def check_reader(self) -> list[str]:
-        """Check log, queues and index, and that every queue entry points at the record it should."""
+    def check_reader(self, end: int) -> list[str]:
+        """Check log, queues and index, and that records and queue entries belong together, up to an offset."""
         log = self.commit_log
-        wrong = log.check(log.begin)
+        wrong: list[str] = []
+        derived = QueueCheck(self.queues, log.begin)
+        try:
+            for offset, record in log.scan(log.begin, check_crc=True):
+                if offset < end:
+                    derived.look(offset, record)
+        except StoreError as error:
+            wrong.append(str(error))
+        wrong += derived.wrong()
         for queue in self.queues:
             wrong += queue.check(log.begin, log.end)
             wrong += self._check_ends(queue)

@@ -14,11 +14,11 @@ from broker.access import May, everybody_may
 from broker.acl_rules import SUB
 from broker.channel import Channel
 from broker.dispatcher import Handler
-from broker.stored_access import decode_queued, meant_topic
+from broker.stored_access import meant_topic
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.headers import QueryMessageHeader, need_long
-from remoting.message import StoredMessage, decode_record
+from remoting.message import decode_record
 
 if TYPE_CHECKING:
     from store.hook import Plugin
@@ -84,7 +84,7 @@ class QueryProcessor:
         if offset < 0:
             return None
         if offset < FIRST_VIRTUAL_OFFSET:
-            return self._store.read_record(offset)
+            return self._store.find_record(offset)
         # In this order: a message that is delivered in between is found by the second look.
         for plugin in self._plugins:
             record = plugin.view(offset)
@@ -97,19 +97,10 @@ class QueryProcessor:
         if record is None:
             return command.reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         if self._may is not everybody_may:
-            stored = await asyncio.to_thread(self._decode, record, offset)
-            if stored is None:
-                return command.reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-            refusal = self._may(channel, command, [(meant_topic(stored), SUB)])
+            refusal = self._may(channel, command, [(meant_topic(decode_record(record)), SUB)])
             if refusal is not None:
                 return refusal
         return command.reply(body=record)
-
-    def _decode(self, record: bytes, offset: int) -> StoredMessage | None:
-        """Read a record that was found by its position; None if it is none of its queue. Any thread."""
-        if offset >= FIRST_VIRTUAL_OFFSET:  # found by what the broker itself has noted of it
-            return decode_record(record)
-        return decode_queued(self._store, record, offset)
 
     async def _query(self, command: RemotingCommand, header: QueryMessageHeader) -> RemotingCommand:
         if header.max_count < 0:

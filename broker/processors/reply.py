@@ -47,6 +47,9 @@ __all__ = ["PUSH_TIMEOUT_MS", "ReplyProcessor"]
 
 _LOG = logging.getLogger(__name__)
 PUSH_TIMEOUT_MS = 10_000
+_BROKERS_OWN = 0xCC
+"""Bits of sysFlag that a stored reply must not have: a transaction's, which would keep it from its queue, and those of
+an inner batch."""
 _STORED = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)
 Admit = Callable[[Channel, RemotingCommand, SendHeader], "tuple[TopicConfig, int] | RemotingCommand"]
 
@@ -187,7 +190,7 @@ class ReplyProcessor:
             header.topic,
             queue_id,
             header.flag,
-            header.sys_flag,
+            header.sys_flag & ~_BROKERS_OWN,
             header.born_ms,
             channel.state.born_host,
             header.reconsume_times,

@@ -11,14 +11,16 @@ the topic may not be written (Apache stores it)                          NO_PERM
 the queue id is beyond the topic's queues                                INVALID_PARAMETER
 the body is empty or too long, or the message claims to be an inner batch  MESSAGE_ILLEGAL
 a property, or a half message's producer group, has a NUL (Apache stores it)  MESSAGE_ILLEGAL
-it is a batch with a transaction's half message in it                    MESSAGE_ILLEGAL
-it is a half message, and these are switched off                         NO_PERMISSION (``rejectTransactionMessage``)
+it is a batch, and its sysFlag or a message of it is of a transaction    MESSAGE_ILLEGAL
+its sysFlag says rolled back (Apache stores it, and no consumer gets it)  MESSAGE_ILLEGAL
 it goes to ``%RETRY%group`` and the group is unknown                     SUBSCRIPTION_GROUP_NOT_EXIST
+it is a half message, and these are switched off                         NO_PERMISSION (``rejectTransactionMessage``)
 =======================================================================  ============================================
 
 To a message's properties are added what Apache adds: MSG_REGION, TRACE_ON and CLUSTER, and UNIQ_KEY if the client
 made none; to a batch's messages nothing (Go's client makes no UNIQ_KEY for them, so its consumers show the offset id,
-as they do on Apache's broker). Properties that only a broker may set are taken out.
+as they do on Apache's broker). Properties that only a broker may set are taken out, and so is sysFlag's bit for a
+committed transaction.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ from remoting.properties import (
     remove_properties,
     with_property,
 )
+from store.dispatch import is_queued
 from store.hook import PutResult, PutStatus
 
 if TYPE_CHECKING:
@@ -61,9 +64,9 @@ __all__ = ["SendProcessor"]
 _BROKERS_OWN = (*OWN_PROPERTIES, POP_CK, MSG_REGION, TRACE_ON, CLUSTER)
 _ODD = frozenset((*_BROKERS_OWN, DELAY, TRAN_MSG))
 """Properties that a batch is not stored as columns with."""
-_SUSPICIOUS_SYS_FLAG = 0xC4  # inner batch bits, and half message
-_ODD_SYS_FLAG = 0xCC  # inner batch bits, and any part of a transaction
+_SUSPICIOUS_SYS_FLAG = 0xCC  # inner batch bits, and any part of a transaction
 _INNER_BATCH = 0xC0
+_TRANSACTION = int(SysFlag.TRANSACTION_ROLLBACK)
 _FIRST_WITH_MAX_RECONSUME = 121  # V3_4_9
 _UNIT_TOPIC, _UNIT_SUB_TOPIC = 1, 2
 
@@ -193,12 +196,14 @@ class SendProcessor:
             if header.sys_flag & _INNER_BATCH:
                 return self._refuse_inner_batch(command, header)
             half = self._is_half(header, properties)
+            if not half and not is_queued(header.sys_flag):
+                return self._refuse_decided(command, header)
         properties, unique_key = self._complete(properties, now_ms)
         message = Message(
             name,
             queue_id,
             header.flag,
-            header.sys_flag | topic.message_sys_flag,
+            header.sys_flag & ~_TRANSACTION | topic.message_sys_flag,
             header.born_ms,
             channel.state.born_host,
             header.reconsume_times,
@@ -206,12 +211,12 @@ class SendProcessor:
             body,
             properties + self._added,
         )
-        if half:
-            return self._put_half(channel, command, message, unique_key, header.producer_group, now_ms)
         if name.startswith(RETRY_PREFIX):
             refusal = self._retry(command, header, message, now_ms)
             if refusal is not None:
                 return refusal
+        if half:
+            return self._put_half(channel, command, message, unique_key, header.producer_group, now_ms)
         return self._turn.put(channel, command, message, unique_key, now_ms)
 
     def _complete(self, properties: str, now_ms: int) -> tuple[str, str]:
@@ -283,6 +288,10 @@ class SendProcessor:
         remark = f"sysFlag {header.sys_flag} says inner batch, which is not supported"
         return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, remark)
 
+    def _refuse_decided(self, command: RemotingCommand, header: SendHeader) -> RemotingCommand:
+        remark = f"sysFlag {header.sys_flag} says that its transaction was decided, which only a broker may say"
+        return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, remark)
+
     @staticmethod
     def _is_half(header: SendHeader, properties: str) -> bool:
         """Whether it is a transaction's half message."""
@@ -322,6 +331,11 @@ class SendProcessor:
         if header.topic.startswith(RETRY_PREFIX):
             remark = f"batch request does not support retry group {header.topic}"
             return self._reply(command, ResponseCode.MESSAGE_ILLEGAL, remark)
+        if header.sys_flag & _INNER_BATCH:
+            return self._refuse_inner_batch(command, header)
+        if header.sys_flag & _TRANSACTION:
+            remark = f"sysFlag {header.sys_flag} says transaction: a batch cannot be part of one"
+            return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, remark)
         unique_key = get_property(header.properties, UNIQ_KEY)
         if self._put_uniform(channel, command, header, topic, queue_id, unique_key, now_ms):
             return None
@@ -331,8 +345,6 @@ class SendProcessor:
             return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, str(error))
         messages: list[Message] = []
         for flag, body, properties in elements:
-            if header.sys_flag & _INNER_BATCH:
-                return self._refuse_inner_batch(command, header)
             if NUL in properties:
                 remark = f"message {len(messages)} of the batch: {nul_in_properties(properties)}"
                 return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, remark)
@@ -365,8 +377,6 @@ class SendProcessor:
         now_ms: int,
     ) -> bool:
         """Hand a batch on as columns if nothing about it is out of the ordinary: a fifth of the time."""
-        if header.sys_flag & _ODD_SYS_FLAG:
-            return False
         batch = split_uniform(self._element(channel, header, topic, queue_id), command.body)
         if batch is None or not _ODD.isdisjoint(batch.names):
             return False

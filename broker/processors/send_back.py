@@ -18,9 +18,8 @@ from broker.acl_rules import SUB
 from broker.channel import Channel
 from broker.dispatcher import Handler
 from broker.processors.remarks import group_not_exist
-from broker.stored_access import decode_queued
 from broker.topics import DLQ_PREFIX, RETRY_PREFIX
-from remoting.codes import Permission, RequestCode, ResponseCode
+from remoting.codes import Permission, RequestCode, ResponseCode, SysFlag
 from remoting.command import RemotingCommand
 from remoting.errors import RecordError
 from remoting.headers import SendBackHeader
@@ -41,6 +40,7 @@ from remoting.properties import (
     remove_properties,
     with_property,
 )
+from store.dispatch import is_queued
 from store.hook import PutResult, PutStatus
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ __all__ = ["SendBackProcessor", "retry_message"]
 
 _FIRST_WITH_MAX_RECONSUME = 121  # V3_4_9
 _FIRST_RETRY_LEVEL = 3
+_TRANSACTION = int(SysFlag.TRANSACTION_ROLLBACK)
 _REMADE = (
     *OWN_PROPERTIES,
     REAL_TOPIC,
@@ -76,6 +77,8 @@ def retry_message(stored: StoredMessage, topic: str, queue_id: int, delay_level:
     properties = with_property(properties, WAIT, "false")
     properties = with_property(properties, DELAY, str(delay_level))
     message = stored.message()
+    if not is_queued(message.sys_flag):
+        message.sys_flag &= ~_TRANSACTION
     message.topic = topic
     message.queue_id = queue_id
     message.properties = properties
@@ -153,11 +156,9 @@ class SendBackProcessor:
 
     def _find(self, offset: int) -> StoredMessage | None:
         """Read the message that is sent back; None if there is none. Any thread."""
-        record = self._store.read_record(offset) if offset >= 0 else None
+        record = self._store.find_record(offset)
         if record is None:
             return None
-        if self._may is not everybody_may:
-            return decode_queued(self._store, record, offset)
         try:
             return decode_record(record)
         except RecordError:
