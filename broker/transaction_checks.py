@@ -21,7 +21,7 @@ from broker.channel import MemoryChannel
 from broker.transaction_messages import check_body, check_due_ms, checks_before, op_message
 from remoting.codes import FLAG_ONEWAY, RequestCode
 from remoting.command import RemotingCommand
-from remoting.message import RecordError, StoredMessage, decode_record, message_id
+from remoting.message import MessageError, RecordError, StoredMessage, decode_record, message_id
 from remoting.properties import PGROUP, REAL_TOPIC, UNIQ_KEY, get_property
 from store.errors import StoreError
 from store.half_messages import CHECKED, DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, HalfMessages
@@ -189,6 +189,7 @@ class TransactionChecks:
                 continue
             half.checks = max(half.checks, checks_before(stored))
             due_ms = check_due_ms(stored.properties, stored.born_ms, rules.timeout_ms, now_ms)
+            due_ms = min(due_ms, stored.store_ms + rules.reserved_ms + 1)  # or an immunity would pin the log for ever
             given_up = half.checks >= max(1, rules.check_max) or now_ms - stored.store_ms > rules.reserved_ms
             self._halves.look_again(number, now_ms + 1 if given_up else max(due_ms, now_ms + 1))
             if given_up:
@@ -233,7 +234,7 @@ class TransactionChecks:
         }
         try:
             body = check_body(stored, half.checks)
-        except RecordError as error:
+        except (MessageError, RecordError) as error:
             _LOG.error("half message %d cannot be shown to its producer: %s", stored.queue_offset, error)
             return
         self.sent_count += 1

@@ -12,6 +12,8 @@ from struct import Struct
 
 from remoting.codes import SysFlag
 from remoting.message import (
+    MAX_PROPERTIES_BYTES,
+    MAX_TOPIC_BYTES,
     QUEUE_OFFSET_AT,
     Message,
     RecordError,
@@ -34,6 +36,7 @@ from remoting.properties import (
     remove_properties,
     with_property,
 )
+from remoting.record import RECORD_HEAD_BYTES
 from store.half_messages import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
 
 __all__ = [
@@ -44,11 +47,14 @@ __all__ = [
     "discarded_message",
     "immunity_ms",
     "make_half",
+    "no_room",
     "op_message",
     "resumed_message",
 ]
 
 _TYPE = int(SysFlag.TRANSACTION_ROLLBACK)
+_ROOM_BYTES = len(TRANSACTION_CHECK_TIMES) + 2 + 10
+"""What the count of checks may add to a half message's properties, with ten digits."""
 _TWO_LONGS = Struct(">qq")
 _LONG = Struct(">q")
 
@@ -66,6 +72,23 @@ def make_half(message: Message, unique_key: str, producer_group: str) -> None:
     message.sys_flag &= ~_TYPE
     message.topic = HALF_TOPIC
     message.queue_id = 0
+
+
+def no_room(half: Message, record_bytes_max: int) -> str:
+    """Say why a half message is too large for what has to be made of it later; empty if it is not.
+
+    A commit, a check and a discard each write it once more: under another topic, with the count of checks.
+    """
+    text, body_bytes = half.properties, len(half.body)
+    if len(text) < MAX_PROPERTIES_BYTES // 4 and body_bytes < record_bytes_max // 2:
+        return ""  # not even as four bytes each
+    own_bytes, most = len(text.encode("utf-8", "surrogatepass")), MAX_PROPERTIES_BYTES - _ROOM_BYTES
+    if own_bytes > most:
+        return f"the half message has {own_bytes} bytes of properties, with those that the broker adds; at most {most}"
+    size, most = RECORD_HEAD_BYTES + body_bytes + own_bytes, record_bytes_max - _ROOM_BYTES - MAX_TOPIC_BYTES - 4
+    if size > most:
+        return f"the half message has {size} bytes, with what the broker adds; at most {most} are possible"
+    return ""
 
 
 def committed_message(half: StoredMessage, checks: int) -> Message:
@@ -126,7 +149,11 @@ def _back(half: StoredMessage, checks: int) -> Message:
 def _with_checks(text: str, checks: int) -> str:
     if not checks:
         return text
-    return with_property(remove_properties(text, (TRANSACTION_CHECK_TIMES,)), TRANSACTION_CHECK_TIMES, str(checks))
+    text = remove_properties(text, (TRANSACTION_CHECK_TIMES,))
+    counted = with_property(text, TRANSACTION_CHECK_TIMES, str(checks))
+    # Acceptance has kept room for the count (`no_room`); an older version's or Apache's half message may lack it. Then
+    # the count goes, not the message: it must be shown to its producer, delivered or given up all the same.
+    return counted if len(counted.encode()) <= MAX_PROPERTIES_BYTES else text
 
 
 def checks_before(half: StoredMessage) -> int:

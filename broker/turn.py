@@ -427,7 +427,8 @@ class Turn:
                 at = result.offset
                 queue_offset = result.queue_offset
             elif at < 0:
-                number = self._answer_request(channel, extra, results, number, flushed)
+                own, number = self._results_of(extra, results, number, flushed)
+                self._answer_request(channel, serialize_type, opaque, extra, own)
                 continue
             if channel is None:
                 continue
@@ -438,10 +439,11 @@ class Turn:
                 reply = self.stored(serialize_type, opaque, ids, queue_id, queue_offset, extra, flushed)
                 channel.send(encode_command(reply))
 
-    def _answer_request(
-        self, channel: Channel | None, request: PutRequest, results: Sequence[PutResult], number: int, flushed: bool
-    ) -> int:
-        """Answer one `PutRequest`; the number of the next result."""
+    @staticmethod
+    def _results_of(
+        request: PutRequest, results: Sequence[PutResult], number: int, flushed: bool
+    ) -> tuple[list[PutResult], int]:
+        """The results of one `PutRequest`, which begin at a number; and the number of the next request's first."""
         own: list[PutResult] = []
         for part in request.parts:
             if part is None:
@@ -452,17 +454,28 @@ class Turn:
             if not flushed and result.status is _PUT_OK:
                 result = PutResult(PutStatus.FLUSH_DISK_TIMEOUT, result.offset, result.queue_offset, result.store_ms)
             own.append(result)
-        reply = request.answer(own)
+        return own, number
+
+    def _answer_request(
+        self, channel: Channel | None, serialize_type: int, opaque: int, request: PutRequest, own: list[PutResult]
+    ) -> None:
+        """Answer one `PutRequest`. An error of its own rule is its own: the others of the turn are answered as well."""
+        try:
+            reply = request.answer(own)
+        except Exception as error:
+            _LOG.exception("a request's answer failed")
+            text = f"{type(error).__name__}: {error}"
+            reply = RemotingCommand(
+                ResponseCode.SYSTEM_ERROR, opaque, FLAG_RESPONSE, remark=text, serialize_type=serialize_type
+            )
         if reply is not None and channel is not None:
             channel.send(encode_command(reply))
-        return number
 
     def _answer_failed(self, entries: Sequence[_Entry], status: PutStatus, remark: str) -> None:
         for channel, serialize_type, opaque, _, extra, at in entries:
             if at == _REQUEST:
-                reply = extra.answer([PutResult(status, remark=remark)] * len(extra.parts))
-                if reply is not None and channel is not None:
-                    channel.send(encode_command(reply))
+                failed = [PutResult(status, remark=remark)] * len(extra.parts)
+                self._answer_request(channel, serialize_type, opaque, extra, failed)
             else:
                 self._fail(channel, serialize_type, opaque, status, remark)
 

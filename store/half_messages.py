@@ -147,7 +147,12 @@ class HalfMessages:
             self.op_seen = op_number + 1
             self._apply(tag, numbers)
         elif op_number > self.op_seen:
-            self.follow()
+            try:
+                self.follow()
+            except StoreError as error:
+                self._warn(f"the op messages below {op_number} cannot be read: {error}")
+                if tag == DECIDED:  # at once, or it could be decided the other way
+                    self._apply(tag, numbers)
 
     def look_again(self, number: int, due_ms: int) -> None:
         """Have a message among those of `due` at that time."""

@@ -16,6 +16,7 @@ broker (as 5.x does it): the next pull of each queue is told to go on at the new
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -282,7 +283,7 @@ class ProgressProcessor:
             _, offset = parse_message_id(text)
         except MessageError as error:
             return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
-        record = self._store.read_record(offset)
+        record = await asyncio.to_thread(self._store.find_record, offset)
         if record is None:
             return command.reply(ResponseCode.SYSTEM_ERROR, f"no message {text}")
         command.ext["brokerName"] = self._broker_name

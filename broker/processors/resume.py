@@ -47,6 +47,7 @@ class ResumeProcessor:
         turn: Where the half message is gathered.
         halves: What is undecided.
         timeout_ms: Age at which a half message may be checked (``transactionTimeOut``).
+        reserved_ms: Age at which it is given up at the latest (``fileReservedTime``).
         now_ms: The clock; looking takes time.
     """
 
@@ -57,12 +58,14 @@ class ResumeProcessor:
         turn: Turn,
         halves: HalfMessages,
         timeout_ms: Callable[[], int],
+        reserved_ms: Callable[[], int],
         now_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._turn = turn
         self._halves = halves
         self._timeout_ms = timeout_ms
+        self._reserved_ms = reserved_ms
         self._now_ms = now_ms
         self._resuming: set[int] = set()
 
@@ -100,7 +103,7 @@ class ResumeProcessor:
 
     def _read(self, offset: int) -> StoredMessage | None:
         """Read a message that was given up (any thread)."""
-        record = self._store.read_record(offset) if offset >= 0 else None
+        record = self._store.find_record(offset)
         try:
             found = None if record is None else decode_record(record)
         except RecordError:
@@ -130,6 +133,7 @@ class ResumeProcessor:
         now_ms = self._now_ms()
         message = resumed_message(given_up)
         due_ms = check_due_ms(message.properties, message.born_ms, self._timeout_ms(), now_ms)
+        due_ms = min(due_ms, now_ms + self._reserved_ms() + 1)
 
         def answer(results: list[PutResult]) -> RemotingCommand:
             self._resuming.discard(offset)

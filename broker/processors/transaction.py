@@ -6,15 +6,20 @@ opposite one is refused; Apache's broker delivers once more for each END_TRANSAC
 
 =====================================================================  =============================================
 ``commitOrRollback`` is neither 8 (commit) nor 12 (rollback)             no reply and no effect, as Apache
-no record, or no half message, at ``commitLogOffset``                    SYSTEM_ERROR
+no half message has this ``tranStateTableOffset``, or it stands at       SYSTEM_ERROR
+another ``commitLogOffset``
+another producer group                                                   SYSTEM_ERROR
 an account without PUB of the message's topic                            NO_PERMISSION
-another producer group, or another ``tranStateTableOffset``              SYSTEM_ERROR
 another transaction's half message: a power cut took the one that was    SYSTEM_ERROR
 meant, and a later one has its place
 not from a check, and the producer's own check immunity is over          ILLEGAL_OPERATION: a check will ask
 the opposite was decided before, or the message was given up             ILLEGAL_OPERATION
 its topic has been deleted meanwhile                                     TOPIC_NOT_EXIST; it stays undecided
 =====================================================================  =============================================
+
+Which half message is meant, the broker's own tables say: what is undecided, or else the queue of half messages, has the
+CommitLog offset of each number. Bytes at an offset that only the request names are never believed; anybody can write
+a half message's record into the body of a message, and know where it will stand.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ from broker.transaction_messages import (
     discarded_message,
     immunity_ms,
     make_half,
+    no_room,
     op_message,
 )
 from remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode, SysFlag
@@ -43,7 +49,7 @@ from remoting.command import RemotingCommand, encode_command
 from remoting.headers import EndTransactionHeader
 from remoting.message import Message, RecordError, StoredMessage, decode_record
 from remoting.properties import DELAY, PGROUP, REAL_TOPIC, UNIQ_KEY, get_property
-from store.half_messages import DECIDED, DISCARD_TOPIC, HALF_TOPIC, HalfMessages
+from store.half_messages import DECIDED, DISCARD_TOPIC, HALF_TOPIC, Half, HalfMessages
 from store.hook import PutResult, PutStatus
 
 if TYPE_CHECKING:
@@ -85,6 +91,7 @@ class TransactionProcessor:
         turn: Where messages are gathered.
         halves: What is undecided.
         timeout_ms: Age at which a half message may be checked (``transactionTimeOut``).
+        reserved_ms: Age at which a half message is given up, whatever its sender wants (``fileReservedTime``).
         may_send: Whether half messages are taken at all (not ``rejectTransactionMessage``).
         undecided_max: So many may be undecided (``maxUndecidedTransactionNum``).
         address: The broker's address, for remarks.
@@ -99,6 +106,7 @@ class TransactionProcessor:
         turn: Turn,
         halves: HalfMessages,
         timeout_ms: Callable[[], int],
+        reserved_ms: Callable[[], int],
         may_send: Callable[[], bool] = lambda: True,
         undecided_max: Callable[[], int] = lambda: 500_000,
         address: str = "127.0.0.1",
@@ -110,6 +118,7 @@ class TransactionProcessor:
         self._turn = turn
         self._halves = halves
         self._timeout_ms = timeout_ms
+        self._reserved_ms = reserved_ms
         self._may_send = may_send
         self._undecided_max = undecided_max
         self._address = address
@@ -157,7 +166,11 @@ class TransactionProcessor:
             return turn.refusal(command, PutStatus.MESSAGE_ILLEGAL, remark)
         queue_id = message.queue_id
         make_half(message, unique_key, producer_group)
+        problem = no_room(message, self._store.record_bytes_max)
+        if problem:
+            return turn.refusal(command, PutStatus.MESSAGE_ILLEGAL, problem)
         due_ms = check_due_ms(message.properties, message.born_ms, self._timeout_ms(), now_ms)
+        due_ms = min(due_ms, now_ms + self._reserved_ms() + 1)
 
         def answer(results: list[PutResult]) -> RemotingCommand:
             result = results[0]
@@ -182,7 +195,9 @@ class TransactionProcessor:
         if header.end not in (COMMIT, ROLLBACK):
             return None
         half = self._halves.undecided.get(header.queue_offset)
-        if half is not None and half.offset == header.offset:
+        if half is not None:
+            if half.offset != header.offset:
+                return self._end(channel, command, header, None, now_ms)
             record = self._store.read_hot(half.offset, half.size)
             if record is not None:
                 return self._end(channel, command, header, record, now_ms)
@@ -192,11 +207,23 @@ class TransactionProcessor:
         self, channel: Channel, command: RemotingCommand, header: EndTransactionHeader, now_ms: int
     ) -> RemotingCommand | None:
         """The same with a record that must be read from the disk, or a transaction that is decided already."""
-        record = await asyncio.to_thread(self._store.read_record, header.offset) if header.offset >= 0 else None
+        number = header.queue_offset
+        half = self._halves.undecided.get(number)
+        record = await asyncio.to_thread(self._read_half, number, header.offset, half)
         outcome: bool | None = None
-        if record is not None and header.queue_offset not in self._halves.undecided:
+        if record is not None and number not in self._halves.undecided:  # and will never be again
             outcome = await asyncio.to_thread(self._was_committed, record, header)
         return self._end(channel, command, header, record, now_ms, outcome)
+
+    def _read_half(self, number: int, offset: int, half: Half | None) -> bytes | None:
+        """Read the half message with a number if it stands at an offset (any thread).
+
+        ``half`` is what is known of it as undecided; else its queue decides.
+        """
+        if half is not None:
+            return self._store.read_record(offset, half.size) if half.offset == offset else None
+        entry = self._store.entry(HALF_TOPIC, 0, number)
+        return self._store.read_record(offset, entry[1]) if entry is not None and entry[0] == offset else None
 
     def _end(
         self,
@@ -235,9 +262,10 @@ class TransactionProcessor:
             return self._decided_before(command, header.end, COMMIT if was_committed else ROLLBACK)
         return self._decide(channel, command, header.end, stored, now_ms)
 
-    @staticmethod
-    def _problem(header: EndTransactionHeader, stored: StoredMessage | None) -> str:
-        """Say why a request does not belong to the record that it names, in Apache's words; empty if it does."""
+    def _problem(self, header: EndTransactionHeader, stored: StoredMessage | None) -> str:
+        """Say why a request does not belong to the half message that it names, in Apache's words; empty if it does."""
+        if not 0 <= header.queue_offset < self._store.max_offset(HALF_TOPIC, 0):
+            return "The transaction state table offset wrong"
         if stored is None or stored.topic != HALF_TOPIC:
             return "Find prepared transaction message failed"
         if get_property(stored.properties, PGROUP) != header.producer_group:
