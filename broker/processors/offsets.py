@@ -59,7 +59,7 @@ class OffsetProcessor:
         }
 
     def query(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """QUERY_CONSUMER_OFFSET: how far a group has read; QUERY_NOT_FOUND if it never did."""
+        """QUERY_CONSUMER_OFFSET: how far a group has read, or 0 if it begins there; else QUERY_NOT_FOUND."""
         ext = command.ext
         topic, queue_id = need_str(ext, "topic"), need_int(ext, "queueId")
         offset = self._offsets.get(need_str(ext, "consumerGroup"), topic, queue_id)
@@ -68,7 +68,7 @@ class OffsetProcessor:
         if not opt_bool(ext, "setZeroIfNotFound", True):
             remark = "Not found, do not set to zero, maybe this group boot first"
             return command.reply(ResponseCode.QUERY_NOT_FOUND, remark)
-        if self._begins_in_memory(topic, queue_id):
+        if self._is_unwritten(topic, queue_id) or self._begins_in_memory(topic, queue_id):
             return command.reply(ext={"offset": "0"})
         remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
         return command.reply(ResponseCode.QUERY_NOT_FOUND, remark)
@@ -123,6 +123,16 @@ class OffsetProcessor:
         topic, queue_id = need_str(command.ext, "topic"), need_int(command.ext, "queueId")
         stored_ms = self._store.store_time_at(topic, queue_id, self._store.min_offset(topic, queue_id))
         return command.reply(ext={"timestamp": str(stored_ms)})
+
+    def _is_unwritten(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue has never had a message: then 0 is where a new group begins, whatever it asked for.
+
+        Apache says "not found" here, and a client that begins at the end asks for the end next (GET_MAX_OFFSET): what
+        is sent between the two questions it never sees.
+        """
+        known = self._topics.get(topic)
+        queues = 0 if known is None else max(known.read_queue_nums, known.write_queue_nums)
+        return 0 <= queue_id < queues and self._store.max_offset(topic, queue_id) == 0
 
     def _begins_in_memory(self, topic: str, queue_id: int) -> bool:
         """Whether a queue has its very first message, and that is among the last bytes of the CommitLog."""

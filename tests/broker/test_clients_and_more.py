@@ -149,8 +149,26 @@ def test_a_group_without_an_offset(client):
     client.send("T")
     assert query(client).ext == {"offset": "0"}, "a young queue is read from its first message"
     assert query(client, setZeroIfNotFound="false").code == ResponseCode.QUERY_NOT_FOUND
-    assert query(client, queue_id=1).code == ResponseCode.QUERY_NOT_FOUND
+    assert query(client, queue_id=1).ext == {"offset": "0"}, "and so is one that never had any"
+    assert query(client, queue_id=1, setZeroIfNotFound="false").code == ResponseCode.QUERY_NOT_FOUND
+    for queue_id in (-1, 4, 1 << 30):
+        assert query(client, queue_id=queue_id).code == ResponseCode.QUERY_NOT_FOUND
     assert query(client, topic="Unknown").code == ResponseCode.QUERY_NOT_FOUND
+
+
+def test_a_new_group_misses_nothing_that_is_sent_while_it_asks_where_to_begin(client):
+    """Java's consumer, which begins at the end: "how far have I read?", and if nobody knows, "where is the end?"."""
+    client.send("T")
+    begins = {}
+    for queue_id in range(4):
+        reply = query(client, queue_id=queue_id)
+        client.send("T", body=b"meanwhile", e=queue_id)
+        if reply.code == ResponseCode.QUERY_NOT_FOUND:
+            reply = client.ask(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": queue_id})
+        begins[queue_id] = int(reply.ext["offset"])
+    for queue_id, begin in begins.items():
+        reply = client.pull("T", begin, queue_id)
+        assert b"meanwhile" in reply.body
 
 
 def test_an_old_queue_is_read_as_the_group_wants(client, rig):
