@@ -11,17 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from bench.lateness.checking import check_master, check_memory, check_out
 from bench.lateness.expect import Expectation, ExpectationError, parse_expectation
-from bench.lateness.follow import follow
+from bench.lateness.job import root_of
+from bench.lateness.local_engine import LOCAL_BYTES_MAX, LocalEngine
 from bench.lateness.packing import parts_for
 from bench.lateness.pipeline import Job, find_sources, run_job
+from bench.lateness.planning import plan_log
+from bench.lateness.reading import APACHE_LEVELS, DamagedLogError, parse_levels
+from bench.lateness.reading_progress import progress_for
 from bench.lateness.result import GROUPS
 from bench.lateness.session import JavaMissingError, spark_session
-from bench.lateness.source import APACHE_LEVELS, parse_levels
-from bench.lateness.spill_files import SpillMovedError
-from bench.lateness.storage import StorageError
+from bench.lateness.sources import Source
+from bench.lateness.spill_files import SpillMovedError, plan_spill
+from bench.lateness.storage import StorageError, storage_for
 from bench.lateness.summary import verdict
 from bench.lateness.target import Target, parse_target
 from bench.report import ReportError, write_report
@@ -31,6 +36,8 @@ from timewheel_client.times import parse_instant
 __all__ = ["lateness_command", "our_error"]
 
 _TRIES = 3
+_OF_SPARK = ("master", "memory", "settings")
+"""Options that only Spark understands; who gives one asks for Spark."""
 _TABLES = {**{name: name for name in GROUPS}, "kind": "topic", "level": "topic"}
 _OUR_ERRORS = ("DamagedLogError", "SpillMovedError", "NoStoreError", "StorageError", "StoreCorruptError")
 
@@ -99,6 +106,13 @@ class _Tables(click.ParamType[Any]):
 @click.option("--check-crc", is_flag=True, help="Check the CRC of every body, too.")
 @click.option("--fail-on-damage", is_flag=True, help="Stop at a damaged region instead of counting it.")
 @click.option("--storage", default="", metavar="JSON", help="Options for the file system behind a URI.")
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "local", "spark"]),
+    default="auto",
+    show_default=True,
+    help=f"auto: this machine's processes up to {LOCAL_BYTES_MAX >> 30} GB of log, Spark beyond that.",
+)
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 @click.option("--spark", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's.")
 @click.option("--memory", default="2g", show_default=True, help="Memory of the driver (local: of everything).")
@@ -122,6 +136,7 @@ def lateness_command(
     check_crc: bool,
     fail_on_damage: bool,
     storage: str,
+    engine: str,
     master: str,
     settings: tuple[str, ...],
     memory: str,
@@ -156,18 +171,20 @@ def lateness_command(
             "fail_on_damage": fail_on_damage,
             "split_bytes": split_mb << 20,
         }
-        size = sum(_bytes_of(source.path, storage) for source in found)
-        partitions = parts_for(size)
-        say("starting Spark")
+        size = sum(_bytes_of(source) for source in found)
         _exit_on_sigterm()
-        with spark_session(master, memory=memory, partitions=partitions, settings=given, brief=not follows) as spark:
-            make = _job_maker(found, out, jobs)
-            if follows:
-                summary = follow(spark, make, refresh, rounds, _told(out, say), _stop_event(), _moved)
-            else:
-                with _progress(spark, quiet):
-                    summary = _with_retries(lambda: run_job(spark, make(), say))
-                _draw(out, say)
+        make = _job_maker(found, out, jobs)
+        if _is_local(engine, size, follows):
+            told = progress_for(size, quiet).add
+            summary: dict[str, Any] | None = _with_retries(lambda: run_job(LocalEngine(told=told), make(), say))
+            _draw(out, say)
+        else:
+            say("starting Spark")
+            session = spark_session(
+                master, memory=memory, partitions=parts_for(size), settings=given, brief=not follows
+            )
+            with session as spark:
+                summary = _on_spark(spark, make, follows, refresh, rounds, quiet, out, say)
     except (JavaMissingError, StorageError, StoreError) as error:
         raise click.ClickException(str(error)) from None
     except ValueError as error:
@@ -217,10 +234,44 @@ def _check_files(paths: tuple[str, ...]) -> None:
             raise StorageError(f"{path}: there is no such file")
 
 
-def _bytes_of(path: str, storage: str) -> int:
-    from bench.lateness.planning import plan_log
+def _bytes_of(source: Source) -> int:
+    """Bytes of a source that are there to read: its log, and what waits in its delay store."""
+    files = storage_for(source.path, source.storage)
+    waiting = plan_spill(root_of(source), files) if source.kind == "timewheel" else []
+    log = plan_log(source.path, source.storage)
+    return sum(segment.end for segment in log.segments) + sum(file.size for file in waiting)
 
-    return sum(segment.end for segment in plan_log(path, storage).segments)
+
+def _is_local(engine: str, size: int, follows: bool) -> bool:
+    """Whether this run needs no Spark: asked for, or small enough where nobody asked for anything of Spark's."""
+    context = click.get_current_context()
+    spoke = [name for name in _OF_SPARK if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if engine == "local":
+        if follows or spoke:
+            raise ValueError(f"--engine local has no --{'follow' if follows else spoke[0]}: leave one of them out")
+        return True
+    return engine == "auto" and size <= LOCAL_BYTES_MAX and not follows and not spoke
+
+
+def _on_spark(
+    spark: Any,
+    make: Callable[[], Job],
+    follows: bool,
+    refresh: float,
+    rounds: int | None,
+    quiet: bool,
+    out: Path,
+    say: Callable[[str], None],
+) -> dict[str, Any] | None:
+    from bench.lateness.follow import follow
+    from bench.lateness.spark_engine import SparkEngine
+
+    if follows:
+        return follow(spark, make, refresh, rounds, _told(out, say), _stop_event(), _moved)
+    with _progress(spark, quiet):
+        summary = _with_retries(lambda: run_job(SparkEngine(spark), make(), say))
+    _draw(out, say)
+    return summary
 
 
 def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
@@ -239,7 +290,7 @@ def _with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
             return work()
         except Exception as error:
-            ours = our_error(str(error))
+            ours = _ours(error)
             if ours is None:
                 raise
             kind, text = ours
@@ -249,8 +300,15 @@ def _with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _moved(error: Exception) -> bool:
-    ours = our_error(str(error))
-    return isinstance(error, SpillMovedError) or (ours is not None and ours[0] == "SpillMovedError")
+    ours = _ours(error)
+    return ours is not None and ours[0] == "SpillMovedError"
+
+
+def _ours(error: Exception) -> tuple[str, str] | None:
+    """An error of ours as (class name, its text): as it was raised, or wrapped in Spark's."""
+    if isinstance(error, DamagedLogError | StorageError | StoreError):
+        return type(error).__name__, str(error)
+    return our_error(str(error))
 
 
 def our_error(text: str) -> tuple[str, str] | None:

@@ -22,13 +22,9 @@ from bench.lateness.packing import pack
 from bench.lateness.result import AFTER_HOT, AFTER_HOT_MAX_S, DUE_IN_SECOND, MINUTE, NOT_AFTER_HOT
 from bench.lateness.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, PACKED_SCHEMA
 from bench.lateness.settle import SECOND_ROWS, Choice, add_up, settle, settle_and_add_up
+from bench.lateness.sums import HOT_AT_LEAST, HOT_ROWS, HOT_TIMES_MEAN, KEYS
 
-__all__ = ["HOT_ROWS", "messages", "packed", "results", "step_125", "sums", "sums_of_messages"]
-
-HOT_ROWS = "hot"
-"""Beside the names of histograms and what `bench.lateness.settle` names: what a row of `results` may belong to."""
-HOT_TIMES_MEAN = 5
-HOT_AT_LEAST = 100
+__all__ = ["messages", "packed", "results", "step_125", "sums", "sums_of_messages"]
 
 
 def step_125(value: Column) -> Column:
@@ -62,10 +58,9 @@ def sums_of_messages(found: DataFrame) -> DataFrame:
 
 
 def _added(parts: DataFrame) -> DataFrame:
-    return parts.groupBy(*_KEYS).agg(f.sum("count").alias("count"), f.sum("repeated").alias("repeated"))
+    return parts.groupBy(*KEYS).agg(f.sum("count").alias("count"), f.sum("repeated").alias("repeated"))
 
 
-_KEYS = ("source", "table", "key", "topic_id", "kind", "level", "lateness_ms", "censored", "text")
 _SUMMED = ("count", "repeated")
 _OF_SECOND = (
     (MINUTE, f"cast(floor(key / 60) as bigint) * {60_000}"),
@@ -83,7 +78,7 @@ def results(fine: DataFrame) -> DataFrame:
     dues = seconds.groupBy("source", "key").agg(f.sum("count").alias("dues"))
     limits = dues.groupBy("source").agg(_hot_from().alias("hot_from"))
     entries = f.array(*[_entry(name, key) for name, key in _OF_SECOND])
-    kept = [name for name in _KEYS if name not in ("table", "key")]
+    kept = [name for name in KEYS if name not in ("table", "key")]
     spread = _marked_seconds(seconds, dues, limits).select(f.explode(entries).alias("entry"), *kept, *_SUMMED)
     by_second = _added(spread.select("entry.table", "entry.key", *kept, *_SUMMED))
     hot = limits.select("source", f.lit(HOT_ROWS).alias("table"), f.col("hot_from").alias("key"))

@@ -24,8 +24,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.lateness.pipeline import Job, Source, look_at_delay_stores, run_job
+from bench.lateness.job import Job, look_at_delay_stores
+from bench.lateness.pipeline import run_job
 from bench.lateness.schemas import DELAY_SCHEMA
+from bench.lateness.sources import Source
+from bench.lateness.spark_engine import SparkEngine
 
 __all__ = ["follow"]
 
@@ -60,7 +63,7 @@ def follow(
         job.rows = _rows(spark, places)
         job.rows_bytes = sum(path.stat().st_size for place in places for path in (place / "rows").glob("*.parquet"))
         try:
-            summary = run_job(spark, job, lambda _: None)
+            summary = run_job(SparkEngine(spark), job, lambda _: None)
         except Exception as error:
             if not moved(error):
                 raise

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-__all__ = ["Received", "read_received", "write_received"]
+from bench.lateness.receipt_lines import RECEIVED_ROWS
+
+__all__ = ["RECEIVED_ROWS", "Received", "read_received", "write_received"]
 
 _SCHEMA = "offset_message_id string, store_ms bigint, received_ms bigint"
 _COLUMNS = ("offset_message_id", "store_ms", "received_ms")

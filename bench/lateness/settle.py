@@ -31,6 +31,7 @@ from bench.lateness.result import MS_IN_SECOND, REQUESTED, TOPIC
 from bench.lateness.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, arrow_schema
 
 __all__ = [
+    "BOUNDS",
     "COUNT_ROWS",
     "LATEST_ROWS",
     "NOTE_ROWS",
@@ -46,7 +47,7 @@ COUNT_ROWS, NOTE_ROWS, SECOND_ROWS, LATEST_ROWS = "counts", "notes", "second", "
 """Beside the names of histograms: what a row of `FINE_SCHEMA` may belong to."""
 STATES = ("delivered", "pending", "overdue", "lost", "cancelled", "unknown", "undated", "outside")
 _ROWS_AT_ONCE = 1 << 20
-_BOUNDS = np.array([0, *(step * 10**power for power in range(18) for step in (1, 2, 5))])
+BOUNDS = np.array([0, *(step * 10**power for power in range(18) for step in (1, 2, 5))])
 
 Longs = NDArray[np.int64]
 
@@ -212,7 +213,7 @@ def _classes(requested: pa.ChunkedArray) -> pa.Array:
     """The lower bounds of the classes 0, 1, 2, 5, 10, 20, 50, … that the delays belong to."""
     known = np.asarray(pc.is_valid(requested))
     values = np.asarray(requested.fill_null(0))
-    classes = _BOUNDS[np.maximum(np.searchsorted(_BOUNDS, values, side="right") - 1, 0)]
+    classes = BOUNDS[np.maximum(np.searchsorted(BOUNDS, values, side="right") - 1, 0)]
     return pa.array(classes, mask=~known)
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.lateness.planning import LogPlan, log_folder, plan_log
+from bench.lateness.reading import APACHE_LEVELS
 from bench.lateness.records import Segment, SplitReader
-from bench.lateness.source import APACHE_LEVELS
 from bench.lateness.storage import Storage, storage_for
 
 __all__ = ["NO_LEVELS", "Source", "find_sources"]

@@ -27,8 +27,7 @@ from bench.lateness.sources import NO_LEVELS
 from bench.report.text import lateness_text
 
 if TYPE_CHECKING:
-    from bench.lateness.pipeline import Job
-    from bench.lateness.received import Received
+    from bench.lateness.job import Job, Receipts
 
 __all__ = ["DAMAGED_LISTED_MAX", "Seen", "make_summary", "verdict"]
 
@@ -48,7 +47,7 @@ class Seen:
 
 
 def make_summary(
-    job: Job, as_of_ms: int, seen: Seen, tables: dict[str, pa.Table], received: Received | None
+    job: Job, as_of_ms: int, seen: Seen, tables: dict[str, pa.Table], received: Receipts | None
 ) -> dict[str, Any]:
     """Make the summary of one run."""
     parts = [_source(job, number, seen, tables, received) for number in range(len(job.sources))]
@@ -74,7 +73,7 @@ def make_summary(
 
 
 def _source(
-    job: Job, number: int, seen: Seen, tables: dict[str, pa.Table], received: Received | None
+    job: Job, number: int, seen: Seen, tables: dict[str, pa.Table], received: Receipts | None
 ) -> dict[str, Any]:
     source = job.sources[number]
     value: dict[str, Any] = {"name": source.name, "paths": [source.path], "kind": source.kind}

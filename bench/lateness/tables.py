@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench.lateness.compute import HOT_ROWS
 from bench.lateness.result import GROUPS, KIND_LEVEL, KIND_TIMED, TOPIC
 from bench.lateness.schemas import TOPIC_NAME
 from bench.lateness.settle import COUNT_ROWS, LATEST_ROWS, NOTE_ROWS
+from bench.lateness.sums import HOT_ROWS
 
 __all__ = ["Parts", "take_apart"]
 

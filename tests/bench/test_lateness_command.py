@@ -40,10 +40,13 @@ def store(tmp_path: Path) -> Path:
         (["STORE", "--out", "x", "--spark", "spark.executor.cores"], "KEY=VALUE is expected"),
         (["STORE", "--out", "x", "--name", "a", "--name", "b"], "2 names for 1 sources"),
         (["STORE", "--out", "x", "--rounds", "0"], "0 is not in the range x>=1"),
+        (["STORE", "--out", "OUT", "--engine", "local", "--follow"], "--engine local has no --follow"),
+        (["STORE", "--out", "OUT", "--engine", "local", "--memory", "3g"], "--engine local has no --memory"),
     ],
 )
 def test_called_wrongly(store: Path, arguments: list[str], said: str) -> None:
-    result = call(*[store if argument == "STORE" else argument for argument in arguments])
+    places = {"STORE": store, "OUT": store.parent / "out"}
+    result = call(*[places.get(argument, argument) for argument in arguments])
     assert result.exit_code == 2
     assert said in result.output
     assert not Path("x").exists()
@@ -73,7 +76,7 @@ def test_a_uri_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest.Monk
 def test_without_java(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    result = call(store, "--out", tmp_path / "out", "--quiet")
+    result = call(store, "--out", tmp_path / "out", "--quiet", "--engine", "spark")
     assert result.exit_code == 1
     assert result.output.startswith(
         "Error: the lateness report runs on Spark, which needs Java 17 or 21; none was found"

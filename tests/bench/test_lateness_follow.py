@@ -62,6 +62,7 @@ def same(followed: dict[str, Any], out: Path, whole: dict[str, Any], whole_out: 
 def test_a_log_that_grows_is_counted_as_one_reading_counts_it(spark: Any, tmp_path: Path) -> None:
     from bench.lateness.follow import follow
     from bench.lateness.pipeline import run_job
+    from bench.lateness.spark_engine import SparkEngine
 
     store, out = tmp_path / "store", tmp_path / "out"
     log = GrowingLog(store, 150)
@@ -80,7 +81,7 @@ def test_a_log_that_grows_is_counted_as_one_reading_counts_it(spark: Any, tmp_pa
     # Started anew, as after a crash: it goes on from the checkpoint, and has every row once.
     last = follow(spark, make(store, out), 0.0, 1, grow, threading.Event())
     assert last is not None
-    whole = run_job(spark, make(store, tmp_path / "whole")(), lambda _: None)
+    whole = run_job(SparkEngine(spark), make(store, tmp_path / "whole")(), lambda _: None)
     same(last, out, whole, tmp_path / "whole")
     assert not spark.streams.active
 

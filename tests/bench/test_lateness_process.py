@@ -59,9 +59,15 @@ def load(address: str) -> int:
 
 
 def read(spark: Any, store: Path, out: Path) -> dict[str, Any]:
+    from bench.lateness.local_engine import LocalEngine
     from bench.lateness.pipeline import Job, find_sources, run_job
+    from bench.lateness.spark_engine import SparkEngine
 
-    return run_job(spark, Job(find_sources([str(store)]), out), lambda _: None)
+    found = run_job(SparkEngine(spark), Job(find_sources([str(store)]), out), lambda _: None)
+    as_of_ms = found["as_of_ms"]
+    beside = Job(find_sources([str(store)]), out.with_name("beside"), as_of_ms=as_of_ms)
+    assert run_job(LocalEngine(), beside, lambda _: None)["total"] == found["total"]
+    return found
 
 
 def stored_at_once(store: Path) -> int:

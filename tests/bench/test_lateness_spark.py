@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from bench.log_maker import FIRST_DUE_MS, make_log, spread_lateness
 from tests.support.lateness_world import LEVELS, START_MS, World, count_world, make_world, write_world
@@ -21,15 +22,30 @@ COUNTS = ("sent", "delivered", "pending", "overdue", "repeated", "early", "lost"
 
 
 def run(spark: Any, out: Path, paths: list[Path], **values: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run the pipeline; answers the summary and the histograms as lists of rows."""
+    """Run the pipeline on both engines; answers the summary and the histograms as lists of rows."""
+    from bench.lateness.local_engine import LocalEngine
     from bench.lateness.pipeline import Job, find_sources, run_job
     from bench.lateness.result import read_result
+    from bench.lateness.spark_engine import SparkEngine
 
     values.setdefault("as_of_ms", AS_OF_MS)
     sources = find_sources([str(path) for path in paths], levels=LEVELS)
-    run_job(spark, Job(sources, out, **values), lambda _: None)
+    run_job(SparkEngine(spark), Job(sources, out, **values), lambda _: None)
+    beside = out.with_name(f"{out.name}-local")
+    run_job(LocalEngine(1), Job(sources, beside, **values), lambda _: None)
+    assert_same(out, beside)
     result = read_result(out)
     return result.summary, {name: table.to_pylist() for name, table in result.histograms.items()}
+
+
+def assert_same(out: Path, beside: Path) -> None:
+    """Whatever the engine, the tables are the same to the byte, and the summaries but for when they were made."""
+    names = sorted(path.name for path in (out / "histograms").iterdir())
+    assert names == sorted(path.name for path in (beside / "histograms").iterdir())
+    for name in names:
+        assert (out / "histograms" / name).read_bytes() == (beside / "histograms" / name).read_bytes(), name
+    one, other = (json.loads((folder / "summary.json").read_text()) | {"made_ms": 0} for folder in (out, beside))
+    assert one == other
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -80,6 +96,19 @@ def test_a_known_distribution_gives_exactly_its_figures(spark: Any, tmp_path: Pa
     }
 
 
+def test_processes_find_what_one_finds(tmp_path: Path) -> None:
+    from bench.lateness.local_engine import LocalEngine
+    from bench.lateness.pipeline import Job, find_sources, run_job
+
+    make_log(tmp_path / "log", spread_lateness(20_000, seed=3), record_bytes=300, segment_bytes=4 << 20)
+    sources = find_sources([str(tmp_path / "log")])
+    told: list[int] = []
+    for name, engine in (("one", LocalEngine(1)), ("two", LocalEngine(2, told.append, alone_bytes_max=0))):
+        run_job(engine, Job(sources, tmp_path / name, as_of_ms=AS_OF_MS, split_bytes=1 << 20), lambda _: None)
+    assert_same(tmp_path / "one", tmp_path / "two")
+    assert sum(told) - 20_000 * 300 in range(0, 17, 8)  # a blank ends a segment
+
+
 def test_damage_a_torn_end_an_empty_log_and_bounds(spark: Any, tmp_path: Path) -> None:
     rng = random.Random(5)
     world = make_world(rng, 200)
@@ -105,6 +134,14 @@ def test_damage_a_torn_end_an_empty_log_and_bounds(spark: Any, tmp_path: Path) -
     assert chosen["since_ms"] == since
     with pytest.raises(Exception, match="DamagedLogError"):
         run(spark, tmp_path / "no", [tmp_path / "hurt"], fail_on_damage=True)
+    from bench.lateness.command import lateness_command
+
+    words = [str(tmp_path / "hurt"), "--out", str(tmp_path / "no"), "--fail-on-damage", "--engine", "local"]
+    found = CliRunner().invoke(lateness_command, words)
+    assert (found.exit_code, found.output.splitlines()[-1]) == (
+        1,
+        f"Error: {first} at {place}: {size} bytes: bytes that are no record",
+    )
 
 
 def test_what_consumers_saw(spark: Any, tmp_path: Path) -> None:

@@ -52,7 +52,9 @@ def fill(root: Path) -> tuple[int, int]:
 
 
 def test_runs_cancelled_and_moved_messages(spark: Any, tmp_path: Path) -> None:
+    from bench.lateness.local_engine import LocalEngine
     from bench.lateness.pipeline import Job, find_sources, run_job
+    from bench.lateness.spark_engine import SparkEngine
     from bench.lateness.spill_files import plan_spill
     from bench.lateness.spill_source import spill_plan_from_text, spill_plan_to_text
     from bench.lateness.storage import storage_for
@@ -66,7 +68,9 @@ def test_runs_cancelled_and_moved_messages(spark: Any, tmp_path: Path) -> None:
     assert {file.shape is None for file in plan} == {True, False}
     assert spill_plan_from_text(spill_plan_to_text(plan)) == plan
     job = Job(find_sources([str(root)]), tmp_path / "out", as_of_ms=NOW_MS - 3_600_000)
-    total = run_job(spark, job, lambda _: None)["total"]
+    total = run_job(SparkEngine(spark), job, lambda _: None)["total"]
+    beside = Job(find_sources([str(root)]), tmp_path / "beside", as_of_ms=NOW_MS - 3_600_000)
+    assert run_job(LocalEngine(), beside, lambda _: None)["total"] == total
     figures = {
         name: total[name] for name in ("sent", "pending", "cancelled", "overdue", "delivered", "lost", "repeated")
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib.util
 import random
 import shutil
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bench.report.text
 from bench.lateness.buckets import EXACT_MS, lateness_class
 from bench.lateness.result import QUANTILES, Lateness, percentiles, share_within
 from bench.lateness.target import DEFAULT_TARGET, parse_target
@@ -22,6 +25,15 @@ from remoting.message import Message as Record
 from tests.bench.report_world import AS_OF_MS, Message, result_of
 from tests.support.lateness_world import HOST, HOST_V6, START_MS, Log, class_of, make_world, write_world
 
+
+def test_the_examples_run() -> None:
+    for name in ("buckets", "checking", "reading_progress", "result", "summary", "target"):
+        module = importlib.import_module(f"bench.lateness.{name}") if name != "summary" or HAS_ARROW else None
+        assert module is None or doctest.testmod(module).failed == 0
+    assert doctest.testmod(bench.report.text).failed == 0
+
+
+HAS_ARROW = importlib.util.find_spec("pyarrow") is not None
 LATE = st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(-20_000, 20_000_000)
 
 
@@ -105,6 +117,7 @@ def test_the_verdict_is_coloured_by_its_target(late: int, kind: str) -> None:
 def test_the_moment_of_a_reading_is_fixed_before_anything_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from bench.lateness import job as jobs
     from bench.lateness import pipeline
 
     looked: list[str] = []
@@ -123,9 +136,9 @@ def test_the_moment_of_a_reading_is_fixed_before_anything_is_looked_at(
         looked.append("log")
         raise StopIteration
 
-    monkeypatch.setattr(pipeline, "time", Clock)
-    monkeypatch.setattr(pipeline, "plan_spill", files)
-    monkeypatch.setattr(pipeline, "plan_log", log)
+    monkeypatch.setattr(jobs, "time", Clock)
+    monkeypatch.setattr(jobs, "plan_spill", files)
+    monkeypatch.setattr(jobs, "plan_log", log)
     rng = random.Random(1)
     write_world(make_world(rng, 9), tmp_path / "store", rng)
     (tmp_path / "store" / "timewheel").mkdir(exist_ok=True)

@@ -1,0 +1,266 @@
+"""The engine for logs of up to about a gigabyte: the same functions as on Spark, in processes of this machine.
+
+::
+
+    splits, files of the delay store ──► pack ──► parts ──► settle, add up ──► sums by group ──► by second
+    (a process for each core)                     (the same processes)         (here, Arrow)     (here, NumPy)
+
+Java's and Spark's start costs 10 s and more, the work for a small log a second. What reads, packs, settles and adds up
+is the code that Spark's tasks run; only the sums of sums are made here, and they are sums of whole numbers, so the
+tables are the same to the byte (`tests/bench/test_lateness_engines.py`).
+
+Cost: a microsecond a record, as on Spark. Memory: 70 bytes for each record that speaks of
+a delay, twice while a part is settled.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.lateness.job import Job, Receipts, reading_options, root_of
+from bench.lateness.packing import pack
+from bench.lateness.reading import Settings, Task, batch_tasks, read_task
+from bench.lateness.receipt_lines import RECEIVED_ROWS, read_lines, write_lines
+from bench.lateness.result import AFTER_HOT, AFTER_HOT_MAX_S, DUE_IN_SECOND, MINUTE, NOT_AFTER_HOT
+from bench.lateness.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, arrow_schema
+from bench.lateness.settle import BOUNDS, SECOND_ROWS, Choice, add_up, settle
+from bench.lateness.spill_files import SpillFile
+from bench.lateness.spill_rows import spill_rows
+from bench.lateness.storage import storage_for
+from bench.lateness.sums import HOT_AT_LEAST, HOT_ROWS, HOT_TIMES_MEAN, KEYS
+
+__all__ = ["LOCAL_BYTES_MAX", "LocalEngine"]
+
+LOCAL_BYTES_MAX = 1 << 30
+"""Logs up to this size are read without Spark, unless told otherwise."""
+_ALONE_BYTES_MAX = 96 << 20
+"""Below it, starting other processes takes longer than the work."""
+_DAY_MINUTE_MS = 60_000
+
+_MESSAGE = arrow_schema(MESSAGE_SCHEMA)
+_NO_SUMS = arrow_schema(FINE_SCHEMA).empty_table()
+
+Given = TypeVar("Given")
+Found = TypeVar("Found")
+Run = Callable[[Callable[[Given], Found], Sequence[Given]], Iterator[Found]]
+
+
+@dataclass(frozen=True)
+class _LogShare:
+    settings: Settings
+    task: Task
+
+    @property
+    def log_bytes(self) -> int:
+        return 0 if self.task.split is None else self.task.split.stop - self.task.split.begin
+
+
+@dataclass(frozen=True)
+class _SpillShare:
+    root: str
+    storage: str
+    file: SpillFile
+    number: int
+    as_of_ms: int
+    parts: int
+    log_bytes: int = 0
+
+
+_Share = _LogShare | _SpillShare
+_Part = list[pa.RecordBatch]
+
+
+class LocalEngine:
+    """Runs jobs with as many processes as there are cores; small ones in this process alone."""
+
+    def __init__(
+        self,
+        processes: int | None = None,
+        told: Callable[[int], None] = lambda _: None,
+        alone_bytes_max: int = _ALONE_BYTES_MAX,
+    ) -> None:
+        """``told`` is called with the bytes of log in each share that has been read.
+
+        Logs of at most ``alone_bytes_max`` are read in this process.
+        """
+        self._alone_bytes_max = alone_bytes_max
+        self._processes = processes or len(os.sched_getaffinity(0))
+        self._told = told
+        self._messages: list[pa.RecordBatch] = []
+
+    def sums(self, job: Job) -> Any:
+        """See `bench.lateness.job.Engine`. Errors of the reading come out as they are."""
+        shares = _shares(job)
+        with _pool(self._processes if job.log_bytes > self._alone_bytes_max else 1) as run:
+            parts: list[_Part] = [[] for _ in range(job.parts)]
+            for share, batches in zip(shares, run(_read, shares), strict=True):
+                self._told(share.log_bytes)
+                for batch in batches:
+                    for row, number in enumerate(batch.column("part").to_pylist()):
+                        parts[number].append(batch.slice(row, 1))
+            keep = bool(job.received)
+            added: list[pa.Table] = []
+            self._messages = []
+            for table, messages in run(partial(_settle, choice=job.choice, keep=keep), parts):
+                added.append(table)
+                self._messages += messages
+        return _results(_added(pa.concat_tables(added)))
+
+    def receipts(self, job: Job, hosts: Mapping[int, Iterable[str]]) -> Receipts:
+        """See `bench.lateness.job.Engine`; writes the receipts as Parquet into the result folder, too."""
+        lines = read_lines(job.received)
+        found = pa.Table.from_batches(self._messages, _MESSAGE)
+        matched, repeated, unmatched = _joined(lines, found, hosts)
+        write_lines(lines, job.out / RECEIVED_ROWS)
+        added = [pa.Table.from_batches([batch]) for batch in add_up(matched.to_batches())]
+        return Receipts(_results(_added(pa.concat_tables(added or [_NO_SUMS]))), repeated, unmatched)
+
+
+def _shares(job: Job) -> list[_Share]:
+    """What there is to read, the largest shares first."""
+    assert job.delay_stores is not None
+    assert job.as_of_ms is not None
+    shares: list[_Share] = []
+    for number, (source, files) in enumerate(zip(job.sources, job.delay_stores, strict=True)):
+        settings = Settings.of({"path": source.path, **reading_options(job, number)})
+        shares += [_LogShare(settings, task) for task in batch_tasks(settings)]
+        root = root_of(source)
+        shares += [_SpillShare(root, source.storage, file, number, job.as_of_ms, job.parts) for file in files]
+    return shares
+
+
+@contextmanager
+def _pool(processes: int) -> Iterator[Run[Any, Any]]:
+    """A way to do work: here, or in so many processes; results in the order of the work."""
+    if processes < 2:
+        yield lambda work, given: map(work, given)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        try:
+            yield lambda work, given: pool.map(work, given)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _read(share: _Share) -> _Part:
+    """Read one share and pack its rows by part."""
+    if isinstance(share, _LogShare):
+        return list(pack(read_task(share.settings, share.task), share.settings.parts))
+    storage = storage_for(share.root, share.storage)
+    return list(pack(spill_rows(storage, share.file, share.number, share.as_of_ms), share.parts))
+
+
+def _settle(part: _Part, choice: Choice, keep: bool) -> tuple[pa.Table, _Part]:
+    """Settle the messages of one part and add them up; with ``keep`` answer the messages, too."""
+    messages = list(settle(part, choice))
+    sums = [pa.Table.from_batches([batch]) for batch in add_up(messages)]
+    return _added(pa.concat_tables(sums)) if sums else _NO_SUMS, messages if keep else []
+
+
+def _added(rows: pa.Table) -> pa.Table:
+    """Sums by group, as `bench.lateness.compute` has Spark make them."""
+    added = rows.group_by(list(KEYS), use_threads=False).aggregate([("count", "sum"), ("repeated", "sum")])
+    return added.rename_columns([*KEYS, "count", "repeated"])
+
+
+def _results(fine: pa.Table) -> pa.Table:
+    """What `bench.lateness.compute.results` makes of the sums: those by second become three groupings."""
+    of_second = pc.equal(fine["table"], SECOND_ROWS)
+    seconds, others = fine.filter(of_second), fine.filter(pc.invert(of_second))
+    spread, limits = _by_second(seconds)
+    hot = pa.table({
+        name: pa.array(values, seconds.schema.field(name).type)
+        for name, values in {
+            **{name: [None] * len(limits) for name in seconds.column_names},
+            "source": list(limits),
+            "table": [HOT_ROWS] * len(limits),
+            "key": list(limits.values()),
+        }.items()
+    })  # fmt: skip
+    return pa.concat_tables([others, _added(spread), hot.select(others.column_names)])
+
+
+def _by_second(seconds: pa.Table) -> tuple[pa.Table, dict[int, int]]:
+    """The rows by second once for each grouping that a second decides; and from how many on a second is hot."""
+    source, key, count = (np.asarray(seconds[name], np.int64) for name in ("source", "key", "count"))
+    dues = np.zeros(len(key), np.int64)
+    after = np.full(len(key), NOT_AFTER_HOT, np.int64)
+    limits: dict[int, int] = {}
+    for number in np.unique(source).tolist():
+        mine = source == number
+        each, place = np.unique(key[mine], return_inverse=True)
+        due = np.zeros(len(each), np.int64)
+        np.add.at(due, place, count[mine])
+        mean = int(due.sum()) / len(due)
+        limits[number] = max(int(np.ceil(mean * HOT_TIMES_MEAN)), HOT_AT_LEAST)
+        hot = each[due >= limits[number]]
+        last = np.searchsorted(hot, each, side="right") - 1
+        since = each - hot[np.maximum(last, 0)] if len(hot) else np.full(len(each), AFTER_HOT_MAX_S + 1)
+        near = (last >= 0) & (since <= AFTER_HOT_MAX_S)
+        dues[mine] = due[place]
+        after[mine] = np.where(near, since, NOT_AFTER_HOT)[place]
+    keys = {
+        MINUTE: np.floor_divide(key, 60) * _DAY_MINUTE_MS,
+        DUE_IN_SECOND: BOUNDS[np.maximum(np.searchsorted(BOUNDS, dues, side="right") - 1, 0)],
+        AFTER_HOT: after,
+    }
+    names = seconds.column_names
+    spread = []
+    for table, values in keys.items():
+        columns = {name: seconds[name] for name in names}
+        columns |= {"table": pa.repeat(table, len(key)), "key": pa.array(values, pa.int64())}
+        spread.append(pa.table(columns, schema=seconds.schema))
+    return pa.concat_tables(spread), limits
+
+
+def _joined(
+    lines: pa.Table, found: pa.Table, hosts: Mapping[int, Iterable[str]]
+) -> tuple[pa.Table, dict[int, int], int]:
+    """What `bench.lateness.received.read_received` finds: matched messages, repeats by source, receipts unmatched."""
+    receipts: dict[tuple[str, int, int | None], list[int]] = {}
+    for text, store_ms, received_ms in zip(*(lines[name].to_pylist() for name in lines.column_names), strict=True):
+        host, place = text[:-16].upper(), _position(text[-16:])
+        entry = receipts.setdefault((host, place, store_ms), [received_ms, 0])
+        entry[0] = min(entry[0], received_ms)
+        entry[1] += 1
+    delivered = found.filter(pc.fill_null(pc.equal(found["state"], "delivered"), False))
+    places = zip(*(delivered[name].to_pylist() for name in ("source", "offset", "store_ms")), strict=True)
+    row_of = {place: row for row, place in enumerate(places)}
+    known: dict[str, list[int]] = {}
+    for number, some in hosts.items():
+        for host in some:
+            known.setdefault(host, []).append(number)
+    rows: list[int] = []
+    first: list[int] = []
+    repeated = dict.fromkeys(hosts, 0)
+    matched = 0
+    for (host, place, store_ms), (received_ms, times) in receipts.items():
+        ways = [number for number in known.get(host, ()) if (number, place, store_ms) in row_of]
+        if len(ways) == 1:
+            rows.append(row_of[ways[0], place, store_ms])
+            first.append(received_ms)
+            repeated[ways[0]] += times - 1
+            matched += times
+    kept = delivered.take(pa.array(rows, pa.int64()))
+    late = pa.array(np.array(first, np.int64) - np.asarray(kept["due_ms"], np.int64), pa.int64())
+    kept = kept.set_column(kept.column_names.index("lateness_ms"), "lateness_ms", late)
+    return kept, repeated, len(lines) - matched
+
+
+def _position(digits: str) -> int:
+    try:
+        return int(digits, 16)
+    except ValueError:
+        return -1

@@ -1,0 +1,58 @@
+"""What consumers recorded, as an Arrow table: JSON lines of ``timewheel consume --record``, or Parquet of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["RECEIVED_ROWS", "read_lines", "write_lines"]
+
+RECEIVED_ROWS = "received.parquet"
+_SCHEMA = pa.schema([
+    ("offset_message_id", pa.string()),
+    ("store_ms", pa.int64()),
+    ("received_ms", pa.int64()),
+])  # fmt: skip
+
+
+def read_lines(paths: Sequence[str]) -> pa.Table:
+    """Read the files one after the other; lines that are no receipts (a torn last one, say) are passed over."""
+    import pyarrow.parquet as pq
+
+    parts = [_SCHEMA.empty_table()]
+    for path in paths:
+        if path.rstrip("/").endswith(".parquet"):
+            table = pq.read_table(path).select(_SCHEMA.names).cast(_SCHEMA)
+            parts.append(table.filter(pc.is_valid(table["received_ms"])))
+        else:
+            parts.append(pa.Table.from_pylist(list(_receipts(path)), _SCHEMA))
+    return pa.concat_tables(parts)
+
+
+def _receipts(path: str) -> Iterator[dict[str, Any]]:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                value = json.loads(line)
+            except ValueError:
+                continue
+            found = {name: value.get(name) if isinstance(value, dict) else None for name in _SCHEMA.names}
+            if isinstance(found["offset_message_id"], str) and all(
+                isinstance(found[name], int) for name in ("store_ms", "received_ms")
+            ):
+                yield found
+
+
+def write_lines(lines: pa.Table, place: Path) -> None:
+    """Write them as a folder of Parquet, as Spark does."""
+    import pyarrow.parquet as pq
+
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    pq.write_table(lines, place / "part-00000.parquet")
