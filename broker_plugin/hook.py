@@ -143,7 +143,10 @@ class Gate:
             RecordRows(batch.message, self._store_host, [], [], [])
         except MessageError:
             return _ONE_BY_ONE
-        delay_ids = self._spill.next_ids(len(dues))
+        try:
+            delay_ids = self._spill.next_ids(len(dues))
+        except StoreError:
+            return _ONE_BY_ONE  # which says why
         texts = stamped_texts(batch.texts, delay_ids, dues)
         rows = RecordRows(batch.message, self._store_host, batch.flags, batch.bodies, texts)
         self._entries += zip(dues, delay_ids, rows.records(), strict=True)
@@ -185,7 +188,10 @@ class Gate:
                 PutStatus.MESSAGE_ILLEGAL,
                 f"the body has {len(message.body)} bytes, at most {self._max_body_bytes} are possible",
             )
-        delay_id = self._next_id()
+        try:
+            delay_id = self._next_id()
+        except StoreError as error:
+            return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
         message.properties = text = stamped(text, delay_id, due_ms)
         if len(text) > MAX_PROPERTIES_BYTES // 4:
             size = len(text.encode("utf-8", "surrogatepass"))

@@ -343,8 +343,7 @@ class ConsumeQueue:
         if any(name < segment_name(count * ENTRY_BYTES) for name in torn):
             return False
         for name in torn:
-            self._cache.forget(self.directory / name)
-            files.remove(self.directory / name)
+            self._cache.remove(self.directory / name)
         if torn:
             files.sync_dir(self.directory)
         if not sums:
@@ -405,8 +404,7 @@ class ConsumeQueue:
             start = int(name)
             path = self.directory / name
             if start > end or (start == end and start > 0):
-                self._cache.forget(path)
-                files.remove(path)
+                self._cache.remove(path)
             elif start + self.file_bytes > end:
                 file = self._cache.get(path, self.file_bytes)
                 file.clear(end - start, start + self.file_bytes - end)
@@ -429,8 +427,7 @@ class ConsumeQueue:
             if last[0] >= log_begin and last[1] != PRE_BLANK_SIZE:
                 break
             path = self.directory / segment_name(start)
-            self._cache.forget(path)
-            self._cache.files.remove(path)
+            self._cache.remove(path)
             self._sums.pop(start, None)
             gone += 1
         if gone:
@@ -441,8 +438,7 @@ class ConsumeQueue:
         """Remove the queue's files and its directory."""
         files = self._cache.files
         for name in files.listdir(self.directory):
-            self._cache.forget(self.directory / name)
-            files.remove(self.directory / name)
+            self._cache.remove(self.directory / name)
         if files.exists(self.directory):
             files.remove(self.directory)
         self._unmade = True

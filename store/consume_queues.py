@@ -143,8 +143,7 @@ class ConsumeQueues:
         for name in self.files.listdir(directory):
             if self.files.is_dir(directory / name):
                 for file in self.files.listdir(directory / name):
-                    self.cache.forget(directory / name / file)
-                    self.files.remove(directory / name / file)
+                    self.cache.remove(directory / name / file)
             self.files.remove(directory / name)
         self.files.remove(directory)
         self.files.sync_dir(self.directory)

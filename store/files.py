@@ -243,6 +243,9 @@ class File:
 class Files:
     """The file system as the store sees it; errors are `StoreError` with the path and the cause."""
 
+    def __init__(self) -> None:
+        self._durable: set[Path] = set()  # directories that were there when `makedirs` was asked, and are durable
+
     def open(self, path: Path, *, create: bool = False, size: int | None = None) -> File:
         """Open to read and write; ``create`` makes it if missing, ``size`` grows it (sparse) if smaller.
 
@@ -295,7 +298,12 @@ class Files:
         return path.is_dir()
 
     def makedirs(self, path: Path) -> None:
-        """Make a directory and its parents; the new names are durable on return."""
+        """Make a directory and its parents; their names are durable on return, also those that were there already.
+
+        A process that was killed between the making of a directory and the sync of its parent leaves one that a power
+        cut takes, with all that the next process has put into it. It made them one by one, so that can be only the
+        deepest one that is there.
+        """
         missing: list[Path] = []
         step = path
         while not step.is_dir():
@@ -303,6 +311,15 @@ class Files:
             if step.parent == step:
                 break
             step = step.parent
+        if step not in self._durable:
+            try:
+                self.sync_dir(step.parent)
+            except SyncFailedError:
+                raise
+            except StoreError:
+                pass  # one that cannot be opened to sync it, no process of ours can have made a directory in
+            if not missing:
+                self._durable.add(step)
         for directory in reversed(missing):
             try:
                 directory.mkdir(DIRECTORY_MODE, exist_ok=True)

@@ -4,13 +4,15 @@
 
     manifest              which files there are and what is whose (`store.spill.manifest`)
     manifest.copy         the same once more
+removing              files that are finished, and on their way out (`store.spill.removals`)
     journal/0000000001    segments; a file number is never used twice
     runs/0000000002       runs
     …/0000000003.tmp      being written; removed at start
     …/0000000004.aside    was there, but in no manifest; never touched again
 
 A name without ``.tmp`` is a whole, synced file. It counts from the moment the manifest names it, and is
-removed after the manifest no longer does, so whatever is unlisted at start is a left-over of a crash.
+removed after the manifest no longer does, so whatever is unlisted at start is a left-over of a crash: what stands in
+``removing`` is removed then, the rest moved aside.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from store.files import File, Files
 from store.spill.format import HEADER_BYTES, INDEX_MAGIC, JOURNAL_MAGIC, RUN_MAGIC, file_header, read_file_header
 from store.spill.manifest import DataEntry, Manifest, RunEntry, SegmentEntry, read_manifest
 from store.spill.model import LAST_KEY, Key
+from store.spill.removals import read_removals, write_removals
 from store.spill.run import PageCache, Run
 from store.spill.run_writer import run_name
 from store.spill.segment import Segment
@@ -47,12 +50,15 @@ class SpillDirectory:
         self.runs_path = path / "runs"
         self.manifest_path = path / "manifest"
         self.copy_path = path / "manifest.copy"
+        self.removing_path = path / "removing"
         self.moved_aside: list[Path] = []
         self.checkpoint_no = 0
         """Number of the durable checkpoint section: what is removed, is removed because of it."""
         self.notes: list[str] = []
         """What was found and mended at start."""
         self._lock = threading.Lock()
+        self._going: set[int] = set()
+        """Numbers of files that are forgotten, or about to be, and whose removal is not durable."""
         self.manifest = Manifest(store_id)
 
     def load(self) -> None:
@@ -78,13 +84,18 @@ class SpillDirectory:
                         "back from a copy; without it nobody knows which messages of these files are still pending"
                     )
             self.save()  # before the first file: a crash in between must not look like a lost manifest
+        finished = read_removals(self.files, self.removing_path, self.manifest.generation)
         listed = (self.segments_in_use(), {r.no for r in self.manifest.runs})
         for folder, numbers in zip(folders, listed, strict=True):
             names = set(map(run_name, numbers))
             for name in self.files.listdir(folder):
-                if name.endswith(".tmp"):
+                unlisted = name.isdecimal() and name not in names
+                if unlisted and int(name) in finished:
                     self.files.remove(folder / name)
-                elif name.isdecimal() and name not in names:
+                    self._going.add(int(name))
+                elif name.endswith(".tmp"):
+                    self.files.remove(folder / name)
+                elif unlisted:
                     self._refuse_used(folder / name, int(name))
                     self.moved_aside.append(self.files.move_aside(folder / name))
                     self.manifest.next_no = max(self.manifest.next_no, int(name) + 1)
@@ -279,6 +290,9 @@ class SpillDirectory:
     def forget(self, nos: set[int]) -> None:
         """Take finished files out of the manifest, which now relies on the checkpoint that counts them as done."""
         with self._lock:
+            if nos:
+                self._going |= nos | {r.data.no for r in self.manifest.runs if r.no in nos and r.data is not None}
+                write_removals(self.files, self.removing_path, self.manifest.generation + 1, self._going)
             before = (self.manifest.segments, self.manifest.runs, self.manifest.relied, self.manifest.relied_on)
             self.manifest.segments = [entry for entry in before[0] if entry.no not in nos]
             self.manifest.runs = [entry for entry in before[1] if entry.no not in nos]
@@ -291,5 +305,17 @@ class SpillDirectory:
                 raise
 
     def remove(self, path: Path) -> None:
-        """Remove a file that the manifest no longer lists."""
+        """Remove a file that the manifest no longer lists; durable after `removed`."""
         self.files.remove(path)
+
+    def removed(self) -> None:
+        """Make removals durable, and remove what could not be removed before."""
+        with self._lock:
+            listed = self.segments_in_use() | {run.no for run in self.manifest.runs}
+            gone = self._going - listed
+        for folder in (self.journal_path, self.runs_path):
+            for no in gone:
+                self.files.remove(folder / run_name(no))
+            self.files.sync_dir(folder)
+        with self._lock:
+            self._going -= gone

@@ -198,6 +198,8 @@ class Housekeeping:
         for path in paths:
             state.directory.remove(path)
             yield
+        state.directory.removed()
+        yield
         yield from state.prune_ghosts()
 
     def _segment_to_spill(self) -> tuple[Segment, Key] | None:

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from remoting.checksum import crc32
+from store.errors import StoreCorruptError
 from store.files import File, Files
 from store.spill.format import (
     HEADER_BYTES,
@@ -254,16 +256,19 @@ class RunWriter(RunFile):
         try:
             scratch.truncate(0)
             ends: list[int] = []
+            sums: list[int] = []
             at = 0
             for portion in self._id_portions():
                 if not len(portion):
                     yield portion
                     continue
-                scratch.pwrite(portion.tobytes(), at)
-                at += portion.nbytes
+                data = portion.tobytes()
+                scratch.pwrite(data, at)
+                at += len(data)
                 ends.append(at)
+                sums.append(crc32(data))
                 yield portion[:0]
-            yield from _merge_portions(scratch, ends)
+            yield from _merge_portions(scratch, ends, sums)
         finally:
             scratch.close()
 
@@ -274,32 +279,59 @@ class RunWriter(RunFile):
         self._files.remove(self._scratch_path)
 
 
-def _merge_portions(scratch: File, ends: list[int]) -> Iterator[IdRows]:
-    """Merge sorted portions of a scratch file: what is at or below the smallest last id is complete."""
+class _Portion:
+    """One sorted portion of a scratch file, read once, front to back, and compared with its checksum at its end."""
+
+    def __init__(self, scratch: File, at: int, end: int, crc: int) -> None:
+        self.rows: IdRows = _NOTHING
+        self._scratch = scratch
+        self._at = at
+        self._end = end
+        self._wanted_crc = crc
+        self._crc = 0
+
+    @property
+    def more(self) -> bool:
+        return self._at < self._end
+
+    def read(self, size: int) -> None:
+        """Add the next bytes to what is waiting in ``rows``. StoreCorruptError: they are not what was written."""
+        data = self._scratch.pread(min(size, self._end - self._at), self._at)
+        self._crc = crc32(data, self._crc)
+        self._at += len(data)
+        if not data or len(data) % ID_ROW_BYTES or (not self.more and self._crc != self._wanted_crc):
+            raise StoreCorruptError(
+                f"{self._scratch.path} at {self._at}: the sorted ids are not what was written; the run is given up"
+            )
+        rows = np.frombuffer(data, ID_DTYPE)
+        self.rows = np.concatenate((self.rows, rows)) if len(self.rows) else rows
+
+
+def _merge_portions(scratch: File, ends: list[int], sums: list[int]) -> Iterator[IdRows]:
+    """Merge sorted portions of a scratch file: what is at or below the smallest last id is complete.
+
+    The file is not synced: it lives as long as this. A page that could not be written out shows by the checksums.
+    """
     size = max(1, SORT_ROWS // len(ends)) * ID_ROW_BYTES
-    at = [0, *ends[:-1]]
-    buffers = [np.empty(0, ID_DTYPE) for _ in ends]
+    portions = [_Portion(scratch, *entry) for entry in zip([0, *ends[:-1]], ends, sums, strict=True)]
     while True:
-        for n, end in enumerate(ends):
-            if not len(buffers[n]) and at[n] < end:
-                data = scratch.pread(min(size, end - at[n]), at[n])
-                buffers[n] = np.frombuffer(data, ID_DTYPE)
-                at[n] += len(data)
-        unread = [int(buffers[n]["id"][-1]) for n, end in enumerate(ends) if at[n] < end]
+        for portion in portions:
+            if not len(portion.rows) and portion.more:
+                portion.read(size)
+        unread = [int(portion.rows["id"][-1]) for portion in portions if portion.more]
         taken: list[IdRows] = []
-        for n, rows in enumerate(buffers):
+        for portion in portions:
             # Versions of the bound's own id may follow in another portion: strictly below is safe.
+            rows = portion.rows
             cut = int(rows["id"].searchsorted(min(unread), "left")) if unread else len(rows)
             taken.append(rows[:cut])
-            buffers[n] = rows[cut:]
+            portion.rows = rows[cut:]
         merged = np.concatenate(taken)
         if len(merged):
             yield merged[np.lexsort((merged["version"], merged["id"]))]
         elif not unread:
             return
         else:
-            for n, end in enumerate(ends):
-                if at[n] < end:  # a portion's buffer is one id only: read on
-                    data = scratch.pread(min(size, end - at[n]), at[n])
-                    buffers[n] = np.concatenate((buffers[n], np.frombuffer(data, ID_DTYPE)))
-                    at[n] += len(data)
+            for portion in portions:
+                if portion.more:  # its rows are of one id only: read on
+                    portion.read(size)

@@ -49,7 +49,7 @@ from pathlib import Path
 
 import numpy as np
 
-from store.errors import StoreError
+from store.errors import StoreError, StoreFullError
 from store.files import Files
 from store.flusher import Syncable, Ticket
 from store.slab import Slab
@@ -58,7 +58,7 @@ from store.spill.directory import SpillDirectory
 from store.spill.format import ACCEPT, CANCEL, FRAME_BYTES, MOVE, ROW_BYTES
 from store.spill.housekeeping import Housekeeping
 from store.spill.journal import Journal
-from store.spill.model import Block, Columns, Found, Key, SpillOptions, delay_id
+from store.spill.model import SEQUENCE_MAX, Block, Columns, Found, Key, SpillOptions, delay_id
 from store.spill.opening import encode_section, open_sources
 from store.spill.room import Room
 from store.spill.run import PageCache
@@ -143,17 +143,27 @@ class SpillStore:
         return self._journal.frame_bytes_max - FRAME_BYTES
 
     def next_id(self) -> int:
-        """Give the next delay id (a virtual offset)."""
+        """Give the next delay id (a virtual offset). StoreFullError when an epoch has no more."""
         sequence = self._sequence
+        if sequence > SEQUENCE_MAX:
+            raise self._used_up()
         self._sequence = sequence + 1
         return delay_id(self.epoch, sequence)
 
     def next_ids(self, count: int) -> range:
-        """Give the next delay ids, so many in a row."""
+        """Give the next delay ids, so many in a row. StoreFullError when an epoch has not so many more."""
         sequence = self._sequence
+        if sequence + count - 1 > SEQUENCE_MAX:
+            raise self._used_up()
         self._sequence = sequence + count
         first = delay_id(self.epoch, sequence)
         return range(first, first + count)
+
+    def _used_up(self) -> StoreFullError:
+        return StoreFullError(
+            f"epoch {self.epoch} has given out {self._sequence} of {SEQUENCE_MAX + 1} delay ids: restart the broker, "
+            "which begins a new epoch"
+        )
 
     def append(self, entries: Sequence[tuple[int, int, bytes]]) -> Block:
         """Write ``(due_ms, delay_id, record)`` of one turn as one frame; all or nothing.

@@ -359,3 +359,18 @@ def test_a_time_that_has_passed_is_left_for_the_append_to_check(due_ms: int) -> 
     answer, message = offer(Rig(), __STARTDELIVERTIME=str(due_ms))
     assert answer is None
     assert message.due_ms == due_ms
+
+
+def test_without_a_delay_id_left_a_timed_message_is_refused_and_others_are_not() -> None:
+    rig = Rig()
+
+    def none_left(_: int = 1) -> int:
+        raise StoreFullError("epoch 1 has given out all delay ids: restart the broker")
+
+    rig.gate._next_id = none_left  # type: ignore[method-assign]
+    timed = Message("T", 0, body=b"x", properties=format_properties({"__STARTDELIVERTIME": str(START_MS + 5)}))
+    refused = rig.gate.before_put(timed, START_MS)
+    assert isinstance(refused, Refused)
+    assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "restart the broker" in refused.remark
+    assert rig.gate.before_put(Message("T", 0, body=b"x"), START_MS) is None

@@ -209,3 +209,42 @@ def test_the_lock_keeps_out_this_process_and_others(files: Files, tmp_path: Path
     release()
     assert other() == ""
     files.lock(path)()
+
+
+class Recorded(Files):
+    """Remembers what was synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[Path] = []
+
+    def sync_dir(self, path: Path) -> None:
+        self.synced.append(path)
+        super().sync_dir(path)
+
+
+def test_a_directory_that_a_killed_process_has_left_is_durable_before_it_is_built_on(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    files = Recorded()
+    files.makedirs(tmp_path / "a" / "b" / "c")
+    assert files.synced == [tmp_path / "a", tmp_path / "a" / "b"]
+    files = Recorded()
+    files.makedirs(tmp_path / "a" / "b" / "c")
+    assert files.synced == [tmp_path / "a" / "b"]
+    files.makedirs(tmp_path / "a" / "b" / "c")
+    assert files.synced == [tmp_path / "a" / "b"], "once is enough"
+
+
+def test_a_directory_whose_sync_failed_is_synced_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Recorded()
+
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", broken)
+        for _ in range(2):
+            with pytest.raises(SyncFailedError):
+                files.makedirs(tmp_path / "a")
+    files.makedirs(tmp_path / "a")
+    assert files.synced[-1] == tmp_path

@@ -183,3 +183,27 @@ def test_a_run_given_up_leaves_nothing() -> None:
     writer.add(*(_longs([number]) for number in (1, 2, 0, 3)), [b"x"])
     writer.discard()
     assert disk.listdir(ROOT) == []
+
+
+@pytest.mark.parametrize("spoiled", [b"", b"\0" * 24, b"?"])
+def test_sorted_ids_that_are_not_what_was_written_end_the_run(spoiled: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel drops a page that it could not write out, and nobody is told: ids of messages would be missing."""
+    monkeypatch.setattr(run_writer, "SORT_ROWS", 4)
+    disk = SimDisk()
+    hits = 0
+
+    def spoil(path: Path, offset: int, size: int) -> None:
+        nonlocal hits
+        if path.name.endswith(".ids.tmp") and offset:
+            hits += 1
+            seen = disk._seen[path]
+            assert seen is not None
+            if spoiled:
+                seen.seen[offset + size - len(spoiled) : offset + size] = spoiled
+            else:
+                del seen.seen[offset + size - 30 :]
+
+    disk.watch = spoil
+    with pytest.raises(StoreCorruptError, match="not what was written"):
+        written(disk, some_rows(40))
+    assert hits

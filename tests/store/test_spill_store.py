@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from store.errors import StoreCorruptError, StoreError, StoreFormatError, StoreFullError
-from store.spill.model import RecordCorruptError, SpillOptions
+from store.spill.model import SEQUENCE_MAX, RecordCorruptError, SpillOptions, delay_id
+from store.spill.removals import read_removals, write_removals
 from store.spill.run import Run
 from store.spill.segment import Segment
 from store.spill.spill_store import SpillStore
 from tests.store.spill_world import FOREVER, ROOT, STORE_ID, tiny_options
-from tests.support.simdisk import SimDisk
+from tests.support.simdisk import PowerCut, SimDisk
 
 
 class Rig:
@@ -513,3 +515,73 @@ def test_a_scan_whose_read_failed_finds_everything_the_next_time(failing: int) -
         found += columns.dues
         after = (columns.dues[-1], columns.ids[-1])
     assert found == sorted(dues)
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_finished_files_are_removed_by_the_next_start_if_a_crash_was_faster(power: bool) -> None:
+    """An unlisted file is moved aside; but these were forgotten because all of them was delivered."""
+    removals = 0
+    for crash in range(1, 60):
+        rig = Rig()
+        for due in (*range(1, 40), *range(1_000_000, 1_000_010)):
+            rig.accept(due, size=60)
+        with rig.store.lock:
+            rig.store.mark_done(rig.store.scan((-1, 0), 500, 1000).refs)
+        rig.checkpoint()
+        manifest = rig.store._state.directory.manifest
+        before = {segment.no for segment in manifest.segments} | {run.no for run in manifest.runs}
+        left = crash
+
+        def fault(operation: str, _: Path) -> None:
+            nonlocal left, removals
+            left -= 1
+            if not left:
+                removals += operation == "remove"
+                raise PowerCut
+
+        rig.disk.fault = fault
+        with contextlib.suppress(PowerCut):
+            rig.settle(60_000)
+        gone = rig.store  # collecting its jobs would tidy up behind it
+        if power:
+            rig.disk.power_cut(0.5)
+        else:
+            rig.disk.kill()
+        rig.open()
+        del gone
+        names = [*rig.disk.listdir(ROOT / "journal"), *rig.disk.listdir(ROOT / "runs")]
+        aside = [name for name in names if name.endswith(".aside") and int(name.partition(".")[0]) in before]
+        assert not aside, (crash, names)
+        assert rig.dues() == list(range(1_000_000, 1_000_010))
+    assert removals
+
+
+def test_an_older_manifest_has_nothing_removed() -> None:
+    disk = SimDisk()
+    disk.makedirs(ROOT)
+    path = ROOT / "removing"
+    write_removals(disk, path, 7, {3, 12})
+    assert read_removals(disk, path, 6) == set()
+    assert read_removals(disk, path, 7) == read_removals(disk, path, 8) == {3, 12}
+    data = disk.read_file(path)
+    for at in range(len(data) - 1):
+        disk.replace_file(path, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert read_removals(disk, path, 8) == set(), at
+    disk.replace_file(path, b"")
+    assert read_removals(disk, path, 8) == set()
+    assert read_removals(disk, ROOT / "none", 8) == set()
+
+
+def test_an_epoch_has_so_many_ids_and_no_more() -> None:
+    rig = Rig()
+    rig.store._sequence = SEQUENCE_MAX - 1
+    assert len(rig.store.next_ids(1)) == 1
+    with pytest.raises(StoreFullError, match="restart the broker"):
+        rig.store.next_ids(2)
+    assert rig.store.next_id() == delay_id(rig.store.epoch, SEQUENCE_MAX)
+    with pytest.raises(StoreFullError, match="restart the broker"):
+        rig.store.next_id()
+    with pytest.raises(StoreFullError, match="restart the broker"):
+        rig.store.next_ids(1)
+    rig.restart()
+    rig.accept(1)

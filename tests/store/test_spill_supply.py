@@ -25,6 +25,7 @@ class MeddlingFiles(Files):
     """Calls something, once, while the manifest is being written."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.meanwhile: Callable[[], None] | None = None
 
     def replace_file(self, path: Path, data: bytes) -> None:
