@@ -25,7 +25,7 @@ from broker.channel import Channel
 from broker.topics import RETRY_PREFIX
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
-from remoting.json_dialect import loads
+from remoting.json_dialect import loads_body
 
 __all__ = ["ACCESS", "ACCOUNT", "ADMIN", "ANYBODY", "NOBODY", "May", "Need", "Rule", "everybody_may"]
 
@@ -95,7 +95,7 @@ def _listed_topics(command: RemotingCommand) -> Iterator[Need]:
 
 
 def _heartbeat(command: RemotingCommand) -> Iterator[Need]:
-    document: dict[str, Any] = loads(command.body)
+    document: dict[str, Any] = loads_body(command.body)
     for consumer in document.get("consumerDataSet") or ():
         yield RETRY_PREFIX + consumer["groupName"], SUB
         for subscription in consumer.get("subscriptionDataSet") or ():
@@ -103,7 +103,7 @@ def _heartbeat(command: RemotingCommand) -> Iterator[Need]:
 
 
 def _queues(command: RemotingCommand) -> Iterator[Need]:
-    document: dict[str, Any] = loads(command.body)
+    document: dict[str, Any] = loads_body(command.body)
     yield RETRY_PREFIX + document["consumerGroup"], SUB
     for topic in {queue["topic"] for queue in document.get("mqSet") or ()}:
         yield _text(topic), SUB

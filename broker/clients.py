@@ -66,7 +66,17 @@ class Subscription:
     how many bytes it takes.
     """
 
-    __slots__ = ("expression", "expression_type", "filter", "problem", "size", "tags", "topic", "version", "wants")
+    __slots__ = (
+        "_problem",
+        "_wants",
+        "expression",
+        "expression_type",
+        "filter",
+        "size",
+        "tags",
+        "topic",
+        "version",
+    )
 
     def __init__(self, topic: str, expression: str, expression_type: str, version: int, tags: Iterable[str]) -> None:
         self.topic = topic
@@ -80,16 +90,31 @@ class Subscription:
             self.filter = TagFilter.from_tags(self.tags)
         else:
             self.filter = TagFilter.from_expression(self.expression)
-        self.wants: PropertyFilter | None = None
-        self.problem = ""
-        if self.expression_type == SQL92:
-            try:
-                self.wants = compile_sql92(expression)
-            except Sql92Error as error:
-                self.problem = str(error)
+        self._wants: PropertyFilter | None = None
+        self._problem: str | None = None if self.expression_type == SQL92 else ""
         self.size = _SUBSCRIPTION_BYTES + len(topic) + len(self.expression) + len(self.expression_type)
         self.size += sum(map(len, self.tags)) + (len(self.tags) + len(self.filter.codes or ())) * _TAG_BYTES
-        self.size += 0 if self.wants is None else len(expression) * _SQL_CHAR_BYTES
+        self.size += len(self.expression) * _SQL_CHAR_BYTES if self.expression_type == SQL92 else 0
+
+    @property
+    def wants(self) -> PropertyFilter | None:
+        """The filter of a SQL92 subscription; None if it cannot be read. Compiled when it is first asked for."""
+        self._compile()
+        return self._wants
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with a SQL92 expression; empty if nothing is."""
+        self._compile()
+        return self._problem or ""
+
+    def _compile(self) -> None:
+        if self._problem is None:
+            self._problem = ""
+            try:
+                self._wants = compile_sql92(self.expression)
+            except Sql92Error as error:
+                self._problem = str(error)
 
     @property
     def is_tag(self) -> bool:
@@ -213,6 +238,8 @@ class Clients:
         """Memberships of clients in groups: each producer and each consumer, once for each of its groups."""
         self.subscription_bytes_max = subscription_bytes_max
         self.subscription_bytes = 0
+        self._consumers_of: dict[Channel, set[str]] = {}  # the groups of each channel, so that its end is cheap
+        self._producers_of: dict[Channel, set[str]] = {}
 
     def register_consumer(
         self,
@@ -245,6 +272,7 @@ class Clients:
         entry.consume_from_where = consume_from_where[:_WORD_CHARS_MAX]
         changed = known is None or known.client_id != client.client_id
         entry.clients[client.channel] = client
+        self._consumers_of.setdefault(client.channel, set()).add(group)
         if subscriptions is not None:
             changed = entry.subscribe(subscriptions) or changed
             self.subscription_bytes += entry.subscription_bytes - before
@@ -263,6 +291,7 @@ class Clients:
         elif known.client_id != client.client_id:  # or its old ids would be kept
             self._forget_id(known)
         self.producers.setdefault(group, {})[client.channel] = client
+        self._producers_of.setdefault(client.channel, set()).add(group)
         holder = self._producers_by_id.get(client.client_id)
         if holder is None or holder.channel.closed or holder.account == client.account:
             self._producers_by_id[client.client_id] = client
@@ -282,9 +311,15 @@ class Clients:
         self.memberships += 1
         state.memberships += 1
 
-    def _left(self, channel: Channel) -> None:
+    def _left(self, groups_of: dict[Channel, set[str]], channel: Channel, group: str) -> None:
+        """Note that a channel is in a group no more."""
         self.memberships -= 1
         channel.state.memberships -= 1
+        groups = groups_of.get(channel)
+        if groups is not None:
+            groups.discard(group)
+            if not groups:
+                del groups_of[channel]
 
     def _check_subscriptions(self, group: str, more: int) -> None:
         if more > 0 and self.subscription_bytes + more > self.subscription_bytes_max:
@@ -304,7 +339,7 @@ class Clients:
         entry = self.consumers.get(group)
         if entry is None or entry.clients.pop(channel, None) is None:
             return False
-        self._left(channel)
+        self._left(self._consumers_of, channel, group)
         if not entry.clients:
             self.subscription_bytes -= entry.subscription_bytes
             del self.consumers[group]
@@ -322,15 +357,15 @@ class Clients:
             del self.producers[group]
         if gone is None:
             return
-        self._left(channel)
-        if not any(channel in others for others in self.producers.values()):
+        self._left(self._producers_of, channel, group)
+        if channel not in self._producers_of:
             self._forget_id(gone)
 
     def channel_closed(self, channel: Channel) -> None:
         """Take out everything that came over a channel."""
-        for group in [name for name, entry in self.consumers.items() if channel in entry.clients]:
+        for group in sorted(self._consumers_of.get(channel, ())):
             self.unregister_consumer(group, channel)
-        for group in [name for name, members in self.producers.items() if channel in members]:
+        for group in sorted(self._producers_of.get(channel, ())):
             self.unregister_producer(group, channel)
 
     def expire(self, now_ms: int) -> list[Channel]:

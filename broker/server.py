@@ -52,6 +52,7 @@ from broker.channel import BROKER_PORT, NO_PORT, Channel, ChannelState, peer_tex
 from broker.clock import rest
 from broker.linger import Linger
 from broker.tls import HELLO, Tls, TlsError, TlsSession
+from remoting.codes import REQUEST_HEADER_MAX_BYTES
 from remoting.command import RemotingCommand
 from remoting.connection import FrameDecoder
 from remoting.errors import ProtocolError
@@ -108,7 +109,7 @@ class Connection:
     def __init__(self, server: Server, sock: socket.socket, peer: tuple[str, int]) -> None:
         self._server = server
         self._socket = sock
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(max_header_bytes=REQUEST_HEADER_MAX_BYTES)
         self._feed = self._decoder.feed
         self._input_bytes = 0  # of an unfinished frame, as far as the server counts it
         self._stuck = 0  # sweeps since something of the backlog was taken

@@ -8,6 +8,7 @@ __all__ = [
     "FLAG_ONEWAY",
     "FLAG_RESPONSE",
     "MAX_FRAME_BYTES",
+    "REQUEST_HEADER_MAX_BYTES",
     "SERIALIZE_BINARY",
     "SERIALIZE_JSON",
     "VERSION",
@@ -27,6 +28,8 @@ VERSION = 409
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """The longest frame, length word included; clients have the same limit."""
+REQUEST_HEADER_MAX_BYTES = 256 * 1024
+"""The longest header of a request: its longest field, the properties, has 32,767 bytes, as JSON six times that."""
 
 SERIALIZE_JSON = 0
 SERIALIZE_BINARY = 1

@@ -55,6 +55,11 @@ __all__ = [
 REGION = "DefaultRegion"
 """What send replies name as MSG_REGION: the text for which Aliyun's client leaves its traces at home."""
 
+NUMBERS_HEADER_MAX_BYTES = 128 << 10
+"""The longest JSON header with values in extFields that are no strings: some of it is read slowly."""
+NESTED_HEADER_MAX_BYTES = 16 << 10
+"""The longest with lists or objects in it, which no client sends."""
+
 _loads = orjson.loads
 _WORDS = Struct(">II")
 _BINARY_HEAD = Struct(">hbhiii")
@@ -240,6 +245,7 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
         try:
             "".join(ext.values())  # the quickest way to learn that all of them are strings
         except (TypeError, AttributeError):
+            _check_size(header, fields)
             ext = _ext_as_text(header)
     code = get("code", 0)
     opaque = get("opaque", 0)
@@ -252,6 +258,19 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
     if type(language) is not str or (remark is not None and type(remark) is not str):
         raise ProtocolError(f"language and remark must be texts: {header!r:.200}")
     return RemotingCommand(code, opaque, flag, language, version, remark, ext, body, SERIALIZE_JSON)
+
+
+def _check_size(header: bytes, fields: dict[str, Any]) -> None:
+    """Raise ProtocolError for a header that would take long to read: nobody's signature has been looked at yet."""
+    ext = fields["extFields"]
+    if type(ext) is not dict:
+        raise ProtocolError(f"extFields must be an object: {header!r:.200}")
+    most = NUMBERS_HEADER_MAX_BYTES
+    if any(type(value) in (list, dict) for table in (fields, ext) for value in table.values() if value is not ext):
+        most = NESTED_HEADER_MAX_BYTES
+    if len(header) > most:
+        what = "lists or objects" if most == NESTED_HEADER_MAX_BYTES else "numbers or booleans"
+        raise ProtocolError(f"header of {len(header)} bytes with {what} for texts, at most {most} are read")
 
 
 def _ext_as_text(header: bytes) -> dict[str, str]:

@@ -23,12 +23,15 @@ class FrameDecoder:
 
     Args:
         max_frame_bytes: The longest frame accepted, length word included.
+        max_header_bytes: The longest header accepted. A server has to read headers before it knows who sends them; a
+            client takes those of its broker, where a batch's reply has an id for each message.
     """
 
-    __slots__ = ("_max_frame_bytes", "_need", "_rest")
+    __slots__ = ("_max_frame_bytes", "_max_header_bytes", "_need", "_rest")
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = 0xFFFFFF) -> None:
         self._max_frame_bytes = max_frame_bytes
+        self._max_header_bytes = max_header_bytes
         self._rest: bytes | bytearray = b""
         self._need = 0
 
@@ -61,6 +64,10 @@ class FrameDecoder:
             end = at + 4 + total
             if total < 4 or end - at > self._max_frame_bytes:
                 raise self._no_frame(total)
+            if header_word & 0xFFFFFF > self._max_header_bytes:
+                raise ProtocolError(
+                    f"header of {header_word & 0xFFFFFF} bytes, at most {self._max_header_bytes} are allowed"
+                )
             if end > available:
                 self._need = end - at
                 break

@@ -47,7 +47,8 @@ def compile_sql92(expression: str) -> PropertyFilter:
 
 
 def _compile(expression: str) -> PropertyFilter:
-    evaluate = _Parser(expression).parse().evaluate
+    parser = _Parser(expression)
+    evaluate = parser.parse().evaluate
 
     def matches(properties: str) -> bool:
         try:
@@ -55,6 +56,7 @@ def _compile(expression: str) -> PropertyFilter:
         except IncomparableError:
             return False  # as Apache's broker, which logs an error for each such message
 
+    matches.words = parser.words  # type: ignore[attr-defined]  # what asking it costs (see store.matching)
     return matches
 
 
@@ -69,6 +71,11 @@ class _Parser:
     def __init__(self, expression: str) -> None:
         self._tokens = Tokens(expression)
         self._depth = 0
+
+    @property
+    def words(self) -> int:
+        """How many words were read."""
+        return self._tokens.count
 
     def parse(self) -> Node:
         """The whole expression; what follows its end is an error here, where Apache's parser overlooks it."""

@@ -9,6 +9,8 @@ from remoting.errors import ProtocolError
 __all__ = ["KEYWORDS", "Sql92Error", "Token", "Tokens"]
 
 EXPRESSION_CHARS_MAX = 65_536
+WORDS_MAX = 1_024
+"""Words of one expression: compiling them takes 5 to 10 µs each, and the network loop waits for it."""
 KEYWORDS = frozenset(
     ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH")
 )
@@ -64,6 +66,7 @@ class Tokens:
         self._expression = expression
         self._last_line = max(expression.rfind("\n"), expression.rfind("\r")) + 1
         self._at = 0
+        self.count = 0
         self.next = self._read()
 
     def take(self) -> Token:
@@ -98,6 +101,9 @@ class Tokens:
             problem = "A string without its closing quote" if expression[at] == "'" else f"Found {expression[at]!r}"
             raise Sql92Error(problem, at + 1)
         self._at = found.end()
+        self.count += 1
+        if self.count > WORDS_MAX:
+            raise Sql92Error(f"The expression has more than {WORDS_MAX} words, it goes on", at + 1)
         kind, text = str(found.lastgroup), found[0]
         if kind == "sign":
             kind = text

@@ -14,15 +14,22 @@ from remoting.message import java_hash
 __all__ = ["SUBSCRIBE_ALL", "TagFilter", "split_expression"]
 
 SUBSCRIBE_ALL = "*"
+TAGS_CHARS_MAX = 32_768
+"""Characters of one expression; a hash of each is worked out. A message's own tag fits into 32,767 bytes."""
 
 
 def split_expression(expression: str | None) -> list[str] | None:
     """Split ``a || b`` into its tags; None stands for all.
 
-    Blank tags are dropped, as the reference does it. Raises ProtocolError for an expression of bars only.
+    Blank tags are dropped, as the reference does it. Raises ProtocolError for an expression of bars only, and for
+    one of more than `TAGS_CHARS_MAX` characters.
     """
     if expression is None or expression in ("", SUBSCRIBE_ALL):
         return None
+    if len(expression) > TAGS_CHARS_MAX:
+        raise ProtocolError(
+            f"subscription expression of {len(expression)} characters, at most {TAGS_CHARS_MAX} are taken"
+        )
     parts = expression.split("||")
     if not any(parts):
         raise ProtocolError(f"subscription expression has no tag: {expression!r:.100}")

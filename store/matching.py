@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ENTRIES_MAX", "pull_matching"]
 
+COST_MAX = 20_000
+"""Words of filters that one look evaluates, once for each KiB of property text: some 5 ms."""
 ENTRIES_MAX = 128
 """Entries that one look takes: about half a millisecond if they are in memory."""
 _WHOLE_BYTES_MAX = 16_384
@@ -48,7 +50,8 @@ def pull_matching(
         return bounds
     begin = reader.commit_log.begin
     positions: list[tuple[int, int]] = []
-    total = looked = 0
+    total = looked = cost = 0
+    words = getattr(wants, "words", 1)
     for position, size, _ in ENTRY.iter_unpack(queue.read(offset, ENTRIES_MAX)):
         if size != PRE_BLANK_SIZE and position >= begin:
             text = _properties(read, position, size)
@@ -61,8 +64,9 @@ def pull_matching(
                 if positions and total > max_bytes:
                     break
                 positions.append((position, size))
+            cost += words * (1 + (len(text) >> 10))
         looked += 1
-        if len(positions) >= max_count:
+        if len(positions) >= max_count or cost >= COST_MAX:
             break
     status = PullStatus.FOUND if positions else PullStatus.NO_MATCHED_MESSAGE
     return PullResult(status, offset + looked, bounds.min_offset, bounds.max_offset, positions)

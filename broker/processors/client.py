@@ -17,7 +17,7 @@ from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
 from remoting.headers import need_str
-from remoting.json_dialect import dumps, loads
+from remoting.json_dialect import dumps, loads_body
 from remoting.sql_filter import SQL92, Sql92Error, compile_sql92
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ __all__ = ["ClientProcessor"]
 
 _LOG = logging.getLogger(__name__)
 _UNIT_SUB_TOPIC = 2
+GROUPS_MAX = 256
+"""Groups in one heartbeat; a client of Apache's has one for each producer or consumer in its process."""
+SUBSCRIPTIONS_MAX = 1_024
+SUBSCRIPTION_CHARS_MAX = 65_536
+"""Expressions and tags of all subscriptions in one heartbeat."""
 
 
 class ClientProcessor:
@@ -74,6 +79,7 @@ class ClientProcessor:
         """HEART_BEAT: note the client's groups and subscriptions, and make what they need."""
         document = _object(command)
         try:
+            _check_heartbeat(document)
             client_id = checked_client_id(str(document["clientID"]))
             producers = [str(entry["groupName"]) for entry in document.get("producerDataSet") or ()]
             consumers = [
@@ -84,7 +90,7 @@ class ClientProcessor:
                 )
                 for entry in document.get("consumerDataSet") or ()
             ]
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise ProtocolError(f"unreadable heartbeat: {error!r}: {command.body[:200]!r}") from error
         state = channel.state
         state.serialize_type = command.serialize_type
@@ -183,9 +189,28 @@ class ClientProcessor:
                 self._dispatcher.tell(channel, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name})
 
 
+def _check_heartbeat(document: Mapping[str, Any]) -> None:
+    """Raise ProtocolError for a heartbeat that would take long: beyond what any process of clients has to say."""
+    consumers = document.get("consumerDataSet") or ()
+    groups = len(document.get("producerDataSet") or ()) + len(consumers)
+    if groups > GROUPS_MAX:
+        raise ProtocolError(f"heartbeat with {groups} groups, at most {GROUPS_MAX} are taken")
+    count = chars = 0
+    for entry in consumers:
+        subscriptions = entry.get("subscriptionDataSet") or ()
+        count += len(subscriptions)
+        for each in subscriptions:
+            chars += len(str(each.get("subString") or "")) + sum(len(str(tag)) for tag in each.get("tagsSet") or ())
+    if count > SUBSCRIPTIONS_MAX or chars > SUBSCRIPTION_CHARS_MAX:
+        raise ProtocolError(
+            f"heartbeat with {count} subscriptions of {chars} characters, "
+            f"at most {SUBSCRIPTIONS_MAX} of {SUBSCRIPTION_CHARS_MAX} are taken"
+        )
+
+
 def _object(command: RemotingCommand) -> dict[str, Any]:
     """Read a body that must be a JSON object; raises ProtocolError."""
-    document = loads(command.body)
+    document = loads_body(command.body)
     if not isinstance(document, dict):
         raise ProtocolError(f"body is not a JSON object: {command.body[:200]!r}")
     return document

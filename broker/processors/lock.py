@@ -17,7 +17,7 @@ from broker.dispatcher import Handler
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
-from remoting.json_dialect import dumps, loads
+from remoting.json_dialect import dumps, loads_body
 
 if TYPE_CHECKING:
     from broker.groups import SubscriptionGroups
@@ -135,7 +135,7 @@ class LockProcessor:
 
 def _read(command: RemotingCommand) -> tuple[str, str, list[tuple[Queue, dict[str, Any]]]]:
     """Read group, client id and queues from the body; raises ProtocolError."""
-    document = loads(command.body)
+    document = loads_body(command.body)
     try:
         queues = [
             (

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from remoting.message import Message, encode_host, encode_record, record_fields
 from remoting.properties import format_properties, get_property
 from remoting.record import RECORD_HEAD_BYTES, body_bounds
+from remoting.sql_filter import compile_sql92
 from store.files import Files
 from store.hook import put_record
 from store.matching import ENTRIES_MAX, pull_matching
@@ -65,6 +66,16 @@ def test_all_that_is_wanted_and_nothing_else_in_order(tmp_path_factory, colors, 
         assert look(store, at).status is store.pull("T", 0, at, 1, 1, None).status
     finally:
         store.close()
+
+
+def test_a_look_ends_when_the_filter_has_cost_enough(store):
+    """A filter of 1,000 words over properties of 32 KiB takes milliseconds for each message."""
+    text = format_properties({"color": "blue", "x": "y" * 20_000})
+    store.put_batch([put_record(Message("T", 0, 0, 0, 1, HOST, 0, 0, b"b", text), HOST) for _ in range(20)])
+    costly = compile_sql92(" OR ".join(["a = 1"] * 200))
+    result = pull_matching(store, "T", 0, 0, 32, 100_000, costly, store.read_hot)
+    assert 0 < result.next_offset < 5 and result.status is PullStatus.NO_MATCHED_MESSAGE
+    assert pull_matching(store, "T", 0, 0, 32, 100_000, wants, store.read_hot).next_offset == 20
 
 
 def test_a_look_ends_after_so_many_entries(store):
