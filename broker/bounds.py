@@ -110,6 +110,8 @@ def _clients(core: BrokerCore) -> list[Bound]:
                 "clients:Clients.consumers",
                 "clients:Clients.producers",
                 "clients:Clients._producers_by_id",
+                "clients:Clients._consumers_of",
+                "clients:Clients._producers_of",
                 "clients:ConsumerGroup.clients",
             ),
         ),
