@@ -21,6 +21,7 @@ from remoting.message import (
     encode_record,
     store_ms_at,
 )
+from remoting.proof import VOUCHER
 from remoting.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     PGROUP,
@@ -120,11 +121,17 @@ def resumed_message(given_up: StoredMessage) -> Message:
     return message
 
 
-def op_message(tag: str, numbers: Iterable[int], store_host: bytes, now_ms: int) -> Message:
-    """Make the op message that says what became of some half messages; see `store.half_messages`."""
+def op_message(tag: str, numbers: Iterable[int], store_host: bytes, now_ms: int, *, vouches: bool = False) -> Message:
+    """Make the op message that says what became of some half messages; see `store.half_messages`.
+
+    With ``vouches`` it is to be put behind the message that names the half message, and carries its checksum.
+    """
     body = b"".join([b"%d," % number for number in numbers])
     properties = format_properties({TAGS: tag})
-    return Message(OP_TOPIC, 0, born_ms=now_ms, born_host=store_host, body=body, properties=properties)
+    message = Message(OP_TOPIC, 0, born_ms=now_ms, born_host=store_host, body=body, properties=properties)
+    if vouches:
+        message.prepared_offset = VOUCHER
+    return message
 
 
 def check_body(half: StoredMessage, checks: int) -> bytes:

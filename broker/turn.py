@@ -32,6 +32,7 @@ from broker.recall import recallable
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from remoting.command import REGION, RemotingCommand, encode_command, send_reply_encoder
 from remoting.message import Message, MessageError, UniformBatch, encode_record, message_ids, message_keys, tags_code
+from remoting.proof import VOUCHER, vouching_flag
 from store.commit_log import KEPT_BYTES_MAX
 from store.errors import StoreError
 from store.hook import Held, OneByOne, Plugin, PutRecord, PutResult, PutRows, PutStatus, Refused
@@ -180,6 +181,12 @@ class Turn:
                     delay_ms = self._route_level(message) if "DELAY\x01" in message.properties else 0
                     if delay_ms and not 0 < shortest_ms < delay_ms:
                         shortest_ms = delay_ms
+                    if message.prepared_offset == VOUCHER:
+                        before = request.records[-1] if request.records else None
+                        if isinstance(before, PutRecord):
+                            message.flag = vouching_flag(before.record)
+                        else:  # a plug-in holds it: another record will stand in front of this one
+                            message.prepared_offset = 0
                     record = encode_record(message, self._store_host)
                     code, keys = tags_code(message.properties), message_keys(message.properties)
                     request.records.append(

@@ -192,6 +192,7 @@ class Gate:
             delay_id = self._next_id()
         except StoreError as error:
             return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
+        message.prepared_offset = 0  # delivered alone: no op message will vouch for it
         message.properties = text = stamped(text, delay_id, due_ms)
         if len(text) > MAX_PROPERTIES_BYTES // 4:
             size = len(text.encode("utf-8", "surrogatepass"))

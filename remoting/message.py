@@ -8,6 +8,7 @@
 `remoting.batch`          client batches
 `remoting.uniform_batch`  client batches as columns
 `remoting.record_rows`    many records at once
+`remoting.proof`          the checksum of topic and properties (imported from there)
 `remoting.properties`     the property text (imported from there)
 ========================  ====================================================================
 """

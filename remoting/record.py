@@ -15,6 +15,9 @@ A record as RocketMQ stores it and as a pull sends it (big-endian; offsets for t
 at `QUEUE_OFFSET_AT`) and the store time (at `store_ms_at`). A record can therefore be finished, checked and
 journalled long before it is appended, and the append copies three numbers.
 
+Where the prepared offset would be 0, as in everything but a transaction's committed message, stands the checksum of
+topic and properties instead (`remoting.proof`).
+
 V2 differs in the width of the topic length only, and is used only where V1 cannot hold the topic, because
 RocketMQ 4.9 and 5.0 take it for corruption.
 """
@@ -28,6 +31,7 @@ from struct import error as struct_error
 from remoting.checksum import crc32
 from remoting.errors import MessageError, RecordError
 from remoting.hosts import NO_HOST
+from remoting.proof import PLAIN, VOUCHER
 
 __all__ = [
     "BORN_HOST_V6",
@@ -92,7 +96,7 @@ class Message:
     ``born_ms``          int, epoch ms by the sender's clock
     ``born_host``        bytes as of `encode_host`: 8 or 20
     ``reconsume_times``  int
-    ``prepared_offset``  int, CommitLog offset of a transaction's half message
+    ``prepared_offset``  int, CommitLog offset of a transaction's half message; or `remoting.proof.VOUCHER`
     ``body``             bytes, as sent (maybe compressed)
     ``properties``       str, see `remoting.properties`
     ``due_ms``           int, epoch ms before which it must not be stored; 0: any time
@@ -172,7 +176,13 @@ def encode_record(message: Message, store_host: bytes) -> bytes:
         properties = message.properties.encode()
         body = message.body
         born_host = message.born_host
-        size = 90 + len(body) + len(topic) + len(properties)
+        text = b"".join((topic, _SHORT.pack(len(properties)), properties))
+        size = 88 + len(body) + len(text)
+        prepared = message.prepared_offset
+        if prepared == 0:
+            prepared = PLAIN + crc32(text)
+        elif prepared == VOUCHER:
+            prepared += crc32(text)
         if len(born_host) == 8 and len(store_host) == 8:
             head = _HEAD_V4.pack(
                 size,
@@ -188,17 +198,17 @@ def encode_record(message: Message, store_host: bytes) -> bytes:
                 0,
                 store_host,
                 message.reconsume_times,
-                message.prepared_offset,
+                prepared,
                 len(body),
             )
         else:
-            head = _head(message, magic, size, store_host)
-        return b"".join((head, body, topic, _SHORT.pack(len(properties)), properties))
+            head = _head(message, magic, size, store_host, prepared)
+        return b"".join((head, body, text))
     except (struct_error, UnicodeEncodeError) as error:
         raise _why_not(message, store_host) from error
 
 
-def _head(message: Message, magic: int, size: int, store_host: bytes) -> bytes:
+def _head(message: Message, magic: int, size: int, store_host: bytes, prepared: int) -> bytes:
     """Pack the front of a record with at least one IPv6 host."""
     sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
     for host, bit in ((message.born_host, BORN_HOST_V6), (store_host, STORE_HOST_V6)):
@@ -218,7 +228,7 @@ def _head(message: Message, magic: int, size: int, store_host: bytes) -> bytes:
         sys_flag,
         message.born_ms,
     )
-    back = _HEAD_BACK.pack(message.reconsume_times, message.prepared_offset, len(message.body))
+    back = _HEAD_BACK.pack(message.reconsume_times, prepared, len(message.body))
     return b"".join((front, message.born_host, bytes(8), store_host, back))
 
 

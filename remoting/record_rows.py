@@ -15,25 +15,28 @@ from struct import error as struct_error
 
 from remoting.checksum import crc32
 from remoting.errors import MessageError
+from remoting.proof import PLAIN
 from remoting.record import BORN_HOST_V6, MAX_PROPERTIES_BYTES, STORE_HOST_V6, Message, topic_part
 
 __all__ = ["RecordRows"]
 
 _BORN = Struct(">iq")
 _LONG = Struct(">q")
-_BACK = Struct(">iq")
+_INT = Struct(">i")
 _SHORT = Struct(">H")
 _HOST_BYTES = {8: 0, 20: 1}
 
 
 @lru_cache(maxsize=4)
 def _head(middle_bytes: int) -> Struct:
-    """Size, magic, body CRC, queue id, flag, queue offset, position; what all have in common; body length."""
-    return Struct(f">iIIiiqq{middle_bytes}si")
+    """Size, magic, body CRC, queue id, flag, queue offset, position; what all have in common; proof, body length."""
+    return Struct(f">iIIiiqq{middle_bytes}sqi")
 
 
 class RecordRows:
     """The records of messages that differ in flag, body and properties only. ``sizes`` are their sizes in bytes.
+
+    None of them is of a transaction: ``prepared_offset`` means nothing.
 
     Raises MessageError for what a record has no room for, as `encode_record` does.
     """
@@ -47,6 +50,7 @@ class RecordRows:
         "_crcs",
         "_flags",
         "_magic",
+        "_proofs",
         "_queue_id",
         "_texts",
         "sizes",
@@ -67,13 +71,15 @@ class RecordRows:
             raise MessageError(f"properties of {max(text_sizes)} bytes, at most {MAX_PROPERTIES_BYTES} are possible")
         try:
             self._before = _BORN.pack(sys_flag, message.born_ms) + born_host
-            self._after = store_host + _BACK.pack(message.reconsume_times, message.prepared_offset)
+            self._after = store_host + _INT.pack(message.reconsume_times)
             _LONG.pack(message.queue_id << 32)
         except struct_error as error:
             raise MessageError(f"a number of the batch is out of range: {message!r:.200}") from error
-        fixed = 50 + len(self._before) + len(self._after) + len(topic)
+        fixed = 58 + len(self._before) + len(self._after) + len(topic)
         between = {size: topic + _SHORT.pack(size) for size in set(text_sizes)}
         self._betweens = [between[size] for size in text_sizes]
+        sums = {text: crc32(text) for text in between.values()}
+        self._proofs = [PLAIN + crc32(text, sums[begin]) for text, begin in zip(texts, self._betweens, strict=True)]
         self._flags = flags
         self._bodies = bodies
         self._texts = texts
@@ -112,6 +118,7 @@ class RecordRows:
                 numbers,
                 positions,
                 repeat(middle),
+                self._proofs,
                 self._body_sizes,
             )
         )

@@ -8,6 +8,7 @@ from struct import error as struct_error
 from remoting.checksum import crc32
 from remoting.errors import RecordError
 from remoting.hosts import message_id
+from remoting.proof import is_proof
 from remoting.properties import parse_properties
 from remoting.record import (
     BORN_HOST_V6,
@@ -30,7 +31,8 @@ class StoredMessage:
     """A record read back: what `Message` has, and where and when it was stored.
 
     ``offset`` is the CommitLog position, ``queue_offset`` its number in the queue, ``store_ms`` epoch ms,
-    ``store_host`` bytes as of `encode_host`, ``size`` the record's bytes, ``version`` 1 or 2.
+    ``store_host`` bytes as of `encode_host`, ``size`` the record's bytes, ``version`` 1 or 2. ``prepared_offset`` is 0
+    where a checksum stands in its place (`remoting.proof`).
     """
 
     __slots__ = (
@@ -124,8 +126,8 @@ class StoredMessage:
 def decode_record(buffer: Buffer, at: int = 0, check_crc: bool = True) -> StoredMessage:
     """Read the record that starts at ``at``.
 
-    Raises RecordError if the bytes are not one whole record whose parts add up to its size, or whose body
-    does not have its CRC (unless ``check_crc`` is off).
+    Raises RecordError if the bytes are not one whole record whose parts add up to its size, or whose body,
+    or whose topic and properties do not have their CRC, where they have one (unless ``check_crc`` is off).
     """
     try:
         return _decode_record(buffer, at, check_crc)
@@ -169,6 +171,13 @@ def _decode_record(buffer: Buffer, at: int, check_crc: bool) -> StoredMessage:
     properties_length = buffer[properties_at - 2] << 8 | buffer[properties_at - 1]
     if properties_at + properties_length != end:
         raise RecordError(f"record at {at}: parts add up to {properties_at + properties_length - at}, size {size}")
+    if is_proof(prepared_offset):
+        if (
+            check_crc
+            and crc32(buffer[place - 1 if magic == MAGIC_V1 else place - 2 : end]) != prepared_offset & 0xFFFFFFFF
+        ):
+            raise RecordError(f"record at {at}: topic and properties do not have the CRC that the record says")
+        prepared_offset = 0
     return StoredMessage(
         topic=_text(buffer[place : place + topic_length]),
         queue_id=queue_id,

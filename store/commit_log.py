@@ -39,8 +39,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 
+from remoting.proof import proof_field
 from store.errors import StoreCorruptError, StoreError, SyncFailedError
 from store.files import Files
+from store.log_proof import is_made_of
 from store.log_reader import LogReader
 from store.log_scan import BLANK_BYTES, Stop, blank_record, walk
 from store.recent import RecentBytes
@@ -340,11 +342,15 @@ class CommitLog(LogReader):
 
     # ------------------------------------------------------------------------------------------ life
 
-    def recover(self, from_offset: int, at_least: int = 0, clean: bool = False) -> Iterator[tuple[int, bytes]]:
+    def recover(
+        self, from_offset: int, at_least: int = 0, clean: bool = False, ours: bool = False
+    ) -> Iterator[tuple[int, bytes]]:
         """Find the end by walking from a record's offset, yielding (offset, record); then cut the log there.
 
         ``at_least`` is known to have been durable once: an end below it is `StoreCorruptError`, and nothing is cut.
-        ``clean``: the log was closed properly. The log can be used when the iterator is exhausted.
+        ``clean``: the log was closed properly. ``ours``: it was not, and a broker of ours, not Apache's, wrote it last:
+        a committed message whose op message is missing has to be proven (`store.log_proof`). The log can be used when
+        the iterator is exhausted.
         """
         offset = max(from_offset, self._begin)
         if offset > self._begin and offset - offset % self.segment_bytes not in self._segments:
@@ -361,6 +367,7 @@ class CommitLog(LogReader):
                 segment.size,
                 stop,
                 segment_bytes=segment.size,
+                at_end=self._is_made_of_its_half if ours and not clean else None,
             )
             offset = segment.start + stop.position
             if not stop.blank or segment.end not in self._segments:
@@ -378,6 +385,17 @@ class CommitLog(LogReader):
             self._keep_behind(offset)
             self._write_again(max(min(from_offset, offset), offset - REWRITE_BYTES_MAX), offset)
         self._cut(offset, from_offset)
+
+    def _is_made_of_its_half(self, record: bytes) -> bool:
+        """Whether the half message that a record names is in the log and proves it."""
+        offset = proof_field(record)
+        segment = self._segments.get(offset - offset % self.segment_bytes)
+        if segment is None:
+            return False
+        place = offset - segment.start
+        size = int.from_bytes(segment.file.pread(4, place), "big", signed=True)
+        half = self.raw_record(offset, size)
+        return half is not None and is_made_of(record, half)
 
     def _write_again(self, start: int, end: int) -> None:
         """Write bytes as they are read, so that the sync that follows is about them."""

@@ -130,8 +130,7 @@ class LogReader:
         return record if self._is_record(record, offset, size) else None
 
     def _is_record(self, data: bytes, offset: int, size: int) -> bool:
-        start = offset - offset % self.segment_bytes
-        return len(data) == size and valid_size(data, 0, offset, segment_start=start) == size
+        return len(data) == size and valid_size(data, 0, offset) == size
 
     def raw_record(self, offset: int, size: int) -> bytes | None:
         """Read a record of a known size before the log's end is known; None unless it is whole and valid."""

@@ -101,7 +101,7 @@ def _is_record(segment: Segment, place: int) -> bool:
         return size == segment.size - place
     if not RECORD_BYTES_MIN <= size <= min(_OVERLAP, segment.size - place):
         return False
-    return valid_size(segment.file.pread(size, place), 0, segment.start + place, segment_start=segment.start) > 0
+    return valid_size(segment.file.pread(size, place), 0, segment.start + place) > 0
 
 
 class _Log:

@@ -6,8 +6,10 @@ ours, Apache's scanner does not look at it: a log that was cut back keeps its ol
 another crash a scan may run into them; an old record has valid CRCs but was written for another place, unless
 it stands exactly where it was, which is why the bytes behind the end are zeroed before the first append.
 
-The body's CRC does not cover topic and properties. A write that was torn there leaves zeros, from a sector's
-boundary on, where text should stand; a record with such a hole does not count either.
+The body's CRC does not cover topic and properties. Records of ours have a sum of these besides (`remoting.proof`), and
+count only if it is right. Records without one, Apache's and those of older versions, are judged as Apache judges them:
+by what stands above. The committed message of a transaction has no room for the sum; the op message behind it in the
+same write has it (`store.log_proof`).
 
 What a scan meets where the next record should start:
 
@@ -25,20 +27,21 @@ from struct import Struct
 
 from remoting.checksum import crc32
 from remoting.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from remoting.proof import is_proof, is_vouched_for
+from store.log_proof import is_proven
 
-__all__ = ["BLANK_BYTES", "RECORD_BYTES_MIN", "SECTOR_BYTES", "Stop", "blank_record", "valid_size", "walk"]
+__all__ = ["BLANK_BYTES", "RECORD_BYTES_MIN", "Stop", "blank_record", "valid_size", "walk"]
 
 BLANK_BYTES = 8
 RECORD_BYTES_MIN = 91
 """A V1 record without body, properties and topic name, between IPv4 hosts."""
 
-SECTOR_BYTES = 512
-"""The smallest piece that a disk writes whole, or not at all."""
-
 _HEAD = Struct(">iIIiiqqi")
 _INT = Struct(">i")
+_PROOF = Struct(">q")
 _WORDS = Struct(">iI")
 _READ_BYTES = 4 << 20
+_NEXT_BYTES = 4 << 10
 
 
 def blank_record(bytes_left: int) -> bytes:
@@ -46,9 +49,7 @@ def blank_record(bytes_left: int) -> bytes:
     return _WORDS.pack(bytes_left, MAGIC_BLANK)
 
 
-def valid_size(
-    buffer: bytes | bytearray | memoryview, at: int, offset: int, check_crc: bool = True, segment_start: int = 0
-) -> int:
+def valid_size(buffer: bytes | bytearray | memoryview, at: int, offset: int, check_crc: bool = True) -> int:
     """Size of the record that starts at ``at`` and belongs at CommitLog position ``offset``.
 
     0 if there is none, -1 if there is a blank. A record that is cut off by the end of the buffer is none.
@@ -86,29 +87,14 @@ def valid_size(
     properties_bytes = buffer[properties_at - 2] << 8 | buffer[properties_at - 1]
     if properties_at + properties_bytes != end:
         return 0
-    if check_crc and (
-        crc32(memoryview(buffer)[body_at:topic_at]) & 0x7FFFFFFF != crc
-        or _has_hole(buffer, topic_at + wide, end, offset - at - segment_start, properties_bytes)
-    ):
-        return 0
+    if check_crc:
+        view = memoryview(buffer)
+        if crc32(view[body_at:topic_at]) & 0x7FFFFFFF != crc:
+            return 0
+        (proof,) = _PROOF.unpack_from(buffer, body_at - 12)
+        if is_proof(proof) and crc32(view[topic_at:end]) != proof & 0xFFFFFFFF:
+            return 0
     return int(size)
-
-
-def _has_hole(
-    buffer: bytes | bytearray | memoryview, topic_at: int, end: int, base: int, properties_bytes: int
-) -> bool:
-    """Whether topic and properties, which no CRC covers, miss a sector or their end: zeros where text should be.
-
-    ``base`` is the position in the file of the buffer's first byte.
-    """
-    if not buffer[end - 1 if properties_bytes else end - 3] and end - topic_at > 2:
-        return True
-    sector = topic_at + -(base + topic_at) % SECTOR_BYTES
-    while sector < end - 2:
-        if not any(buffer[sector : min(sector + SECTOR_BYTES, end)]):
-            return True
-        sector += SECTOR_BYTES
-    return False
 
 
 class Stop:
@@ -131,19 +117,28 @@ def walk(
     segment_bytes: int = 0,
     check_crc: bool = True,
     read_bytes: int = _READ_BYTES,
+    at_end: Callable[[bytes], bool] | None = None,
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (CommitLog offset, record) of one segment from position ``begin`` up to ``limit``.
 
     ``read(n, position)`` gives bytes of the segment, ``base`` is the segment's first CommitLog offset. ``stop`` is
     filled when the walk ends; a blank counts only if it reaches to the end of ``segment_bytes``. Never holds more
-    than one read (or one record) in memory.
+    than one read (or two records) in memory.
+
+    ``at_end`` is asked about the last record if its proof should stand behind it and does not: False if it does not
+    count. Without it, it counts.
     """
     buffer = read(min(read_bytes, limit - begin), begin)
     at = 0  # in the buffer
     start = begin  # of the buffer, in the segment
     while True:
-        size = valid_size(buffer, at, base + start + at, check_crc, base)
+        size = valid_size(buffer, at, base + start + at, check_crc)
         if size > 0:
+            if check_crc and is_vouched_for(buffer, at):
+                behind = _behind(read, base, start + at + size, limit)
+                if not is_proven(buffer[at : at + size], behind, at_end):
+                    size = 0
+                    break
             yield base + start + at, buffer[at : at + size]
             at += size
             continue
@@ -157,6 +152,16 @@ def walk(
         break
     stop.position = start + at
     stop.blank = size < 0 and _INT.unpack_from(buffer, at)[0] == segment_bytes - stop.position
+
+
+def _behind(read: Callable[[int, int], bytes], base: int, place: int, limit: int) -> bytes | None:
+    """The whole record that starts at a place of the segment; empty for a blank, None if neither stands there."""
+    buffer = read(min(_NEXT_BYTES, limit - place), place)
+    size = valid_size(buffer, 0, base + place)
+    if size == 0 and (more := _wants(buffer, 0, base + place, limit - place)):
+        buffer = read(more, place)
+        size = valid_size(buffer, 0, base + place)
+    return None if size == 0 else buffer[: max(size, 0)]
 
 
 def _wants(buffer: bytes, at: int, offset: int, room: int) -> int:

@@ -63,9 +63,13 @@ class Recovery:
         levels_at: Callable[[int], tuple[int, ...]],
         *,
         clean: bool,
+        ours: bool = False,
         warn: Callable[[str], None],
     ) -> None:
-        """``clean``: there was no abort file. ``levels_at``: the table of levels at a CommitLog offset."""
+        """``clean``: there was no abort file; ``ours``: there was, and a broker of ours had written it.
+
+        ``levels_at``: the table of levels at a CommitLog offset.
+        """
         self.start = 0
         self.records = 0
         self.rebuilt = False
@@ -79,6 +83,7 @@ class Recovery:
         self._index = index
         self._levels_at = levels_at
         self._clean = clean
+        self._ours = ours
         self._warn = warn
         self._kept: list[tuple[str, tuple[str, ...], int, int, int]] | None = []  # keys of the tail, for the index
 
@@ -205,7 +210,7 @@ class Recovery:
     def _read_log(self, at_least: int) -> bool:
         """Find the end of the log, deriving on the way; False if a gap was met (the end is found all the same)."""
         whole = True
-        reading = self._log.recover(self.start, at_least, self._clean)
+        reading = self._log.recover(self.start, at_least, self._clean, self._ours)
         first = next(reading, None)
         if not self.rebuilt and not (self._clean and first is None):
             for queue in self._queues:

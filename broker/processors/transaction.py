@@ -311,7 +311,8 @@ class TransactionProcessor:
     ) -> RemotingCommand | None:
         """Gather the decision's records; the half message is decided when they are stored."""
         number = stored.queue_offset
-        messages = [op_message(DECIDED, [number], self._store.store_host, now_ms)]
+        vouches = outcome != ROLLBACK
+        messages = [op_message(DECIDED, [number], self._store.store_host, now_ms, vouches=vouches)]
         if outcome != ROLLBACK:
             make = committed_message if outcome == COMMIT else discarded_message
             try:

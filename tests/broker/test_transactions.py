@@ -10,6 +10,7 @@ import pytest
 from broker.core import BrokerCore
 from remoting.codes import RequestCode, ResponseCode
 from remoting.message import StoredMessage, decode_record, parse_message_id
+from remoting.proof import is_vouched_for, is_voucher, sum_before, text_sum
 from remoting.properties import parse_properties
 from store.errors import StoreError
 from store.hook import PutRecord, PutStatus
@@ -111,6 +112,17 @@ def test_a_commit_delivers_once(client: Client, rig: Rig) -> None:
     assert end(client, ids, ROLLBACK) == ResponseCode.ILLEGAL_OPERATION
     assert bodies(client) == [b"body"]
     assert not rig.core.halves.undecided
+
+
+def test_the_op_message_of_a_decision_vouches_for_the_record_before_it(client: Client, rig: Rig) -> None:
+    assert client.send("P").code == 0
+    first, second = half(client, b"1"), half(client, b"2")
+    assert end(client, first, COMMIT) == end(client, second, ROLLBACK) == 0
+    records = [record for _, record in rig.store.scan(0)]
+    committed, op, rollback = records[3:]
+    assert is_vouched_for(committed)
+    assert (is_voucher(op), sum_before(op)) == (True, text_sum(committed))
+    assert not is_voucher(rollback)
 
 
 def test_a_rollback_never_delivers(client: Client, rig: Rig) -> None:
@@ -471,6 +483,7 @@ def test_what_was_decided_before_it_was_ever_in_a_snapshot_is_kept_until_the_dec
     halves, checks = rig.core.halves, rig.core.processors.checks
     checks.publish(rig.now_ms, force=True)
     rig.store.take_checkpoint()
+    assert client.send("P").code == 0
     first, second = half(client, b"1"), half(client, b"2")
     assert end(client, first, COMMIT) == 0
     checks.publish(rig.now_ms, force=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.json_dialect import dumps
+from remoting.proof import is_proof
 from remoting.properties import TAGS, get_property
 from store.half_messages import CHECKED, DECIDED, DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
 
@@ -71,7 +72,8 @@ class Decisions:
             raise BrokenError("was committed by nobody")
         if message.decision == ROLLBACK or self.ended(message.number):
             raise BrokenError("was rolled back or given up, and committed")
-        if _PREPARED.unpack_from(record)[0] != half_offset or record[39] & 0xC != 8:
+        (named,) = _PREPARED.unpack_from(record)
+        if (0 if is_proof(named) else named) != half_offset or record[39] & 0xC != 8:
             raise BrokenError("does not name its half message")
 
     def discarded(self, offset: int, message: Sent, check_max: int) -> None:

@@ -1,0 +1,93 @@
+"""The checksum of a record's topic and properties: what tells a whole record from a torn one.
+
+Apache's format sums up the body and nothing else. Records of ours carry a CRC-32 of all that stands behind the body
+(topic length, topic, properties length, properties) in the field PREPAREDTRANSACTIONOFFSET, which only the committed
+message of a transaction has a use for. The field is 0 in all other records of Apache's, and neither its broker nor its
+clients look at it there. The upper half says whose number it is, the lower half is the sum:
+
+=================  ==================================================================================
+``0``              no proof: Apache's record, or one of an older version of ours
+``D7435243 sum``   a record of ours
+``D7435256 sum``   the same, and it vouches for the record before it: its FLAG is that one's sum
+above 0            the offset of a half message; the record behind it in the same write vouches for it
+=================  ==================================================================================
+
+An offset is never negative, so the two cannot be mistaken for one. Nothing that the sum covers changes when a record is
+appended or delivered, so it is made once.
+
+>>> from remoting.proof import PLAIN, VOUCHER, is_proof
+>>> [is_proof(number) for number in (0, 4711, PLAIN + 5, VOUCHER + 0xFFFFFFFF, -1)]
+[False, False, True, True, False]
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from remoting.checksum import crc32
+
+__all__ = [
+    "PLAIN",
+    "VOUCHER",
+    "is_proof",
+    "is_vouched_for",
+    "is_voucher",
+    "proof_field",
+    "sum_before",
+    "text_sum",
+    "vouching_flag",
+]
+
+PLAIN = (0xD7435243 - (1 << 32)) << 32
+"""As the signed number of 8 bytes that the field is."""
+VOUCHER = (0xD7435256 - (1 << 32)) << 32
+
+_LONG = Struct(">q")
+_INT = Struct(">i")
+_UNSIGNED = Struct(">I")
+_FLAG_AT = 16
+_HIGH = -(1 << 32)
+_HOSTS_V6 = 0x30
+
+
+def is_proof(number: int) -> bool:
+    """Whether a PREPAREDTRANSACTIONOFFSET is a sum, and no offset."""
+    return number & _HIGH in (PLAIN, VOUCHER)
+
+
+def _behind_head(record: bytes | bytearray | memoryview, at: int) -> int:
+    """Where the body begins."""
+    hosts = record[at + 39] & _HOSTS_V6
+    return at + 88 + (12 * hosts.bit_count() if hosts else 0)
+
+
+def proof_field(record: bytes | bytearray | memoryview, at: int = 0) -> int:
+    """PREPAREDTRANSACTIONOFFSET of the record that starts at ``at``."""
+    return int(_LONG.unpack_from(record, _behind_head(record, at) - 12)[0])
+
+
+def text_sum(record: bytes | bytearray) -> int:
+    """Sum up what stands behind the body of a whole record."""
+    begin = _behind_head(record, 0)
+    return crc32(record[begin + int(_INT.unpack_from(record, begin - 4)[0]) :])
+
+
+def is_vouched_for(record: bytes | bytearray | memoryview, at: int = 0) -> bool:
+    """Whether a record names a half message, so that its proof stands in the record behind it, if it has one."""
+    return proof_field(record, at) > 0
+
+
+def is_voucher(record: bytes) -> bool:
+    """Whether a record says of itself that it vouches for the one before it."""
+    return proof_field(record) & _HIGH == VOUCHER
+
+
+def sum_before(record: bytes) -> int:
+    """The sum of the record before, as the record that vouches for it has it."""
+    return int(_UNSIGNED.unpack_from(record, _FLAG_AT)[0])
+
+
+def vouching_flag(before: bytes | bytearray) -> int:
+    """FLAG of a record that vouches: the sum of the record before it, signed."""
+    found = text_sum(before)
+    return found - (1 << 32) if found >> 31 else found
