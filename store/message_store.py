@@ -33,7 +33,6 @@ from store.commit_log import CommitLog
 from store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, pack_entries
 from store.consume_queues import ConsumeQueues
 from store.dispatch import FLAG_AT, SCHEDULE_TOPIC, UNQUEUED_BIT, Derived, as_queued
-from store.errors import StoreError
 from store.files import Files
 from store.flusher import Flusher, Ticket
 from store.hook import PutRecord, PutResult, PutRows, PutStatus
@@ -53,7 +52,6 @@ __all__ = ["FIRST_VIRTUAL_OFFSET", "MessageStore", "PullResult", "PullStatus"]
 DIRTY_BYTES_MAX = 32 << 20
 """More CommitLog bytes than that are synced at once, whatever the interval."""
 
-_OUR_ABORT = b"timewheel"
 _pack_entry = ENTRY.pack
 _OK = PutStatus.PUT_OK
 _BLOCK_QUEUES_MAX = 32
@@ -111,10 +109,10 @@ class MessageStore(StoreReader):
         self._release = release
         self._closed = False
         self._woken_for = 0
+        self._old_numbers = False  # all queues were derived anew, and the checkpoint speaks of their numbers before
         self._last = (-1, 0, 0)
         self._boot_ms = now_ms()
         self._clean = not files.exists(root / "abort")
-        self._ours = not self._clean and _is_ours(files, root / "abort")
         self._never_ours = not files.exists(mine / "store")
         self.store_id = store_identity(files, mine / "store")
         self.checkpoint = DeliveryCheckpoint.open(files, mine / "checkpoint", self.store_id)
@@ -134,7 +132,6 @@ class MessageStore(StoreReader):
             self.index,
             self._level_tables.at,
             clean=self._clean,
-            ours=self._ours,
             warn=warn,
         )
 
@@ -172,13 +169,14 @@ class MessageStore(StoreReader):
         self._check_timer_before()
         self.recovery.run(self._keeper.progress_path, durable)
         self._last = self.recovery.last
+        self._old_numbers = self.recovery.rebuilt and bool(checkpoint.sections)
         check_timer(self.files, self.root, self.options.timer_precision_ms, self.max_offset(TIMER_TOPIC, 0))
         checkpoint.check_log_end(log.end)
         if self._never_ours and log.end:
             checkpoint.begin_at(log.end)
         self._level_tables.begin(log.begin, log.end)
         self._keeper.begin()
-        self.files.replace_file(self.root / "abort", b"%b %d" % (_OUR_ABORT, self._boot_ms))
+        self.files.replace_file(self.root / "abort", b"%d" % self._boot_ms)
         self.retention.look_at_disk()
         self.retention.pins.append(lambda: checkpoint.position)
         self.retention.pins.append(lambda: self._keeper.position)
@@ -477,6 +475,7 @@ class MessageStore(StoreReader):
         """Write a delivery checkpoint now, as the last act of those who deliver. Raises StoreError."""
         log = self.commit_log
         self.checkpoint.write(lambda: log.end, log.sync)
+        self._old_numbers = False
 
     def _allocate(self, now_ms: int) -> int | None:
         self.commit_log.allocate_ahead()
@@ -531,7 +530,8 @@ class MessageStore(StoreReader):
     def close(self) -> None:
         """Make everything durable, remove ``abort``, unlock. A second call does nothing.
 
-        Raises the first StoreError on the way; ``abort`` then stays, and the next opening recovers.
+        Raises the first StoreError on the way; ``abort`` then stays, and the next opening recovers. So it does after a
+        start that derived all queues anew and failed before it took a checkpoint: the next one has to derive them, too.
         """
         with self._append_lock:
             if self._closed:
@@ -541,22 +541,16 @@ class MessageStore(StoreReader):
         self.housekeeper.stop()
         try:
             self.flusher.sync_all()
-            self._keeper.finish(clean=True)
+            if not self._old_numbers:
+                self._keeper.finish(clean=True)
             self.index.close()
             self.commit_log.close()
-            self.files.remove(self.root / "abort")
-            self.files.sync_dir(self.root)
+            if not self._old_numbers:
+                self.files.remove(self.root / "abort")
+                self.files.sync_dir(self.root)
         finally:
             self.queues.close()
             self._release()
-
-
-def _is_ours(files: Files, abort: Path) -> bool:
-    """Whether a broker of ours was the last who opened the store: Apache's writes its process id, or nothing."""
-    try:
-        return files.read_file(abort).startswith(_OUR_ABORT)
-    except StoreError:
-        return False
 
 
 _NOTHING = PutResult(PutStatus.UNKNOWN_ERROR)

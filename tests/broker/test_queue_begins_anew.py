@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from broker.config import load_config
 from store.files import Files
 from store.message_store import MessageStore
@@ -65,8 +67,12 @@ def test_a_level_message_with_a_number_that_was_delivered_before_is_delivered(tm
     delivers_what_is_new(accepts_and_is_killed(second, killed, "third"))
 
 
-def test_nor_if_the_start_that_derived_it_was_killed_before_it_said_so(tmp_path: Path) -> None:
-    """All other queues begin at 0, so the next start finds no gap: only the empty progress file tells."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_nor_if_the_start_that_derived_it_ended_before_it_said_so(tmp_path: Path, fails: bool) -> None:
+    """It is killed, or it fails later on and closes the store.
+
+    All other queues begin at 0, so the next start finds no gap: only the empty progress file tells.
+    """
     first, client = after_one_delivery(tmp_path / "first")
     assert client.send("F", body=bytes(7_000)).code == 0
     assert client.send("U", body=bytes(7_000)).code == 0  # it does not fit: a new segment begins with it
@@ -83,6 +89,8 @@ def test_nor_if_the_start_that_derived_it_was_killed_before_it_said_so(tmp_path:
     cut_off = MessageStore.open(Files(), killed, options, lambda: START_MS + 10_000)
     assert cut_off.recovery.rebuilt
     assert cut_off.queue_ids("SCHEDULE_TOPIC_XXXX") == []
+    if fails:
+        cut_off.close()
     killed = crashed(killed, "third")
     cut_off.close()
 
