@@ -13,7 +13,7 @@ from broker.json_files import DataVersion, JsonFile
 from broker.topics import group_problem
 from store.files import Files
 
-__all__ = ["SYSTEM_GROUPS", "SubscriptionGroup", "SubscriptionGroups"]
+__all__ = ["GROUPS_MAX", "SYSTEM_GROUPS", "SubscriptionGroup", "SubscriptionGroups"]
 
 SYSTEM_GROUPS = (
     "TOOLS_CONSUMER",
@@ -26,6 +26,9 @@ SYSTEM_GROUPS = (
     "CID_RMQ_SYS_TRANS",
 )
 """Groups that are there from the start, as in Apache's broker."""
+
+GROUPS_MAX = 100_000
+"""Most groups that administrators may make."""
 
 _DEFAULTS: dict[str, Any] = {
     "groupName": "",
@@ -158,10 +161,19 @@ class SubscriptionGroups:
         )
 
     def put(self, *groups: SubscriptionGroup) -> None:
-        """Create or replace groups; durable when it returns. Raises StoreError."""
+        """Create or replace groups; durable when it returns. Raises StoreError, and nothing has changed then."""
+        before = {group.name: self.table.get(group.name) for group in groups}
         for group in groups:
             self.table[group.name] = group
-        self._changed()
+        try:
+            self._changed()
+        except Exception:
+            for name, known in before.items():
+                if known is None:
+                    self.table.pop(name, None)
+                else:
+                    self.table[name] = known
+            raise
 
     def delete(self, name: str) -> bool:
         """Forget a group; whether there was one. Raises StoreError."""

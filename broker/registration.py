@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.routes import QueueData
+from broker.routes import TOPICS_MAX, QueueData
 from remoting.codes import Permission, RequestCode
 from remoting.command import RemotingCommand, request
 from remoting.errors import ProtocolError
@@ -38,7 +38,7 @@ _READ_WRITE = int(Permission.READ | Permission.WRITE)
 _FIRST_RETRY_MS = 1000
 _START_MS = 3000
 _STOP_MS = 300
-_MAX_INFLATED_BYTES = 64 << 20
+_MAX_INFLATED_BYTES = 16 << 20
 
 Request = Callable[[str, RemotingCommand], Awaitable[RemotingCommand]]
 
@@ -214,10 +214,16 @@ def parse_registration(body: bytes, compressed: bool) -> tuple[dict[str, QueueDa
         document = loads(body)
         wrapper = document.get("topicConfigSerializeWrapper") or {}
         table = wrapper.get("topicConfigTable") or {}
+        _check_count(len(table))
         topics = {str(name): QueueData.from_json(config) for name, config in table.items()}
         return topics, dict(wrapper.get("dataVersion") or {}), list(document.get("filterServerList") or ())
     except (AttributeError, OverflowError, TypeError, ValueError, zlib.error) as error:
         raise ProtocolError(f"unreadable registration: {error!r}") from error
+
+
+def _check_count(count: int) -> None:
+    if count > TOPICS_MAX:
+        raise ValueError(f"{count} topics, at most {TOPICS_MAX} can be registered")
 
 
 def _compressed_registration(body: bytes) -> tuple[dict[str, QueueData], dict[str, Any], list[str]]:
@@ -245,8 +251,10 @@ def _compressed_registration(body: bytes) -> tuple[dict[str, QueueData], dict[st
 
     version = loads(part())
     topics: dict[str, QueueData] = {}
-    for _ in range(number()):
+    count = number()
+    _check_count(count)
+    for _ in range(count):
         name, read, write, perm, *_rest = part().decode().split(" ")
-        topics[name] = QueueData(int(read), int(write), int(perm), 0)
+        topics[name] = QueueData.from_json({"readQueueNums": read, "writeQueueNums": write, "perm": perm})
     filters = loads(part())
     return topics, dict(version), list(filters or ())

@@ -82,12 +82,16 @@ class QueueData:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> QueueData:
         """Read a topic configuration or a QueueData; raises TypeError, ValueError or AttributeError."""
-        return cls(
+        numbers = (
             int(document.get("readQueueNums", 16)),
             int(document.get("writeQueueNums", 16)),
             int(document.get("perm", _READ_WRITE)),
             int(document.get("topicSysFlag") or document.get("topicSynFlag") or 0),
         )
+        for number in numbers:
+            if not -(1 << 31) <= number < 1 << 31:  # it would stand in routes, where no JSON can hold it
+                raise ValueError(f"not an int32: {number}")
+        return cls(*numbers)
 
 
 class BrokerEntry:

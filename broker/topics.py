@@ -14,7 +14,6 @@ from typing import Any
 
 from broker.json_files import DataVersion, JsonFile
 from remoting.codes import Permission, SysFlag
-from store.errors import StoreError
 from store.files import Files
 
 __all__ = [
@@ -27,6 +26,7 @@ __all__ = [
     "SCHEDULE_TOPIC",
     "SYSTEM_PREFIX",
     "TIMER_TOPIC",
+    "TOPICS_MAX",
     "TopicConfig",
     "Topics",
     "group_problem",
@@ -57,6 +57,8 @@ NOT_ALLOWED_TO_SEND = frozenset(
 )
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ALLOWED_TEXT = "^[%|a-zA-Z0-9_-]+$"
+TOPICS_MAX = 100_000
+"""Most topics that administrators may make: no reply could list more of them."""
 _TOPIC_MAX = 127
 _RETRY_TOPIC_MAX = 255
 _GROUP_MAX = 120
@@ -368,7 +370,7 @@ class Topics:
         self.data_version.next(self._now_ms())
         try:
             self.save()
-        except StoreError:
+        except Exception:  # also for what cannot be written: no change after it could be
             for name, config in before.items():
                 if config is None:
                     self.table.pop(name, None)

@@ -13,12 +13,12 @@ cannot work (a negative number of queues) is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.channel import Channel
-from broker.groups import SubscriptionGroup
-from broker.topics import TopicConfig, group_problem, topic_problem
+from broker.groups import GROUPS_MAX, SubscriptionGroup
+from broker.topics import TOPICS_MAX, TopicConfig, group_problem, topic_problem
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
@@ -35,6 +35,9 @@ __all__ = ["AdminProcessor"]
 
 MAX_QUEUES = 65_536
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+_INT_END = 1 << 31
+"""What Java's numbers end at. A longer one could not be written into the file, nor any change after it."""
+_FIELD_BYTES_MAX = 4_096
 
 _TOPIC_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
@@ -118,8 +121,7 @@ class AdminProcessor:
             )
         except _RefusedError as error:
             return command.reply(error.code, str(error))
-        self._put_changed([config])
-        return command.reply()
+        return self._put_changed(command, [config])
 
     def put_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """UPDATE_AND_CREATE_TOPIC_LIST: all of them or none."""
@@ -143,8 +145,7 @@ class AdminProcessor:
             return command.reply(error.code, str(error))
         except (AttributeError, TypeError, ValueError) as error:
             raise ProtocolError(f"unreadable topic configuration: {error}") from error
-        self._put_changed(configs)
-        return command.reply()
+        return self._put_changed(command, configs)
 
     def _topic_config(
         self,
@@ -166,6 +167,12 @@ class AdminProcessor:
                     ResponseCode.INVALID_PARAMETER,
                     f"{what} of topic {name} is {number}: 0 to {MAX_QUEUES} are possible",
                 )
+        if filter_type not in _FILTER_TYPES:
+            raise _RefusedError(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{filter_type:.100}] value invalid")
+        if not -_INT_END <= sys_flag < _INT_END:
+            raise _RefusedError(
+                ResponseCode.INVALID_PARAMETER, f"topicSysFlag of topic {name} is not an int32: {sys_flag}"
+            )
         if not 0 <= perm <= 15:
             raise _RefusedError(ResponseCode.INVALID_PARAMETER, f"perm of topic {name} is {perm}: 0 to 15 are possible")
         known = self._topics.get(name)
@@ -181,10 +188,15 @@ class AdminProcessor:
         if problem is not None:
             raise _RefusedError(ResponseCode.INVALID_PARAMETER, problem)
 
-    def _put_changed(self, configs: list[TopicConfig]) -> None:
-        changed = [config for config in configs if self._topics.get(config.name) != config]
+    def _put_changed(self, command: RemotingCommand, configs: list[TopicConfig]) -> RemotingCommand:
+        table = self._topics.table
+        changed = [config for config in configs if table.get(config.name) != config]
+        full = _full("topics", len(table), {config.name for config in changed} - table.keys(), TOPICS_MAX)
+        if full:
+            return command.reply(ResponseCode.SYSTEM_ERROR, full)
         if changed:
             self._topics.put(*changed)
+        return command.reply()
 
     def all_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_ALL_TOPIC_CONFIG."""
@@ -241,6 +253,10 @@ class AdminProcessor:
                     ResponseCode.SYSTEM_ERROR, f"unsupported key: {next(iter(document['attributes']))}"
                 )
             groups.append(_group(name, document))
+        table = self._groups.table
+        full = _full("groups", len(table), {group.name for group in groups} - table.keys(), GROUPS_MAX)
+        if full:
+            return command.reply(ResponseCode.SYSTEM_ERROR, full)
         if groups:
             self._groups.put(*groups)
         return command.reply()
@@ -254,7 +270,7 @@ class AdminProcessor:
         name = need_str(command.ext, "group")
         group = self._groups.find(name)
         if group is None:
-            remark = f"No group in this broker. group: {name}"
+            remark = f"No group in this broker. group: {name}{self._groups.full()}"
             return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         return command.reply(body=dumps(group.fields))
 
@@ -282,6 +298,13 @@ class AdminProcessor:
         return command.reply()
 
 
+def _full(what: str, count: int, news: Collection[str], most: int) -> str:
+    """Why no more of something can be made; empty if there is room."""
+    if not news or count + len(news) <= most:
+        return ""
+    return f"there are {count} {what}, with {len(news)} more there would be too many: at most {most} may be"
+
+
 def _list(body: bytes, name: str) -> list[Any]:
     """Read a body that is an object with one list."""
     document = loads(body)
@@ -305,6 +328,10 @@ def _group(name: str, document: Mapping[str, Any]) -> SubscriptionGroup:
                 value = int(value)
             except (TypeError, ValueError):
                 raise ProtocolError(f"{key} of group {name} is not a number: {value!r:.100}") from None
+            if not -_INT_END <= value < _INT_END:
+                raise ProtocolError(f"{key} of group {name} is not an int32: {value}")
+        elif len(dumps(value)) > _FIELD_BYTES_MAX:
+            raise ProtocolError(f"{key} of group {name} has more than {_FIELD_BYTES_MAX} bytes")
         fields[key] = value
     return SubscriptionGroup(name, fields)
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.channel import Channel, peer_text
+from broker.topics import group_problem
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.headers import need_long, need_str, opt_int, opt_long, opt_str
@@ -343,6 +344,9 @@ class ProgressProcessor:
         ext = command.ext
         source, target = need_str(ext, "srcGroup"), need_str(ext, "destGroup")
         topic = opt_str(ext, "topic")
+        problem = group_problem(target)
+        if problem is not None:
+            return command.reply(ResponseCode.INVALID_PARAMETER, problem)
         if self._offsets.full():
             return command.reply(ResponseCode.SYSTEM_ERROR, f"not cloned: {self._offsets.full()}")
         for name in [topic] if topic else self._offsets.topics_of_group(source):
