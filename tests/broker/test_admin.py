@@ -51,7 +51,7 @@ class QueuesOnly:
         begin, end = self.ends.get((topic, queue_id), (0, 0))
         return min(max(at_ms - 1000, begin), end)
 
-    def read_record(self, offset):
+    def find_record(self, offset):
         return self.records.get(offset)
 
     def runtime_info(self):
@@ -465,7 +465,8 @@ class TestForwarding:
             command = RemotingCommand(code, 1, ext=ext)
             handlers = next(p for p in bench.processors if code in p.handlers()).handlers()
             work = asyncio.ensure_future(handlers[code](bench.channel, command, 0))
-            await asyncio.sleep(0)
+            while not member.sent and not work.done():  # a record is read by another thread
+                await asyncio.sleep(0)
             (pushed,) = FrameDecoder().feed(member.take())
             assert pushed.code == code
             assert not pushed.is_response
