@@ -21,6 +21,7 @@ from bench.session import BenchError, Session
 from bench.table import markdown, print_section
 from bench.workloads import send
 from bench.workloads.catalogue import WORKLOADS
+from remoting.printable import printable
 
 __all__ = ["bench"]
 
@@ -178,4 +179,4 @@ def _write(session: Session, machine: dict[str, Any], sections: list[Section], o
     try:
         write_report(out)
     except ReportError as error:
-        click.echo(str(error), err=True)
+        click.echo(printable(str(error)), err=True)

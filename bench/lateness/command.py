@@ -30,6 +30,7 @@ from bench.lateness.storage import StorageError, storage_for
 from bench.lateness.summary import verdict
 from bench.lateness.target import Target, parse_target
 from bench.report import ReportError, write_report
+from remoting.printable import printable
 from store.errors import StoreError
 from timewheel_client.times import parse_instant
 
@@ -206,9 +207,9 @@ def _finish(summary: dict[str, Any], out: Path) -> None:
     broken = [item for item in summary["expectations"] if not item["holds"]]
     for source in summary["sources"]:
         for text in source["not_known"]:
-            click.echo(f"not known of {source['name']}: {text}")
+            click.echo(printable(f"not known of {source['name']}: {text}"))
     for item in summary["expectations"]:
-        click.echo(f"{'holds' if item['holds'] else 'FAILS'}: {item['text']} (found {item['value']})")
+        click.echo(printable(f"{'holds' if item['holds'] else 'FAILS'}: {item['text']} (found {item['value']})"))
     raise SystemExit(1 if broken else 0)
 
 
@@ -221,7 +222,7 @@ def _told(out: Path, say: Callable[[str], None]) -> Callable[[dict[str, Any]], N
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    click.echo(printable(text), err=True)
 
 
 def _quiet(text: str) -> None:

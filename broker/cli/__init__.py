@@ -114,10 +114,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(0)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "timewheel"
-        click.echo(f"timewheel: {printable(error.format_message(), lines=True)} ({command} --help)", err=True)
+        click.echo(printable(f"timewheel: {error.format_message()} ({command} --help)", lines=True), err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        click.echo(f"timewheel: {printable(error.format_message(), lines=True)}", err=True)
+        click.echo(printable(f"timewheel: {error.format_message()}", lines=True), err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)

@@ -166,3 +166,62 @@ def test_rights_count(start_broker: Callable[..., OurBroker], start_client: Star
     client.consume("d", "reading-too", {"signed": "*"}, **GOOD)
     client.wait_received("d", 1, 30)
     assert client.received("c") == []
+
+
+LEAST_RULES = """
+accounts:
+- accessKey: writer-only
+  secretKey: 87654321
+  topicPerms:
+  - least=PUB
+- accessKey: reader-only
+  secretKey: 12345678
+  topicPerms:
+  - least=SUB
+  groupPerms:
+  - least_g=SUB
+  - least_o=SUB
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["java-5.5.0", "go-v2"])
+def test_the_least_rights_are_enough(
+    start_broker: Callable[..., OurBroker], start_client: StartClient, tmp_path: Path, name: str
+) -> None:
+    """PUB of the topic to send; SUB of topic and group to read, in order (with locks) as well."""
+    rules = tmp_path / "plain_acl.yml"
+    rules.write_text(LEAST_RULES)
+    broker = start_broker(settings={"aclEnable": "true", "aclFile": str(rules)})
+    client = start_client(name, broker.namesrv)
+    client.produce("p", "producers", _messages("least", 20), access_key="writer-only", secret_key="87654321")
+    keys = {"access_key": "reader-only", "secret_key": "12345678"}
+    client.consume("c", "least_g", {"least": "*"}, **keys)
+    client.wait_received("c", 20, 60)
+    client.consume("o", "least_o", {"least": "*"}, order="yes", **keys)
+    client.wait_received("o", 20, 60)
+
+
+@pytest.mark.process
+@pytest.mark.asyncio
+async def test_the_least_rights_are_enough_for_our_client(
+    start_broker: Callable[..., OurBroker], tmp_path: Path
+) -> None:
+    rules = tmp_path / "plain_acl.yml"
+    rules.write_text(LEAST_RULES)
+    broker = start_broker(settings={"aclEnable": "true", "aclFile": str(rules)})
+    keys = {"access_key": "reader-only", "secret_key": "12345678"}
+    async with (
+        Producer(broker.namesrv, access_key="writer-only", secret_key="87654321") as producer,
+        Consumer(broker.namesrv, "least_g", "least", start_from="first", **keys) as consumer,
+    ):
+        await producer.send("least", b"now")
+        await producer.send("least", b"later", delay=0.5)
+        async with asyncio.timeout(60):
+            bodies = []
+            async for message in consumer:
+                bodies.append(message.body)
+                await message.ack()
+                if len(bodies) == 2:
+                    break
+    assert sorted(bodies) == [b"later", b"now"]
