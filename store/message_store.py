@@ -33,6 +33,7 @@ from store.commit_log import CommitLog
 from store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, pack_entries
 from store.consume_queues import ConsumeQueues
 from store.dispatch import FLAG_AT, SCHEDULE_TOPIC, UNQUEUED_BIT, Derived, as_queued
+from store.errors import StoreError
 from store.files import Files
 from store.flusher import Flusher, Ticket
 from store.hook import PutRecord, PutResult, PutRows, PutStatus
@@ -52,6 +53,7 @@ __all__ = ["FIRST_VIRTUAL_OFFSET", "MessageStore", "PullResult", "PullStatus"]
 DIRTY_BYTES_MAX = 32 << 20
 """More CommitLog bytes than that are synced at once, whatever the interval."""
 
+_OUR_ABORT = b"timewheel"
 _pack_entry = ENTRY.pack
 _OK = PutStatus.PUT_OK
 _BLOCK_QUEUES_MAX = 32
@@ -113,6 +115,7 @@ class MessageStore(StoreReader):
         self._last = (-1, 0, 0)
         self._boot_ms = now_ms()
         self._clean = not files.exists(root / "abort")
+        self._ours = not self._clean and _is_ours(files, root / "abort")
         self._never_ours = not files.exists(mine / "store")
         self.store_id = store_identity(files, mine / "store")
         self.checkpoint = DeliveryCheckpoint.open(files, mine / "checkpoint", self.store_id)
@@ -132,6 +135,7 @@ class MessageStore(StoreReader):
             self.index,
             self._level_tables.at,
             clean=self._clean,
+            ours=self._ours,
             warn=warn,
         )
 
@@ -176,7 +180,7 @@ class MessageStore(StoreReader):
             checkpoint.begin_at(log.end)
         self._level_tables.begin(log.begin, log.end)
         self._keeper.begin()
-        self.files.replace_file(self.root / "abort", b"%d" % self._boot_ms)
+        self.files.replace_file(self.root / "abort", b"%b %d" % (_OUR_ABORT, self._boot_ms))
         self.retention.look_at_disk()
         self.retention.pins.append(lambda: checkpoint.position)
         self.retention.pins.append(lambda: self._keeper.position)
@@ -551,6 +555,14 @@ class MessageStore(StoreReader):
         finally:
             self.queues.close()
             self._release()
+
+
+def _is_ours(files: Files, abort: Path) -> bool:
+    """Whether a broker of ours was the last who opened the store: Apache's writes its process id, or nothing."""
+    try:
+        return files.read_file(abort).startswith(_OUR_ABORT)
+    except StoreError:
+        return False
 
 
 _NOTHING = PutResult(PutStatus.UNKNOWN_ERROR)
