@@ -43,6 +43,8 @@ class Acl:
         self._path = path
         self._data = self._read()
         self._rules = self._parse(self._data)
+        if files.open_to_others(path) & 0o007:
+            _LOG.warning("%s has secret keys in it and is open to everybody: chmod o= %s", path, path)
 
     def _read(self) -> bytes:
         try:

@@ -50,7 +50,7 @@ class Account:
     def refusal(self, resource: str, needed: int) -> str | None:
         """Why it may not, or None if it may."""
         group = resource.startswith(RETRY_PREFIX)
-        shown = f"group {resource.removeprefix(RETRY_PREFIX)}" if group else f"topic {resource}"
+        shown = f"group {resource.removeprefix(RETRY_PREFIX):.300}" if group else f"topic {resource:.300}"
         owned = self.perms.get(resource)
         if owned is None and resource.startswith(DLQ_PREFIX):
             # What a group could not handle is the group's, unless the dead letters are named as a topic.

@@ -34,6 +34,8 @@ IN_FILE_ONLY = {"in_file_only": True}
 """As ``extra`` of a log call: not for the terminal, because it is told there in another way."""
 BURST = 100
 PER_SECOND = 10
+LINE_CHARS_MAX = 8_000
+"""Longest message; a peer may name a topic of 16 MiB."""
 LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 log = logging.getLogger("broker")
@@ -79,7 +81,10 @@ class _Printable(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Write one, without the traceback that another handler may have left in the record."""
-        text = printable(record.getMessage())
+        text = record.getMessage()
+        if len(text) > LINE_CHARS_MAX:
+            text = f"{text[:LINE_CHARS_MAX]}… (cut, {len(text)} characters)"
+        text = printable(text)
         if record.exc_info:
             text += "\n" + indent(printable(self.formatException(record.exc_info), lines=True), "    ")
         return text

@@ -295,6 +295,16 @@ def test_other_ways_to_write_a_name_open_nothing(rig, mallory, victim, topic):
         assert b"hush" not in reply.body
 
 
+def test_a_refusal_does_not_repeat_a_name_of_megabytes(mallory):
+    for topic in ("S" * 1_000_000, "%RETRY%" + "S" * 1_000_000):
+        for reply in (mallory.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}), mallory.send(topic)):
+            assert reply.code != 0
+    victim = Signed(mallory.rig, "victim-1", "secret-v")
+    for topic in ("S" * 1_000_000, "%RETRY%" + "S" * 1_000_000):
+        reply = victim.send(topic)
+        assert reply.code == ResponseCode.NO_PERMISSION and len(reply.remark) < 400
+
+
 def test_signed_twice_over_is_signed_once():
     """What the documents say of signatures: names and code are not covered. That is the protocol's; here it is seen."""
     one = sign({"AccessKey": "a", "consumerGroup": "g", "topic": "T"}, b"", "s")

@@ -102,6 +102,15 @@ def test_what_lies_at_the_temporary_name_is_not_written_through(tmp_path):
     assert other.read_bytes() == b"other\n" and path.read_bytes() == b"a=2\n"
 
 
+@pytest.mark.parametrize(("bits", "warned"), [(0o644, True), (0o604, True), (0o640, False), (0o600, False)])
+def test_rules_that_everybody_may_read_are_warned_of(tmp_path, caplog, bits, warned):
+    path = tmp_path / "plain_acl.yml"
+    path.write_bytes(RULES)
+    path.chmod(bits)
+    Acl(Files(), path)
+    assert (f"{path} has secret keys in it and is open to everybody: chmod o= {path}" in caplog.text) is warned
+
+
 def test_rules_may_lie_where_nothing_can_be_written(tmp_path, monkeypatch):
     """As on a read-only mount: whoever opens a file to write is told EROFS."""
     path = tmp_path / "plain_acl.yml"

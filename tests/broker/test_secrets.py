@@ -57,6 +57,7 @@ def test_log_lines_of_peers_are_one_line_that_nobody_obeys(tmp_path: Path, capfd
     stop = start_logging(config)
     log = logging.getLogger("broker.test")
     try:
+        log.warning("%s refused", "T" * 1_000_000)
         log.warning("%s refused", "T\n2026-01-01 00:00:00,000 ERROR broker: forged\x1b[2J\u202e")
         try:
             raise ValueError("in a traceback\n2026-01-01 00:00:00,000 ERROR broker: forged\x1b[2J")
@@ -67,6 +68,7 @@ def test_log_lines_of_peers_are_one_line_that_nobody_obeys(tmp_path: Path, capfd
     for text in ((log_directory(config) / "broker.log").read_text(), capfd.readouterr().err):
         assert "\x1b" not in text and "\u202e" not in text
         assert not any(line.startswith("2026-01-01") for line in text.splitlines())
+        assert max(map(len, text.splitlines())) < 9_000 and "(cut, 1000008 characters)" in text
         assert "T\\n2026-01-01" in text and "\\x1b[2J" in text and "Traceback" in text
 
 
