@@ -335,6 +335,7 @@ class MessageStore(StoreReader):
         numbers: list[int] = []
         queues: list[ConsumeQueue] = []
         places: list[int] = []
+        flag_at, unqueued = FLAG_AT, UNQUEUED_BIT
         if whole:
             for record in records:
                 refused = self._why_not(record, now_ms, limit, allowed)
@@ -352,7 +353,7 @@ class MessageStore(StoreReader):
                 if queue_id != record.queue_id and (record.guarded or record.accepted):
                     record = in_queue(record, queue_id)
                     data = record.record
-            if data[FLAG_AT] & UNQUEUED_BIT:
+            if data[flag_at] & unqueued:
                 data = as_queued(data)
             try:
                 queue = table[record.topic][record.queue_id]
