@@ -94,14 +94,17 @@ class ConnectionTable:
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_ms / 1000
         connection = self._connections.get(address)
-        if connection is None or connection.closed:
-            connection = await self._get_until(address, deadline, code, timeout_ms)
-            timeout_ms = max(1, int((deadline - clock()) * 1000))
-        reply = await self._ask(connection, code, ext, body, timeout_ms)
-        if reply.code == ResponseCode.GO_AWAY:
+        if connection is not None and not connection.closed:
+            reply = await self._ask(connection, code, ext, body, timeout_ms)
+            if reply.code != ResponseCode.GO_AWAY:
+                return reply
             self._let_go(connection, "the peer told us to go away")
+        for last in (False, True):
             connection = await self._get_until(address, deadline, code, timeout_ms)
             reply = await self._ask(connection, code, ext, body, max(1, int((deadline - clock()) * 1000)))
+            if reply.code != ResponseCode.GO_AWAY or last:
+                break
+            self._let_go(connection, "the peer told us to go away")
         return reply
 
     async def oneway(

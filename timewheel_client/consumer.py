@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from remoting.codes import RequestCode
+from remoting.codes import RequestCode, ResponseCode
 from remoting.command import ProtocolError, RemotingCommand
 from remoting.json_dialect import loads, queue_map
 from timewheel_client.ack_window import AckWindow
@@ -362,11 +362,14 @@ class Consumer:
             return command.reply()
         if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
             if command.ext.get("group") == self.group:
-                for queue, offset in queue_map(loads(command.body)["offsetTable"]):
-                    topic, broker_name, queue_id = queue
-                    reader = self._readers.get(MessageQueue(topic, broker_name, queue_id))
-                    if reader is not None:
-                        reader.reset(int(offset))
+                try:
+                    table = queue_map(loads(command.body)["offsetTable"])
+                    offsets = {MessageQueue(*queue): max(0, int(offset)) for queue, offset in table}
+                except (ProtocolError, ValueError, KeyError, TypeError) as error:
+                    log.warning("a reset of offsets that cannot be read: %s", error)
+                    return command.reply(ResponseCode.SYSTEM_ERROR, f"offsetTable cannot be read: {error}")
+                for queue in offsets.keys() & self._readers.keys():
+                    self._readers[queue].reset(offsets[queue])
             return command.reply()
         return None
 

@@ -181,9 +181,10 @@ class ClientCore:
         code: int,
         ext: dict[str, str] | None = None,
         body: bytes = b"",
-        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        timeout_ms: int | None = None,
     ) -> RemotingCommand:
         """Send a request and demand success: raises BrokerError for any other code than 0."""
+        timeout_ms = REQUEST_TIMEOUT_MS if timeout_ms is None else timeout_ms
         reply = await self.connections.request(address, code, ext, body, timeout_ms=timeout_ms)
         if reply.code != ResponseCode.SUCCESS:
             raise BrokerError(reply.code, reply.remark, address)
@@ -194,7 +195,7 @@ class ClientCore:
         failure: Exception | None = None
         for address in list(self._namesrv):
             try:
-                return await self.connections.request(address, code, ext)
+                return await self.connections.request(address, code, ext, timeout_ms=REQUEST_TIMEOUT_MS)
             except ClosedError:
                 raise
             except (ClientError, ProtocolError) as error:

@@ -33,7 +33,7 @@ from timewheel_client.errors import ClientError, ClosedError
 from timewheel_client.recall import recall_message
 from timewheel_client.routes import MessageQueue
 from timewheel_client.tls import Tls
-from timewheel_client.tries import STORED, Place, Tries, send_header
+from timewheel_client.tries import ANYWHERE, STORED, Place, Tries, send_header
 from timewheel_client.unique_id import UniqueIds
 from timewheel_client.values import BatchMessage, RecallResult, SendResult, properties_text
 from timewheel_client.waiting import to_the_end
@@ -266,6 +266,8 @@ class Producer:
 def _place(topic: str, sharding_key: str | None, queue: MessageQueue | int | None) -> Place:
     """Check where a message is to go; raises TypeError or ValueError."""
     need_text("topic", topic)
+    if sharding_key is None and queue is None:
+        return ANYWHERE
     if sharding_key is not None:
         need_text("sharding_key", sharding_key)
     if isinstance(queue, MessageQueue):

@@ -55,6 +55,7 @@ ERROR_PAUSE_MS = 1_000
 BUSY_PAUSE_MS = 20
 MOST_WITHOUT_FILTER = 3
 SAVE_SOON_MS = 100
+SAVE_TIMEOUT_MS = 2_000
 
 
 _UNKNOWN_TO_BROKER = {
@@ -161,7 +162,7 @@ class QueueReader:
                 "queueId": str(self.queue.queue_id),
                 "commitOffset": str(offset),
             }
-            await self._core.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_ms=2_000)
+            await self._core.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_ms=SAVE_TIMEOUT_MS)
             self._saved = offset
 
     async def _save_soon(self) -> None:

@@ -38,7 +38,7 @@ from timewheel_client.errors import (
 )
 from timewheel_client.routes import DEFAULT_QUEUES, DEFAULT_TOPIC, MessageQueue, TopicRoute, queue_for_key
 
-__all__ = ["RETRY_CODES", "STORED", "Place", "Tries", "send_header"]
+__all__ = ["ANYWHERE", "RETRY_CODES", "STORED", "Place", "Tries", "send_header"]
 
 RETRY_CODES = frozenset(
     {
@@ -79,6 +79,9 @@ class Place:
     def is_fixed(self) -> bool:
         """Whether another broker is no choice."""
         return self.sharding_key is not None or self.queue is not None
+
+
+ANYWHERE = Place()
 
 
 class Tries:

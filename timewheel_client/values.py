@@ -115,10 +115,14 @@ def _own(properties: object) -> dict[str, str]:
     if not isinstance(properties, Mapping):
         found = f"{properties!r:.100} ({type(properties).__name__})"
         raise TypeError(f"properties must be a mapping of text to text, found {found}")
-    own = {
-        need_text("the name of a property", name): need_text(f"property {name!r}", value)
-        for name, value in properties.items()
-    }
+    own: dict[str, str] = {}
+    for name, value in properties.items():
+        need_text("the name of a property", name)
+        if (
+            type(value) is not str or not value or not value.isprintable()
+        ):  # the words for it only where they are needed
+            need_text(f"property {name!r}", value)
+        own[name] = value
     reserved = [name for name in own if is_reserved(name)]
     if reserved:
         raise ValueError(why_reserved(reserved))
