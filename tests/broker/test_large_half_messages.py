@@ -131,6 +131,7 @@ def map_checks(commands: list[Any]) -> list[Any]:
     return [decode_record(one.body) for one in commands if one.code == RequestCode.CHECK_TRANSACTION_STATE]
 
 
+@pytest.mark.pure
 def test_an_error_of_one_answer_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the turn of a check, of a refused turn, and of one that waits for its sync."""
 
