@@ -325,8 +325,8 @@ class MessageStore(StoreReader):
     ) -> None:
         """Number, write and derive; ``results`` are filled from ``start`` on. Caller holds the append lock.
 
-        ``allowed`` are the queues of which the guard has said yes in this put, and to which one what was accepted for
-        each goes today: both are asked once for each.
+        ``allowed`` are the queues of which the guard has said yes in this put, and to which one a delivery for each
+        goes today: both are asked once for each.
         """
         table = self.queues.table
         limit = self.commit_log.record_bytes_max
@@ -349,8 +349,8 @@ class MessageStore(StoreReader):
                 if refused is not None:
                     results[place] = refused
                     continue
-                queue_id = allowed.get((record.topic, record.queue_id), record.queue_id)
-                if queue_id != record.queue_id and (record.guarded or record.accepted):
+                queue_id = self._queue_today(record, allowed)
+                if queue_id != record.queue_id:
                     record = in_queue(record, queue_id)
                     data = record.record
             if data[flag_at] & unqueued:
@@ -433,18 +433,25 @@ class MessageStore(StoreReader):
         if record.due_ms > now_ms:
             return PutResult(PutStatus.NOT_DUE, store_ms=now_ms)
         queue = (record.topic, record.queue_id)
-        if (record.guarded or record.accepted) and queue not in allowed:
-            if record.guarded and self.topic_guard is not None:
+        if record.guarded and queue not in allowed:
+            if self.topic_guard is not None:
                 status = self.topic_guard(record.topic, record.queue_id)
                 if status is not _OK:
                     return PutResult(status, remark=f"topic {record.topic}: {status.name}")
-            to = self.queue_for
-            allowed[queue] = record.queue_id if to is None else to(record.topic, record.queue_id)
+            allowed[queue] = record.queue_id if self.queue_for is None else self.queue_for(*queue)
         size = len(record.record)
         if size > limit:
             remark = f"record of {size} bytes, at most {limit} are possible"
             return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
         return None
+
+    def _queue_today(self, record: PutRecord, allowed: dict[tuple[str, int], int]) -> int:
+        """The queue that a record goes to: for what was accepted earlier, one that its topic has today."""
+        if record.guarded:
+            return allowed[record.topic, record.queue_id]
+        if record.accepted and self.queue_for is not None:
+            return self.queue_for(record.topic, record.queue_id)
+        return record.queue_id
 
     def _schedule_code(self, record: PutRecord, now_ms: int) -> int:
         """The deliver time of a level message, which only the append knows."""

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from store.errors import StoreError, StoreFullError, SyncFailedError
+from store.errors import StoreDoubtError, StoreError, SyncFailedError
 from store.spill.model import Block, SpillOptions
 from store.spill.spill_store import SpillStore
 from tests.support.simdisk import PowerCut, SimDisk
@@ -40,6 +40,15 @@ def tiny_options(**changes: int) -> SpillOptions:
     return SpillOptions(**(sizes | changes))
 
 
+class _Parts(random.Random):
+    """How much of a failing write gets through: often all of it or nothing, and not some part only."""
+
+    def randint(self, a: int, b: int) -> int:
+        """A number from a to b."""
+        kind = self.random()
+        return b if kind < 0.4 else a if kind < 0.7 else super().randint(a, b)
+
+
 class Message:
     """What the model knows of one delay id."""
 
@@ -56,6 +65,7 @@ class SpillWorld:
     def __init__(self, seed: int, options: SpillOptions | None = None) -> None:
         self.rng = random.Random(seed)
         self.disk = SimDisk(seed)
+        self.disk.rng = _Parts(seed)
         self.options = options or tiny_options()
         self.now_ms = 1_000_000
         self.messages: dict[int, Message] = {}
@@ -65,6 +75,7 @@ class SpillWorld:
         self.offered: list[Block] = []
         self.armed: dict[int, tuple[int, int, int]] = {}
         self.covered = (-1, 0)
+        self.doubts: list[Callable[[], None]] = []  # what to take back in the model when the journal is clear again
         self.opens = 0
         self.graveyard: list[SpillStore] = []  # crashed ones: collecting their jobs would tidy up behind them
         self.store = self._open()
@@ -78,7 +89,7 @@ class SpillWorld:
         delivered = self.log[position:]
         with store.lock:
             store.restore_delivered_many([i for i, _ in delivered], [v for _, v in delivered])
-        self.offered, self.armed, self.covered = [], {}, (-1, 0)
+        self.offered, self.armed, self.covered, self.doubts = [], {}, (-1, 0), []
         return store
 
     def reopen(self, power: bool) -> None:
@@ -158,14 +169,16 @@ class SpillWorld:
             self.messages[id_] = Message()
         try:
             block = self.store.append(entries)
-        except StoreError:
+        except StoreError as error:
             for due, id_, record in entries:
                 self.messages[id_].versions[0] = (due, record, -1)
+                self._refused(error, self.messages[id_], dead=True)
             raise
         except PowerCut:
             for due, id_, record in entries:
                 self.messages[id_].versions[0] = (due, record, -1)
             raise
+        self._cleared()
         end = block.ticket.waits[0][1]
         for due, id_, record in entries:
             self.messages[id_].versions[0] = (due, record, end)
@@ -213,7 +226,8 @@ class SpillWorld:
         due = sorted((d, i, v, ref) for ref, (d, i, v) in self.armed.items() if d <= self.now_ms)
         chosen = due[: self.rng.choice((1, 4, 100))]
         with self.store.lock:
-            chosen = [entry for entry in chosen if not self.store.is_done(entry[3])]
+            in_doubt = self.store.in_doubt
+            chosen = [entry for entry in chosen if not self.store.is_done(entry[3]) and entry[1] not in in_doubt]
             records = self.store.read([ref for _, _, _, ref in chosen])
             for (due_ms, id_, version, ref), record in zip(chosen, records, strict=True):
                 message = self.messages[id_]
@@ -239,10 +253,12 @@ class SpillWorld:
         with self.store.lock:
             try:
                 ticket = self.store.cancel(id_)
-            except BaseException:
+            except BaseException as error:
                 message.cancel_end = -1
+                self._refused(error, message, cancel_end=None)
                 raise
             assert ticket is not None
+            self._cleared()
             message.cancel_end = ticket.waits[0][1]
             message.live = None
 
@@ -262,12 +278,32 @@ class SpillWorld:
             record = b"moved %d/%d/" % (due, id_) + bytes(self.rng.randint(0, 40))
             try:
                 block = self.store.move(found, record, due)
-            except BaseException:
+            except BaseException as error:
+                before = dict(message.versions)
                 message.versions[found.version + 1] = (due, record, -1)
+                self._refused(error, message, versions=before)
                 raise
+            self._cleared()
             message.versions[found.version + 1] = (due, record, block.ticket.waits[0][1])
             message.live = None
         self.offered.append(block)
+
+    def _refused(self, error: BaseException, message: Message, **before: object) -> None:
+        """What was refused never counts, after a crash neither; unless the refusal said so, and then not for long."""
+
+        def take_back() -> None:
+            for name, value in before.items():
+                setattr(message, name, value)
+
+        if isinstance(error, StoreDoubtError):
+            self.doubts.append(take_back)
+        elif isinstance(error, StoreError):
+            take_back()
+
+    def _cleared(self) -> None:
+        """Something was written to the journal, or nothing torn is in it: what was in doubt is not any more."""
+        while self.doubts:
+            self.doubts.pop()()
 
     def sync(self) -> None:
         """Sync the journal."""
@@ -311,8 +347,11 @@ class SpillWorld:
 
     # ------------------------------------------------------------------------------------------------ trouble
 
-    def fault_at(self, number: int, error: BaseException | None, only: str = "all") -> None:
-        """Break the ``number``-th operation from now on: a power cut (None; nothing works after it) or an error."""
+    def fault_at(self, number: int, error: BaseException | None, only: str = "all", span: int = 1) -> None:
+        """Break the ``number``-th operation from now on: a power cut (None; nothing works after it) or an error.
+
+        With ``span`` that many operations fail, one after the other: the write, and what would clear up after it.
+        """
         count = 0
 
         def fault(operation: str, path: Path) -> None:
@@ -322,20 +361,27 @@ class SpillWorld:
             count += 1
             if error is None and count >= number:
                 raise PowerCut
-            if error is not None and count == number:
-                if isinstance(error, SyncFailedError) != (operation in ("sync", "sync_dir")):
-                    count -= 1
-                    return
-                raise error
+            if error is not None and number <= count < number + span:
+                if operation in ("sync", "sync_dir"):
+                    if isinstance(error, SyncFailedError) or span > 1:
+                        raise SyncFailedError("input/output error")
+                elif not isinstance(error, SyncFailedError):
+                    raise error
+                count -= 1
 
         self.disk.fault = fault
 
-    def attempt(self, operation: Callable[[], None]) -> None:
-        """Run an operation; a StoreError must have changed nothing, a power cut is followed by a start."""
+    def attempt(self, operation: Callable[[], None]) -> bool:
+        """Run an operation; a StoreError must have changed nothing, a power cut is followed by a start.
+
+        False: it was refused.
+        """
         try:
             operation()
-        except (StoreFullError, SyncFailedError):
-            pass
+            if not self.store.in_doubt and not self.store._journal.is_torn:
+                self._cleared()
+        except StoreError:
+            return False
         except PowerCut:
             while True:
                 try:
@@ -343,6 +389,7 @@ class SpillWorld:
                     break
                 except PowerCut:  # no fault is set by then
                     raise AssertionError("power cut while the disk is fine") from None
+        return True
 
     # ------------------------------------------------------------------------------------------------ comparing
 

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from store.errors import StoreFullError, SyncFailedError
+from store.errors import StoreError, StoreFullError, SyncFailedError
 from store.spill import housekeeping, index_writer, merge, opening, relocate, replay, run_writer, state
+from store.spill.journal import Journal
 from store.spill.run import Run
 from store.spill.segment import Segment
 from tests.store.spill_world import SpillWorld
@@ -74,6 +75,10 @@ class SpillMachine(RuleBasedStateMachine):
     def disk_full_at(self, number: int) -> None:
         self.world.fault_at(number, StoreFullError("no space left on device"))
 
+    @rule(number=st.sampled_from((1, 2, 3)), span=st.integers(2, 6))
+    def several_fail_from(self, number: int, span: int) -> None:
+        self.world.fault_at(number, StoreError("input/output error"), span=span)
+
     @rule(number=st.sampled_from((1, 2, 3)))
     def sync_fails_at(self, number: int) -> None:
         self.world.fault_at(number, SyncFailedError("input/output error"))
@@ -126,9 +131,11 @@ def play(world: SpillWorld, rng: random.Random, faults: bool) -> None:
     if faults and world.disk.fault is None and rng.random() < 0.25:
         number = rng.choice((1, 2, 3, 5, 8, 13, 30))
         error = rng.choice((None, None, StoreFullError("no space left"), SyncFailedError("input/output error")))
-        world.fault_at(number, error)
+        world.fault_at(number, error, span=rng.choice((1, 1, 2, 3, 5)))
     chosen = rng.choices(operations, [weight for weight, _ in operations])[0][1]
-    world.attempt(chosen)
+    if not world.attempt(chosen) and rng.random() < 0.3:
+        world.disk.fault = None
+        world.reopen(power=rng.random() < 0.3)  # before anything else: what was refused must not be there
     if rng.random() < 0.03:
         world.disk.fault = None
         rng.choice((world.stop_and_start, lambda: world.reopen(power=True), lambda: world.reopen(power=False)))()
@@ -220,7 +227,14 @@ def test_power_cut_at_every_disk_operation() -> None:
 
 
 @pytest.mark.parametrize(
-    "planted", ["forget kills", "forget carried bits", "index what is done", "drop what is not durably done"]
+    "planted",
+    [
+        "forget kills",
+        "forget carried bits",
+        "index what is done",
+        "drop what is not durably done",
+        "leave what a failed write has left",
+    ],
 )
 def test_planted_bugs_are_caught(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model is worth something only if it notices."""
@@ -230,6 +244,8 @@ def test_planted_bugs_are_caught(planted: str, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(opening, "_carry_over", lambda *_: None)
     elif planted == "index what is done":
         monkeypatch.setattr(relocate._Copy, "done_from_the_first", lambda *_: None)
+    elif planted == "leave what a failed write has left":
+        monkeypatch.setattr(Journal, "_clear_after", lambda *_: None)
     else:
         for kind in (Run, Segment):
             honest = kind.twin
