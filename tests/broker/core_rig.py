@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +17,7 @@ from remoting.connection import FrameDecoder
 from remoting.json_dialect import dumps
 from remoting.message import Message, StoredMessage, decode_record, record_size
 from remoting.properties import format_properties
+from store.files import Files
 from store.hook import Held, Plugin, PluginContext, PutStatus, Refused
 
 __all__ = ["Client", "FakePlugin", "Rig", "properties", "records_of"]
@@ -111,9 +113,17 @@ class FakePlugin:
 
 
 class Rig:
-    """A `BrokerCore` over a directory."""
+    """A `BrokerCore` over a directory, on a disk of its own if there are ``files``."""
 
-    def __init__(self, root: Path, *plugins: Plugin, port: int = 10911, **values: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *plugins: Plugin,
+        port: int = 10911,
+        files: Files | None = None,
+        spawn: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+        **values: Any,
+    ) -> None:
         self.now_ms = START_MS
         self.scheduled = 0
         config = BrokerConfig(root, {name: str(value) for name, value in values.items()}, listen_port=port)
@@ -123,7 +133,8 @@ class Rig:
             list(plugins),
             now_ms=lambda: self.now_ms,
             schedule=self._schedule,
-            spawn=asyncio.run,
+            files=files,
+            spawn=spawn,
             random=Random(1),
         )
         self.store = self.core.store
