@@ -152,13 +152,15 @@ class Baton:
 class SimLock:
     """A lock, re-entrant or not, whose waiters are suspended by a `Baton`."""
 
-    __slots__ = ("baton", "count", "owner", "reentrant")
+    __slots__ = ("baton", "before", "count", "owner", "reentrant")
 
     def __init__(self, baton: Baton, reentrant: bool = False) -> None:
         self.baton = baton
         self.reentrant = reentrant
         self.owner: object = None
         self.count = 0
+        self.before: Callable[[], None] | None = None
+        """Called just before somebody gets it, when nobody has it."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: ARG002
         """Take it; a switch point."""
@@ -176,6 +178,8 @@ class SimLock:
             if not blocking:
                 return False
             baton.wait_for(self)
+        if self.before is not None:
+            self.before()
         self.owner = me
         self.count = 1
         return True

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 
 from tests.simulation.baton import Deadlock
-from tests.simulation.ledger import Violation
+from tests.simulation.kinds import Kind, Violation
 from tests.simulation.life import Aftermath, Life, draw_keep
 from tests.simulation.world import World
 from tests.support.simdisk import PowerCut
@@ -24,13 +24,21 @@ __all__ = ["Finding", "Tally", "replay_line", "run_job", "run_seed"]
 class Finding:
     """A promise that was broken: which, where, and how to see it again."""
 
-    def __init__(self, seed: int, call: int | None, text: str) -> None:
+    def __init__(self, seed: int, call: int | None, error: BaseException) -> None:
         self.seed = seed
         self.call = call
-        self.text = text
+        self.kind = kind_of(error)
+        self.text = "".join(traceback.format_exception(error)) if self.kind is Kind.ERROR else str(error)
 
     def __str__(self) -> str:
         return f"{self.text}\n  again: {replay_line(self.seed, self.call)}"
+
+
+def kind_of(error: BaseException) -> Kind:
+    """What kind of finding an exception is that ended a story."""
+    if isinstance(error, Violation):
+        return error.kind
+    return Kind.STUCK if isinstance(error, Deadlock) else Kind.ERROR
 
 
 class Tally:
@@ -75,10 +83,11 @@ def run_seed(
     only: int | None = None,
     say: Callable[[str], None] | None = None,
     first: bool = True,
+    until: Collection[Kind] = tuple(Kind),
 ) -> Tally:
     """Tell a seed's story, with crash points at a share of its calls, or at ``only`` one of them.
 
-    ``first``: stop at the first finding. The tally has what was run and found.
+    ``first``: stop at the first finding of a kind in ``until``. The tally has what was run and found.
     """
     tally = Tally()
     choose = Random(f"{seed} chosen")
@@ -108,14 +117,10 @@ def run_seed(
             story.run()
         except PowerCut as error:
             raise AssertionError("a power cut that nobody was ready for") from error
-        except (Violation, Deadlock) as error:
-            tally.findings.append(Finding(seed, call, f"{type(error).__name__}: {error}"))
-            if first:
+        except (Violation, Deadlock, Exception) as error:
+            tally.findings.append(Finding(seed, call, error))
+            if first and tally.findings[-1].kind in until:
                 raise _Enough from error
-        except Exception:
-            tally.findings.append(Finding(seed, call, traceback.format_exc()))
-            if first:
-                raise _Enough from None
         finally:
             tally.calls += story.world.calls
             tally.starts += story.world.starts
@@ -124,19 +129,15 @@ def run_seed(
     life = Life(seed, probe if share or only is not None else None, say)
     try:
         life.run()
-        if only is not None and not tally.points:
-            raise ValueError(f"seed {seed} has only {life.world.calls} calls of the disk")
     except _Enough:
         pass
-    except (Violation, Deadlock) as error:
-        tally.findings.append(Finding(seed, None, f"{type(error).__name__}: {error}"))
-    except ValueError:
-        raise
-    except Exception:
-        tally.findings.append(Finding(seed, None, traceback.format_exc()))
+    except (Violation, Deadlock, Exception) as error:
+        tally.findings.append(Finding(seed, None, error))
     finally:
         if life.world.baton is not None:
             life.world.bury()
+    if only is not None and not tally.points and not tally.findings:
+        raise ValueError(f"seed {seed} has only {life.world.calls} calls of the disk")
     tally.seeds += 1
     tally.calls += life.world.calls
     tally.messages += len(life.world.ledger.sent)

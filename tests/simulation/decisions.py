@@ -144,7 +144,8 @@ class Producer:
             if not done:
                 return "was answered as done, and is not"
             if reply.code == ResponseCode.SUCCESS:
-                message.decision, message.decision_end = wanted, world.store.commit_log.end
+                message.decision = wanted
+                message.decision_end = 0 if world.shape.sync else world.store.commit_log.end
         elif reply.code == ResponseCode.ILLEGAL_OPERATION:
             # What retention has taken can not be found again to see that it was committed.
             if message.state == "acked" and not (committed or ledger.decisions.ended(number)):

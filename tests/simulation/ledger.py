@@ -20,32 +20,35 @@ from collections.abc import Callable, Iterable
 
 from broker_plugin.properties import own_properties_of
 from remoting.message import record_fields, store_ms_at
-from remoting.properties import TW_LEVEL, get_property
+from remoting.properties import TW_LEVEL, get_property, parse_properties
 from store.dispatch import SCHEDULE_TOPIC
 from store.hook import CommandOutcome
 from tests.simulation.decisions import COMMIT, DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, ROLLBACK, BrokenError, Decisions
+from tests.simulation.kinds import Kind, Violation
 
 __all__ = ["Entry", "Ledger", "Sent", "Violation", "body_of"]
 
 VIRTUAL = 1 << 62
+FLUSH_INTERVAL_MS = 500
+"""flushIntervalCommitLog: what a power cut may take under ASYNC_FLUSH."""
 RESERVED_MS = 72 * 3_600_000
 """fileReservedTime of every shape that keeps its segments: an older half message is given up without more checks."""
-
-
-class Violation(BaseException):
-    """A promise was broken. No `Exception`: nothing in the product may catch it."""
 
 
 class Sent:
     """One message, as its sender knows it.
 
-    ``kind``: ``now``, ``timed``, ``level``, ``half``, or ``illegal`` (a half message with a time).
+    ``kind``: ``now``, ``timed``, ``level``, ``half``, ``illegal`` (a half message with a time), or ``wild`` (with
+    properties that mean something to a broker: once and not lost is all that is known of it, if it is accepted).
+    ``plain`` are the properties that nobody but its receiver understands: they come as they were sent.
     ``dues``: by version the due times that it may be delivered under;
     ``cancel``: ``""``, ``"maybe"`` (the command's answer was lost) or ``"done"``.
     """
 
     __slots__ = (
+        "acked_ms",
         "asked",
+        "batch",
         "body",
         "cancel",
         "decision",
@@ -53,11 +56,14 @@ class Sent:
         "delay_ms",
         "due_ms",
         "dues",
+        "durable",
         "end",
         "kind",
+        "looked_ms",
         "number",
         "offset",
         "place",
+        "plain",
         "queue_id",
         "state",
         "topic",
@@ -82,6 +88,16 @@ class Sent:
         self.asked: set[str] = set()  # which decisions of it
         self.decision = ""  # as it was answered
         self.decision_end = 0
+        self.batch = False
+        self.plain: dict[str, str] = {}
+        self.acked_ms: int | None = None  # by the clock that nobody sets
+        self.looked_ms: int | None = None  # when the flusher first looked since
+        self.durable = False  # by the ledger's own clock
+
+    @property
+    def refusal(self) -> Kind:
+        """What it is if it is stored although it was refused."""
+        return Kind.BATCH if self.batch else Kind.REFUSED
 
     @property
     def held(self) -> bool:
@@ -104,14 +120,15 @@ class Sent:
 class Entry:
     """One record of the CommitLog."""
 
-    __slots__ = ("number", "offset", "original", "size", "store_ms")
+    __slots__ = ("number", "offset", "original", "queue_id", "size", "store_ms")
 
-    def __init__(self, offset: int, size: int, number: int, original: bool, store_ms: int) -> None:
+    def __init__(self, offset: int, size: int, number: int, original: bool, store_ms: int, queue_id: int = 0) -> None:
         self.offset = offset
         self.size = size
         self.number = number
         self.original = original  # no delivery: as it waits in the level's queue, half, given up, an op message
         self.store_ms = store_ms
+        self.queue_id = queue_id
 
 
 class Ledger:
@@ -129,7 +146,9 @@ class Ledger:
         self.crashes = 0
         self.decisions = Decisions()
         self.deleted: dict[str, int] = {}  # topic to the log's end when it was known to be deleted for the last time
+        self.fewer: set[str] = set()  # topics that had fewer queues once: what was to go to one of the others may not
         self.check_max = 0  # checks after which a half message may be given up
+        self.unflushed: list[int] = []  # acknowledged, and not known to be durable by the ledger's own clock
         self._last: dict[tuple[str, int, int], int] = {}
 
     def clone(self) -> Ledger:
@@ -145,28 +164,57 @@ class Ledger:
         other.delivered = dict(self.delivered)
         other.originals = dict(self.originals)
         other.deleted = dict(self.deleted)
+        other.unflushed = list(self.unflushed)
+        other.fewer = set(self.fewer)
         other.decisions = self.decisions.clone()
         other._last = dict(self._last)
         return other
 
     # ------------------------------------------------------------------------------------------------ what is answered
 
-    def acked(self, number: int, offset: int, end: int, sure: bool) -> None:
-        """A reply said that a message is stored: at ``offset``; ``end`` is how far log or journal were then."""
+    def acked(self, number: int, offset: int, end: int, sure: bool, now_ms: int | None) -> None:
+        """A reply said that a message is stored: at ``offset``; ``end`` is how far log or journal were then.
+
+        ``now_ms`` is the time by a clock that nobody sets; None if the reply has waited for a sync.
+        """
         message = self.sent[number]
         if offset in self.by_offset:
-            raise Violation(f"{message}: its offset was given to message {self.by_offset[offset]} already")
+            raise Violation(Kind.ANSWER, f"{message}: its offset was given to message {self.by_offset[offset]} already")
         message.state = "acked" if sure else "unsure"
         message.offset, message.end = offset, end
+        message.acked_ms = now_ms
+        if now_ms is None:
+            message.durable = sure
+        else:
+            self.unflushed.append(number)
         if offset >= VIRTUAL:
             self.by_offset[offset] = number
+
+    def flushed(self, began_ms: int, trouble_ms: int) -> None:
+        """The flusher has done a step that began then; the disk and the clock were last in trouble at ``trouble_ms``.
+
+        What was acknowledged since, and half a second before a look that came half a second after another one, is
+        durable now, whatever the broker itself believes.
+        """
+        left = []
+        for number in self.unflushed:
+            message = self.sent[number]
+            if message.acked_ms is None or message.acked_ms <= trouble_ms:
+                continue
+            if message.looked_ms is None and message.acked_ms <= began_ms:
+                message.looked_ms = began_ms
+            if message.looked_ms is not None and began_ms >= message.looked_ms + FLUSH_INTERVAL_MS:
+                message.durable = True
+            else:
+                left.append(number)
+        self.unflushed = left
 
     def refused(self, number: int) -> None:
         """A reply said that a message is not stored."""
         message = self.sent[number]
         message.state = "refused"
         if number in self.delivered or number in self.originals:
-            raise Violation(f"{message}: refused, but it was delivered before the answer")
+            raise Violation(message.refusal, f"{message}: refused, but it was delivered before the answer")
 
     def cancel(self, number: int, outcome: CommandOutcome | None, delivered_before: bool) -> None:
         """A cancel was answered; None: with an error, so nothing is known. The log was read just before."""
@@ -213,7 +261,9 @@ class Ledger:
         else:
             return
         if outcome not in right:
-            raise Violation(f"{message}: a command was answered with {outcome.name}, expected {right[0].name}")
+            raise Violation(
+                Kind.COMMAND, f"{message}: a command was answered with {outcome.name}, expected {right[0].name}"
+            )
 
     # ------------------------------------------------------------------------------------------------ what is stored
 
@@ -230,7 +280,7 @@ class Ledger:
             self._take(offset, record, wall_ms)
         except BrokenError as broken:
             number = int(body_of(record).partition(b".")[0].partition(b",")[0])
-            raise Violation(f"CommitLog {offset}: {self.sent.get(number)} {broken}") from broken
+            raise Violation(Kind.TRANSACTION, f"CommitLog {offset}: {self.sent.get(number)} {broken}") from broken
 
     def _take(self, offset: int, record: bytes, wall_ms: int | None) -> None:
         topic, queue_id, properties = record_fields(record)
@@ -242,11 +292,11 @@ class Ledger:
         number_text = body.partition(b".")[0]
         message = self.sent.get(int(number_text)) if number_text.isdigit() else None
         if message is None:
-            raise Violation(f"CommitLog {offset}: a record that nobody sent, body {body[:40]!r}")
+            raise Violation(Kind.CONTENT, f"CommitLog {offset}: a record that nobody sent, body {body[:40]!r}")
         at = store_ms_at(record)
         store_ms = int.from_bytes(record[at : at + 8], "big")
         original = topic in (SCHEDULE_TOPIC, HALF_TOPIC, DISCARD_TOPIC)
-        entry = Entry(offset, len(record), message.number, original, store_ms)
+        entry = Entry(offset, len(record), message.number, original, store_ms, queue_id)
         if topic == DISCARD_TOPIC:
             entry.number = -message.number
             self.entries.append(entry)
@@ -260,18 +310,26 @@ class Ledger:
         known = self.originals if original else self.delivered
         if message.number in known:
             raise Violation(
-                f"CommitLog {offset}: {message} is there a second time, before at {known[message.number].offset}"
+                Kind.TWICE,
+                f"CommitLog {offset}: {message} is there a second time, before at {known[message.number].offset}",
             )
         if body != message.body:
-            raise Violation(f"CommitLog {offset}: {message} has another body")
+            raise Violation(Kind.CONTENT, f"CommitLog {offset}: {message} has another body")
+        if message.plain:
+            found = parse_properties(properties)
+            for name, value in message.plain.items():
+                if found.get(name) != value:
+                    raise Violation(
+                        Kind.CONTENT, f"CommitLog {offset}: {message} has not its property {name!r} any more"
+                    )
         known[message.number] = entry
         self.entries.append(entry)
         if message.state == "refused" and not original:
-            raise Violation(f"CommitLog {offset}: {message} was refused, and delivered")
+            raise Violation(message.refusal, f"CommitLog {offset}: {message} was refused, and delivered")
         if original:
             return
-        if (topic, queue_id) != (message.topic, message.queue_id):
-            raise Violation(f"CommitLog {offset}: {message} went to {topic}/{queue_id}")
+        if topic != message.topic or (queue_id != message.queue_id and topic not in self.fewer):
+            raise Violation(Kind.CONTENT, f"CommitLog {offset}: {message} went to {topic}/{queue_id}")
         self._check_time(entry, message, properties, wall_ms)
         self._check_order(entry, message)
 
@@ -280,56 +338,61 @@ class Ledger:
         due_ms = 0
         if message.kind == "level":
             if get_property(properties, TW_LEVEL) is None:
-                raise Violation(f"{where}: {message} was delivered without its level's mark")
+                raise Violation(Kind.CONTENT, f"{where}: {message} was delivered without its level's mark")
             if message.number not in self.originals:
-                raise Violation(f"{where}: {message} was delivered, but it is not in its level's queue")
+                raise Violation(Kind.CONTENT, f"{where}: {message} was delivered, but it is not in its level's queue")
             due_ms = self.originals[message.number].store_ms + message.delay_ms
         elif message.kind == "timed":
             own = own_properties_of(properties)
             if message.cancel == "done":
-                raise Violation(f"{where}: {message} was cancelled, and delivered")
+                raise Violation(Kind.COMMAND, f"{where}: {message} was cancelled, and delivered")
             if own is None:
                 due_ms = message.due_ms
                 if message.state == "acked" and message.held:
-                    raise Violation(f"{where}: {message} was delivered without its delay id")
+                    raise Violation(Kind.CONTENT, f"{where}: {message} was delivered without its delay id")
             else:
                 offset, version, due_ms = own
                 if message.state == "acked" and offset != message.offset:
-                    raise Violation(f"{where}: {message} was delivered under the delay id {offset:#x}")
+                    raise Violation(Kind.CONTENT, f"{where}: {message} was delivered under the delay id {offset:#x}")
                 if due_ms not in message.dues.get(version, ()):
-                    raise Violation(f"{where}: {message} was delivered as version {version}, due {due_ms}")
+                    raise Violation(
+                        Kind.COMMAND, f"{where}: {message} was delivered as version {version}, due {due_ms}"
+                    )
         if entry.store_ms < due_ms:
-            raise Violation(f"{where}: {message} is early: stored at {entry.store_ms}, due at {due_ms}")
+            raise Violation(Kind.EARLY, f"{where}: {message} is early: stored at {entry.store_ms}, due at {due_ms}")
         if wall_ms is not None and wall_ms < due_ms:
-            raise Violation(f"{where}: {message} is early: the clock showed {wall_ms}, due at {due_ms}")
+            raise Violation(Kind.EARLY, f"{where}: {message} is early: the clock showed {wall_ms}, due at {due_ms}")
 
     def _check_order(self, entry: Entry, message: Sent) -> None:
         """Equal due times of one topic and queue in the order of their acceptance; so, too, what is sent now."""
-        if message.kind in ("level", "half") or (
+        if message.kind in ("level", "half", "wild") or (
             message.kind == "timed" and (len(message.dues) > 1 or 0 not in message.dues)
         ):
             return
         if message.kind == "timed" and not (self.order_holds and message.held):
             return
-        key = (message.topic, message.queue_id, message.due_ms if message.kind == "timed" else 0)
+        key = (message.topic, entry.queue_id, message.due_ms if message.kind == "timed" else 0)
         last = self._last.get(key, 0)
         if last > message.number:
-            raise Violation(f"CommitLog {entry.offset}: {message} comes behind message {last}: out of order")
+            raise Violation(
+                Kind.ORDER, f"CommitLog {entry.offset}: {message} comes behind message {last}: out of order"
+            )
         self._last[key] = message.number
 
     # ------------------------------------------------------------------------------------------------ crashes
 
-    def crashed(self, power: bool, log_synced: int, journal_synced: int, sync_mode: bool) -> None:
+    def crashed(self, power: bool, log_synced: int, journal_synced: int) -> None:
         """Everything ended. Under ASYNC_FLUSH a power cut takes what was not synced: the arguments tell."""
         self.crashes += 1
+        self.unflushed.clear()
         for message in self.sent.values():
             if message.state in ("sent", "refused"):
                 message.state = "unsure"
-            if message.state == "acked" and power and not sync_mode:
+            if message.state == "acked" and power and not message.durable:
                 synced = journal_synced if message.held else log_synced
                 if message.end > synced:
                     message.state = "unsure"
-            if power and not sync_mode and message.decision_end > log_synced:
+            if power and message.decision_end > log_synced:
                 message.decision = ""
 
     def reopened(self, begin: int, end: int, records: Iterable[tuple[int, bytes]]) -> None:
@@ -348,8 +411,9 @@ class Ledger:
             self._look_at(offset, record, None)
             if known is not None and known.number != self.entries[-1].number:
                 raise Violation(
+                    Kind.LOST,
                     f"CommitLog {offset}: message {known.number} stood here before the crash, "
-                    f"now it is message {self.entries[-1].number}"
+                    f"now it is message {self.entries[-1].number}",
                 )
         self.deleted = {topic: min(at, end) for topic, at in self.deleted.items()}
         for entry in old.values():
@@ -357,20 +421,25 @@ class Ledger:
                 continue
             at = bisect_left(self.entries, entry.offset, key=lambda found: found.offset)
             if at == len(self.entries) or self.entries[at].offset != entry.offset:
-                raise Violation(f"CommitLog {entry.offset}: the record of message {entry.number} is gone after a crash")
+                raise Violation(
+                    Kind.LOST, f"CommitLog {entry.offset}: the record of message {entry.number} is gone after a crash"
+                )
         for message in self.sent.values():
             stored = message.number in (self.originals if message.kind in ("level", "half") else self.delivered)
+            stored = stored or (message.kind == "wild" and message.number in self.originals)
             if (message.decision == COMMIT and message.number not in self.delivered) or (
                 message.decision == ROLLBACK and message.number not in self.decisions.rolled_back
             ):
-                raise Violation(f"{message}: {message.decision} was answered and durable, but is gone after a crash")
+                raise Violation(
+                    Kind.LOST, f"{message}: {message.decision} was answered and durable, but is gone after a crash"
+                )
             if message.state == "acked" and not message.held and not stored:
-                raise Violation(f"{message}: acknowledged and durable, but gone after a crash")
+                raise Violation(Kind.LOST, f"{message}: acknowledged and durable, but gone after a crash")
 
     def finished(self) -> None:
         """All time has passed: what must be delivered, is."""
         for message in self.missing():
-            raise Violation(f"{message}: lost")
+            raise Violation(Kind.LOST, f"{message}: lost")
 
     def missing(self) -> list[Sent]:
         """What must have come to its end, and has not."""
@@ -382,6 +451,7 @@ class Ledger:
 
 
 def body_of(record: bytes) -> bytes:
-    """The body in a record between IPv4 hosts."""
-    size = int.from_bytes(record[84:88], "big")
-    return record[88 : 88 + size]
+    """The body in a record."""
+    at = 84 + 12 * (record[39] >> 4 & 1) + 12 * (record[39] >> 5 & 1)
+    size = int.from_bytes(record[at : at + 4], "big")
+    return record[at + 4 : at + 4 + size]

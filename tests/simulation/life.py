@@ -7,14 +7,17 @@ again while it does, several times), something more happens, all time passes, an
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 
 from broker_plugin.failures import BACKOFF_MAX_MS
-from store.errors import StoreError, SyncFailedError
+from store.errors import StoreError
 from tests.simulation.decisions import COMMIT, ROLLBACK
-from tests.simulation.ledger import Ledger, Violation
-from tests.simulation.world import QUEUES, TOPICS, Shape, World
+from tests.simulation.durable import CHECKPOINT
+from tests.simulation.faults import fails, fails_and_then, power_fails_at, reads_fail
+from tests.simulation.kinds import Kind, Violation
+from tests.simulation.ledger import Ledger
+from tests.simulation.swarm import ACTORS, Swarm
+from tests.simulation.world import QUEUES, ROOT, STEP_MS, TOPICS, Shape, World
 from tests.support.simdisk import PowerCut, SimDisk
 
 __all__ = ["Aftermath", "Life", "draw_keep"]
@@ -23,7 +26,6 @@ DELAYS = (1, 2, 5, 40, 300, 900, 1001, 2500)
 FAR = (4000, 9000, 30_000)
 READ_FAULT_IN_START = 0.2
 KEEPS = (None, 0.0, 0.3, 0.7, 1.0)
-STEP_MS = (-86_400_000, -4000, -300, -20, -1, 1, 30, 2000, 86_400_000)
 
 
 def draw_keep(rng: Random) -> float | None:
@@ -43,30 +45,32 @@ class _Story:
         world, rng = self.world, self.rng
         now = world.wall_ms
         topic, queue_id = rng.choice(TOPICS), rng.randrange(QUEUES)
-        what = rng.random()
         size = rng.choice((0, 10, 10, 60, 300))
-        if what < 0.45:
+        what = world.swarm.draw(world.swarm.sends, rng)
+        if what == "timed":
             for _ in range(rng.randint(1, 4)):
                 world.send([("timed", self.due(now))], topic, queue_id, size)
-        elif what < 0.60:
-            kinds = [rng.choice(("timed", "timed", "now", "level")) for _ in range(rng.randint(2, 4))]
+        elif what == "batch":
+            kinds = [rng.choice(("timed", "timed", "timed", "past", "now", "level")) for _ in range(rng.randint(2, 4))]
             if size == 10:  # of one make: such batches have a way of their own
                 kinds = kinds[:1] * len(kinds)
-            world.send([(kind, self.due(now) if kind == "timed" else 0) for kind in kinds], topic, queue_id, size)
-        elif what < 0.72:
+            world.send([self.of_kind(kind, now) for kind in kinds], topic, queue_id, size)
+        elif what == "crowd":
             due_ms = self.due(now)
             for _ in range(rng.randint(3, 12)):
                 world.send([("timed", due_ms)], topic, queue_id, size)
-        elif what < 0.86:
-            world.send([("now", 0)], topic, queue_id, size)
-        elif what < 0.92:
-            world.send([("level", 0)], topic, queue_id, size)
-        elif what < 0.97:
+        elif what == "half":
             for _ in range(rng.randint(1, 3)):
                 kind = "half" if rng.random() < 0.9 else "illegal"
                 world.send([(kind, self.due(now) if kind == "illegal" else 0)], topic, queue_id, size)
-        else:
-            world.send([("timed", now - rng.choice((0, 1, 50)))], topic, queue_id, size)
+        else:  # now, level, wild, past
+            world.send([self.of_kind(what, now)], topic, queue_id, size)
+
+    def of_kind(self, kind: str, now: int) -> tuple[str, int]:
+        """A kind with a due time, if it needs one."""
+        if kind == "past":
+            return "timed", now - self.rng.choice((0, 1, 50))
+        return kind, self.due(now) if kind == "timed" else 0
 
     def due(self, now: int) -> int:
         """A due time: soon, as a rule."""
@@ -74,7 +78,8 @@ class _Story:
 
     def command_some(self) -> None:
         """Cancel or move something that was acknowledged; also what is delivered already."""
-        known = [m.number for m in self.world.ledger.sent.values() if m.held and m.state == "acked"]
+        sent = self.world.ledger.sent.values()
+        known = [m.number for m in sent if m.held and m.state == "acked" and m.kind == "timed"]
         if not known:
             return
         number = self.rng.choice(known[-12:] if self.rng.random() < 0.8 else known)
@@ -90,16 +95,36 @@ class _Story:
             if not sent.asked or self.rng.random() < 0.2:
                 self.world.producer.end(sent.number, COMMIT if self.rng.random() < 0.6 else ROLLBACK)
 
+    def break_reads(self) -> None:
+        """Some files cannot be read for a while: deliveries, merges, scans and consumers have to wait."""
+        world, rng = self.world, self.rng
+        where = rng.choice(("", "commitlog", "consumequeue", "journal", "journal", "runs", "runs", "keyindex"))
+        first, count = rng.choice(((0, 1), (0, 1000), (0, 1000), (rng.randint(0, 8), rng.randint(1, 6))))
+        world.tell(f"the disk cannot read {where!r}, {count} times after {first}")
+        world.ledger.order_holds = False
+        world.read_fault = reads_fail(where, first, count)
+        for _ in range(rng.randint(0, 2)):
+            self.send_some()
+        for _ in range(rng.choice((0, 1, 3))):
+            self.command_some()
+        world.turns(rng.randint(5, 60), world.wall_ms + rng.choice((5, 600, 3000)))
+        if rng.random() < 0.8:
+            world.read_fault = None
+
     def come_back(self, tries: int, crash_in_start: float) -> None:
         """Start until a broker is up; with a chance, the machine fails again in the middle of the start."""
         world, rng = self.world, self.rng
+        if rng.random() < world.swarm.settings:
+            world.shape = world.shape.changed(rng)
+            names = ("flushDiskType", "messageDelayLevel", "maxMessageSize")
+            world.tell(f"settings: {[world.shape.values[name] for name in names]}")
         while True:
             tries -= 1
             if tries > 0 and rng.random() < crash_in_start:
-                world.fault = _power_fails_at(rng.randint(1, 45))
+                world.fault = power_fails_at(rng.randint(1, 45))
             if tries > 0 and rng.random() < READ_FAULT_IN_START:
                 where = rng.choice(("", "commitlog", "journal"))
-                world.read_fault = _reads_fail(where, rng.randint(0, 60 if not where else 8), rng.choice((1, 3, 1000)))
+                world.read_fault = reads_fail(where, rng.randint(0, 60 if not where else 8), rng.choice((1, 3, 1000)))
             try:
                 world.boot()
                 world.fault = world.read_fault = None
@@ -109,7 +134,7 @@ class _Story:
                 world.die(draw_keep(rng), rng)
             except StoreError as error:
                 if world.fault is None and world.read_fault is None:
-                    raise Violation(f"the broker does not start: {error}") from error
+                    raise Violation(Kind.START, f"the broker does not start: {error}") from error
                 world.tell(f"no start: {error}")
                 world.fault = world.read_fault = None
                 world.die(None, rng)
@@ -144,6 +169,8 @@ class _Story:
         for topic in TOPICS:
             world.put_topic(topic)
         world.switch = 0.0 if world.switch is not None else None
+        world.freeze, world.ending = 0.0, True
+        world.frozen.clear()
         world.plugin.topics_changed()
 
     def run_out(self) -> None:
@@ -179,7 +206,7 @@ class _Story:
             world.turns(1, start)
             if world.wall_ms != start or not any(world._wants(name, start) for name in world.steps):
                 return
-        raise Violation(f"at {start} the actors find no rest")
+        raise Violation(Kind.STUCK, f"at {start} the actors find no rest")
 
 
 class Aftermath(_Story):
@@ -189,7 +216,8 @@ class Aftermath(_Story):
         self, before: World, rng: Random, keep: float | None, ledger: Ledger, say: Callable[[str], None] | None = None
     ) -> None:
         disk = before.disk.crashed(rng, keep, True)
-        world = World(rng, before.shape, disk, ledger, before.wall_ms, None, say)
+        world = World(rng, before.shape, disk, ledger, before.wall_ms, None, say, before.swarm)
+        world.shift_ms, world.trouble_ms = before.shift_ms, before.trouble_ms
         world.synced = before.synced
         world.wall_max_ms = max(before.wall_max_ms, before.wall_ms)
         super().__init__(world, rng)
@@ -199,9 +227,10 @@ class Aftermath(_Story):
         world, rng = self.world, self.rng
         world.wall_ms += rng.choice((0, 0, 1, 40, 1500, 8000))
         if rng.random() < 0.05:
-            world.wall_ms += rng.choice((-5000, -40))
-            world.ledger.order_holds = False
+            world.set_clock(rng.choice((-5000, -40)))
         self.come_back(rng.choice((1, 2, 4)), 0.7)
+        if rng.random() < world.swarm.reread:
+            self.break_reads()
         for _ in range(rng.choice((0, 0, 1, 3))):
             self.send_some()
             if rng.random() < 0.3:
@@ -228,12 +257,10 @@ class Life(_Story):
         rng = Random(seed)
         self.seed = seed
         self.length = length
-        shape = Shape(rng)
+        shape, swarm = Shape(rng), Swarm(rng)
         switch = rng.choice((0.02, 0.1, 0.3))
-        self.calm = rng.random() < 0.4
-        """Whether the disk never fails but for crashes, and the clock is never set."""
         disk = SimDisk(seed)
-        super().__init__(World(rng, shape, disk, Ledger(), switch=switch, say=say), rng)
+        super().__init__(World(rng, shape, disk, Ledger(), switch=switch, say=say, swarm=swarm), rng)
         self.switch = switch
         if probe is not None:
             self.world.call_seen = lambda: probe(self.world, self.world.calls)
@@ -242,6 +269,13 @@ class Life(_Story):
         """Live it, to the end."""
         self.world.tell(f"{self.world.shape.values}")
         self.come_back(3, 0.5)
+        self.live()
+        if self.rng.random() < 0.5:
+            self.restart_cleanly()
+        self.finish()
+
+    def live(self) -> None:
+        """Things happen, one after the other."""
         for _ in range(self.length):
             try:
                 self.happen()
@@ -253,104 +287,178 @@ class Life(_Story):
         try:
             self.world.quiet()
         except StoreError as error:
-            raise Violation(f"an error that nobody expects: {error}") from error
-        if self.rng.random() < 0.5:
-            self.restart_cleanly()
-        self.finish()
+            raise Violation(Kind.ERROR, f"an error that nobody expects: {error}") from error
 
     def happen(self) -> None:
         """One thing."""
         world, rng = self.world, self.rng
-        what = rng.random()
-        if what < 0.46:
+        what = world.swarm.draw(world.swarm.happens, rng)
+        if what == "send":
             self.send_some()
             world.turns(rng.randint(1, 20))
-        elif what < 0.58:
-            (self.command_some if rng.random() < 0.7 else self.decide_some)()
+        elif what in ("command", "decide"):
+            (self.command_some if what == "command" else self.decide_some)()
             world.turns(rng.randint(1, 30))
-        elif what < 0.63:
+        elif what == "pull":
             world.pull(rng.choice(TOPICS), rng.randrange(QUEUES))
             world.turns(rng.randint(1, 10))
-        elif what < 0.67:
-            if not self.calm:
-                world.ledger.order_holds = False
-                self.break_reads()
-        elif what < 0.78:
+        elif what == "reads":
+            self.break_reads()
+        elif what == "wait":
             world.turns(rng.randint(10, 80), world.wall_ms + rng.choice((5, 600, 3000)))
-        elif what < 0.81:
+        elif what == "stand still":
             # A slow disk, a busy machine: time passes, whoever is in the middle of something stays there.
             world.wall_ms += rng.choice((1, 40, 700, 5000))
-        elif what < 0.93:
-            if not self.calm:
-                self.break_something()
-        elif what < 0.96:
-            world.fault = _power_fails_at(rng.randint(1, 60))
-        elif what < 0.98:
+        elif what == "one stands still":
+            self.one_stands_still()
+        elif what == "break":
+            self.break_something()
+        elif what == "power":
+            world.fault = power_fails_at(rng.randint(1, 60))
+        elif what == "crash":
             world.die(draw_keep(rng), rng)
             self.come_back(3, 0.4)
+        elif what == "fail and crash":
+            self.fail_and_crash()
+        elif what == "derive anew":
+            self.derive_anew()
         else:
             self.restart_cleanly()
+
+    def one_stands_still(self) -> None:
+        """One thread gets no turn for a long time, in the middle of something perhaps; the others work on."""
+        world, rng = self.world, self.rng
+        if rng.random() < 0.5:
+            for _ in range(rng.randint(8, 24)):  # what others append meanwhile
+                due_ms = world.wall_ms + rng.choice((300, 900, 1001, 2500))
+                world.send([("timed", due_ms)], rng.choice(TOPICS), rng.randrange(QUEUES), 300)
+            world.turns(rng.randint(5, 40), world.wall_ms)
+        for _ in range(rng.randint(1, 3)):
+            self.send_some() if rng.random() < 0.3 else world.send([("half", 0)], TOPICS[0], 0, 10)
+        world.turns(rng.randint(1, 15), world.wall_ms)
+        name = rng.choice(("loop", "loop", "loop", *ACTORS))
+        world.tell(f"{name} stands still")
+        for _ in range(rng.randint(1, 5)):
+            world.frozen[name] = 1 << 30
+            world.store.retention._due_ms = 0  # it looks every ten seconds: now is as good as any
+            world.turns(rng.randint(20, 200), world.wall_ms + rng.choice((600, 3000)))
+            world.wall_ms += rng.choice((10, 1500, 4000))
+        world.frozen.pop(name, None)
+
+    def fail_and_crash(self) -> None:
+        """The disk fails, the process is killed before it could make up for it, and soon afterwards the power fails."""
+        world, rng = self.world, self.rng
+        if rng.random() < 0.3:
+            self.break_disk()
+        else:
+            world.fault = fails(
+                "sync", rng.choice(("", "commitlog", "commitlog", "journal")), [(rng.randint(0, 1), 1000)]
+            )
+            world.ledger.order_holds = False
+            world.tell("no sync succeeds any more")
+            for _ in range(rng.randint(1, 3)):
+                self.send_some()
+            world.turns(rng.randint(5, 60), world.wall_ms + rng.choice((5, 600, 3000)))
+        world.fault = None
+        world.die(None, rng)
+        self.come_back(3, 0.3)
+        world.turns(rng.randint(1, 60), world.wall_ms + rng.choice((5, 1500)))
+        world.die(rng.choice((0.0, 0.3)), rng)
+        self.come_back(3, 0.3)
+
+    def derive_anew(self) -> None:
+        """An administrator has all queues derived from the log again; and soon afterwards all ends once more."""
+        world, rng = self.world, self.rng
+        self.let_expire()
+        world.die(None, rng)
+        world.tell("all queues are taken away, to be derived anew")
+        checkpoint = world.disk._seen.get(CHECKPOINT)
+        world.anew = None if checkpoint is None else checkpoint.seen[:]
+        world.disk.lose([ROOT / "consumequeue", ROOT / "timewheel" / "progress"])
+        self.come_back(2, 0.2)
+        for _ in range(rng.randint(0, 2)):
+            now = world.wall_ms
+            kind = rng.choice(("level", "half", "timed", "now"))
+            world.send([self.of_kind(kind, now)], rng.choice(TOPICS), rng.randrange(QUEUES), 10)
+        world.turns(rng.randint(5, 30), world.wall_ms + 200)
+        if rng.random() < 0.6:
+            world.die(draw_keep(rng), rng)
+            self.come_back(2, 0.2)
+
+    def let_expire(self) -> None:
+        """So much is sent, and so much time passes, that retention has something to delete, if it deletes anything."""
+        world, rng = self.world, self.rng
+        if not world.shape.retention:
+            return
+        for _ in range(rng.randint(0, 3)):
+            for _ in range(rng.randint(5, 15)):
+                world.send([("now", 0)], rng.choice(TOPICS), rng.randrange(QUEUES), 300)
+            world.turns(100, world.wall_ms + 1500)
+            world.wall_ms += 10_000
+        world.turns(100, world.wall_ms + 3000)
 
     def break_something(self) -> None:
         """Something fails for a while, or the clock is set."""
         world, rng = self.world, self.rng
-        what = rng.random()
+        what = world.swarm.draw(world.swarm.breaks, rng)
         world.ledger.order_holds = False
-        if what < 0.3:
-            step_ms = rng.choice(STEP_MS)
+        if what == "clock":
             if not world.appending:
-                world.wall_max_ms = max(world.wall_max_ms, world.wall_ms)
-                world.wall_ms += step_ms
-                world.tell(f"the clock is set by {step_ms} ms")
-            return
-        if what < 0.36:
+                world.set_clock(rng.choice(STEP_MS))
+        elif what == "topic":
             topic = rng.choice(TOPICS)
             if rng.random() < 0.6:
                 world.tell(f"topic {topic} is deleted")
                 world.delete_topic(topic)
             else:
-                world.put_topic(topic, rng.choice((4, 6, 6)))
+                world.put_topic(topic, rng.choice((4, 6, 6)), rng.choice((1, QUEUES)))
             if rng.random() < 0.5:
                 self.send_some()
             world.turns(rng.randint(1, 40))
-            return
-        if what < 0.4:
+        elif what == "missing":
             world.missing ^= {rng.choice(TOPICS)}
             world.plugin.topics_changed()
             world.tell(f"no permission for {sorted(world.missing)}")
-            return
-        if what < 0.5:
+        elif what == "room":
             world.disk.free = rng.choice((0, 3000, 1 << 40))
             world.tell(f"{world.disk.free} bytes of the disk are free")
-            return
-        first, count = rng.choice(((0, 15), (rng.randint(0, 8), rng.randint(1, 6))))
+        else:
+            self.break_disk(what == "pair")
+
+    def break_disk(self, pair: bool | None = None) -> None:
+        """Calls of the disk fail for a while, one alone or two that belong together; clients go on meanwhile."""
+        world, rng = self.world, self.rng
         kind = rng.choice(("full", "write", "sync", "any"))
-        where = rng.choice(("", "", "commitlog", "commitlog", "journal", "runs", "manifest"))
-        world.tell(f"the disk fails: {kind} {where!r}, {count} calls after {first}")
-        world.fault = _fails(kind, where, first, count)
+        where = rng.choice(("", "", "commitlog", "commitlog", "journal", "journal", "runs", "manifest"))
+        if pair is None:
+            pair = rng.random() < 0.4
+        if pair:
+            after, then, count = rng.randint(0, 4), rng.choice((0, 0, 0, 1, 2)), rng.choice((1, 2, 5, 1000))
+            world.tell(
+                f"the disk fails: {kind} {where!r} after {after} calls; then {count} calls of that file after {then}"
+            )
+            world.fault = fails_and_then(kind, where, after, then, count)
+        else:
+            stretches = [rng.choice(((0, 15), (rng.randint(0, 8), rng.randint(1, 6))))]
+            if rng.random() < 0.4:
+                stretches.append((rng.randint(1, 3), rng.randint(1, 3)))
+            world.tell(f"the disk fails: {kind} {where!r}, (well, failing) calls {stretches}")
+            world.fault = fails(kind, where, stretches)
         for _ in range(rng.randint(0, 2)):
             self.send_some()
+        for _ in range(rng.choice((0, 0, 1, 3))):
+            self.command_some()
         world.turns(rng.randint(5, 40))
         if rng.random() < 0.8:
             world.fault = None
 
-    def break_reads(self) -> None:
-        """Some files cannot be read for a while: deliveries, merges, scans and consumers have to wait."""
-        world, rng = self.world, self.rng
-        where = rng.choice(("", "commitlog", "consumequeue", "journal", "runs", "runs", "keyindex"))
-        first, count = rng.choice(((0, 1), (0, 1000), (rng.randint(0, 8), rng.randint(1, 6))))
-        world.tell(f"the disk cannot read {where!r}, {count} times after {first}")
-        world.read_fault = _reads_fail(where, first, count)
-        for _ in range(rng.randint(0, 2)):
-            self.send_some()
-        if rng.random() < 0.5:
-            self.command_some()
-        world.turns(rng.randint(5, 60), world.wall_ms + rng.choice((5, 600, 3000)))
-        if rng.random() < 0.8:
-            world.read_fault = None
-
     def restart_cleanly(self) -> None:
         """Stop as a broker stops, and start again."""
+        self.stop_cleanly()
+        self.come_back(2, 0.3)
+
+    def stop_cleanly(self) -> None:
+        """Stop as a broker stops, if the disk lets it."""
         world = self.world
         world.fault = world.read_fault = None
         world.quiet()
@@ -369,56 +477,3 @@ class Life(_Story):
             world.bury()
             disk.rng = self.rng
             world.disk = disk
-        self.come_back(2, 0.3)
-
-
-def _power_fails_at(number: int) -> Callable[[str, Path], None]:
-    left = number
-
-    def fault(_operation: str, _path: Path) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise PowerCut
-
-    return fault
-
-
-def _reads_fail(where: str, first: int, count: int) -> Callable[[Path], None]:
-    """Some reads in a row fail, of the files whose path has these letters."""
-    seen = 0
-
-    def fault(path: Path) -> None:
-        nonlocal seen
-        if where in str(path):
-            seen += 1
-            if first < seen <= first + count:
-                raise StoreError(f"cannot read {path}: Input/output error (errno 5)")
-
-    return fault
-
-
-def _fails(kind: str, where: str, first: int, count: int) -> Callable[[str, Path], None]:
-    """Some calls in a row fail: the disk is full, it cannot write, it cannot sync, it can do nothing."""
-    seen = 0
-    wanted = {
-        "full": ("pwrite", "create", "mkdir", "truncate"),
-        "write": ("pwrite", "truncate"),
-        "sync": ("sync", "sync_dir"),
-        "any": ("pwrite", "create", "mkdir", "truncate", "rename", "remove", "sync", "sync_dir", "punch"),
-    }[kind]
-
-    def fault(operation: str, path: Path) -> None:
-        nonlocal seen
-        if operation not in wanted or where not in str(path):
-            return
-        seen += 1
-        if not first < seen <= first + count:
-            return
-        if operation in ("sync", "sync_dir"):
-            raise SyncFailedError(f"cannot sync {path}: Input/output error (errno 5)")
-        if kind == "full":
-            raise SimDisk().full()
-        raise StoreError(f"cannot {operation} {path}: Input/output error (errno 5)")
-
-    return fault

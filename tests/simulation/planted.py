@@ -1,21 +1,22 @@
 """Planted bugs: each breaks one rule on which a promise rests, and the simulation must find it.
 
-They live here and not in the product: a context manager puts the mistake in the place of the right thing. `SEEDS` says
-within how many seeds (with crash points at `SHARE` of their calls, or at more: `LARGER_SHARES`) each is found; a test
-holds it to that.
+They live here and not in the product: a context manager puts the mistake in the place of the right thing. Each names
+the kinds of findings that it must be found by, within `SEEDS` seeds; a test holds it to that.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
-from unittest.mock import patch
 
 import store.commit_log
+import store.spill.opening
 import store.spill.replay
+from broker.core import BrokerCore
 from broker.turn import Turn
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import UNREADABLE, Failures
@@ -24,6 +25,7 @@ from broker_plugin.sweeper import Sweeper
 from store.checkpoint import DeliveryCheckpoint
 from store.commit_log import CommitLog
 from store.errors import StoreError
+from store.files import Files
 from store.flusher import Flusher
 from store.half_messages import HalfMessages
 from store.hook import PutResult, PutStatus
@@ -33,19 +35,19 @@ from store.message_store import MessageStore
 from store.retention import Retention
 from store.segments import Segment
 from store.spill.format import MOVE
+from store.spill.housekeeping import Housekeeping
 from store.spill.journal import Journal
 from store.spill.model import delay_id
+from store.spill.run import Run
 from store.spill.run_writer import RunWriter
 from store.spill.spill_store import SpillStore
+from tests.simulation.kinds import Kind
+from tests.simulation.plant import Plant, swap
 from timewheel import TimingWheel
 
-__all__ = ["LARGER_SHARES", "PLANTED", "SEEDS", "SHARE", "Plant"]
+__all__ = ["PLANTED", "SEEDS"]
 
-Plant = Callable[[], AbstractContextManager[Any]]
 SEEDS = 400
-SHARE = 0.02
-LARGER_SHARES = {"what a failed write left behind stays": 0.3}
-"""What shows only in a crash between two neighbouring calls needs more of them."""
 
 _right: dict[str, Any] = {
     "put": Deliverer._put,
@@ -53,6 +55,9 @@ _right: dict[str, Any] = {
     "deliver": Deliverer.deliver,
     "put_batch": MessageStore.put_batch,
     "put_block": MessageStore.put_block,
+    "append": MessageStore._append,
+    "sweep": Sweeper.step,
+    "recover_transactions": BrokerCore._recover_transactions,
     "restore": DelayPlugin._restore,
     "restore_halves": HalfMessages._restore,
     "add_failure": Failures.add,
@@ -63,11 +68,8 @@ _right: dict[str, Any] = {
     "settle": LevelScheduler._settle,
     "write": DeliveryCheckpoint.write,
     "finish": RunWriter.finish,
+    "punchable": Run.punchable,
 }
-
-
-def _swap(owner: Any, name: str, wrong: Any) -> Plant:
-    return lambda: patch.object(owner, name, wrong)
 
 
 def _write_progress(deliverer: Any, refs: Any) -> None:
@@ -103,22 +105,29 @@ def _claim_unchecked(self: Any, *args: Any, **named: Any) -> Any:
     return _right["deliver"](self, *args, **{**named, "fresh": True})
 
 
-def _clock_outside_lock(self: Any, records: Any, units: Any = None) -> Any:
-    read, clock = self._now_ms(), self._now_ms
-    lock = self._append_lock
+class _ReadBefore:
+    """The clock of a store, as it was before somebody got its append lock."""
 
-    class Outside:
-        def __enter__(self) -> None:
-            lock.acquire()
-            store._now_ms = lambda: read
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.clock = clock
+        self.read: dict[int, int] = {}  # by thread
 
-        def __exit__(self, *_: object) -> None:
-            store._now_ms = clock
-            lock.release()
+    def __call__(self) -> int:
+        return self.read.get(threading.get_ident(), 0) or self.clock()
 
-    store = self
-    with patch.object(self, "_append_lock", Outside()):
-        return _right["put_batch"](self, records, units)
+
+def _clock_outside_lock(name: str) -> Callable[..., Any]:
+    def put(self: Any, *args: Any) -> Any:
+        if not isinstance(self._now_ms, _ReadBefore):
+            self._now_ms = _ReadBefore(self._now_ms)
+        clock = self._now_ms
+        clock.read[threading.get_ident()] = clock.clock()
+        try:
+            return _right[name](self, *args)
+        finally:
+            del clock.read[threading.get_ident()]
+
+    return put
 
 
 def _equal_dues_unordered(self: Any, *args: Any) -> Any:
@@ -181,17 +190,10 @@ def _unlisted_for_a_moment(self: CommitLog, segment: Segment | None = None) -> S
     return following
 
 
-@contextmanager
-def _next_segment_unlisted() -> Iterator[None]:
-    """And the housekeeper looks for segments to be made ahead more often than it does, so that they meet."""
-
-    def allocate(self: MessageStore, now_ms: int) -> int:
-        self.commit_log.allocate_ahead()
-        return now_ms + 100
-
-    often = patch.object(MessageStore, "_allocate", allocate)
-    with patch.object(CommitLog, "_next_segment", _unlisted_for_a_moment), often:
-        yield
+def _often_ahead(self: MessageStore, now_ms: int) -> int:
+    """The housekeeper looks for segments to be made ahead more often than it does, so that they meet."""
+    self.commit_log.allocate_ahead()
+    return now_ms + 100
 
 
 class _NeverSynced:
@@ -216,32 +218,26 @@ def _torn_left(self: CommitLog) -> None:
     self._torn_end = 0
 
 
-@contextmanager
-def _lost_at_level_boundary() -> Iterator[None]:
+def _lost_at_boundary(self: Any, due_ms: int, item: Any) -> int:
     """The first slot of a level is never looked at."""
-
-    def insert(self: Any, due_ms: int, item: Any) -> int:
-        handle: int = _right["insert"](self, due_ms, item) if due_ms % 64 else 1
-        return handle
-
-    def insert_many(self: Any, dues: Any, items: Any) -> list[int]:
-        return [insert(self, due_ms, item) for due_ms, item in zip(dues, items, strict=True)]
-
-    with patch.object(TimingWheel, "insert", insert), patch.object(TimingWheel, "insert_many", insert_many):
-        yield
+    handle: int = _right["insert"](self, due_ms, item) if due_ms % 64 else 1
+    return handle
 
 
-@contextmanager
-def _early_by_one() -> Iterator[None]:
-    """A millisecond too soon, where the clock is checked last and where the sweeper looks first."""
-    right, step = MessageStore._append, Sweeper.step
+def _many_lost_at_boundary(self: Any, dues: Any, items: Any) -> list[int]:
+    return [_lost_at_boundary(self, due_ms, item) for due_ms, item in zip(dues, items, strict=True)]
 
-    def append(self: Any, records: Any, results: Any, start: int, now_ms: int, arrived: Any, whole: bool) -> None:
-        right(self, records, results, start, now_ms + 1, arrived, whole)
 
-    sooner = patch.object(Sweeper, "step", lambda self, now_ms: step(self, now_ms + 1))
-    with patch.object(MessageStore, "_append", append), sooner:
-        yield
+def _append_early(
+    self: Any, records: Any, results: Any, start: int, now_ms: int, arrived: Any, allowed: Any, whole: bool
+) -> None:
+    """A millisecond too soon, where the clock is checked last ..."""
+    _right["append"](self, records, results, start, now_ms + 1, arrived, allowed, whole)
+
+
+def _sweep_early(self: Any, now_ms: int) -> Any:
+    """... and where the sweeper looks first."""
+    return _right["sweep"](self, now_ms + 1)
 
 
 def _what_has_no_topic_is_forgotten(self: Any, reason: str, *rest: Any) -> None:
@@ -260,39 +256,127 @@ def _what_fails_is_forgotten(self: Any, reason: str, *rest: Any) -> None:
         _right["add_failure"](self, reason, *rest)
 
 
+def _punch_what_is_done(self: Run) -> tuple[int, list[tuple[int, int]]]:
+    """Holes for what is done, whether a durable checkpoint says so or not."""
+    saved = self.saved
+    self.saved = self.done.encode()
+    try:
+        found: tuple[int, list[tuple[int, int]]] = _right["punchable"](self)
+        return found
+    finally:
+        self.saved = saved
+
+
+def _reclaim_what_is_done(_self: Housekeeping, run: Run) -> int:
+    done = min(run.done.prefix, run.end) - run.punched
+    return 0 if run.is_index or done <= 0 else run.shape.data_bytes * done // run.count
+
+
+def _nothing_on_its_way(self: HalfMessages) -> int:
+    return self.pin
+
+
+def _as_if_not_rebuilt(self: BrokerCore) -> HalfMessages:
+    halves: HalfMessages = _right["recover_transactions"](self)
+    self.store.recovery.rebuilt = False
+    return halves
+
+
+def _read_only(self: Files, path: Any) -> bytes:
+    return self.read_file(path)
+
+
+_LOST = (Kind.LOST,)
+_GONE = (Kind.LOST, Kind.START, Kind.DURABLE)
+"""What had been durable is not there: lost, or the start says so, or a look at the medium does."""
+_PENDING = (Kind.LOST, Kind.QUEUES)
+
 PLANTED: dict[str, Plant] = {
-    "progress is written before the append": _swap(Deliverer, "_put", _progress_before_append),
-    "progress is written before a block is appended": _swap(Deliverer, "_put_block", _progress_before_block),
-    "a block's put that failed counts as done": _swap(MessageStore, "put_block", _failed_block_is_done),
-    "the checkpoint does not wait for the log's sync": _swap(DeliveryCheckpoint, "write", _checkpoint_before_sync),
-    "the journal forgets to sync": _swap(Journal, "sync", _sync_nothing),
-    "the log forgets to sync": _swap(CommitLog, "sync", _sync_nothing),
-    "after a failed sync the journal is not written again": _swap(Journal, "_write_again", lambda *_: None),
-    "after a failed sync the log is not written again": _swap(CommitLog, "_rewrite", lambda _: None),
-    "a reply does not wait for its sync": _swap(Flusher, "submit", lambda _self, _ticket, tell: tell(True)),
-    "a command does not wait for its sync": _swap(Flusher, "wait", lambda *_: None),
-    "a timer on a level's boundary is lost": _lost_at_level_boundary,
-    "a millisecond early": _early_by_one,
-    "the clock is read outside the append lock": _swap(MessageStore, "put_batch", _clock_outside_lock),
-    "a torn tail of the log is accepted": _swap(
-        store.commit_log, "walk", partial(store.commit_log.walk, check_crc=False)
+    "progress is written before the append": Plant(swap((Deliverer, "_put", _progress_before_append)), *_LOST),
+    "progress is written before a block is appended": Plant(
+        swap((Deliverer, "_put_block", _progress_before_block)), *_LOST
     ),
-    "a torn frame of the journal is accepted": _swap(store.spill.replay, "records_are_whole", lambda *_: True),
-    "what a failed write left behind stays": _swap(CommitLog, "_clear_torn", _torn_left),
-    "the scan for delay ids is too short": _swap(DelayPlugin, "_restore", _scan_too_short),
-    "the scan for level copies is left out": _swap(LevelProgress, "_marks", lambda *_: {}),
-    "a claim is not checked against a cancel": _swap(Deliverer, "deliver", _claim_unchecked),
-    "the old version of a moved message lives on": _swap(SpillStore, "move", _old_version_lives),
-    "equal due times are not in order": _swap(TimingWheel, "advance", _equal_dues_unordered),
-    "files go before a checkpoint says that they may": _swap(SpillStore, "spill_step", _let_go_too_soon),
-    "a run is listed before it is synced": _swap(RunWriter, "finish", _run_unsynced),
-    "retention does not ask for pins": _swap(Retention, "delete_expired", _no_pins),
-    "every start has the same epoch": _swap(SpillStore, "next_id", _same_epoch),
-    "a level's put that failed counts as done": _swap(LevelScheduler, "_settle", _failed_put_is_done),
-    "what waits of a refused batch is not taken back": _swap(Turn, "_take_back_refused", lambda *_: None),
-    "a message that cannot be read is forgotten": _swap(Failures, "add", _what_fails_is_forgotten),
-    "a message without a topic is forgotten": _swap(Failures, "add", _what_has_no_topic_is_forgotten),
-    "a decision is not remembered": _swap(HalfMessages, "_apply", lambda *_: None),
-    "the checkpoint's undecided messages are forgotten": _swap(HalfMessages, "_restore", _nothing_undecided),
-    "the next segment is not listed under its lock": _next_segment_unlisted,
+    "a block's put that failed counts as done": Plant(swap((MessageStore, "put_block", _failed_block_is_done)), *_LOST),
+    "the checkpoint does not wait for the log's sync": Plant(
+        swap((DeliveryCheckpoint, "write", _checkpoint_before_sync)), *_GONE
+    ),
+    "the journal forgets to sync": Plant(swap((Journal, "sync", _sync_nothing)), *_GONE),
+    "the log forgets to sync": Plant(swap((CommitLog, "sync", _sync_nothing)), *_GONE),
+    "after a failed sync the journal is not written again": Plant(
+        swap((Journal, "_write_again", lambda *_: None)), *_GONE
+    ),
+    "after a failed sync the log is not written again": Plant(swap((CommitLog, "_rewrite", lambda _: None)), *_GONE),
+    "a reply does not wait for its sync": Plant(
+        swap((Flusher, "submit", lambda _self, _ticket, tell: tell(True))), *_LOST
+    ),
+    "a command does not wait for its sync": Plant(swap((Flusher, "wait", lambda *_: None)), Kind.COMMAND),
+    "ASYNC_FLUSH never syncs": Plant(swap((Flusher, "_sync_periodic", lambda *_: None)), *_LOST),
+    "a timer on a level's boundary is lost": Plant(
+        swap((TimingWheel, "insert", _lost_at_boundary), (TimingWheel, "insert_many", _many_lost_at_boundary)), *_LOST
+    ),
+    "a millisecond early": Plant(
+        swap((MessageStore, "_append", _append_early), (Sweeper, "step", _sweep_early)), Kind.EARLY
+    ),
+    "the clock is read outside the append lock": Plant(
+        swap(
+            (MessageStore, "put_batch", _clock_outside_lock("put_batch")),
+            (MessageStore, "put_block", _clock_outside_lock("put_block")),
+        ),
+        Kind.EARLY,
+    ),
+    "a torn tail of the log is accepted": Plant(
+        swap((store.commit_log, "walk", partial(store.commit_log.walk, check_crc=False))),
+        *(Kind.CONTENT, Kind.CHECK, Kind.QUEUES, Kind.LOST),
+    ),
+    "a torn frame of the journal is accepted": Plant(
+        swap((store.spill.replay, "records_are_whole", lambda *_: True)), *(*_LOST, Kind.CHECK)
+    ),
+    "what a failed write left behind stays": Plant(
+        swap((CommitLog, "_clear_torn", _torn_left)), *(Kind.REFUSED, Kind.TWICE, Kind.COMMAND, Kind.BATCH), share=0.3
+    ),
+    "the scan for delay ids is too short": Plant(swap((DelayPlugin, "_restore", _scan_too_short)), Kind.TWICE),
+    "the scan for level copies is left out": Plant(swap((LevelProgress, "_marks", lambda *_: {})), Kind.TWICE),
+    "a claim is not checked against a cancel": Plant(
+        swap((Deliverer, "deliver", _claim_unchecked)), *(Kind.COMMAND, Kind.TWICE)
+    ),
+    "the old version of a moved message lives on": Plant(
+        swap((SpillStore, "move", _old_version_lives)), *(Kind.COMMAND, Kind.TWICE)
+    ),
+    "equal due times are not in order": Plant(swap((TimingWheel, "advance", _equal_dues_unordered)), Kind.ORDER),
+    "files go before a checkpoint says that they may": Plant(
+        swap((SpillStore, "spill_step", _let_go_too_soon)), *(Kind.LOST, Kind.TWICE, Kind.START, Kind.ANSWER)
+    ),
+    "a run is listed before it is synced": Plant(swap((RunWriter, "finish", _run_unsynced)), *_GONE),
+    "retention does not ask for pins": Plant(swap((Retention, "delete_expired", _no_pins)), *_GONE),
+    "every start has the same epoch": Plant(swap((SpillStore, "next_id", _same_epoch)), *(Kind.ANSWER, Kind.LOST)),
+    "a level's put that failed counts as done": Plant(swap((LevelScheduler, "_settle", _failed_put_is_done)), *_LOST),
+    "what waits of a refused batch is not taken back": Plant(
+        swap((Turn, "_take_back_refused", lambda *_: None)), Kind.BATCH
+    ),
+    "a message that cannot be read is forgotten": Plant(swap((Failures, "add", _what_fails_is_forgotten)), *_LOST),
+    "a message without a topic is forgotten": Plant(swap((Failures, "add", _what_has_no_topic_is_forgotten)), *_LOST),
+    "a decision is not remembered": Plant(
+        swap((HalfMessages, "_apply", lambda *_: None)), *(Kind.TRANSACTION, Kind.TWICE)
+    ),
+    "the checkpoint's undecided messages are forgotten": Plant(
+        swap((HalfMessages, "_restore", _nothing_undecided)), *(Kind.LOST, Kind.TRANSACTION)
+    ),
+    "the next segment is not listed under its lock": Plant(
+        swap((CommitLog, "_next_segment", _unlisted_for_a_moment), (MessageStore, "_allocate", _often_ahead)), *_GONE
+    ),
+    "holes are punched by done bits that are not durable": Plant(
+        swap((Run, "punchable", _punch_what_is_done), (Housekeeping, "_reclaimable", _reclaim_what_is_done)),
+        *(*_LOST, Kind.CHECK),
+    ),
+    "the journal's end is not zeroed": Plant(swap((store.spill.opening, "cut_behind", lambda _: None)), Kind.DURABLE),
+    "the log is not written again after an unclean end": Plant(
+        swap((CommitLog, "_write_again", lambda *_: None)), *_GONE
+    ),
+    "a state file is read without a sync of its name": Plant(swap((Files, "read_replaced", _read_only)), *_GONE),
+    "half messages that are not accounted for are not pinned": Plant(
+        swap((HalfMessages, "needed_offset", _nothing_on_its_way)), *(Kind.LOST, Kind.UNPINNED)
+    ),
+    "no checkpoint after all queues were derived": Plant(
+        swap((BrokerCore, "_recover_transactions", _as_if_not_rebuilt)), *(Kind.LOST, Kind.TRANSACTION, Kind.DURABLE)
+    ),
 }

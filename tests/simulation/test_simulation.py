@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -11,13 +13,17 @@ from store.hook import PutBlock, PutResult
 from store.message_store import MessageStore
 from tests.simulation.baton import Baton, Deadlock, SimLock, Task
 from tests.simulation.crashes import replay_line, run_seed
+from tests.simulation.fresh import FRESH_SEED
+from tests.simulation.kinds import Violation
 from tests.simulation.life import Life
+from tests.simulation.rot import Rotten
 from tests.simulation.world import World
 
 pytestmark = pytest.mark.pure
 
-SEEDS = 240
+SEEDS = 120
 SHARE = 0.02
+FRESH_SECONDS = 60
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
@@ -25,6 +31,33 @@ def test_crash_points(first: int) -> None:
     for seed in range(first, first + 20):
         tally = run_seed(seed, SHARE)
         assert not tally.findings, "\n".join(map(str, tally.findings))
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_crash_points_of_fresh_seeds(part: int) -> None:
+    """What was found by nobody yet may be found today."""
+    begin = time.monotonic()
+    first = seed = FRESH_SEED + part * 1_000_000
+    while time.monotonic() < begin + FRESH_SECONDS / 2:
+        tally = run_seed(seed, SHARE)
+        assert not tally.findings, "\n".join(map(str, tally.findings))
+        seed += 1
+    print(f"fresh seeds {first} to {seed - 1}: nothing found")
+
+
+def test_a_bit_that_flips_is_refused_told_or_harmless() -> None:
+    outcomes = Counter[str]()
+    for seed in [*range(60), *range(FRESH_SEED, FRESH_SEED + 20)]:
+        life = Rotten(seed, length=16)
+        try:
+            life.run()
+        except Violation as violation:
+            raise AssertionError(f"seed {seed}: {violation}") from violation
+        finally:
+            if life.world.baton is not None:
+                life.world.bury()
+        outcomes[life.outcome] += 1
+    assert min(outcomes[outcome] for outcome in ("refused", "told", "harmless")) > 0, outcomes
 
 
 def test_a_seed_is_one_story() -> None:

@@ -7,6 +7,7 @@ With a `Baton` the actors are suspended at every lock and every call of the disk
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -28,8 +29,12 @@ from store.errors import StoreError
 from store.hook import PutStatus
 from tests.simulation.baton import Baton, SimLock, Task, simulated
 from tests.simulation.decisions import COMMIT, ROLLBACK, Producer
+from tests.simulation.durable import check_durable
 from tests.simulation.inline import run_inline
-from tests.simulation.ledger import VIRTUAL, Ledger, Sent, Violation, body_of
+from tests.simulation.kinds import Kind, Violation
+from tests.simulation.ledger import VIRTUAL, Ledger, Sent, body_of
+from tests.simulation.swarm import ACTORS, Swarm
+from tests.support import hostile
 from tests.support.simdisk import PowerCut, SimDisk
 
 __all__ = ["ROOT", "Shape", "World"]
@@ -38,9 +43,9 @@ ROOT = Path("/store")
 START_MS = 1_700_000_000_000
 TOPICS = ("T", "U")
 QUEUES = 2
-LEVELS_MS = (1000, 1000, 3000)
+LEVELS = ("1s 1s 3s", "1s 1s 3s", "1s", "2s 1s", "1s 1s 3s 2s 1s")
 ALL_HOURS = ";".join(f"{hour:02d}" for hour in range(24))
-ACTORS = ("loop", "commands", "flusher", "housekeeper", "levels", "sweeper", "recovery", "spiller")
+STEP_MS = (-86_400_000, -4000, -300, -20, -1, 1, 30, 2000, 86_400_000)
 
 
 class Shape:
@@ -52,7 +57,7 @@ class Shape:
         self.retention = rng.random() < 0.3
         self.values = {
             "flushDiskType": "SYNC_FLUSH" if self.sync else "ASYNC_FLUSH",
-            "messageDelayLevel": "1s 1s 3s",
+            "messageDelayLevel": LEVELS[0],
             "mappedFileSizeCommitLog": str(rng.choice((4096, 6000, 20_000))),
             "mappedFileSizeConsumeQueue": "200",
             "maxMessageSize": "1500",
@@ -77,6 +82,23 @@ class Shape:
         self.block_min = rng.choice((1, 2, 4, 1000))
         if self.retention:
             self.values |= {"fileReservedTime": "0", "deleteWhen": ALL_HOURS}
+
+    def changed(self, rng: Random) -> Shape:
+        """The same broker with other settings, as its owner may start it the next time."""
+        other = copy.copy(self)
+        other.sync = rng.random() < 0.5
+        other.values = {
+            **self.values,
+            "flushDiskType": "SYNC_FLUSH" if other.sync else "ASYNC_FLUSH",
+            "messageDelayLevel": rng.choice(LEVELS),
+            "maxMessageSize": str(rng.choice((1500, 700, 200))),
+        }
+        return other
+
+    def delay_ms(self, level: int) -> int:
+        """How long a message of this level waits; one that is too high counts as the highest."""
+        words = self.values["messageDelayLevel"].split()
+        return 1000 * int(words[min(level, len(words)) - 1][:-1])
 
 
 class _Connection(MemoryChannel):
@@ -107,8 +129,10 @@ class World:
         wall_ms: int = START_MS,
         switch: float | None = None,
         say: Callable[[str], None] | None = None,
+        swarm: Swarm | None = None,
     ) -> None:
         self.rng = rng
+        self.swarm = swarm or Swarm(rng)
         self.shape = shape
         self.disk = disk
         self.ledger = ledger
@@ -130,8 +154,15 @@ class World:
         self.append_times: list[tuple[int, int]] = []
         self.number = max(ledger.sent, default=0)
         self.wall_max_ms = wall_ms
+        self.shift_ms = 0  # by how much the wall clock was set
+        self.trouble_ms = -1  # when disk or clock were in trouble last, by the clock that nobody sets
+        self.anew: bytearray | None = None  # the delivery checkpoint when all queues were taken away
+        self.frozen: dict[str, int] = {}  # threads that stand still, and for how many turns
+        self.freeze = self.swarm.freeze
         self.producer = Producer(self)
         self.check_ms = 0
+        self.flush_ms = 0  # when the flusher began its last step, by the clock that nobody sets
+        self.ending = False  # from here on nothing goes wrong any more
         ledger.check_max = 0 if shape.retention else int(shape.values["transactionCheckMax"])
 
     # ------------------------------------------------------------------------------------------------ life
@@ -154,6 +185,7 @@ class World:
         self.disk.read_fault = self._read
         config = BrokerConfig(ROOT, dict(self.shape.values), listen_port=10911, plugins=[])
         plugin = DelayPlugin()
+        self.frozen.clear()
         self.graveyard.append((self.core, self.disk))
         self.core = None
         with simulated(self.baton, 7):
@@ -185,6 +217,10 @@ class World:
             "recovery": plugin.recovery.step,
             "spiller": plugin.spiller.step,
         }
+        lock = self.store._append_lock
+        if isinstance(lock, SimLock):
+            lock.before = self._before_append
+        check_durable(self)
         log = self.store.commit_log
         with self.sharp_eyes():
             self.ledger.reopened(log.begin, log.end, self.store.scan(log.begin))
@@ -218,7 +254,7 @@ class World:
         """Tell a ledger how far log and journal were durable, by what the broker itself believed."""
         self.note_synced()
         # While a broker starts, nothing is more durable than it was when the last one ended.
-        ledger.crashed(keep is not None, *self.synced, self.shape.sync)
+        ledger.crashed(keep is not None, *self.synced)
 
     def note_synced(self) -> None:
         """Remember how far everything was durable, for when the next broker dies while it starts."""
@@ -251,10 +287,17 @@ class World:
                 if self.baton is not None:
                     self.baton.dead = True
                 raise
+            except StoreError:
+                self.trouble_ms = self.passed_ms
+                raise
 
     def _read(self, path: Path) -> None:
         if self.read_fault is not None and not self.looking:
-            self.read_fault(path)
+            try:
+                self.read_fault(path)
+            except StoreError:
+                self.trouble_ms = self.passed_ms
+                raise
 
     @contextmanager
     def sharp_eyes(self) -> Iterator[None]:
@@ -279,11 +322,44 @@ class World:
 
     # ------------------------------------------------------------------------------------------------ actors
 
+    @property
+    def passed_ms(self) -> int:
+        """The time by a clock that nobody sets."""
+        return self.wall_ms - self.shift_ms
+
+    def set_clock(self, step_ms: int) -> None:
+        """Set the wall clock."""
+        self.wall_max_ms = max(self.wall_max_ms, self.wall_ms)
+        self.wall_ms += step_ms
+        self.shift_ms += step_ms
+        self.trouble_ms = self.passed_ms
+        self.ledger.order_holds = False
+        self.tell(f"the clock is set by {step_ms} ms")
+
+    def _before_append(self) -> None:
+        """Somebody is about to get the append lock, and has not read the clock yet."""
+        chance = self.swarm.clock_at_lock
+        if chance and not self.ending and self.rng.random() < chance:
+            self.set_clock(self.rng.choice(STEP_MS))
+
+    def _thaw(self, ready: list[str]) -> list[str]:
+        """Those of the ready that do not stand still; perhaps one begins to, in the middle of something."""
+        if self.freeze and self.tasks and self.rng.random() < self.freeze:
+            self.frozen[self.rng.choice(list(self.tasks))] = self.rng.randint(10, 150)
+        for name in list(self.frozen):
+            self.frozen[name] -= 1
+            if not self.frozen[name]:
+                del self.frozen[name]
+        return [name for name in ready if name not in self.frozen]
+
     def turns(self, count: int, until_ms: int | None = None) -> None:
         """Let actors run, ``count`` times one of those that want to; time passes when none does."""
+        weights = self.swarm.actors
         for _ in range(count):
             now = self.wall_ms
             ready = [name for name in ACTORS if self._wants(name, now)]
+            if self.freeze or self.frozen:
+                ready = self._thaw(ready)
             if not ready:
                 wake = min(self.wakes.get(name, now) for name in ACTORS if name not in ("loop", "commands"))
                 wake = min(wake, self.check_ms)
@@ -292,7 +368,7 @@ class World:
                     return
                 self.wall_ms = max(now + 1, wake)
                 continue
-            self.run(self.rng.choice(ready))
+            self.run(self.rng.choices(ready, [weights[name] for name in ready])[0])
 
     def _wants(self, name: str, now: int) -> bool:
         task = self.tasks.get(name)
@@ -313,6 +389,8 @@ class World:
             now = self.wall_ms
             step = self.steps[name]
             task = Task(name, lambda: step(now))
+            if name == "flusher":
+                self.flush_ms = self.passed_ms
         if self.baton is None:
             try:
                 task.result = task.call()
@@ -329,13 +407,18 @@ class World:
             if not isinstance(task.error, StoreError):
                 raise task.error
             self.tell(f"{name}: {task.error}")
+            self.trouble_ms = self.passed_ms
             self.wakes[name] = self.wall_ms + 100
         elif name not in ("loop", "commands"):
             wake = task.result
             self.wakes[name] = self.wall_ms + 250 if wake is None else min(wake, self.wall_ms + 1000)
             if wake is not None and wake <= self.wall_ms and name == "spiller" and self.rng.random() < 0.5:
                 self.wakes[name] = self.wall_ms + 1
+        if name == "flusher":
+            self.ledger.flushed(self.flush_ms, self.trouble_ms)
         self.look()
+        if name == "housekeeper" and self.shape.retention and not self.appending:
+            self.check_pins()
 
     def look(self) -> None:
         """Hold the CommitLog against the ledger."""
@@ -348,6 +431,18 @@ class World:
                 self.ledger.read(store.scan(max(self.ledger.scanned, store.commit_log.begin)), self._wall_at)
             self.append_times = self.append_times[-4:]
 
+    def check_pins(self) -> None:
+        """Retention may not take a half message that nobody has decided, whether its sender was answered or not."""
+        ledger, store = self.ledger, self.store
+        with self.sharp_eyes():
+            pinned = min(pin() for pin in store.retention.pins[2:])  # behind those of checkpoint and progress
+        for number, entry in ledger.originals.items():
+            sent = ledger.sent[number]
+            if sent.kind != "half" or number in ledger.delivered or ledger.decisions.ended(number):
+                continue
+            if store.commit_log.begin <= entry.offset < pinned:
+                raise Violation(Kind.UNPINNED, f"{sent} is undecided, and retention may take all below {pinned}")
+
     def quiet(self) -> None:
         """Let everything that is under way come to its end."""
         for _ in range(100_000):
@@ -355,9 +450,9 @@ class World:
             if not self.tasks:
                 return
             if not ready:
-                raise Violation(f"deadlock: {sorted(self.tasks)} wait for each other")
+                raise Violation(Kind.STUCK, f"deadlock: {sorted(self.tasks)} wait for each other")
             self.run(self.rng.choice(ready))
-        raise Violation("an actor does not come to an end")
+        raise Violation(Kind.STUCK, "an actor does not come to an end")
 
     @property
     def needs_restart(self) -> bool:
@@ -406,12 +501,23 @@ class World:
     def message(self, kind: str, due_ms: int, topic: str, queue_id: int, size: int) -> tuple[Sent, str]:
         """A new message, and its properties."""
         self.number += 1
-        number = self.number
-        level = self.rng.randint(1, 3) if kind == "level" else 0
+        number, rng = self.number, self.rng
+        level = rng.randint(1, 3) if kind == "level" else 0
         body = b"%d." % number + bytes([65 + number % 26]) * size
-        sent = Sent(number, kind, topic, queue_id, due_ms, body, LEVELS_MS[level - 1] if level else 0)
+        odd = kind == "wild" or (self.swarm.hostile and rng.random() < self.swarm.hostile)
+        if odd and rng.random() < 0.6:
+            head = b"%d." % number
+            body = head + hostile.body(rng, int(self.shape.values["maxMessageSize"]) - len(head))
+        sent = Sent(number, kind, topic, queue_id, due_ms, body, self.shape.delay_ms(level) if level else 0)
         self.ledger.sent[number] = sent
         values = {"KEYS": f"k{number}", "UNIQ_KEY": f"{number:032X}"}
+        if odd and rng.random() < 0.6:
+            sent.plain = hostile.plain_properties(rng)
+            values |= sent.plain
+        if kind == "wild":
+            values |= hostile.broker_properties(rng, self.wall_ms)
+            sent.dues = {0: {self.wall_ms + 6000}}  # whatever the properties say, it comes by then
+            return sent, hostile.property_text(rng, values)
         if kind == "timed":
             values["TIMER_DELIVER_MS" if number & 8 else "__STARTDELIVERTIME"] = str(due_ms)
         elif kind == "level":
@@ -427,7 +533,10 @@ class World:
         made = [self.message(kind, due_ms, topic, queue_id, size) for kind, due_ms in kinds]
         numbers = [sent.number for sent, _ in made]
         half = kinds[0][0] in ("half", "illegal")
-        values = ("pg", topic, "TBW102", QUEUES, queue_id, 4 * half, self.wall_ms if half else 5, 0, 0, "false")
+        for sent, _ in made:
+            sent.batch = len(made) > 1
+        sys_flag = hostile.sys_flag(self.rng) if kinds[0][0] == "wild" else 4 * half
+        values = ("pg", topic, "TBW102", QUEUES, queue_id, sys_flag, self.wall_ms if half else 5, 0, 0, "false")
         head: dict[str, Any] = dict(zip("abcdefghjk", values, strict=True))
         if self.say is not None:
             what = ", ".join(f"{s.number} {s.kind} at {s.due_ms - START_MS}" for s, _ in made)
@@ -446,9 +555,11 @@ class World:
         self.ledger.deleted[topic] = 1 << 62
         self.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}, b"", [], f"delete {topic}")
 
-    def put_topic(self, topic: str, perm: int = 6) -> None:
-        """Make a topic (again), or change what may be done with it."""
-        fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": QUEUES, "writeQueueNums": QUEUES}
+    def put_topic(self, topic: str, perm: int = 6, queues: int = QUEUES) -> None:
+        """Make a topic (again), or change what may be done with it, and how many queues it has."""
+        if queues < QUEUES:
+            self.ledger.fewer.add(topic)
+        fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues}
         fields |= {"perm": perm, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
         self.submit(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, b"", [], "topic")
 
@@ -473,7 +584,7 @@ class World:
             self.look()
             wrong = self.producer.heard(numbers[0], kind, reply)
             if wrong:
-                raise Violation(f"{self.ledger.sent[numbers[0]]} {wrong}")
+                raise Violation(Kind.TRANSACTION, f"{self.ledger.sent[numbers[0]]} {wrong}")
             return
         if kind != "send":
             if reply.code == ResponseCode.SUCCESS:
@@ -487,9 +598,9 @@ class World:
             sent = self.ledger.sent[numbers[0]]
             sent.place = int(reply.ext["queueOffset"]), sent.offset
             if sent.kind == "illegal":
-                raise Violation(f"{sent} was accepted: a half message with a time")
+                raise Violation(Kind.ANSWER, f"{sent} was accepted: a half message with a time")
         elif reply.code == ResponseCode.SYSTEM_ERROR and not _DISK_FAILED.match(reply.remark or ""):
-            raise Violation(f"messages {numbers} were answered with a system error: {reply.remark}")
+            raise Violation(Kind.ANSWER, f"messages {numbers} were answered with a system error: {reply.remark}")
         else:
             for number in numbers:
                 self.ledger.refused(number)
@@ -499,7 +610,7 @@ class World:
             offset = int(text[-16:], 16)
             held = offset >= VIRTUAL
             end = self.plugin.spill.journal.written if held else self.store.commit_log.end
-            self.ledger.acked(number, offset, end, sure)
+            self.ledger.acked(number, offset, end, sure, None if self.shape.sync else self.passed_ms)
 
     def _pulled(self, topic: str, queue_id: int, body: bytes) -> None:
         at = 0
@@ -509,7 +620,9 @@ class World:
             record = body[at : at + size]
             number = int(body_of(record).partition(b".")[0])
             if number not in self.ledger.delivered or record_fields(record)[:2] != (topic, queue_id):
-                raise Violation(f"a consumer of {topic}/{queue_id} got message {number}, which is not there")
+                raise Violation(
+                    Kind.QUEUES, f"a consumer of {topic}/{queue_id} got message {number}, which is not there"
+                )
             self.offsets[topic, queue_id] = int.from_bytes(record[20:28], "big") + 1
             at += size
 
@@ -561,7 +674,7 @@ class World:
             self.plugin.check() + self.core.level_scheduler.check() + self.store.check() + self.core.halves.check()
         )
         if problems:
-            raise Violation(f"check: {problems}")
+            raise Violation(Kind.CHECK, f"check: {problems}")
 
     def consume_all(self) -> None:
         """Pull every queue from its beginning: consumers see what the log has, in its order."""
@@ -582,7 +695,7 @@ class World:
             for entry in ledger.entries
             if not entry.original
             and entry.offset >= self.store.commit_log.begin
-            and (ledger.sent[entry.number].topic, ledger.sent[entry.number].queue_id) == (topic, queue_id)
+            and (ledger.sent[entry.number].topic, entry.queue_id) == (topic, queue_id)
         ]
         # What was there before the topic was deleted may be gone, with all that was before it.
         first = len(stored) - len(seen)
@@ -590,7 +703,7 @@ class World:
         whole = first == 0 or all(entry.offset < deleted for entry in stored[: max(first, 0)])
         if first < 0 or not whole or seen != [entry.number for entry in stored[first:]]:
             numbers = [entry.number for entry in stored]
-            raise Violation(f"consumers of {topic}/{queue_id} get {seen}, the CommitLog has {numbers}")
+            raise Violation(Kind.QUEUES, f"consumers of {topic}/{queue_id} get {seen}, the CommitLog has {numbers}")
 
     def counted(self) -> None:
         """Nothing may be left."""
@@ -601,8 +714,9 @@ class World:
         rows = self.plugin.list_pending(None, 10)
         if any(left) or rows:
             raise Violation(
+                Kind.LOST,
                 f"after the end of time: pending {left[0]}, failed {left[1]}, levels {left[2]}, undecided {left[3]}, "
-                f"{rows}"
+                f"{rows}",
             )
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.cli.overlay import OverlayFiles
-from store.errors import StoreError
+from store.errors import StoreError, SyncFailedError
 from store.files import File, Files
-from tests.support.simdisk import SimDisk
+from tests.support.simdisk import PowerCut, SimDisk
 
 NAMES = ("a", "b", "d", "d/a", "d/b", "d/e", "d/e/a")
 PATHS = st.sampled_from(NAMES)
@@ -179,6 +180,38 @@ class OverlayMachine(DisksMachine):
 
 TestSimDisk = SimDiskMachine.TestCase
 TestOverlay = OverlayMachine.TestCase
+
+
+def test_a_directory_is_durable_when_its_parent_was_synced() -> None:
+    """The power fails before the sync that `makedirs` makes of the parent, and behind it."""
+    for number, stays in ((2, False), (3, True)):
+        disk = SimDisk(1)
+        disk.makedirs(Path("/store"))
+        disk.fail_at("all", {number}, PowerCut())
+        with pytest.raises(PowerCut):
+            disk.makedirs(Path("/store/d"))
+            disk.makedirs(Path("/store/d/e"))
+        found = {disk.crashed(Random(seed), 1.0).exists(Path("/store/d")) for seed in range(20)}
+        assert found == ({True} if stays else {True, False})
+
+
+def test_a_failed_sync_may_have_carried_a_part() -> None:
+    found = set()
+    for seed in range(40):
+        disk = SimDisk(seed)
+        disk.makedirs(Path("/store"))
+        file = disk.open(Path("/store/f"), create=True)
+        disk.sync_dir(Path("/store"))
+        file.pwrite(b"x" * 2048, 0)
+        disk.fail_at("sync", {1}, SyncFailedError("cannot sync"))
+        with pytest.raises(SyncFailedError):
+            file.sync()
+        file.sync()
+        assert file.pread(2048, 0) == b"x" * 2048
+        disk.power_cut(1.0)
+        found.add(disk.read_file(Path("/store/f")).count(b"x"))
+    assert {0, 2048} <= found
+    assert len(found) > 2
 
 
 def test_the_simulated_disk_does_not_pretend_to_rename_directories() -> None:

@@ -5,7 +5,8 @@ remembered; a sync carries to the medium what was remembered when it was called;
 part of it and forgets the rest: each sector stands as after any of the writes that touched it, whatever became of the
 others, so writes are lost, kept, torn and reordered. Names work the same way, per directory and in order.
 
-A *failed* sync does what Linux does: the remembered writes are forgotten, so a second sync proves nothing about them.
+A *failed* sync does what Linux does: some of the remembered writes may have got through, the others are forgotten, so a
+second sync proves nothing about them. A new directory is a name like any other: durable when its parent was synced.
 
 ``disk.fault(operation, path)`` is called before each state-changing operation and may raise; of a write that fails
 so, a random part gets through (see `SimDisk.fail_at`). `SimDisk.crashed` makes a second disk, as it would be found if
@@ -79,18 +80,28 @@ class _Inode:
         del self.pending[:count]
         self.taken += count
 
-    def forget_pending(self, stamp: int) -> None:
-        """What a failed sync leaves: sizes are metadata and survive, data may not."""
+    def forget_pending(self, stamp: int, rng: random.Random) -> None:
+        """What a failed sync leaves: sizes are metadata and survive, of the data any part, or none."""
         count = max(0, stamp - self.taken)
+        keep = rng.choice((0.0, 0.0, 0.5, 0.9))
+        if keep:
+            self._carry(self.pending[:count], rng, keep, 0.0)
         kept = [step for step in self.pending[:count] if isinstance(step, int)]
         self.taken += count - len(kept)
         self.pending[:count] = kept
 
     def power_cut(self, rng: random.Random, keep: float) -> None:
+        self._carry(self.pending, rng, keep, 0.9)
+        self.taken += len(self.pending)
+        self.pending.clear()
+        self.seen = bytearray(self.medium)
+
+    def _carry(self, steps: list[tuple[int, bytes] | int], rng: random.Random, keep: float, sizes: float) -> None:
+        """Carry a random part of some steps to the medium."""
         lost: set[int] = set()  # sectors that stay as an earlier write has left them
-        for step in self.pending:
+        for step in steps:
             if isinstance(step, int):
-                if rng.random() < 0.9:
+                if rng.random() < sizes:
                     _resize(self.medium, step)
                 continue
             offset, data = step
@@ -106,9 +117,6 @@ class _Inode:
                 else:
                     lost.add(sector)
                 at += n
-        self.taken += len(self.pending)
-        self.pending.clear()
-        self.seen = bytearray(self.medium)
 
 
 def _resize(data: bytearray, n: int) -> None:
@@ -177,7 +185,7 @@ class SimFile(File):
         try:
             self.disk.before("sync", self.path)
         except SyncFailedError:
-            self.inode.forget_pending(stamp)
+            self.inode.forget_pending(stamp, self.disk.rng)
             raise
         self.inode.sync(stamp)
 
@@ -342,6 +350,17 @@ class SimDisk(Files):
             other.power_cut(keep)
         return other
 
+    def lose(self, paths: Sequence[Path]) -> None:
+        """Take files, and directories with all that is in them, away for good, as somebody may between two starts."""
+        for names in (self._seen, self._medium):
+            for name in [name for name in names if any(name == path or path in name.parents for path in paths)]:
+                del names[name]
+        for path in paths:
+            self._pending = {
+                parent: [step for step in steps if step[1] != path and path not in step[1].parents]
+                for parent, steps in self._pending.items()
+            }
+
     def kill(self) -> None:
         """Kill the process only: the page cache survives, the locks do not."""
         self.fault = None
@@ -400,15 +419,17 @@ class SimDisk(Files):
         return path in self._seen and self._seen[path] is None
 
     def makedirs(self, path: Path) -> None:
-        """Make, durably."""
+        """Make; each new name is durable when its parent is synced, as the real one does it."""
         for step in reversed([path, *path.parents]):
             if self._seen.get(step) is not None:
                 raise StoreError(f"cannot make directory {step}: File exists")
             if step not in self._seen:
+                if step.parent == step:
+                    self._seen[step] = self._medium[step] = None
+                    continue
                 self.before("mkdir", step)
                 self._name("put", step, None)
-                for verb, name, inode in self._pending.pop(step.parent, []):
-                    _apply(self._medium, verb, name, inode)
+                self.sync_dir(step.parent)
 
     def remove(self, path: Path) -> None:
         """Remove."""

@@ -1,0 +1,96 @@
+"""What a planted bug is: a mistake in the place of the right thing, and the kinds of findings that prove it.
+
+A plant that raises because the product's signatures have changed would be "found" by its own exception, whatever it was
+meant to show. So each of its functions runs in `guarded`: any error that comes out of it but a `StoreError` is noted in
+`ERRORS` and goes on as a `PlantError`, which no part of the product catches and which is no finding.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+from store.errors import StoreError
+from tests.simulation.kinds import Kind
+
+__all__ = ["ERRORS", "Plant", "PlantError", "guarded", "swap"]
+
+ERRORS: list[str] = []
+"""What plants have raised themselves; `Plant` begins with none."""
+
+
+class PlantError(BaseException):
+    """A plant has failed to do what it was planted for."""
+
+
+class Plant:
+    """A mistake to be planted: ``with plant(): …``.
+
+    Args:
+        kinds: What it must be found by; any other finding does not count.
+        make: Answers the context manager that puts it in.
+        share: Share of the calls of the disk that are crash points.
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager[Any]], *kinds: Kind, share: float = 0.02) -> None:
+        assert kinds
+        self.kinds = frozenset(kinds)
+        self.share = share
+        self._make = make
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Plant it."""
+        ERRORS.clear()
+        with self._make():
+            yield
+
+
+def swap(*wrong: tuple[Any, str, Callable[..., Any]]) -> Callable[[], AbstractContextManager[Any]]:
+    """Put functions in the place of others: (owner, name, wrong one)."""
+
+    @contextmanager
+    def make() -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, function in wrong:
+                assert hasattr(owner, name), f"{owner} has no {name} any more"
+                stack.enter_context(patch.object(owner, name, guarded(function)))
+            yield
+
+    return make
+
+
+def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, whose own errors are told from findings."""
+    if inspect.isgeneratorfunction(function):
+
+        @wraps(function)
+        def steps(*args: Any, **named: Any) -> Any:
+            try:
+                return (yield from function(*args, **named))
+            except StoreError:
+                raise
+            except Exception as error:
+                raise _noted(function, error) from error
+
+        return steps
+
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            return function(*args, **named)
+        except StoreError:
+            raise
+        except Exception as error:
+            raise _noted(function, error) from error
+
+    return call
+
+
+def _noted(function: Callable[..., Any], error: Exception) -> PlantError:
+    text = f"{getattr(function, '__name__', function)}: {type(error).__name__}: {error}"
+    ERRORS.append(text)
+    return PlantError(text)
