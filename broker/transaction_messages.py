@@ -21,7 +21,7 @@ from remoting.message import (
     encode_record,
     store_ms_at,
 )
-from remoting.proof import VOUCHER
+from remoting.proof import OFFSET_0, VOUCHER
 from remoting.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     PGROUP,
@@ -97,7 +97,7 @@ def committed_message(half: StoredMessage, checks: int) -> Message:
     message = _back(half, checks)
     message.properties = remove_properties(message.properties, (TRAN_MSG, REAL_TOPIC, REAL_QID))
     message.sys_flag = half.sys_flag & ~_TYPE | int(SysFlag.TRANSACTION_COMMIT)
-    message.prepared_offset = half.offset
+    message.prepared_offset = half.offset or OFFSET_0
     return message
 
 

@@ -10,6 +10,7 @@ clients look at it there. The upper half says whose number it is, the lower half
 ``D7435243 sum``   a record of ours
 ``D7435256 sum``   the same, and it vouches for the record before it: its FLAG is that one's sum
 above 0            the offset of a half message; the record behind it in the same write vouches for it
+``0``, committed   the same: the half message is the first record of the log
 =================  ==================================================================================
 
 An offset is never negative, so the two cannot be mistaken for one. Nothing that the sum covers changes when a record is
@@ -27,6 +28,7 @@ from struct import Struct
 from remoting.checksum import crc32
 
 __all__ = [
+    "OFFSET_0",
     "PLAIN",
     "VOUCHER",
     "is_proof",
@@ -41,6 +43,8 @@ __all__ = [
 PLAIN = (0xD7435243 - (1 << 32)) << 32
 """As the signed number of 8 bytes that the field is."""
 VOUCHER = (0xD7435256 - (1 << 32)) << 32
+OFFSET_0 = (0xD7435230 - (1 << 32)) << 32
+"""What `Message.prepared_offset` says for a half message at 0, where 0 says that there is none. Never on the disk."""
 
 _LONG = Struct(">q")
 _INT = Struct(">i")
@@ -48,6 +52,7 @@ _UNSIGNED = Struct(">I")
 _FLAG_AT = 16
 _HIGH = -(1 << 32)
 _HOSTS_V6 = 0x30
+_TRANSACTION, _COMMITTED = 0x0C, 0x08
 
 
 def is_proof(number: int) -> bool:
@@ -74,7 +79,8 @@ def text_sum(record: bytes | bytearray) -> int:
 
 def is_vouched_for(record: bytes | bytearray | memoryview, at: int = 0) -> bool:
     """Whether a record names a half message, so that its proof stands in the record behind it, if it has one."""
-    return proof_field(record, at) > 0
+    number = proof_field(record, at)
+    return number > 0 or (number == 0 and record[at + 39] & _TRANSACTION == _COMMITTED)
 
 
 def is_voucher(record: bytes) -> bool:

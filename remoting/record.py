@@ -31,7 +31,7 @@ from struct import error as struct_error
 from remoting.checksum import crc32
 from remoting.errors import MessageError, RecordError
 from remoting.hosts import NO_HOST
-from remoting.proof import PLAIN, VOUCHER
+from remoting.proof import OFFSET_0, PLAIN, VOUCHER
 
 __all__ = [
     "BORN_HOST_V6",
@@ -96,7 +96,7 @@ class Message:
     ``born_ms``          int, epoch ms by the sender's clock
     ``born_host``        bytes as of `encode_host`: 8 or 20
     ``reconsume_times``  int
-    ``prepared_offset``  int, CommitLog offset of a transaction's half message; or `remoting.proof.VOUCHER`
+    ``prepared_offset``  int, CommitLog offset of a transaction's half message; see `remoting.proof`
     ``body``             bytes, as sent (maybe compressed)
     ``properties``       str, see `remoting.properties`
     ``due_ms``           int, epoch ms before which it must not be stored; 0: any time
@@ -183,6 +183,8 @@ def encode_record(message: Message, store_host: bytes) -> bytes:
             prepared = PLAIN + crc32(text)
         elif prepared == VOUCHER:
             prepared += crc32(text)
+        elif prepared == OFFSET_0:
+            prepared = 0
         if len(born_host) == 8 and len(store_host) == 8:
             head = _HEAD_V4.pack(
                 size,

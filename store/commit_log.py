@@ -42,7 +42,7 @@ from struct import Struct
 from remoting.proof import proof_field
 from store.errors import StoreCorruptError, StoreError, SyncFailedError
 from store.files import Files
-from store.log_proof import is_made_of
+from store.log_proof import has_zeros, is_delivery, is_half, is_made_of
 from store.log_reader import LogReader
 from store.log_scan import BLANK_BYTES, Stop, blank_record, walk
 from store.recent import RecentBytes
@@ -388,14 +388,20 @@ class CommitLog(LogReader):
 
     def _is_made_of_its_half(self, record: bytes) -> bool:
         """Whether the half message that a record names is in the log and proves it."""
+        if is_delivery(record):
+            return True
         offset = proof_field(record)
+        if offset == 0 and not has_zeros(record):
+            return True  # maybe a record of before that names none
         segment = self._segments.get(offset - offset % self.segment_bytes)
         if segment is None:
-            return False
+            return offset == 0
         place = offset - segment.start
         size = int.from_bytes(segment.file.pread(4, place), "big", signed=True)
         half = self.raw_record(offset, size)
-        return half is not None and is_made_of(record, half)
+        if half is None or (offset == 0 and not is_half(half)):
+            return offset == 0
+        return is_made_of(record, half)
 
     def _write_again(self, start: int, end: int) -> None:
         """Write bytes as they are read, so that the sync that follows is about them."""

@@ -13,6 +13,7 @@ nothing, and we were the last who wrote this log    the op message was torn off.
                                                     proves it, see below; else it does not, nobody was told
                                                     that it was stored
 nothing, and it is Apache's log                     it counts, as for Apache
+nothing, and it is a delivery of the delay plug-in  it counts: its journal has it, nothing vouches for it
 ==================================================  ==========================================================
 
 Topic and properties of a committed message follow from its half message: the topic is that of REAL_TOPIC (or the
@@ -36,8 +37,9 @@ from remoting.properties import (
     has_property,
 )
 
-__all__ = ["is_made_of", "is_proven"]
+__all__ = ["has_zeros", "is_delivery", "is_half", "is_made_of", "is_proven"]
 
+_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 _OF_THE_HALF_ONE = (TRAN_MSG, REAL_TOPIC, REAL_QID, TRANSACTION_CHECK_TIMES)
 
@@ -53,20 +55,37 @@ def is_proven(record: bytes, behind: bytes | None, at_end: Callable[[bytes], boo
 
 
 def is_made_of(record: bytes, half: bytes) -> bool:
-    """Whether a record has the topic and the properties that follow from its half message.
-
-    Also true of what the delay plug-in delivered: nothing vouches for that, its own journal has it whole.
-    """
+    """Whether a record has the topic and the properties that follow from its half message."""
     try:
         topic, _, text = record_fields(record)
         _, _, half_text = record_fields(half)
     except RecordError:
         return False
-    if has_property(text, TW_ID):
-        return True
     if topic not in (get_property(half_text, REAL_TOPIC), _DISCARD_TOPIC):
         return False
     return _own_pairs(text) == _own_pairs(half_text) and ("\0" not in text or "\0" in half_text)
+
+
+def is_delivery(record: bytes) -> bool:
+    """Whether the delay plug-in delivered a record: nothing vouches for that, its own journal has it whole."""
+    try:
+        return has_property(record_fields(record)[2], TW_ID)
+    except RecordError:
+        return False
+
+
+def is_half(record: bytes) -> bool:
+    """Whether a whole record is a transaction's half message."""
+    return record_fields(record)[0] == _HALF_TOPIC
+
+
+def has_zeros(record: bytes) -> bool:
+    """Whether there is a NUL in topic or properties. Without one no sector of them is missing."""
+    try:
+        topic, _, text = record_fields(record)
+    except RecordError:
+        return True
+    return "\0" in topic or "\0" in text
 
 
 def _own_pairs(text: str) -> list[str]:
