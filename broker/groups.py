@@ -5,7 +5,7 @@ Who is connected on behalf of a group is another matter: see `broker.clients`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,13 @@ class SubscriptionGroups:
         if group is not None and name not in self.table:
             self.put(group)
         return group
+
+    def create(self, names: Iterable[str]) -> None:
+        """Make those of a heartbeat's groups that are unknown and may be made, with one write of the table."""
+        room = self.auto_create_max - len(self.table)
+        new = {name: group for name in names if name not in self.table and (group := self.would_find(name))}
+        if new:
+            self.put(*list(new.values())[:room])
 
     def would_find(self, name: str) -> SubscriptionGroup | None:
         """Answer with what `find` would; nothing is made."""

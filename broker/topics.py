@@ -337,14 +337,20 @@ class Topics:
 
     def create_for_group(self, name: str, queue_nums: int, sys_flag: int = 0, order: bool = False) -> TopicConfig:
         """Make a retry or dead-letter topic unless it is there."""
-        config = self.table.get(name)
-        if config is None:
-            config = TopicConfig(name, queue_nums, queue_nums, sys_flag=sys_flag, order=order)
-            self.put(config)
-        elif config.order != order:
-            config = config.changed(order=order)
-            self.put(config)
-        return config
+        self.create_for_groups([(name, queue_nums, sys_flag, order)])
+        return self.table[name]
+
+    def create_for_groups(self, wanted: Iterable[tuple[str, int, int, bool]]) -> None:
+        """The same for several (name, queues, sys flag, order), with one write of the table."""
+        new = []
+        for name, queue_nums, sys_flag, order in wanted:
+            config = self.table.get(name)
+            if config is None:
+                new.append(TopicConfig(name, queue_nums, queue_nums, sys_flag=sys_flag, order=order))
+            elif config.order != order:
+                new.append(config.changed(order=order))
+        if new:
+            self.put(*new)
 
     def is_system(self, name: str) -> bool:
         """Whether a topic belongs to the broker, not to users."""

@@ -97,6 +97,7 @@ class ClientProcessor:
         state.language = command.language[:64]
         state.version = command.version
         keep_subscriptions = document.get("withoutSub") is True
+        self._make_what_is_new(consumers)
         for name, entry, subscriptions in consumers:
             client = ClientInfo(
                 channel, client_id, command.language, command.version, now_ms, self._account_of(command)
@@ -109,6 +110,18 @@ class ClientProcessor:
             self._clients.register_producer(name, client)
         return command.reply()
 
+    def _make_what_is_new(self, consumers: list[tuple[str, Any, list[Subscription]]]) -> None:
+        """Make the groups of a heartbeat and their retry topics: each table is written once, however many are new."""
+        self._groups.create(name for name, _, _ in consumers)
+        wanted = []
+        for name, entry, subscriptions in consumers:
+            group = self._groups.get(name)
+            if group is not None:
+                order = any((topic := self._topics.get(each.topic)) and topic.order for each in subscriptions)
+                sys_flag = _UNIT_SUB_TOPIC if entry.get("unitMode") is True else 0
+                wanted.append((RETRY_PREFIX + name, group.retry_queue_nums, sys_flag, bool(order)))
+        self._topics.create_for_groups(wanted)
+
     def _consumer(
         self,
         name: str,
@@ -118,12 +131,9 @@ class ClientProcessor:
         keep_subscriptions: bool,
     ) -> None:
         """Note one consumer of a heartbeat; a group that may not be made is passed over, as Apache does it."""
-        group = self._groups.find(name)
+        group = self._groups.get(name)
         if group is None:
             return
-        order = any((topic := self._topics.get(each.topic)) and topic.order for each in subscriptions)
-        sys_flag = _UNIT_SUB_TOPIC if entry.get("unitMode") is True else 0
-        self._topics.create_for_group(RETRY_PREFIX + name, group.retry_queue_nums, sys_flag, order)
         changed = self._clients.register_consumer(
             name,
             client,
