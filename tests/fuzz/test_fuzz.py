@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from struct import unpack_from
 
 import pytest
@@ -105,6 +106,18 @@ def test_memory_beyond_the_input_is_found() -> None:
 
     tally = run_block(planted(greedy), 5, 0, 6_000)
     assert any("bytes of memory for" in finding.problem for finding in tally.findings)
+
+
+def test_an_input_that_holds_the_loop_is_found() -> None:
+    """What is quadratic in its length shows in an input that is long."""
+
+    def quadratic(data: bytes) -> int:
+        if len(data) > 16_384:
+            return sum(data.count(data[at : at + 8]) for at in range(0, 65_536, 8))
+        return 0
+
+    tally = run_block(replace(planted(quadratic), in_loop=True), 5, 0, 6_000)
+    assert any("holds the loop" in finding.problem for finding in tally.findings)
 
 
 def test_a_block_is_one_story() -> None:

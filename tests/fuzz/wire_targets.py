@@ -508,10 +508,12 @@ TARGETS = (
         *("json_header", run_header, _json_headers, (ProtocolError,), (remoting.command,)),
         words=(*_EXT_WORDS, *JSON_WORDS),
         repair=_right_length,
+        in_loop=True,
     ),
     Target(
         *("binary_header", run_header, _binary_headers, (ProtocolError,), (remoting.command,)),
         words=(b"\0\0\0\0", b"\xff\xff\xff\xff", b"\0\x01a\0\0\0\x01b", b"\x01\0\0\0"),
+        in_loop=True,
     ),
     Target(
         *("header_fields", run_fields, lambda: [json.dumps(ext).encode() for ext in EXTS], (), (remoting.headers,)),
@@ -533,7 +535,7 @@ TARGETS = (
             ),
         ),
     ),
-    Target("batch", run_batch, _batches, (MessageError,), (remoting.batch,)),
+    Target("batch", run_batch, _batches, (MessageError,), (remoting.batch,), in_loop=True),
     Target(
         *("message_id", run_message_id, lambda: [b"C0A8010100002A9F0000000000000064", b"0" * 56], (MessageError,)),
         (remoting.hosts,),
@@ -551,10 +553,12 @@ TARGETS = (
         words=SQL_WORDS,
         make=make_sql,
         memory=2_000,
+        in_loop=True,
     ),
     Target(
         *("tags", run_tags, lambda: [b"*", b"TagA || TagB", b"||", b" a||||b "], (ProtocolError,)),
         (remoting.subscription,),
         words=(b"||", b"|", b"*", b" ", b"\xf0\x9f\x98\x80"),
+        in_loop=True,
     ),
 )
