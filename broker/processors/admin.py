@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from broker.channel import Channel
 from broker.groups import GROUPS_MAX, SubscriptionGroup
 from broker.topics import TOPICS_MAX, TopicConfig, group_problem, topic_problem
-from remoting.codes import RequestCode, ResponseCode
+from remoting.codes import MAX_FRAME_BYTES, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
 from remoting.headers import TopicHeader, need_str, opt_bool, opt_str
-from remoting.json_dialect import dumps, loads
+from remoting.json_dialect import dumps, loads_body
 
 if TYPE_CHECKING:
     from broker.dispatcher import Handler
@@ -233,7 +233,7 @@ class AdminProcessor:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
         if not command.body:  # as Apache's broker answers it
             return command.reply()
-        return self._put_groups(command, [loads(command.body)])
+        return self._put_groups(command, [loads_body(command.body)])
 
     def put_groups(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them or none."""
@@ -307,7 +307,7 @@ def _full(what: str, count: int, news: Collection[str], most: int) -> str:
 
 def _list(body: bytes, name: str) -> list[Any]:
     """Read a body that is an object with one list."""
-    document = loads(body)
+    document = loads_body(body, MAX_FRAME_BYTES)
     found = document.get(name) if isinstance(document, dict) else None
     if not isinstance(found, list):
         raise ProtocolError(f"{name} is not a list: {body[:200]!r}")

@@ -178,6 +178,22 @@ def test_json_of_a_body_is_bounded() -> None:
     assert loads_apart(standard + b" ") == loads(standard)
 
 
+@pytest.mark.parametrize(
+    ("code", "body", "words"),
+    [
+        (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, b"{" + b"1:1," * 10_000 + b"1:1}", "at most 16384 bytes"),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b"{" + b"1:1," * 10_000 + b"1:1}", "at most 16384 bytes"),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, b"{" + b"1:1," * 10_000 + b"1:1}", "at most 16384"),
+        (RequestCode.LOCK_BATCH_MQ, b"[" + b"[]," * 80_000 + b"1]", "at most 131072 are taken"),
+        (RequestCode.UPDATE_BROKER_CONFIG, b"a=b\n" * 10_000, "40000 bytes of settings, at most 32768 are taken"),
+    ],
+)
+def test_bodies_that_would_take_long_are_refused(rig: Rig, code: int, body: bytes, words: str) -> None:
+    reply = rig.client().ask(code, {}, body)
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert words in str(reply.remark)
+
+
 def test_the_dialect_of_a_body_is_bounded() -> None:
     """2 MiB took 2.6 s."""
     dialect = b"{0:'" + b"x" * (DIALECT_BYTES_MAX - 6) + b"'}"

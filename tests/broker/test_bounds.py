@@ -257,7 +257,7 @@ def test_a_client_that_changes_its_id_leaves_no_ids_behind(rig: Rig, client: Cli
 
 
 def test_words_of_heartbeats_are_kept_in_part(rig: Rig, client: Client) -> None:
-    long = "x" * 80_000
+    long = "x" * 40_000
     consumer = {"groupName": "g", "consumeType": long, "messageModel": long, "consumeFromWhere": long}
     document = {"clientID": "c", "producerDataSet": [], "consumerDataSet": [consumer]}
     assert client.ask(RequestCode.HEART_BEAT, {}, dumps(document), language=long).code == OK
