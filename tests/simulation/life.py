@@ -7,6 +7,7 @@ again while it does, several times), something more happens, all time passes, an
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 from broker_plugin.failures import BACKOFF_MAX_MS
@@ -348,8 +349,11 @@ class Life(_Story):
     def fail_and_crash(self) -> None:
         """The disk fails, the process is killed before it could make up for it, and soon afterwards the power fails."""
         world, rng = self.world, self.rng
-        if rng.random() < 0.3:
+        draw = rng.random()
+        if draw < 0.2:
             self.break_disk()
+        elif draw < 0.6:
+            self.write_fails_once()
         else:
             world.fault = fails(
                 "sync", rng.choice(("", "commitlog", "commitlog", "journal")), [(rng.randint(0, 1), 1000)]
@@ -365,6 +369,33 @@ class Life(_Story):
         world.turns(rng.randint(1, 60), world.wall_ms + rng.choice((5, 1500)))
         world.die(rng.choice((0.0, 0.3)), rng)
         self.come_back(3, 0.3)
+
+    def write_fails_once(self) -> None:
+        """A write of log or journal fails part-way, and at once clients cancel and move what it may have been about."""
+        world, rng = self.world, self.rng
+        for _ in range(rng.randint(1, 6)):
+            world.send([("timed", world.wall_ms + rng.choice((1, 40, 300)))], TOPICS[0], 0, 60)
+        world.turns(rng.randint(5, 30), world.wall_ms)
+        once = fails(rng.choice(("write", "full")), rng.choice(("commitlog", "commitlog", "journal")), [(0, 2)])
+        failed: list[str] = []
+
+        def fault(operation: str, path: Path) -> None:
+            try:
+                once(operation, path)
+            except StoreError:
+                failed.append(operation)
+                raise
+
+        world.tell("a write of log or journal fails")
+        world.ledger.order_holds = False
+        world.fault = fault
+        for _ in range(80):
+            world.turns(1, world.wall_ms + 300)
+            if failed:
+                break
+        for _ in range(rng.randint(0, 4)):
+            self.command_some()
+        world.turns(rng.randint(0, 12), world.wall_ms)
 
     def derive_anew(self) -> None:
         """An administrator has all queues derived from the log again; and soon afterwards all ends once more."""
