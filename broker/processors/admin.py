@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from broker.channel import Channel
 from broker.groups import GROUPS_MAX, SubscriptionGroup
 from broker.topics import TOPICS_MAX, TopicConfig, group_problem, topic_problem
-from remoting.codes import MAX_FRAME_BYTES, RequestCode, ResponseCode
+from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
 from remoting.headers import TopicHeader, need_str, opt_bool, opt_str
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["AdminProcessor"]
 
 MAX_QUEUES = 65_536
+LIST_BYTES_MAX = 1 << 20
+"""The longest list of topics or groups in one request, some 5,000 of them: others wait while it is read."""
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _INT_END = 1 << 31
 """What Java's numbers end at. A longer one could not be written into the file, nor any change after it."""
@@ -307,7 +309,7 @@ def _full(what: str, count: int, news: Collection[str], most: int) -> str:
 
 def _list(body: bytes, name: str) -> list[Any]:
     """Read a body that is an object with one list."""
-    document = loads_body(body, MAX_FRAME_BYTES)
+    document = loads_body(body, LIST_BYTES_MAX)
     found = document.get(name) if isinstance(document, dict) else None
     if not isinstance(found, list):
         raise ProtocolError(f"{name} is not a list: {body[:200]!r}")
