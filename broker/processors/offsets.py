@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from broker.channel import Channel
 from broker.dispatcher import Handler
+from broker.topics import RETRY_PREFIX
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.headers import HeaderError, need_int, need_long, need_str, opt_bool
@@ -128,8 +129,11 @@ class OffsetProcessor:
         """Whether a queue has never had a message: then 0 is where a new group begins, whatever it asked for.
 
         Apache says "not found" here, and a client that begins at the end asks for the end next (GET_MAX_OFFSET): what
-        is sent between the two questions it never sees.
+        is sent between the two questions it never sees. A retry topic needs no such answer: clients begin at its begin
+        anyhow.
         """
+        if topic.startswith(RETRY_PREFIX):
+            return False
         known = self._topics.get(topic)
         queues = 0 if known is None else max(known.read_queue_nums, known.write_queue_nums)
         return 0 <= queue_id < queues and self._store.max_offset(topic, queue_id) == 0
