@@ -150,8 +150,13 @@ class BrokerCore:
         on_disk = [(name, max(store.queue_ids(name)) + 1) for name in store.topics_on_disk()]
         for name in self.topics.adopt(on_disk):
             _LOG.warning("topic %s has messages but no configuration: it gets the usual one", name)
-        for sentence in self.offsets.clamp(store.max_offset):
+        clamped = self.offsets.clamp(store.max_offset)
+        for sentence in clamped:
             _LOG.warning("%s", sentence)
+        if clamped:
+            # Before the queues' numbers are given again: after a kill the old offset would be taken for one of those,
+            # and new messages, half messages of transactions among them, for ones that were dealt with.
+            self.save_offsets()
 
     def _open_deliveries(self, clock: Callable[[], int] | None) -> None:
         """Let the level scheduler and the plug-ins recover, before anything new comes."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from broker.config import load_config
+from remoting.json_dialect import dumps
 from store.files import Files
 from store.message_store import MessageStore
 from store.options import StoreOptions
 from tests.broker.core_rig import START_MS, Client, Rig, properties
+from tests.simulation.inline import run_inline
+from tests.support.simdisk import SimDisk
 
 SEGMENT_BYTES = 12_000
 
@@ -96,3 +100,21 @@ def test_nor_if_the_start_that_derived_it_ended_before_it_said_so(tmp_path: Path
 
     third = Rig(killed, mappedFileSizeCommitLog=SEGMENT_BYTES)
     delivers_what_is_new(accepts_and_is_killed(third, killed, "fourth"))
+
+
+@pytest.mark.parametrize("topic, group", [("RMQ_SYS_TRANS_HALF_TOPIC", "CID_RMQ_SYS_TRANS"), ("T", "cg")])
+def test_an_offset_beyond_a_queues_end_is_not_believed_of_what_comes_after_a_kill(topic: str, group: str) -> None:
+    """It was set to the end, 0, by a start that was killed before the table was written."""
+    disk = SimDisk()
+    disk.makedirs(Path("/store/config"))
+    table = {"offsetTable": {f"{topic}@{group}": {0: 4}}}
+    disk.replace_file(Path("/store/config/consumerOffset.json"), dumps(table))
+    first = Rig(Path("/store"), files=disk, spawn=run_inline)
+    client = first.client()
+    for number in range(3):
+        half = properties(TRAN_MSG="true", PGROUP="pg", UNIQ_KEY=f"{number:032X}")
+        assert client.send("T", half, b"half", f=4).code == 0
+        assert client.send("T", body=b"now").code == 0
+    second = Rig(Path("/store"), files=disk.crashed(Random(0), None), spawn=run_inline)
+    assert list(second.core.halves.undecided) == [0, 1, 2]
+    assert second.core.offsets.get(group, topic, 0) == 0
