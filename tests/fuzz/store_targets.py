@@ -385,6 +385,9 @@ class _Delays:
         del topic, queue_id
         return [(100 * n, 100, 5) for n in range(max(0, from_offset), min(20, from_offset + limit))]
 
+    def queue_ids(self, topic: str) -> list[int]:
+        return [0, 1, 2, 17] if topic else []
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         return 2 if topic and queue_id % 2 else 0
 

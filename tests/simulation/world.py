@@ -575,7 +575,9 @@ class World:
             return
         numbers, kind = self.waiting.pop(reply.opaque)
         if kind.startswith("delete "):
-            self.ledger.deleted[kind[7:]] = self.store.commit_log.end
+            # Another one on its way may still take what is stored until it is answered.
+            if all(other != kind for _, other in self.waiting.values()):
+                self.ledger.deleted[kind[7:]] = self.store.commit_log.end
             self.tell(f"reply to {kind}: {reply.code} {reply.remark or ''}")
             return
         if kind in ("heartbeat", "topic"):
