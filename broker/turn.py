@@ -469,14 +469,16 @@ class Turn:
         """Answer one `PutRequest`. An error of its own rule is its own: the others of the turn are answered as well."""
         try:
             reply = request.answer(own)
+            frame = None if reply is None or channel is None else encode_command(reply)
         except Exception as error:
             _LOG.exception("a request's answer failed")
-            text = f"{type(error).__name__}: {error}"
+            text = f"{type(error).__name__}: {error!s:.300}"
             reply = RemotingCommand(
                 ResponseCode.SYSTEM_ERROR, opaque, FLAG_RESPONSE, remark=text, serialize_type=serialize_type
             )
-        if reply is not None and channel is not None:
-            channel.send(encode_command(reply))
+            frame = encode_command(reply)
+        if frame is not None and channel is not None:
+            channel.send(frame)
 
     def _answer_failed(self, entries: Sequence[_Entry], status: PutStatus, remark: str) -> None:
         for channel, serialize_type, opaque, _, extra, at in entries:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from broker.turn import Turn
     from broker.unique_keys import UniqueKeys
 
-__all__ = ["SendProcessor"]
+__all__ = ["BATCH_REPLY_BYTES", "SendProcessor"]
 
 _BROKERS_OWN = (*OWN_PROPERTIES, POP_CK, MSG_REGION, TRACE_ON, CLUSTER)
 _ODD = frozenset((*_BROKERS_OWN, DELAY, TRAN_MSG))
@@ -69,6 +69,8 @@ _INNER_BATCH = 0xC0
 _TRANSACTION = int(SysFlag.TRANSACTION_ROLLBACK)
 _FIRST_WITH_MAX_RECONSUME = 121  # V3_4_9
 _UNIT_TOPIC, _UNIT_SUB_TOPIC = 1, 2
+BATCH_REPLY_BYTES = 12 << 20
+"""So long may the ids of a batch's messages be: they are in the reply's header, which ends at 16 MiB."""
 
 PutHalf = Callable[[Channel, RemotingCommand, Message, str, str, int], RemotingCommand | None]
 
@@ -114,6 +116,7 @@ class SendProcessor:
         self._permission = permission
         self._address = address
         self._random = random or Random()
+        self._batch_max = BATCH_REPLY_BYTES // (len(turn.message_id(0)) + 1)
         ext = turn.reply_ext
         self._added = "".join(
             f"{name}\x01{value}\x02"
@@ -343,6 +346,9 @@ class SendProcessor:
             elements = split_batch(command.body)
         except MessageError as error:
             return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, str(error))
+        if len(elements) > self._batch_max:
+            remark = f"the batch has {len(elements)} messages, at most {self._batch_max}: no reply could name them all"
+            return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, remark)
         messages: list[Message] = []
         for flag, body, properties in elements:
             if NUL in properties:
@@ -378,7 +384,7 @@ class SendProcessor:
     ) -> bool:
         """Hand a batch on as columns if nothing about it is out of the ordinary: a fifth of the time."""
         batch = split_uniform(self._element(channel, header, topic, queue_id), command.body)
-        if batch is None or not _ODD.isdisjoint(batch.names):
+        if batch is None or len(batch) > self._batch_max or not _ODD.isdisjoint(batch.names):
             return False
 
         def answer(result: PutResult, offsets: Sequence[int]) -> RemotingCommand:
