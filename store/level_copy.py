@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from remoting.message import (
+    Message,
     MessageError,
     RecordError,
     decode_record,
@@ -25,13 +26,14 @@ _APACHE_CRC = "__CRC32#"
 _MARK = TW_LEVEL.encode() + b"\x01"
 
 
-def copy_of(record: bytes, level: int, number: int, due_ms: int) -> PutRecord:
+def copy_of(record: bytes, level: int, number: int, due_ms: int, bytes_max: int = 1 << 31) -> PutRecord:
     """Make the delivery of record ``number`` of a level's queue.
 
     Topic and queue come from ``REAL_TOPIC`` and ``REAL_QID``; body, flag, sysflag, born time and host, store host,
     reconsume times and the property text stay (``DELAY``, ``WAIT`` and the ``REAL_`` ones too, see
     ScheduleMessageService.messageTimeUp); the prepared offset becomes 0. New is ``__TW_LEVEL``. If that makes the
-    properties too long, ``REAL_TOPIC`` and ``REAL_QID`` make room. Raises RecordError if it cannot be told where the
+    properties too long, or the copy longer than ``bytes_max``, which the log takes, ``REAL_TOPIC`` and ``REAL_QID``
+    make room: without them no copy is longer than what waited. Raises RecordError if it cannot be told where the
     message belongs.
     """
     stored = decode_record(record, check_crc=False)
@@ -48,9 +50,8 @@ def copy_of(record: bytes, level: int, number: int, due_ms: int) -> PutRecord:
     message.queue_id = int(queue_id)
     message.prepared_offset = 0
     message.properties = with_property(remove_properties(properties, (_APACHE_CRC, TW_LEVEL)), TW_LEVEL, mark)
-    try:
-        encoded = encode_record(message, stored.store_host)
-    except MessageError:
+    encoded = _fitting(message, stored.store_host, bytes_max)
+    if encoded is None:
         message.properties = remove_properties(message.properties, (REAL_TOPIC, REAL_QID))
         try:
             encoded = encode_record(message, stored.store_host)
@@ -58,6 +59,15 @@ def copy_of(record: bytes, level: int, number: int, due_ms: int) -> PutRecord:
             raise RecordError(f"a level message for topic {topic!r}: {error}") from error
     text = message.properties
     return PutRecord(topic, message.queue_id, encoded, tags_code(text), message_keys(text), due_ms, accepted=True)
+
+
+def _fitting(message: Message, store_host: bytes, bytes_max: int) -> bytes | None:
+    """The record of a message; None if its properties or the whole are too long."""
+    try:
+        encoded = encode_record(message, store_host)
+    except MessageError:
+        return None
+    return encoded if len(encoded) <= bytes_max else None
 
 
 def mark_of(record: bytes) -> tuple[int, int] | None:

@@ -43,6 +43,11 @@ class LevelStore(Protocol):
         """The delivery checkpoint, and the lock in it."""
         ...
 
+    @property
+    def put_bytes_max(self) -> int:
+        """The largest record that can be put."""
+        ...
+
     def put_batch(self, records: Sequence[PutRecord]) -> list[PutResult]:
         """Append, see `store.hook.DeliveryTarget`."""
         ...

@@ -210,7 +210,7 @@ class LevelScheduler:
                 record = self._store.read_record(*claim.entry[:2])
                 if record is None:
                     raise RecordError("no whole and valid record there")
-                copy = copy_of(record, level, claim.number, claim.entry[2])
+                copy = copy_of(record, level, claim.number, claim.entry[2], self._store.put_bytes_max)
             except RecordError as error:
                 skipped.append((claim, str(error)))
                 continue

@@ -305,6 +305,11 @@ class MessageStore(StoreReader):
         """
         return min(self.options.max_record_bytes, self.commit_log.record_bytes_max)
 
+    @property
+    def put_bytes_max(self) -> int:
+        """The largest record that a put takes: what a segment holds."""
+        return self.commit_log.record_bytes_max
+
     def _refusal(self, records: Sequence[PutRecord | PutRows]) -> tuple[PutStatus, str] | None:
         if self._closed:
             return PutStatus.SERVICE_NOT_AVAILABLE, "the store is closed"
