@@ -272,6 +272,15 @@ class CommitLog(LogReader):
             self._tail = following
         return following
 
+    def make_first(self) -> None:
+        """Make a new log's first segment, durably: from now on a start with another size of segments is refused.
+
+        What waits elsewhere until it is due was accepted because it fits a segment. Caller holds the append lock.
+        """
+        if not self._segments:
+            self._next_segment()
+            self._files.sync_dir(self.directory)
+
     def allocate_ahead(self) -> bool:
         """Make the next segment before it is needed, when the present one is three quarters full. For the flusher."""
         tail = self._tail

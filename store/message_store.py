@@ -18,6 +18,7 @@ Life
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
@@ -203,6 +204,8 @@ class MessageStore(StoreReader):
         """Start the threads of ``flusher`` and ``housekeeper``; ``flusher.on_failure`` is told if either dies."""
         if self.housekeeper.on_failure is None:
             self.housekeeper.on_failure = self.flusher.on_failure
+        with contextlib.suppress(StoreError), self._append_lock:  # no room: the first append will say so
+            self.commit_log.make_first()
         self.flusher.start()
         self.housekeeper.start()
 
