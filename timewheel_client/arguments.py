@@ -5,9 +5,10 @@ TypeError for a value of a wrong type, ValueError for one of the right type that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["need_bytes", "need_int", "need_many", "need_text", "need_texts"]
+__all__ = ["need_bytes", "need_int", "need_many", "need_text", "need_texts", "number_text"]
 
 _NO_TEXT = ("\0", "\x01", "\x02")
 
@@ -52,8 +53,19 @@ def need_int(what: str, value: object, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{what} must be an int from {low} to {high}, found {value!r:.100} ({type(value).__name__})")
     if not low <= value <= high:
-        raise ValueError(f"{what} must lie between {low} and {high}, found {value}")
+        raise ValueError(f"{what} must lie between {low} and {high}, found {number_text(value)}")
     return value
+
+
+def number_text(value: int) -> str:
+    """An int as a message shows it: Python refuses to write one of more than 4,300 digits, and nobody reads it.
+
+    >>> number_text(-47), number_text(10**5_000)
+    ('-47', 'a number of about 5,001 digits')
+    """
+    if abs(value) < 10**30:
+        return str(value)
+    return f"a number of about {int(value.bit_length() * math.log10(2)) + 1:,} digits"
 
 
 def need_bytes(what: str, value: object) -> bytes:

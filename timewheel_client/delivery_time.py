@@ -21,7 +21,7 @@ import math
 from datetime import UTC, datetime, timedelta
 
 from remoting.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
-from timewheel_client.arguments import need_int
+from timewheel_client.arguments import need_int, number_text
 
 __all__ = ["MAX_LEVEL", "At", "Delay", "delivery_properties", "epoch_ms", "span_ms"]
 
@@ -60,7 +60,7 @@ def epoch_ms(at: At) -> int:
         raise TypeError(f"at must be a datetime with its zone or epoch milliseconds as int, found {found}{advice}")
     if not _CENTURY_MS <= at < _NEXT_CENTURY_MS:
         raise ValueError(
-            f"at={at} is no time of this century in epoch milliseconds{_advice(at)}; "
+            f"at={number_text(at)} is no time of this century in epoch milliseconds{_advice(at)}; "
             "a datetime with its zone says any other time"
         )
     return at
@@ -68,6 +68,8 @@ def epoch_ms(at: At) -> int:
 
 def _advice(at: int) -> str:
     """Guess the unit that a number was meant in."""
+    if abs(at) >= 10**30:  # no unit, and too much for a float
+        return ""
     for unit, times in (("seconds: multiply them by 1,000", 1_000.0), ("microseconds", 1e-3), ("nanoseconds", 1e-6)):
         if _CENTURY_MS <= at * times < _NEXT_CENTURY_MS:
             return f" (it looks like {unit}{'' if times > 1 else ': divide them'})"
@@ -81,7 +83,8 @@ def span_ms(delay: Delay) -> int:
     (2820000, 1)
     """
     if isinstance(delay, timedelta):
-        ms = -((-delay) // _MS)
+        whole, rest = divmod(delay, _MS)
+        ms = whole + bool(rest)
     elif (
         isinstance(delay, int | float)
         and not isinstance(delay, bool)
@@ -91,10 +94,14 @@ def span_ms(delay: Delay) -> int:
     else:
         raise TypeError(f"delay must be a timedelta or seconds, found {delay!r} ({type(delay).__name__})")
     if ms < 0:
-        raise ValueError(f"delay is negative: {delay!r}")
+        raise ValueError(f"delay is negative: {_shown(delay)}")
     if ms > _MAX_MS:
-        raise ValueError(f"delay is too long for a message, at most {_MAX_MS} ms: {delay!r:.100}")
+        raise ValueError(f"delay is too long for a message, at most {_MAX_MS} ms: {_shown(delay)}")
     return ms
+
+
+def _shown(delay: Delay) -> str:
+    return number_text(delay) if isinstance(delay, int) else repr(delay)
 
 
 def _ms_of_seconds(seconds: float) -> int:

@@ -12,6 +12,8 @@ from timewheel_client.delivery_time import epoch_ms
 
 __all__ = ["format_instant", "format_span", "parse_instant", "parse_span"]
 
+_DIGITS_MAX = 19
+_MAX_MS = (1 << 63) - 1
 _UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[wdhms])\s*")
 _INSTANTS = "an ISO 8601 time such as 2030-01-01T10:00:00.250+01:00 (without zone: local time) or epoch milliseconds"
@@ -27,12 +29,14 @@ def parse_instant(text: str) -> int:
     if text.isascii() and text.isdigit():
         if len(text) < 12:
             raise ValueError(f"{text} is too short for epoch milliseconds (13 digits); expected {_INSTANTS}")
+        if len(text) > _DIGITS_MAX:
+            raise ValueError(f"{text:.30}… is too long for epoch milliseconds (13 digits); expected {_INSTANTS}")
         return int(text)
     try:
         at = datetime.fromisoformat(text)
         return epoch_ms(at if at.tzinfo is not None else at.astimezone())
     except (ValueError, OverflowError):
-        raise ValueError(f"not a time: {text!r}; expected {_INSTANTS}") from None
+        raise ValueError(f"not a time: {text!r:.100}; expected {_INSTANTS}") from None
 
 
 def parse_span(text: str) -> int:
@@ -50,8 +54,10 @@ def parse_span(text: str) -> int:
         at = part.end()
     if at != len(text) or at == 0:
         raise ValueError(
-            f"not a span: {text!r}; expected numbers with w, d, h, m, s or ms, such as 47m, 1h30m or 1500ms"
+            f"not a span: {text!r:.100}; expected numbers with w, d, h, m, s or ms, such as 47m, 1h30m or 1500ms"
         )
+    if not total < _MAX_MS:  # infinite included
+        raise ValueError(f"{text:.30} is too long for a span, at most {_MAX_MS} ms")
     return -int(-total // 1)
 
 

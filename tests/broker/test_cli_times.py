@@ -37,11 +37,18 @@ def test_an_instant_without_zone_is_local() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "soon", "10:00", "2030-13-01", "1893456000", "20300101", "-5", "1969-12-31T00:00Z"]
+    "text",
+    ["", "soon", "10:00", "2030-13-01", "1893456000", "20300101", "-5", "1969-12-31T00:00Z", "1" * 20, "1" * 5_000],
 )
 def test_what_is_no_instant(text: str) -> None:
     with pytest.raises(ValueError, match="epoch milliseconds"):
         parse_instant(text)
+
+
+@pytest.mark.parametrize("text", [f"1{'0' * 400}d", f"{'9' * 5_000}s", "99999999999w", f"{'9' * 308}w 1d"])
+def test_a_span_without_end(text: str) -> None:
+    with pytest.raises(ValueError, match="too long for a span"):
+        parse_span(text)
 
 
 @pytest.mark.parametrize(

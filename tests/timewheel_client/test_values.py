@@ -89,6 +89,7 @@ def test_a_span_is_rounded_up(us: int) -> None:
 
 
 def test_spans() -> None:
+    assert span_ms(timedelta.max) == 86_400_000 * 10**9  # not representable when it is negated
     assert span_ms(2.5) == 2500
     assert span_ms(0.001) == 1
     assert span_ms(0.1 + 0.2) == 300  # no millisecond more for the error of floating point
