@@ -41,8 +41,10 @@ class Acl:
     def __init__(self, files: Files, path: Path) -> None:
         self._files = files
         self._path = path
-        self._data = self._read()
-        self._rules = self._parse(self._data)
+        self._seen: bytes | None = self._read()
+        self._rules = self._parse(self._seen)
+        self.trouble = ""
+        """Why the file, as it is now, cannot be used."""
         if files.open_to_others(path) & 0o007:
             _LOG.warning("%s has secret keys in it and is open to everybody: chmod o= %s", path, path)
 
@@ -59,16 +61,22 @@ class Acl:
             raise AclFileError(f"{self._path}: {error}") from None
 
     def reload(self) -> bool:
-        """Read the file again if it has changed; whether there are new rules. A bad file changes nothing."""
+        """Read the file again if it has changed; whether there are new rules.
+
+        A bad or missing file changes nothing, and is logged once, not each time that it is looked at.
+        """
+        data: bytes | None = None
         try:
             data = self._read()
-            if data == self._data:
+            if data == self._seen:
                 return False
-            self._data = data
             self._rules = self._parse(data)
         except AclFileError as error:
-            _LOG.error("the access rules stay as they were: %s", error)
+            if data != self._seen or str(error) != self.trouble:
+                _LOG.error("the access rules stay as they were: %s", error)
+            self._seen, self.trouble = data, str(error)
             return False
+        self._seen, self.trouble = data, ""
         _LOG.info("new access rules from %s: %d accounts", self._path, len(self._rules.accounts))
         return True
 
@@ -99,7 +107,8 @@ class Acl:
     def _reply(self, channel: Channel, command: RemotingCommand, reason: str | None) -> RemotingCommand | None:
         if reason is None:
             return None
-        _LOG.warning("%s: request %d refused: %s", peer_text(channel), command.code, reason)
+        access_key = (command.ext.get(ACCESS_KEY) or "nobody")[:100]
+        _LOG.warning("%s: request %d of %s refused: %s", peer_text(channel), command.code, access_key, reason)
         return command.reply(ResponseCode.NO_PERMISSION, reason)
 
     def _reason(self, channel: Channel, command: RemotingCommand, rule: Rule | None) -> str | None:

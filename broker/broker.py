@@ -292,7 +292,11 @@ class Broker:
         except (ConfigError, StoreError) as error:
             _LOG.error("the settings stay as they were: %s", error)
             return
-        _LOG.info("reloaded")
+        troubles = [part.trouble for part in (core.acl, server.tls) if part is not None and part.trouble]
+        if troubles:
+            _LOG.error("reloaded, but for what cannot be used and stays as it was: %s", "; ".join(troubles))
+        else:
+            _LOG.info("reloaded")
 
     def _failed(self, error: BaseException) -> None:
         """A thread that messages depend on has ended: what is taken from now on might be lost or never delivered."""

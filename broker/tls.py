@@ -84,6 +84,8 @@ class Tls:
         self._verify = verify
         self._stamps = self._stamp()
         self._context = self._make()
+        self.trouble = ""
+        """Why the files, as they are now, cannot be used."""
 
     def _make(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -119,7 +121,9 @@ class Tls:
             self._context = self._make()
         except ConfigError as error:
             _LOG.error("the certificate stays as it was: %s", error)
+            self.trouble = str(error)
             return False
+        self.trouble = ""
         _LOG.info("new connections get the certificate that is now in %s", self._certificate)
         return True
 

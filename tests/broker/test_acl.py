@@ -1,5 +1,7 @@
 """Access control: the file of rules, what they mean, and each request against them."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -336,12 +338,14 @@ def test_new_rules_count_at_once_and_bad_ones_do_not(rig, tmp_path, caplog):
     refused(writer(rig).send("T"), "No permission for topic T")
     (tmp_path / "rules.yml").write_bytes(RULES + b"oops")
     assert not acl.reload() and not acl.reload()
-    assert "the access rules stay as they were" in caplog.text
+    assert caplog.text.count("the access rules stay as they were") == 1 and "line" in acl.trouble
     (tmp_path / "rules.yml").unlink()
-    assert not acl.reload()
+    assert not acl.reload() and not acl.reload()
+    assert caplog.text.count("the access rules stay as they were") == 2 and "No such file" in acl.trouble
     refused(writer(rig).send("T"), "No permission for topic T")
+    assert re.search(r"request 310 of writer-1 refused: No permission for topic T", caplog.text)
     (tmp_path / "rules.yml").write_bytes(RULES)
-    assert acl.reload()
+    assert acl.reload() and not acl.trouble
     assert writer(rig).send("T").code == 0
 
 
