@@ -163,5 +163,6 @@ def _scalar(text: str, number: int, key: str = "") -> str | None:
         return inner
     plain_star = text[0] == "*" and re.fullmatch(r"[*.]+", text)  # an address; as an alias it would have a name
     if (text[0] in _FORBIDDEN_FIRST and not plain_star) or ": " in text or text.endswith(":"):
-        raise AclFileError(f"line {number}: {quoted(text, key)} is no simple value; put it in quotes")
+        advice = "write what is in brackets below its key, one a line" if text[0] in "[{" else "put it in quotes"
+        raise AclFileError(f"line {number}: {quoted(text, key)} is no simple value; {advice}")
     return None if text in ("null", "~") else text

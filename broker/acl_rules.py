@@ -98,12 +98,11 @@ class AclRules:
 
 def _account(entry: dict[str, Any]) -> Account:
     access_key, secret_key = entry.get("accessKey"), entry.get("secretKey")
-    for key in (access_key, secret_key):
-        if not isinstance(key, str) or len(key) < _KEY_CHARS_MIN:
-            remark = "accessKey and secretKey cannot be null and length should longer than 6"
-            raise AclFileError(f"account {access_key}: {remark}")
-    where = f"account {access_key}"
+    where = "an account without accessKey" if access_key is None else f"account {access_key}"
     _known(entry, _ACCOUNT_KEYS, where)
+    for name, key in (("accessKey", access_key), ("secretKey", secret_key)):
+        if not isinstance(key, str) or len(key) < _KEY_CHARS_MIN:
+            raise AclFileError(f"{where}: {name} must be a text of {_KEY_CHARS_MIN} characters at least")
     admin = entry.get("admin") or "false"
     if admin not in ("true", "false"):
         raise AclFileError(f"{where}: admin is true or false, found {quoted(admin)}")
@@ -128,7 +127,7 @@ def _account(entry: dict[str, Any]) -> Account:
 def _known(entry: dict[str, Any], known: set[str], where: str) -> None:
     unknown = sorted(entry.keys() - known)
     if unknown:
-        raise AclFileError(f"{where}: unknown key {unknown[0]}")
+        raise AclFileError(f"{where}: unknown key {unknown[0]}; there are {', '.join(sorted(known))}")
 
 
 def _texts(entry: dict[str, Any], key: str, where: str) -> list[str]:

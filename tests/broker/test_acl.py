@@ -59,7 +59,7 @@ def test_apaches_own_example_can_be_read():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: [1, 2]", "line 1: '[1, 2]' is no simple value"),
+        ("a: [1, 2]", "line 1: '[1, 2]' is no simple value; write what is in brackets below its key, one a line"),
         ("a: &x 1", "no simple value"),
         ("a: |\n  text", "no simple value"),
         ("a: *x", "no simple value"),
@@ -150,11 +150,14 @@ ONE = "accounts:\n- accessKey: 1234567\n  secretKey: 1234567\n  "
         ("acounts:\n- accessKey: a", "the file: unknown key acounts"),
         (
             ONE.replace("accessKey: 1234567", "accessKey: 1"),
-            "account 1: accessKey and secretKey cannot be null",
+            "account 1: accessKey must be a text of 7 characters at least",
         ),
         ("accounts:\n- text", "accounts: expected keys and values, found 'text'"),
         (ONE + "admin: yes", "admin is true or false, found 'yes'"),
-        (ONE + "topicPerm: x", "unknown key topicPerm"),
+        (ONE + "topicPerm: x", "unknown key topicPerm; there are accessKey, admin, "),
+        (ONE.replace("secretKey", "secretkey"), "account 1234567: unknown key secretkey"),
+        ("accounts:\n- accessKey: 1234567", "account 1234567: secretKey must be a text of 7 characters at least"),
+        ("accounts:\n- secretKey: 1234567", "an account without accessKey: accessKey must be"),
         (
             ONE + "topicPerms:\n  - a=READ",
             "DENY, PUB, SUB or PUB|SUB, found 'READ'",
