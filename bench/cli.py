@@ -64,7 +64,7 @@ def _list(context: click.Context, _option: click.Parameter, value: bool) -> None
     context.exit()
 
 
-@click.command("bench")
+@click.command("bench", short_help="Measure our broker and its peers, in turn.")
 @click.argument("workload", type=click.Choice([*WORKLOADS, "all"]))
 @click.option("--peers", callback=_peers, default=",".join(PEERS), show_default=True, help='Beside ours; "" for none.')
 @click.option("--quick", is_flag=True, help="Short runs, once, small numbers: a few minutes for all.")

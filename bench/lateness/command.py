@@ -92,7 +92,7 @@ class _Tables(click.ParamType[Any]):
         return tuple(_TABLES[name] for name in names)
 
 
-@click.command("lateness", short_help="Count from the logs how late every message was (on Spark).")
+@click.command("lateness", short_help="Count from the logs how late every message was.")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the result.")
 @click.option("--name", "names", multiple=True, help="Name of a source, in the order of the sources.")
@@ -154,6 +154,8 @@ def lateness_command(
     say = _quiet if quiet else _say
     try:
         parse_levels(levels)
+        if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+            raise ValueError("--since must lie before --until: nothing is due between them")
         given = _pairs(settings)
         check_master(master)
         memory = check_memory(memory)

@@ -129,7 +129,7 @@ def _target(target: Mapping[str, Any]) -> str:
 
 def _expected(expectations: Sequence[Mapping[str, Any]]) -> Html:
     if not expectations:
-        return note("Nothing was expected of these figures (--expect).", "soft")
+        return note("No expectation was given (--expect).", "soft")
     rows = [(e["text"], _found(e["text"], e["value"]), "holds" if e["holds"] else "FAILS") for e in expectations]
     return table("Expectations", ("expected", "found", "verdict"), rows)
 

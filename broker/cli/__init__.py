@@ -88,7 +88,7 @@ def _stub(name: str, text: str) -> click.Command:
         name,
         callback=say_why,
         help=text,
-        short_help="(not installed)",
+        short_help=f"(not installed: 'timewheel {name}' says what brings it)",
         context_settings=settings,
         add_help_option=False,
     )

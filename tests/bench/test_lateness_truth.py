@@ -228,6 +228,7 @@ def no_spark(*_: object, **__: object) -> Iterator[None]:
         (["--master", "moon"], 2, "--master moon: local[N], spark://HOST:PORT, yarn or k8s://"),
         (["--since", "yesterday"], 2, "not a time: 'yesterday'; expected an ISO 8601 time"),
         (["--until", "1700000000"], 2, "1700000000 is too short for epoch milliseconds"),
+        (["--since", "2030-01-01", "--until", "2029-01-01"], 2, "--since must lie before --until"),
         (["--target", "soon"], 2, "as in '99.9% within 10ms'"),
     ],
 )

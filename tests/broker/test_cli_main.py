@@ -135,7 +135,7 @@ def test_commands_of_other_packages(capsys: Capture) -> None:
     status, out, _ = run(capsys, "--help")
     assert status == 0
     assert "Measure something." in out
-    assert "(not installed)" in out
+    assert "(not installed: " in out
     assert out.count("\n  send ") == 1  # ours
     assert run(capsys, "bench", "--fast") == (0, "fast=True\n", "")
     status, out, err = run(capsys, "report", "--anything", "goes")
