@@ -106,6 +106,9 @@ def take_over(core: BrokerCore, fresh: BrokerConfig) -> list[str]:
             config.set_value(name, fresh.get_text(name))
         else:
             _LOG.warning("%s counts from the next start on", shown(name, fresh.get_text(name)))
+    new = sorted({*fresh.unknown} - {*config.unknown})
+    if new:
+        _LOG.warning("unknown settings (typing mistakes?): %s", ", ".join(new))
     if changed:
         core.config_changed(changed)
     return changed

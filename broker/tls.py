@@ -96,8 +96,11 @@ class Tls:
             if self._trust is not None:
                 context.load_verify_locations(self._trust)
         except (OSError, ValueError) as error:
-            files = ", ".join(str(path) for path in (self._certificate, self._key, self._trust) if path is not None)
-            raise ConfigError(f"TLS: cannot use {files}: {error}") from None
+            named = dict.fromkeys(path for path in (self._certificate, self._key, self._trust) if path is not None)
+            advice = ""
+            if self._key == self._certificate and isinstance(error, ssl.SSLError):
+                advice = " (is the key in a file of its own? tls.server.keyPath names it)"
+            raise ConfigError(f"TLS: cannot use {', '.join(map(str, named))}: {error}{advice}") from None
         return context
 
     def _stamp(self) -> list[tuple[int, int]]:

@@ -202,3 +202,6 @@ def test_what_is_read_again_counts_as_far_as_it_can(rig, tmp_path, caplog):
     assert "brokerName=other counts from the next start on" in caplog.text
     assert "keyPassword=******" in caplog.text and "sesame" not in caplog.text
     assert take_over(rig.core, load_config(path)) == [] and heard == ["changed"]
+    path.write_bytes(path.read_bytes() + b"flushDisktype=SYNC_FLUSH\n")
+    take_over(rig.core, load_config(path))
+    assert "unknown settings (typing mistakes?): flushDisktype" in caplog.text

@@ -260,7 +260,8 @@ def test_key_and_chain_in_one_file_and_a_password(tmp_path, own):
     [
         ({"mode": "enforcing"}, "mode=enforcing: expected tls.server.certPath"),
         ({"mode": "sometimes"}, "expected permissive or enforcing or disabled"),
-        ({"certPath": "/no/where.pem"}, "TLS: cannot use /no/where.pem"),
+        ({"certPath": "/no/where.pem"}, "TLS: cannot use /no/where.pem: [Errno 2] No such file or directory"),
+        ({"certPath": "CERT"}, "(is the key in a file of its own? tls.server.keyPath names it)"),
         ({"certPath": "CERT", "need__client__auth": "require"}, "auth=require: expected tls.server.trustCertPath"),
         ({"certPath": "CERT", "authClient": "true"}, "auth=require: expected tls.server.trustCertPath"),
     ],
