@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from timewheel_client.connection import Connection
 from timewheel_client.consumer import Consumer
+from timewheel_client.credentials import Credentials
 from timewheel_client.errors import (
     BrokerError,
     ClientError,
@@ -32,6 +33,7 @@ __all__ = [
     "Connection",
     "ConnectionFailedError",
     "Consumer",
+    "Credentials",
     "Message",
     "MessageQueue",
     "NoRouteError",
