@@ -553,6 +553,8 @@ class World:
     def delete_topic(self, topic: str) -> None:
         """Delete a topic, as an administrator does; what waits for it waits on."""
         self.ledger.deleted[topic] = 1 << 62
+        # A start that finds its files, and no configuration, gives it as many queues as there are files.
+        self.ledger.fewer.add(topic)
         self.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}, b"", [], f"delete {topic}")
 
     def put_topic(self, topic: str, perm: int = 6, queues: int = QUEUES) -> None:
