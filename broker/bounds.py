@@ -162,6 +162,10 @@ def _requests(core: BrokerCore) -> list[Bound]:
             "replyThreadPoolQueueCapacity",
             (
                 "dispatcher:Dispatcher._tasks",
+                "dispatcher:Dispatcher._line",
+                "late_tables:Batch.changes",
+                "late_tables:Batch.waiting",
+                "late_tables:LateTable._coming",
                 "channel:ChannelState.waiting",
                 "processors.resume:ResumeProcessor._resuming",
             ),

@@ -211,6 +211,7 @@ class Broker:
             auto_create_topic=config.get_bool("autoCreateTopicOnRoute"),
             may=core.may,
             kv_file=JsonFile(core.files, config.store_dir / "config" / "kvConfig.json"),
+            tables=core.tables,
         )
         core.dispatcher.add(self._name_server, NAME_SERVER_PORT)
         core.bounds += name_server_bounds(self._name_server)
@@ -325,6 +326,9 @@ class Broker:
             self._registration = None
         server.stop_reading()
         if core is not None:
+            server.end_turn()
+            await asyncio.to_thread(core.tables.stop)
+            core.end_tables()
             server.end_turn()
             await core.dispatcher.stop()
             server.end_turn()

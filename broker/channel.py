@@ -60,6 +60,7 @@ class ChannelState:
         "serialize_type",
         "version",
         "waiting",
+        "waits_in_line",
     )
 
     def __init__(self, peer: tuple[str, int], port: str = BROKER_PORT) -> None:
@@ -72,6 +73,7 @@ class ChannelState:
         self.waiting: dict[int, Future[RemotingCommand]] = {}
         self.holds: set[Any] = set()
         self.memberships = 0
+        self.waits_in_line = 0
 
 
 class Channel(Protocol):

@@ -24,6 +24,7 @@ from broker.cold_reads import ColdReads
 from broker.config import BrokerConfig
 from broker.dispatcher import Dispatcher
 from broker.groups import SubscriptionGroups
+from broker.late_tables import TableWriter
 from broker.live_config import apply_changes, save_changes
 from broker.long_poll import LongPoll
 from broker.offsets import ConsumerOffsets
@@ -143,6 +144,9 @@ class BrokerCore:
             auto_create_max=config.get_int("maxAutoCreateSubscriptionGroupNum"),
         )
         self.groups.load()
+        self.tables = TableWriter(self._call_soon_threadsafe, self._schedule)
+        self.topics.written_by(self.tables)
+        self.groups.written_by(self.tables)
         self.offsets = ConsumerOffsets(
             self.files, directory / "consumerOffset.json", self.now_ms, config.get_int("maxConsumerOffsetNum")
         )
@@ -226,7 +230,9 @@ class BrokerCore:
         self.long_poll = LongPoll(lambda: self._call_soon_threadsafe(self._schedule))
         store.on_arrival = self.long_poll.arrived
         self.cold_reads = ColdReads(store)
-        self.dispatcher = Dispatcher(self.now_ms, spawn, config.get_int("replyThreadPoolQueueCapacity"))
+        self.dispatcher = Dispatcher(
+            self.now_ms, spawn, config.get_int("replyThreadPoolQueueCapacity"), self._call_soon_threadsafe
+        )
         self.acl: Acl | None = None
         self.may: May = everybody_may
         if config.get_bool("aclEnable"):
@@ -258,6 +264,7 @@ class BrokerCore:
         """Start the threads: the store's, the level scheduler, the plug-ins'."""
         self.long_poll.bind()
         self.store.start()
+        self.tables.start()
         self.level_scheduler.start()
         for plugin in self.plugins:
             plugin.start()
@@ -266,6 +273,7 @@ class BrokerCore:
         """Store and answer what the turn has gathered, and serve pulls that waited for it."""
         self.turn.commit()
         self.long_poll.drain()
+        self.tables.commit()
 
     def channel_closed(self, channel: Channel) -> None:
         """Forget a connection."""
@@ -298,6 +306,11 @@ class BrokerCore:
         self.long_poll.release(name)
         return existed
 
+    def end_tables(self) -> None:
+        """Write and answer what waits for a table, after the thread has ended; from now on nothing is late."""
+        self.tables.settle()
+        self.dispatcher.finish_line()
+
     def save_offsets(self) -> None:
         """Write the consumer offsets now, if they have changed (any thread). Raises StoreError."""
         with self._saving:
@@ -317,6 +330,7 @@ class BrokerCore:
 
     def stop(self) -> None:
         """End the threads, with everything that was acknowledged on the disk. May take some hundred milliseconds."""
+        self.tables.stop()
         for plugin in self._opened:
             plugin.stop()
         self.level_scheduler.stop()
@@ -333,6 +347,8 @@ class BrokerCore:
         steps: list[Callable[[], None]] = [plugin.close for plugin in reversed(self._opened)]
         if hasattr(self, "offsets") and hasattr(self, "dispatcher"):
             steps.insert(0, self.save_offsets)
+        if hasattr(self, "tables"):
+            steps.insert(0, self.tables.stop)
         for step in (*steps, self.store.close):
             try:
                 step()

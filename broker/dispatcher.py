@@ -7,6 +7,7 @@ that answers with
 RemotingCommand  the reply, sent at once (and dropped if the request was one-way)
 None             no reply, or one that comes later: the method has seen to it
 coroutine        runs as a task; its result is treated in the same way
+NotYetError      (raised) the request is handled again, or answered, when a table has been written
 ===============  =====================================================================================
 
 Each port answers its own codes and no others, so that a firewall in front of one is one in front of its codes.
@@ -18,6 +19,12 @@ into a frame: Apache's frames end at 16 MiB too, and its clients drop a connecti
 A request that runs as a task is kept whole until it is answered: it waits for a client (request-reply, questions
 of administrators) or for the disk. Who asks on meanwhile is refused with SYSTEM_BUSY beyond `KEPT_OF_ONE_MAX_BYTES` of
 one connection, and beyond ``running_max`` requests of all; their bytes count as kept for the connection that sent them.
+The same holds for requests that wait for a table.
+
+When a table is written, those that waited for it get into line. `_SLICE` of them are handled in one turn of the loop,
+always the one that came first. What a connection sends while some of its own stand there gets into line behind them.
+So no send overtakes another one of the same connection to the same new topic: what the earlier one waits for shows in
+the same moment in which it gets into line.
 """
 
 from __future__ import annotations
@@ -25,6 +32,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from heapq import heappop, heappush
 from typing import Any, Protocol
 
 from broker.channel import (
@@ -36,6 +44,7 @@ from broker.channel import (
     kept_size,
     peer_text,
 )
+from broker.late_tables import NotYetError
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.errors import ProtocolError
@@ -49,6 +58,25 @@ Guard = Callable[[Channel, RemotingCommand], Reply]
 """Answers with the reply that refuses a request, or None."""
 
 _LOG = logging.getLogger(__name__)
+_SLICE = 64
+"""Requests that are handled again in one turn of the loop, and requests of one read that find a table to wait for."""
+_TABLES_MAX = 16
+"""Tables that one request may wait for, one after the other: its group, the group's retry topic, the dead letters."""
+
+
+class _Wait:
+    """A request that waits for a table, or for its turn behind one that did."""
+
+    __slots__ = ("again", "channel", "command", "error", "number", "size", "then")
+
+    def __init__(self, channel: Channel, command: RemotingCommand, size: int, number: int) -> None:
+        self.channel = channel
+        self.command = command
+        self.size = size
+        self.number = number  # in the order in which requests came
+        self.again = 0  # how often it has waited
+        self.then: Callable[[], Reply] | None = None
+        self.error: Exception | None = None
 
 
 class Processor(Protocol):
@@ -66,6 +94,7 @@ class Dispatcher:
         now_ms: The clock that handlers are told.
         spawn: Runs a coroutine; by default as a task of the running loop.
         running_max: So many requests may wait for a client's answer or the disk (``replyThreadPoolQueueCapacity``).
+        call_soon: Runs something in one of the next turns of the loop.
     """
 
     def __init__(
@@ -73,12 +102,17 @@ class Dispatcher:
         now_ms: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], None] | None = None,
         running_max: int = 10_000,
+        call_soon: Callable[[Callable[[], None]], object] = lambda call: call(),
     ) -> None:
         self._now_ms = now_ms
         self.spawn = spawn or self._spawn_task
         self._handlers: dict[str, dict[int, Handler]] = {BROKER_PORT: {}, NAME_SERVER_PORT: {}, NO_PORT: {}}
         self.guard: Guard | None = None
         """Asked before every handler that is added from then on."""
+        self._call_soon = call_soon
+        self._line: list[tuple[int, _Wait]] = []
+        self._number = 0
+        self._line_moves = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.running_max = running_max
         self.running = 0
@@ -100,17 +134,28 @@ class Dispatcher:
         """Handle what one read of a channel brought, in order."""
         now_ms = self._now_ms()
         handlers = self._handlers[channel.state.port]
+        in_line = channel.state.waits_in_line > 0
+        wait_count = 0
         for command in commands:
             handler = handlers.get(command.code)
             if command.flag & FLAG_RESPONSE:
                 self._answered(channel, command)
                 continue
+            if in_line:
+                wait = self._kept(channel, command)
+                if wait is not None:
+                    self._stand_in_line(wait)
+                continue
             if handler is None:
-                remark = f" request type {command.code} not supported"
-                self.answer(channel, command, command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+                self.answer(channel, command, self._not_supported(command))
                 continue
             try:
                 result = handler(channel, command, now_ms)
+            except NotYetError as need:
+                self._wait(self._kept(channel, command), need)
+                wait_count += 1
+                in_line = wait_count >= _SLICE  # the rest of the read in later turns
+                continue
             except Exception as error:
                 self._failed(channel, command, error)
                 continue
@@ -122,6 +167,11 @@ class Dispatcher:
                     return  # it did not take its replies: to make those to the rest of this read would be in vain
             else:
                 self._run_later(channel, command, result)
+
+    @staticmethod
+    def _not_supported(command: RemotingCommand) -> RemotingCommand:
+        remark = f" request type {command.code} not supported"
+        return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
     def answer(self, channel: Channel, command: RemotingCommand, reply: RemotingCommand) -> None:
         """Send a reply, unless the request was one-way; an error in its place if no frame can hold it."""
@@ -205,12 +255,91 @@ class Dispatcher:
         text = f"{type(error).__name__}: {error}"
         self.answer(channel, command, command.reply(ResponseCode.SYSTEM_ERROR, text))
 
-    def _run_later(self, channel: Channel, command: RemotingCommand, work: Coroutine[Any, Any, Reply]) -> None:
-        """Have a request run as a task, unless too many do."""
+    # ------------------------------------------------------------------------------------------- waiting for tables
+
+    def _kept(self, channel: Channel, command: RemotingCommand) -> _Wait | None:
+        """Keep a request, as the last that came; None if it was refused."""
+        size = self._keep(channel, command)
+        if size is None:
+            return None
+        self._number += 1
+        return _Wait(channel, command, size, self._number)
+
+    def _wait(self, wait: _Wait | None, need: NotYetError) -> None:
+        """Let a request wait until a table is written."""
+        if wait is not None:
+            wait.again += 1
+            wait.then = need.then
+            need.batch.waiting.append(lambda error: self._written(wait, error))
+
+    def _written(self, wait: _Wait, error: Exception | None) -> None:
+        """The table is written: the request's turn comes."""
+        wait.error = error
+        self._stand_in_line(wait)
+
+    def _stand_in_line(self, wait: _Wait) -> None:
+        heappush(self._line, (wait.number, wait))
+        wait.channel.state.waits_in_line += 1
+        if not self._line_moves:
+            self._line_moves = True
+            self._call_soon(self._move_line)
+
+    def _move_line(self) -> None:
+        """Handle some of those whose turn it is."""
+        try:
+            for _ in range(min(_SLICE, len(self._line))):
+                wait = heappop(self._line)[1]
+                wait.channel.state.waits_in_line -= 1
+                if wait.channel.closed or not self._waits_on(wait):
+                    self.running -= 1
+                    wait.channel.keep(-wait.size)
+        finally:
+            self._line_moves = bool(self._line)
+            if self._line_moves:
+                self._call_soon(self._move_line)
+
+    def finish_line(self) -> None:
+        """Handle all whose turn it is, now: the broker stops."""
+        while self._line:
+            self._move_line()
+
+    def _waits_on(self, wait: _Wait) -> bool:
+        """Handle a request whose turn it is; whether it has to wait for another table."""
+        channel, command = wait.channel, wait.command
+        if wait.error is not None:
+            self._failed(channel, command, wait.error)
+            return False
+        try:
+            if wait.then is not None:
+                result: Reply | Coroutine[Any, Any, Reply] = wait.then()
+            else:
+                handler = self._handlers[channel.state.port].get(command.code)
+                if handler is None:
+                    result = self._not_supported(command)
+                else:
+                    result = handler(channel, command, self._now_ms())
+        except NotYetError as need:
+            if wait.again < _TABLES_MAX:
+                self._wait(wait, need)
+                return True
+            self._failed(channel, command, need)
+            return False
+        except Exception as error:
+            self._failed(channel, command, error)
+            return False
+        if isinstance(result, RemotingCommand):
+            self.answer(channel, command, result)
+        elif result is not None:
+            self._run_later(channel, command, result)
+        return False
+
+    # ------------------------------------------------------------------------------------------- running as tasks
+
+    def _keep(self, channel: Channel, command: RemotingCommand) -> int | None:
+        """Count a request that is kept until it is answered; its size, or None if it was refused."""
         size = kept_size(command)
         kept = channel.kept_bytes + size
         if self.running >= self.running_max or kept > KEPT_OF_ONE_MAX_BYTES:
-            work.close()
             self.refused_count += 1
             remark = (
                 f"[OVERLOAD]system busy, start flow control for a while: {self.running} requests wait to be answered, "
@@ -218,19 +347,28 @@ class Dispatcher:
                 f"with this one {kept} bytes of this connection, at most {KEPT_OF_ONE_MAX_BYTES} may"
             )
             self.answer(channel, command, command.reply(ResponseCode.SYSTEM_BUSY, remark))
-            return
+            return None
         channel.keep(size)
         if channel.closed:  # the bytes of all connections were too many, and it had the most of them
-            work.close()
-            return
+            return None
         self.running += 1
-        self.spawn(self._run(channel, command, work, size))
+        return size
+
+    def _run_later(self, channel: Channel, command: RemotingCommand, work: Coroutine[Any, Any, Reply]) -> None:
+        """Have a request run as a task, unless too many do."""
+        size = self._keep(channel, command)
+        if size is None:
+            work.close()
+        else:
+            self.spawn(self._run(channel, command, work, size))
 
     async def _run(
         self, channel: Channel, command: RemotingCommand, work: Coroutine[Any, Any, Reply], size: int
     ) -> None:
         try:
             reply = await work
+        except NotYetError as need:
+            self._wait(self._kept(channel, command), need)
         except Exception as error:
             self._failed(channel, command, error)
         else:

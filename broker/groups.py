@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.json_files import DataVersion, JsonFile
+from broker.late_tables import LateTable, NotYetError, TableWriter
 from broker.topics import group_problem
 from store.files import Files
 
@@ -83,6 +84,8 @@ class SubscriptionGroup:
 class SubscriptionGroups:
     """All groups of this broker. Only the network loop changes it.
 
+    What is made for a request may be late (see `broker.late_tables`): then NotYetError says for what to wait.
+
     Args:
         files: The door to the disk.
         path: ``config/subscriptionGroup.json``.
@@ -108,6 +111,17 @@ class SubscriptionGroups:
         self.forbidden: dict[str, dict[str, int]] = {}
         """Group to topic to bits: bit 2 forbids reading (``forbiddenTable``)."""
         self.data_version = DataVersion(now_ms())
+        self._late = LateTable(self.table, self._save_planned, self._planned_is_true)
+        self._planned = self.data_version
+
+    def written_by(self, writer: TableWriter) -> None:
+        """Let this writer's thread write the table."""
+        self._late.written_by(writer)
+
+    @property
+    def coming(self) -> int:
+        """New groups that are being written."""
+        return self._late.coming
 
     def set_auto_create(self, enabled: bool) -> None:
         """Change whether a group is made when it is first seen."""
@@ -139,17 +153,31 @@ class SubscriptionGroups:
 
     def find(self, name: str) -> SubscriptionGroup | None:
         """Answer with a group, made now if that is allowed; None if it is unknown and may not be made."""
-        group = self.would_find(name)
-        if group is not None and name not in self.table:
-            self.put(group)
+        group = self.table.get(name)
+        if group is None:
+            self._late.wait_for(name)
+            group = self.would_find(name)
+            if group is not None:
+                self._make(group)
         return group
 
     def create(self, names: Iterable[str]) -> None:
         """Make those of a heartbeat's groups that are unknown and may be made, with one write of the table."""
-        room = self.auto_create_max - len(self.table)
-        new = {name: group for name in names if name not in self.table and (group := self.would_find(name))}
+        room = self.auto_create_max - len(self.table) - self._late.coming
+        new: dict[str, SubscriptionGroup] = {}
+        under_way = None
+        for name in names:
+            if name in self.table or name in new:
+                continue
+            before = self._late.pending(name)
+            if before is not None:
+                under_way = before
+            elif (group := self.would_find(name)) is not None:
+                new[name] = group
         if new:
-            self.put(*list(new.values())[:room])
+            self._make(*list(new.values())[:room])
+        if under_way is not None:
+            raise NotYetError(under_way)
 
     def would_find(self, name: str) -> SubscriptionGroup | None:
         """Answer with what `find` would; nothing is made."""
@@ -160,35 +188,60 @@ class SubscriptionGroups:
 
     def full(self) -> str:
         """Why no group is made when it is first seen, as a part of a remark; empty if there is room."""
-        if len(self.table) < self.auto_create_max:
+        count = len(self.table) + self._late.coming
+        if count < self.auto_create_max:
             return ""
         return (
-            f" None is made when it is first seen any more: there are {len(self.table)} groups, {self.auto_create_max} "
+            f" None is made when it is first seen any more: there are {count} groups, {self.auto_create_max} "
             "are the most for that (maxAutoCreateSubscriptionGroupNum)."
         )
 
     def put(self, *groups: SubscriptionGroup) -> None:
         """Create or replace groups; durable when it returns. Raises StoreError, and nothing has changed then."""
-        before = {group.name: self.table.get(group.name) for group in groups}
-        for group in groups:
-            self.table[group.name] = group
-        try:
-            self._changed()
-        except Exception:
-            for name, known in before.items():
-                if known is None:
-                    self.table.pop(name, None)
-                else:
-                    self.table[name] = known
-            raise
+        with self._late.alone():
+            before = {group.name: self.table.get(group.name) for group in groups}
+            for group in groups:
+                self.table[group.name] = group
+            try:
+                self._changed()
+            except Exception:
+                for name, known in before.items():
+                    if known is None:
+                        self.table.pop(name, None)
+                    else:
+                        self.table[name] = known
+                raise
 
     def delete(self, name: str) -> bool:
         """Forget a group; whether there was one. Raises StoreError."""
-        self.forbidden.pop(name, None)
-        if self.table.pop(name, None) is None:
-            return False
-        self._changed()
-        return True
+        with self._late.alone():
+            self.forbidden.pop(name, None)
+            if self.table.pop(name, None) is None:
+                return False
+            self._changed()
+            return True
+
+    def newest(self, name: str) -> SubscriptionGroup | None:
+        """Answer with a group as it will be when all changes are written."""
+        return self._late.newest(name)
+
+    def write(self, groups: Mapping[str, SubscriptionGroup], then: Callable[[], Any]) -> None:
+        """Create or replace groups. Raises StoreError, or NotYetError: then ``then`` makes the reply."""
+        if self._late.late:
+            raise NotYetError(self._late.change(groups), then)
+        self.put(*groups.values())
+
+    def forget_late(self, name: str, then: Callable[[], Any]) -> None:
+        """Raise NotYetError if forgetting a group is late: ``then``, which deletes it, finds it gone and replies."""
+        if self._late.late:
+            self.forbidden.pop(name, None)
+            raise NotYetError(self._late.change({name: None}), then)
+
+    def _make(self, *groups: SubscriptionGroup) -> None:
+        """Make groups that a request needs. Raises StoreError, NotYetError."""
+        if self._late.late:
+            raise NotYetError(self._late.change({group.name: group for group in groups}))
+        self.put(*groups)
 
     def may_read(self, group: str, topic: str) -> bool:
         """Whether reading a topic is not forbidden to a group."""
@@ -206,6 +259,19 @@ class SubscriptionGroups:
     def save(self) -> None:
         """Write the file now. Raises StoreError."""
         self._file.save(self.to_json())
+
+    def _save_planned(self, table: dict[str, SubscriptionGroup]) -> None:
+        """Write the table as it will be, in the thread."""
+        self._planned = self.data_version.after(self._now_ms())
+        document = {
+            "dataVersion": self._planned.to_json(),
+            "forbiddenTable": dict(self.forbidden),
+            "subscriptionGroupTable": {name: group.fields for name, group in table.items()},
+        }
+        self._file.save_tables(document)
+
+    def _planned_is_true(self, _names: list[str]) -> None:
+        self.data_version.take(self._planned)
 
     def _changed(self) -> None:
         self.data_version.next(self._now_ms())

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from broker.access import May, everybody_may
 from broker.acl_rules import PUB
 from broker.channel import Channel
+from broker.late_tables import LateTable, NotYetError, TableWriter
 from broker.properties_file import PropertiesError, parse_properties_file
 from broker.registration import parse_registration
 from broker.routes import BROKER_EXPIRED_MS, BrokerEntry, OwnBroker, QueueData, RouteTable, broker_json, route_json
@@ -60,6 +61,7 @@ class NameServer:
         auto_create_topic: Whether a route lookup makes an unknown topic (``autoCreateTopicOnRoute``).
         may: Says whether the asker may write the topic that is to be made.
         kv_file: Where key-value configuration lasts (``config/kvConfig.json``); None keeps it in memory.
+        tables: Writes it in a thread; None writes it at once.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class NameServer:
         auto_create_topic: bool = False,
         may: May = everybody_may,
         kv_file: JsonFile | None = None,
+        tables: TableWriter | None = None,
     ) -> None:
         self.routes = RouteTable(own)
         self._own = own
@@ -82,9 +85,15 @@ class NameServer:
         if kv_file is not None:
             table = (kv_file.load() or {}).get("configTable") or {}
             self._kv = {str(name): {str(k): str(v) for k, v in entries.items()} for name, entries in table.items()}
+        flat = {(name, key): value for name, entries in self._kv.items() for key, value in entries.items()}
+        self._late = LateTable(flat, self._save_kv, self._show_kv, self._count_kv)
+        self._flat = flat
+        if tables is not None:
+            self._late.written_by(tables)
         self.kv_bytes_max = KV_BYTES_MAX
-        self.kv_bytes = sum(_kv_size(name, k, v) for name, entries in self._kv.items() for k, v in entries.items())
-        """Bytes of key-value configuration."""
+        self.kv_bytes = 0
+        """Bytes of key-value configuration, with what is being written."""
+        self._count_kv()
 
     def handlers(self) -> Mapping[int, Handler]:
         """List what it answers: request code to method."""
@@ -304,7 +313,7 @@ class NameServer:
         """PUT_KV_CONFIG."""
         ext = command.ext
         namespace, key, value = need_str(ext, "namespace"), need_str(ext, "key"), need_str(ext, "value")
-        before = self._kv.get(namespace, {}).get(key)
+        before = self._late.newest((namespace, key))
         more = _kv_size(namespace, key, value) - (0 if before is None else _kv_size(namespace, key, before))
         if more > 0 and self.kv_bytes + more > self.kv_bytes_max:
             remark = (
@@ -312,10 +321,7 @@ class NameServer:
                 f"at most {self.kv_bytes_max} may be: delete some"
             )
             return command.reply(ResponseCode.SYSTEM_ERROR, remark)
-        self._kv.setdefault(namespace, {})[key] = value
-        self.kv_bytes += more
-        self._save_kv()
-        return command.reply()
+        return self._change_kv(command, namespace, key, value)
 
     def get_kv(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_KV_CONFIG."""
@@ -329,14 +335,9 @@ class NameServer:
     def delete_kv(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """DELETE_KV_CONFIG."""
         namespace, key = need_str(command.ext, "namespace"), need_str(command.ext, "key")
-        entries = self._kv.get(namespace, {})
-        value = entries.pop(key, None)
-        if value is not None:
-            self.kv_bytes -= _kv_size(namespace, key, value)
-            if not entries:  # names of namespaces would pile up
-                del self._kv[namespace]
-            self._save_kv()
-        return command.reply()
+        if self._late.pending((namespace, key)) is None and (namespace, key) not in self._flat:
+            return command.reply()
+        return self._change_kv(command, namespace, key, None)
 
     def get_kv_list(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_KVLIST_BY_NAMESPACE."""
@@ -346,9 +347,41 @@ class NameServer:
             return command.reply(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
         return command.reply(body=dumps({"table": table}))
 
-    def _save_kv(self) -> None:
+    def _change_kv(self, command: RemotingCommand, namespace: str, key: str, value: str | None) -> RemotingCommand:
+        """Set or delete one entry."""
+        before = self._late.newest((namespace, key))
+        self.kv_bytes -= 0 if before is None else _kv_size(namespace, key, before)
+        self.kv_bytes += 0 if value is None else _kv_size(namespace, key, value)
+        batch = self._late.change({(namespace, key): value})
+        if self._late.late:
+            raise NotYetError(batch, command.reply)
+        self._late.settle()
+        if batch.error is not None:
+            raise batch.error
+        return command.reply()
+
+    def _save_kv(self, flat: dict[tuple[str, str], str]) -> None:
+        """Write the entries as they will be; in the thread, or at once."""
         if self._kv_file is not None:
-            self._kv_file.save({"configTable": self._kv})
+            table: dict[str, dict[str, str]] = {}
+            for (namespace, key), value in flat.items():
+                table.setdefault(namespace, {})[key] = value
+            self._kv_file.save_tables({"configTable": table})
+
+    def _count_kv(self) -> None:
+        """Count its bytes anew."""
+        self.kv_bytes = sum(_kv_size(name, key, value) for (name, key), value in self._late.newest_items().items())
+
+    def _show_kv(self, changed: list[tuple[str, str]]) -> None:
+        """Let entries be seen that are durable now."""
+        for namespace, key in changed:
+            value = self._flat.get((namespace, key))
+            if value is not None:
+                self._kv.setdefault(namespace, {})[key] = value
+            elif namespace in self._kv:
+                self._kv[namespace].pop(key, None)
+                if not self._kv[namespace]:  # names of namespaces would pile up
+                    del self._kv[namespace]
 
     # ------------------------------------------------------------------------------------------ settings
 

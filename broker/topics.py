@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.json_files import DataVersion, JsonFile
+from broker.late_tables import LateTable, NotYetError, TableWriter
 from remoting.codes import Permission, SysFlag
 from store.files import Files
 
@@ -222,6 +223,8 @@ def perm_text(perm: int) -> str:
 class Topics:
     """All topics of this broker. Only the network loop changes it; `get` may be called from any thread.
 
+    What is made for a request may be late (see `broker.late_tables`): then NotYetError says for what to wait.
+
     Args:
         files: The door to the disk.
         path: ``config/topics.json``.
@@ -255,6 +258,8 @@ class Topics:
         self.data_version = DataVersion(now_ms())
         self.listeners: list[Callable[[list[str]], None]] = []
         """Called with the names of the topics that changed, after each change."""
+        self._late = LateTable(self.table, self._save_planned, self._planned_is_true)
+        self._planned = self.data_version
         system = _system_topics(cluster_name, broker_name, default_queue_nums if auto_create else 0, trace_topic)
         for config in system:
             self.table[config.name] = config
@@ -301,37 +306,71 @@ class Topics:
         config = self.table.get(name)
         return queue_id if config is None else config.queue_for(queue_id)
 
+    def newest(self, name: str) -> TopicConfig | None:
+        """Answer with a topic's configuration as it will be when all changes are written."""
+        return self._late.newest(name)
+
+    @property
+    def coming(self) -> int:
+        """New topics that are being written."""
+        return self._late.coming
+
+    def written_by(self, writer: TableWriter) -> None:
+        """Let this writer's thread write the table."""
+        self._late.written_by(writer)
+
     def put(self, *configs: TopicConfig) -> None:
         """Create or replace topics; durable when it returns. Raises StoreError, and nothing has changed then."""
-        before = {config.name: self.table.get(config.name) for config in configs}
-        for config in configs:
-            self.table[config.name] = config
-        self._changed(before)
+        with self._late.alone():
+            before = {config.name: self.table.get(config.name) for config in configs}
+            for config in configs:
+                self.table[config.name] = config
+            self._changed(before)
 
     def delete(self, name: str) -> bool:
         """Forget a topic; whether there was one. Its messages are the store's business. Raises StoreError."""
-        config = self.table.pop(name, None)
-        if config is None:
-            return False
-        self._changed({name: config})
-        return True
+        with self._late.alone():
+            config = self.table.pop(name, None)
+            if config is None:
+                return False
+            self._changed({name: config})
+            return True
+
+    def write(self, configs: Mapping[str, TopicConfig], then: Callable[[], Any]) -> None:
+        """Create or replace topics. Raises StoreError, or NotYetError: then ``then`` makes the reply."""
+        if self._late.late:
+            raise NotYetError(self._late.change(configs), then)
+        self.put(*configs.values())
+
+    def forget_late(self, name: str, then: Callable[[], Any]) -> None:
+        """Raise NotYetError if forgetting a topic is late: ``then``, which deletes it, finds it gone and replies."""
+        if self._late.late:
+            raise NotYetError(self._late.change({name: None}), then)
+
+    def _make(self, *configs: TopicConfig) -> None:
+        """Make topics that a request needs. Raises StoreError, NotYetError."""
+        if self._late.late:
+            raise NotYetError(self._late.change({config.name: config for config in configs}))
+        self.put(*configs)
 
     def create_for_send(self, name: str, default_topic: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig | None:
         """Make the topic of a first send from the default topic that the sender names; None if that is not allowed."""
+        self._late.wait_for(name)
         model = self.table.get(default_topic)
         if model is None or not model.perm & Permission.INHERIT or self.full():
             return None
         queues = max(0, min(queue_nums, model.write_queue_nums))
         perm = model.perm & ~int(Permission.INHERIT)
-        self.put(TopicConfig(name, queues, queues, perm, sys_flag=sys_flag, filter_type=model.filter_type))
+        self._make(TopicConfig(name, queues, queues, perm, sys_flag=sys_flag, filter_type=model.filter_type))
         return self.table[name]
 
     def full(self) -> str:
         """Why a send makes no more topics, as a part of a remark; empty if there is room."""
-        if len(self.table) < self.auto_create_max:
+        count = len(self.table) + self._late.coming
+        if count < self.auto_create_max:
             return ""
         return (
-            f" None is made for a send any more: there are {len(self.table)} topics, {self.auto_create_max} are the "
+            f" None is made for a send any more: there are {count} topics, {self.auto_create_max} are the "
             "most for that (maxAutoCreateTopicNum)."
         )
 
@@ -342,15 +381,23 @@ class Topics:
 
     def create_for_groups(self, wanted: Iterable[tuple[str, int, int, bool]]) -> None:
         """The same for several (name, queues, sys flag, order), with one write of the table."""
-        new = []
+        new: list[TopicConfig] = []
+        under_way = None
         for name, queue_nums, sys_flag, order in wanted:
             config = self.table.get(name)
+            if config is not None and config.order == order:
+                continue
+            under_way = self._late.pending(name)
+            if under_way is not None:
+                continue
             if config is None:
                 new.append(TopicConfig(name, queue_nums, queue_nums, sys_flag=sys_flag, order=order))
-            elif config.order != order:
+            else:
                 new.append(config.changed(order=order))
         if new:
-            self.put(*new)
+            self._make(*new)
+        if under_way is not None:
+            raise NotYetError(under_way)
 
     def is_system(self, name: str) -> bool:
         """Whether a topic belongs to the broker, not to users."""
@@ -370,6 +417,20 @@ class Topics:
     def save(self) -> None:
         """Write the file now. Raises StoreError."""
         self._file.save(self.to_json())
+
+    def _save_planned(self, table: dict[str, TopicConfig]) -> None:
+        """Write the table as it will be, in the thread."""
+        self._planned = self.data_version.after(self._now_ms())
+        document = {
+            "dataVersion": self._planned.to_json(),
+            "topicConfigTable": {name: config.to_json() for name, config in table.items()},
+        }
+        self._file.save_tables(document)
+
+    def _planned_is_true(self, names: list[str]) -> None:
+        self.data_version.take(self._planned)
+        for listener in self.listeners:
+            listener(names)
 
     def _changed(self, before: Mapping[str, TopicConfig | None]) -> None:
         """Write the file after a change, or undo the change: what a restart forgets must not take a message."""

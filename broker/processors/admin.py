@@ -177,7 +177,7 @@ class AdminProcessor:
             )
         if not 0 <= perm <= 15:
             raise _RefusedError(ResponseCode.INVALID_PARAMETER, f"perm of topic {name} is {perm}: 0 to 15 are possible")
-        known = self._topics.get(name)
+        known = self._topics.newest(name)
         altered = _alter_attributes({} if known is None else known.attributes, attributes, known is None)
         return TopicConfig(
             name, read, write, perm, sys_flag=sys_flag, filter_type=filter_type, order=order, attributes=altered
@@ -193,11 +193,12 @@ class AdminProcessor:
     def _put_changed(self, command: RemotingCommand, configs: list[TopicConfig]) -> RemotingCommand:
         table = self._topics.table
         changed = [config for config in configs if table.get(config.name) != config]
-        full = _full("topics", len(table), {config.name for config in changed} - table.keys(), TOPICS_MAX)
+        count = len(table) + self._topics.coming
+        full = _full("topics", count, {config.name for config in changed} - table.keys(), TOPICS_MAX)
         if full:
             return command.reply(ResponseCode.SYSTEM_ERROR, full)
         if changed:
-            self._topics.put(*changed)
+            self._topics.write({config.name: config for config in changed}, command.reply)
         return command.reply()
 
     def all_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
@@ -222,8 +223,14 @@ class AdminProcessor:
                 raise _RefusedError(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
         except _RefusedError as error:
             return command.reply(error.code, str(error))
-        self._delete_topic(name)
-        return command.reply()
+
+        def delete() -> RemotingCommand:
+            self._delete_topic(name)
+            return command.reply()
+
+        if self._topics.get(name) is not None or self._topics.newest(name) is not None:
+            self._topics.forget_late(name, delete)
+        return delete()
 
     def system_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
@@ -256,11 +263,12 @@ class AdminProcessor:
                 )
             groups.append(_group(name, document))
         table = self._groups.table
-        full = _full("groups", len(table), {group.name for group in groups} - table.keys(), GROUPS_MAX)
+        count = len(table) + self._groups.coming
+        full = _full("groups", count, {group.name for group in groups} - table.keys(), GROUPS_MAX)
         if full:
             return command.reply(ResponseCode.SYSTEM_ERROR, full)
         if groups:
-            self._groups.put(*groups)
+            self._groups.write({group.name: group for group in groups}, command.reply)
         return command.reply()
 
     def all_groups(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
@@ -279,10 +287,16 @@ class AdminProcessor:
     def remove_group(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """DELETE_SUBSCRIPTIONGROUP; SUCCESS as well if there is no such group."""
         name = need_str(command.ext, "groupName")
-        self._groups.delete(name)
-        if opt_bool(command.ext, "cleanOffset"):
-            self._offsets.forget_group(name)
-        return command.reply()
+
+        def delete() -> RemotingCommand:
+            self._groups.delete(name)
+            if opt_bool(command.ext, "cleanOffset"):
+                self._offsets.forget_group(name)
+            return command.reply()
+
+        if self._groups.get(name) is not None or self._groups.newest(name) is not None:
+            self._groups.forget_late(name, delete)
+        return delete()
 
     # ------------------------------------------------------------------------------------------ offsets, clean-ups
 

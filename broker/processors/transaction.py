@@ -35,6 +35,7 @@ from broker.channel import Channel, MemoryChannel
 from broker.dispatcher import Handler
 from broker.processors.remarks import NUL, topic_not_exist
 from broker.put_status import failure
+from broker.topics import TopicConfig
 from broker.transaction_messages import (
     check_due_ms,
     committed_message,
@@ -301,7 +302,8 @@ class TransactionProcessor:
 
     def give_up(self, stored: StoredMessage, now_ms: int) -> None:
         """Move an undecided message to the discard topic. Raises StoreError if that topic cannot be made."""
-        self._topics.create_for_group(DISCARD_TOPIC, 1)
+        if self._topics.get(DISCARD_TOPIC) is None:  # once in a store's life; no request is there to wait
+            self._topics.put(TopicConfig(DISCARD_TOPIC, 1, 1))
         refusal = self._decide(_NOBODY, _UNASKED, _GIVE_UP, stored, now_ms)
         if refusal is not None:
             _LOG.error("half message %d cannot be given up: %s", stored.queue_offset, refusal.remark)

@@ -122,6 +122,7 @@ class Rig:
         port: int = 10911,
         files: Files | None = None,
         spawn: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+        call_soon: Callable[[Callable[[], None]], object] = lambda call: call(),
         **values: Any,
     ) -> None:
         self.now_ms = START_MS
@@ -133,6 +134,7 @@ class Rig:
             list(plugins),
             now_ms=lambda: self.now_ms,
             schedule=self._schedule,
+            call_soon_threadsafe=call_soon,
             files=files,
             spawn=spawn,
             random=Random(1),

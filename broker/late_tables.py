@@ -1,0 +1,284 @@
+"""Tables whose file is written in a thread: one write for all changes that come while another one is under way.
+
+A write of ``topics.json`` is a write of the whole table, two renames and three syncs: milliseconds to seconds, and the
+network loop must not stand still for it. So
+
+1. a change is gathered while the turn lasts; at its end all of them are handed to the thread as one batch, unless one
+   of the same table is under way: what comes meanwhile is the next batch;
+2. a change shows in the table only when its file is durable: a message is never accepted for a topic that a power cut
+   takes away;
+3. a processor that needs a name that is not there yet raises `NotYetError`. The dispatcher keeps the request and has it
+   handled once more from the start when the batch is over, in the order in which requests came; so nothing may have
+   happened before that. A write that fails fails all requests that wait for it, and the table is as it was.
+
+Before `TableWriter.start` and after `TableWriter.stop` nothing is late: a change is written at once, in the loop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Batch", "LateTable", "NotYetError", "TableWriter"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Outcome = Exception | None
+"""How a write went: None if it is durable."""
+
+
+class Batch(Generic[K, V]):
+    """Changes that are written together (None: the name goes), and who waits for them, in order."""
+
+    __slots__ = ("applied", "changes", "error", "over", "waiting")
+
+    def __init__(self) -> None:
+        self.changes: dict[K, V | None] = {}
+        self.waiting: list[Callable[[Outcome], None]] = []
+        self.error: Outcome = None
+        self.over = False
+        self.applied = False
+
+
+class NotYetError(Exception):
+    """A request has to wait for a batch; then ``then`` makes its reply, or without one it is handled again."""
+
+    def __init__(self, batch: Batch[Any, Any], then: Callable[[], Any] | None = None) -> None:
+        super().__init__("what the request needs is not durable yet")
+        self.batch = batch
+        self.then = then
+
+
+class TableWriter:
+    """The thread that writes the tables of one broker. Only the network loop calls it, but for `step` and `stop`.
+
+    Args:
+        call_soon_threadsafe: Runs something in the network loop.
+        schedule: Has `commit` called at the end of the turn.
+    """
+
+    def __init__(
+        self,
+        call_soon_threadsafe: Callable[[Callable[[], None]], object] = lambda call: call(),
+        schedule: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.late = False
+        """Whether changes are gathered and written in the thread."""
+        self.write_count = 0
+        """Batches written, or tried to, since the start."""
+        self._call_soon_threadsafe = call_soon_threadsafe
+        self.schedule = schedule
+        self._tables: tuple[LateTable[Any, Any], ...] = ()
+        self._queue: SimpleQueue[LateTable[Any, Any] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, table: LateTable[Any, Any]) -> None:
+        """Write this table, too."""
+        self._tables = (*self._tables, table)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.late = True
+        self._thread = threading.Thread(target=self._run, name="tables", daemon=True)
+        self._thread.start()
+
+    def commit(self) -> None:
+        """Hand over what the turn has gathered."""
+        for table in self._tables:
+            if table.hand_over():
+                self._queue.put(table)
+
+    def step(self) -> bool:
+        """Write one batch, if there is one; whether there was. This is the whole thread but for its waiting."""
+        try:
+            table = self._queue.get_nowait()
+        except Empty:
+            return False
+        if table is not None:
+            self._write(table)
+        return True
+
+    def stop(self) -> None:
+        """End the thread when it has written what was handed over; nothing is late from now on. May take a while.
+
+        What has been gathered since is left to `settle`.
+        """
+        self.late = False
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def settle(self) -> None:
+        """Write what is left, and tell who waits for it; after `stop`."""
+        for table in self._tables:
+            while table.settle():
+                pass
+
+    def _run(self) -> None:
+        while (table := self._queue.get()) is not None:
+            self._write(table)
+
+    def _write(self, table: LateTable[Any, Any]) -> None:
+        self.write_count += 1
+        table.write()
+        self._call_soon_threadsafe(table.finish)
+
+
+class LateTable(Generic[K, V]):
+    """Changes of one table on their way to its file. Only the network loop uses it, but for `write`.
+
+    Args:
+        table: Name to value.
+        save: Writes the table as it will be, given whole; called in the thread.
+        changed: Told the names after a batch was applied.
+        failed: Told that a batch could not be written.
+    """
+
+    def __init__(
+        self,
+        table: dict[K, V],
+        save: Callable[[dict[K, V]], None],
+        changed: Callable[[list[K]], None] = lambda _: None,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._table = table
+        self._save = save
+        self._changed = changed
+        self._failed = failed
+        self._writer: TableWriter | None = None
+        self._lock = threading.RLock()  # held by whoever writes the file; a listener may write at once, too
+        self._gathering: Batch[K, V] | None = None
+        self._writing: Batch[K, V] | None = None
+        self._coming: set[K] = set()
+
+    def written_by(self, writer: TableWriter) -> None:
+        """Let changes be late once this writer is started."""
+        self._writer = writer
+        writer.add(self)
+
+    @property
+    def late(self) -> bool:
+        """Whether changes are gathered now; else they are written at once."""
+        return self._writer is not None and self._writer.late
+
+    @property
+    def coming(self) -> int:
+        """Names that are not in the table yet, but on their way."""
+        return len(self._coming)
+
+    def newest(self, key: K) -> V | None:
+        """The value that a name will have when all that is on its way is written."""
+        for batch in (self._gathering, self._writing):
+            if batch is not None and key in batch.changes:
+                return batch.changes[key]
+        return self._table.get(key)
+
+    def pending(self, key: K) -> Batch[K, V] | None:
+        """The batch with the newest change of a name; None if none is on its way."""
+        for batch in (self._gathering, self._writing):
+            if batch is not None and key in batch.changes:
+                return batch
+        return None
+
+    def wait_for(self, key: K) -> None:
+        """Raise NotYetError if a change of this name is on its way."""
+        batch = self.pending(key)
+        if batch is not None:
+            raise NotYetError(batch)
+
+    def change(self, changes: Mapping[K, V | None]) -> Batch[K, V]:
+        """Gather changes; the batch that they are part of."""
+        batch = self._gathering
+        if batch is None:
+            batch = self._gathering = Batch()
+            if self._writer is not None:
+                self._writer.schedule()
+        batch.changes.update(changes)
+        self._coming.update(key for key, value in changes.items() if value is not None and key not in self._table)
+        return batch
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Change and write the table at once, while the thread does not: it goes on from what is there afterwards."""
+        with self._lock:
+            self._apply()
+            yield
+
+    def hand_over(self) -> bool:
+        """Give what was gathered to the thread; whether there was something, and nothing is under way."""
+        if self._writing is not None or self._gathering is None:
+            return False
+        self._writing, self._gathering = self._gathering, None
+        return True
+
+    def write(self) -> None:
+        """Write the batch that was handed over. Any thread; raises nothing: `finish` tells who waits."""
+        with self._lock:
+            batch = self._writing
+            if batch is None or batch.over:
+                return
+            planned = dict(self._table)
+            _change(planned, batch.changes)
+            try:
+                self._save(planned)
+            except Exception as error:  # also for what cannot be written as JSON
+                batch.error = error
+            batch.over = True
+
+    def finish(self) -> None:
+        """Let the batch show, if it is written, and tell who waits for it."""
+        batch = self._writing
+        if batch is None or not batch.over:
+            return
+        with self._lock:
+            self._apply()
+        self._writing = None
+        rest = self._gathering
+        self._coming = (
+            set() if rest is None else {k for k, v in rest.changes.items() if v is not None and k not in self._table}
+        )
+        if rest is not None and self._writer is not None:
+            self._writer.schedule()
+        if batch.error is not None:
+            self._failed()
+        for waiting in batch.waiting:
+            waiting(batch.error)
+
+    def newest_items(self) -> dict[K, V]:
+        """The table as it will be when all that is on its way is written."""
+        items = dict(self._table)
+        for batch in (self._writing, self._gathering):
+            if batch is not None:
+                _change(items, batch.changes)
+        return items
+
+    def settle(self) -> bool:
+        """Write in this thread what is on its way; whether there was something."""
+        if self._writing is None and not self.hand_over():
+            return False
+        self.write()
+        self.finish()
+        return True
+
+    def _apply(self) -> None:
+        """Change the table by a batch that is durable."""
+        batch = self._writing
+        if batch is None or not batch.over or batch.applied:
+            return
+        batch.applied = True
+        if batch.error is None:
+            _change(self._table, batch.changes)
+            self._changed(list(batch.changes))
+
+
+def _change(table: dict[Any, Any], changes: Mapping[Any, Any]) -> None:
+    for key, value in changes.items():
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value
