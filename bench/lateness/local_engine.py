@@ -7,10 +7,10 @@
 
 Java's and Spark's start costs 10 s and more, the work for a small log a second. What reads, packs, settles and adds up
 is the code that Spark's tasks run; only the sums of sums are made here, and they are sums of whole numbers, so the
-tables are the same to the byte (`tests/bench/test_lateness_engines.py`).
+tables are the same to the byte (`tests/bench/test_lateness_spark.py`).
 
-Cost: a microsecond a record, as on Spark. Memory: 70 bytes for each record that speaks of
-a delay, twice while a part is settled.
+Cost: a microsecond a record, as on Spark. Memory: 70 bytes for each record that speaks of a delay, twice while a part
+is settled.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LOCAL_BYTES_MAX = 1 << 30
 """Logs up to this size are read without Spark, unless told otherwise."""
 _ALONE_BYTES_MAX = 96 << 20
 """Below it, starting other processes takes longer than the work."""
-_DAY_MINUTE_MS = 60_000
+_MINUTE_MS = 60_000
 
 _MESSAGE = arrow_schema(MESSAGE_SCHEMA)
 _NO_SUMS = arrow_schema(FINE_SCHEMA).empty_table()
@@ -128,7 +128,7 @@ class LocalEngine:
 
 
 def _shares(job: Job) -> list[_Share]:
-    """What there is to read, the largest shares first."""
+    """What there is to read: the splits of each log, and the files of each delay store."""
     assert job.delay_stores is not None
     assert job.as_of_ms is not None
     shares: list[_Share] = []
@@ -212,7 +212,7 @@ def _by_second(seconds: pa.Table) -> tuple[pa.Table, dict[int, int]]:
         dues[mine] = due[place]
         after[mine] = np.where(near, since, NOT_AFTER_HOT)[place]
     keys = {
-        MINUTE: np.floor_divide(key, 60) * _DAY_MINUTE_MS,
+        MINUTE: np.floor_divide(key, 60) * _MINUTE_MS,
         DUE_IN_SECOND: BOUNDS[np.maximum(np.searchsorted(BOUNDS, dues, side="right") - 1, 0)],
         AFTER_HOT: after,
     }
