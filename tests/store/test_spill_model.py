@@ -233,7 +233,8 @@ def test_power_cut_at_every_disk_operation() -> None:
         "forget carried bits",
         "index what is done",
         "drop what is not durably done",
-        "leave what a failed write has left",
+        # A native journal calls its own method directly, so the one planted in its place would never run.
+        pytest.param("leave what a failed write has left", marks=pytest.mark.pure),
     ],
 )
 def test_planted_bugs_are_caught(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
