@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.core import BrokerCore
     from broker.namesrv import NameServer
+    from broker.parts import BrokerParts
+    from broker.processor_set import ProcessorSet
+    from broker.processors.pull import PullProcessor
     from broker.server import Server
+    from broker.traffic import Traffic
 
 __all__ = ["Bound", "broker_bounds", "figures", "name_server_bounds", "server_bounds"]
 
@@ -45,13 +48,13 @@ def figures(bounds: Iterable[Bound]) -> dict[str, str]:
     return {f"bound{bound.name}": f"{bound.now()} of {bound.most()}" for bound in bounds}
 
 
-def broker_bounds(core: BrokerCore) -> list[Bound]:
+def broker_bounds(parts: BrokerParts, processors: ProcessorSet) -> list[Bound]:
     """List the tables of a broker without sockets."""
-    return [*_names(core), *_clients(core), *_requests(core)]
+    return [*_names(parts, processors.traffic), *_clients(parts), *_requests(parts, processors.pull)]
 
 
-def _names(core: BrokerCore) -> list[Bound]:
-    topics, groups, offsets, traffic = core.topics, core.groups, core.offsets, core.processors.traffic
+def _names(parts: BrokerParts, traffic: Traffic) -> list[Bound]:
+    topics, groups, offsets = parts.topics, parts.groups, parts.offsets
     return [
         Bound(
             "Topics",
@@ -76,10 +79,10 @@ def _names(core: BrokerCore) -> list[Bound]:
         ),
         Bound(
             "QueueLocks",
-            lambda: core.locks.count,
-            lambda: core.locks.count_max,
+            lambda: parts.locks.count,
+            lambda: parts.locks.count_max,
             "",
-            ("processors.lock:QueueLocks._groups",),
+            ("queue_locks:QueueLocks._groups",),
         ),
         Bound(
             "TrafficSeries",
@@ -90,16 +93,16 @@ def _names(core: BrokerCore) -> list[Bound]:
         ),
         Bound(
             "UndecidedTransactions",
-            lambda: len(core.halves.undecided),
-            lambda: core.config.get_int("maxUndecidedTransactionNum"),
+            lambda: len(parts.halves.undecided),
+            lambda: parts.config.get_int("maxUndecidedTransactionNum"),
             "maxUndecidedTransactionNum",
             (),
         ),
     ]
 
 
-def _clients(core: BrokerCore) -> list[Bound]:
-    clients = core.clients
+def _clients(parts: BrokerParts) -> list[Bound]:
+    clients = parts.clients
     return [
         Bound(
             "ClientMemberships",
@@ -125,8 +128,8 @@ def _clients(core: BrokerCore) -> list[Bound]:
     ]
 
 
-def _requests(core: BrokerCore) -> list[Bound]:
-    turn, dispatcher, pull = core.turn, core.dispatcher, core.processors.pull
+def _requests(parts: BrokerParts, pull: PullProcessor) -> list[Bound]:
+    turn, dispatcher = parts.turn, parts.dispatcher
     return [
         Bound(
             "WaitingSends",

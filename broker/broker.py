@@ -203,7 +203,7 @@ class Broker:
             config.cluster_name,
             core.topics,
             core.address,
-            core.permission,
+            core.parts.permission,
         )
         self._name_server = NameServer(
             own,
@@ -227,7 +227,7 @@ class Broker:
                 cluster=config.cluster_name,
                 name=config.broker_name,
                 address=core.address,
-                perm=core.permission,
+                perm=core.parts.permission,
                 period_ms=config.get_int("registerNameServerPeriod"),
                 timeout_ms=config.get_int("registerBrokerTimeoutMills"),
             )
@@ -289,7 +289,7 @@ class Broker:
         await self._reload_rules(core, server)
         try:
             if read is not None:
-                take_over(core, await asyncio.to_thread(read))
+                take_over(core.config, await asyncio.to_thread(read), core.config_changed)
         except (ConfigError, StoreError) as error:
             _LOG.error("the settings stay as they were: %s", error)
             return

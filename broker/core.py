@@ -16,7 +16,7 @@ from typing import Any
 
 from broker.access import May, everybody_may
 from broker.acl import Acl
-from broker.bounds import broker_bounds
+from broker.bounds import broker_bounds, figures
 from broker.channel import Channel
 from broker.clients import Clients
 from broker.clock import now_ms as wall_clock_ms
@@ -28,8 +28,9 @@ from broker.late_tables import TableWriter
 from broker.live_config import apply_changes, save_changes
 from broker.long_poll import LongPoll
 from broker.offsets import ConsumerOffsets
+from broker.parts import BrokerParts
 from broker.processor_set import ProcessorSet
-from broker.processors.lock import QueueLocks
+from broker.queue_locks import QueueLocks
 from broker.topics import Topics
 from broker.transaction_checks import TRANSACTIONS_GROUP
 from broker.transaction_messages import op_message
@@ -252,11 +253,41 @@ class BrokerCore:
             waiting_max=config.get_int("sendThreadPoolQueueCapacity"),
             recall_name=config.broker_name if config.get_bool("recallMessageEnable") else None,
         )
-        self.processors = ProcessorSet(self)
-        self.bounds = broker_bounds(self)
+        self.parts = self._gathered()
+        self.processors = ProcessorSet(
+            self.parts,
+            delete_topic=self.delete_topic,
+            config_changed=self.config_changed,
+            save_config=self.save_config,
+            bound_figures=lambda: figures(self.bounds),
+        )
+        self.bounds = broker_bounds(self.parts, self.processors)
         """The tables that peers can grow, for the runtime info; whoever adds sockets and a name server adds theirs."""
         for processor in self.processors.all():
             self.dispatcher.add(processor)
+
+    def _gathered(self) -> BrokerParts:
+        return BrokerParts(
+            config=self.config,
+            address=self.address,
+            now_ms=self.now_ms,
+            random=self.random,
+            plugins=self.plugins,
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            halves=self.halves,
+            level_scheduler=self.level_scheduler,
+            clients=self.clients,
+            locks=self.locks,
+            long_poll=self.long_poll,
+            cold_reads=self.cold_reads,
+            dispatcher=self.dispatcher,
+            acl=self.acl,
+            may=self.may,
+            turn=self.turn,
+        )
 
     # ------------------------------------------------------------------------------------------------ running
 
@@ -281,13 +312,9 @@ class BrokerCore:
         self.clients.channel_closed(channel)
         self.long_poll.forget(channel)
 
-    def permission(self) -> int:
-        """The broker's own permission, which can be changed at run time."""
-        return self.config.get_int("brokerPermission")
-
     def config_changed(self, keys: list[str]) -> None:
         """Let changed keys take effect, and tell who depends on the configuration."""
-        apply_changes(self, keys)
+        apply_changes(self.parts, self.processors, keys)
         for listener in self.config_listeners:
             listener()
 

@@ -7,97 +7,29 @@ anything reads the field again is another matter. Here a key either takes effect
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from broker.apache_keys import NO_EFFECT_KEYS
-from broker.config_keys import USED_KEYS, ConfigError, shown
+from broker.config import BrokerConfig
+from broker.config_keys import USED_KEYS, shown
+from broker.live_keys import BOUND_KEYS, LIVE_KEYS, PULL_KEYS, RETENTION_KEYS, TOPIC_KEYS
+from broker.parts import BrokerParts
+from broker.processor_set import ProcessorSet
 from broker.properties_file import update_properties_file
+from store.files import Files
 from store.options import StoreOptions
 
-if TYPE_CHECKING:
-    from broker.config import BrokerConfig
-    from broker.core import BrokerCore
-    from store.files import Files
-
-__all__ = ["LIVE_KEYS", "apply_changes", "check_change", "save_changes", "take_over"]
+__all__ = ["apply_changes", "save_changes", "take_over"]
 
 _LOG = logging.getLogger(__name__)
 
-_RETENTION = frozenset(
-    (
-        "fileReservedTime",
-        "deleteWhen",
-        "diskMaxUsedSpaceRatio",
-        "diskSpaceCleanForciblyRatio",
-        "diskSpaceWarningLevelRatio",
-        "deleteFileBatchMax",
-        "cleanFileForciblyEnable",
-    )
-)
-_PULLS = frozenset(
-    (
-        "maxTransferCountOnMessageInMemory",
-        "maxTransferBytesOnMessageInMemory",
-        "maxTransferCountOnMessageInDisk",
-        "maxTransferBytesOnMessageInDisk",
-    )
-)
-_TOPICS = frozenset(("autoCreateTopicEnable", "defaultTopicQueueNums"))
-_READ_EACH_TIME = frozenset(
-    (
-        "brokerPermission",
-        "enablePropertyFilter",
-        "longPollingEnable",
-        "notifyConsumerIdsChangedEnable",
-        "rejectTransactionMessage",
-        "transactionTimeOut",
-        "transactionCheckMax",
-        "transactionCheckInterval",
-        "storeReplyMessageEnable",
-        "maxUndecidedTransactionNum",
-    )
-)
 
-_BOUNDS = frozenset(("maxAutoCreateTopicNum", "maxAutoCreateSubscriptionGroupNum", "maxConsumerOffsetNum"))
-
-LIVE_KEYS = (
-    _RETENTION
-    | _PULLS
-    | _TOPICS
-    | _READ_EACH_TIME
-    | _BOUNDS
-    | frozenset(("autoCreateSubscriptionGroup", "defaultQueryMaxNum", "logLevel"))
-)
-"""The keys that can be changed while the broker runs."""
-
-
-def check_change(config: BrokerConfig, name: str, text: str, plugin_keys: Collection[str] = ()) -> None:
-    """Raise ConfigError, with the key, unless it may be given this value now.
-
-    ``plugin_keys`` are those that plug-ins say they read anew each time (their attribute ``live_keys``); a key that has
-    no effect here may have any value.
-    """
-    key = USED_KEYS.get(name)
-    if key is None:
-        if name not in NO_EFFECT_KEYS and name not in plugin_keys:
-            raise ConfigError(f"{name}: no such key")
-        return
-    text = key.validate(text)
-    if name not in LIVE_KEYS and text != config.get_text(name):
-        raise ConfigError(
-            f"{shown(name, text)}: read at start only, put it into the broker's configuration and start again"
-        )
-
-
-def take_over(core: BrokerCore, fresh: BrokerConfig) -> list[str]:
+def take_over(config: BrokerConfig, fresh: BrokerConfig, changed_keys: Callable[[list[str]], None]) -> list[str]:
     """Let a configuration that was read anew count, as far as its keys can be changed now; the keys that have changed.
 
     What is read at start only is logged and stays. Runs in the network loop; raises StoreError if topics cannot be
     written.
     """
-    config = core.config
     differing = [name for name in USED_KEYS if config.get_text(name) != fresh.get_text(name)]
     changed = [name for name in differing if name in LIVE_KEYS]
     for name in differing:
@@ -110,7 +42,7 @@ def take_over(core: BrokerCore, fresh: BrokerConfig) -> list[str]:
     if new:
         _LOG.warning("unknown settings (typing mistakes?): %s", ", ".join(new))
     if changed:
-        core.config_changed(changed)
+        changed_keys(changed)
     return changed
 
 
@@ -122,23 +54,23 @@ def save_changes(files: Files, path: Path, changes: Mapping[str, str]) -> None:
     files.replace_kept(path, update_properties_file(path.read_bytes(), changes))
 
 
-def apply_changes(core: BrokerCore, keys: Iterable[str]) -> None:
+def apply_changes(parts: BrokerParts, processors: ProcessorSet, keys: Iterable[str]) -> None:
     """Let changed values take effect. Runs in the network loop; raises StoreError if topics cannot be written."""
-    config, changed = core.config, frozenset(keys)
-    if changed & _RETENTION:
-        core.store.retention.set_options(StoreOptions.from_config(config.values))
-    if changed & _PULLS:
-        core.processors.pull.set_limits(core.processors.pull_limits())
-    if changed & _TOPICS:
+    config, changed = parts.config, frozenset(keys)
+    if changed & RETENTION_KEYS:
+        parts.store.retention.set_options(StoreOptions.from_config(config.values))
+    if changed & PULL_KEYS:
+        processors.pull.set_limits(processors.pull_limits())
+    if changed & TOPIC_KEYS:
         enabled, queues = config.get_bool("autoCreateTopicEnable"), config.get_int("defaultTopicQueueNums")
-        core.topics.set_auto_create(enabled, queues)
-    if changed & _BOUNDS:
-        core.topics.auto_create_max = config.get_int("maxAutoCreateTopicNum")
-        core.groups.auto_create_max = config.get_int("maxAutoCreateSubscriptionGroupNum")
-        core.offsets.count_max = config.get_int("maxConsumerOffsetNum")
+        parts.topics.set_auto_create(enabled, queues)
+    if changed & BOUND_KEYS:
+        parts.topics.auto_create_max = config.get_int("maxAutoCreateTopicNum")
+        parts.groups.auto_create_max = config.get_int("maxAutoCreateSubscriptionGroupNum")
+        parts.offsets.count_max = config.get_int("maxConsumerOffsetNum")
     if "autoCreateSubscriptionGroup" in changed:
-        core.groups.set_auto_create(config.get_bool("autoCreateSubscriptionGroup"))
+        parts.groups.set_auto_create(config.get_bool("autoCreateSubscriptionGroup"))
     if "defaultQueryMaxNum" in changed:
-        core.processors.query.set_max_unique(config.get_int("defaultQueryMaxNum"))
+        processors.query.set_max_unique(config.get_int("defaultQueryMaxNum"))
     if "logLevel" in changed:
         logging.getLogger().setLevel(config.get_text("logLevel"))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from broker.acl_rules import PUB
-from broker.bounds import figures
 from broker.dispatcher import Processor
+from broker.parts import BrokerParts
 from broker.processors.admin import AdminProcessor
 from broker.processors.client import ClientProcessor
 from broker.processors.consumer_status import ConsumerStatusProcessor
@@ -29,9 +29,6 @@ from broker.transaction_checks import CheckRules, TransactionChecks
 from broker.unique_keys import UniqueKeys
 from remoting.signing import ACCESS_KEY
 
-if TYPE_CHECKING:
-    from broker.core import BrokerCore
-
 __all__ = ["ProcessorSet"]
 
 _IN_MEMORY_SHARE = 0.4
@@ -41,30 +38,41 @@ _IN_MEMORY_SHARE = 0.4
 class ProcessorSet:
     """The processors of one broker; those with figures of their own by name."""
 
-    def __init__(self, core: BrokerCore) -> None:
-        self._core = core
-        config = core.config
-        self.traffic = Traffic(core.store.queues, config.cluster_name, self._totals)
+    def __init__(
+        self,
+        parts: BrokerParts,
+        *,
+        delete_topic: Callable[[str], bool],
+        config_changed: Callable[[list[str]], None],
+        save_config: Callable[[Mapping[str, str]], bool],
+        bound_figures: Callable[[], dict[str, str]],
+    ) -> None:
+        """The last four are what the broker does as a whole: see the methods of `broker.core.BrokerCore`."""
+        self._parts = parts
+        self._delete_topic = delete_topic
+        self._bound_figures = bound_figures
+        config = parts.config
+        self.traffic = Traffic(parts.store.queues, config.cluster_name, self._totals)
         self.pull = self._make_pull()
         self.transactions = TransactionProcessor(
-            store=core.store,
-            topics=core.topics,
-            turn=core.turn,
-            halves=core.halves,
+            store=parts.store,
+            topics=parts.topics,
+            turn=parts.turn,
+            halves=parts.halves,
             timeout_ms=lambda: config.get_int("transactionTimeOut"),
             reserved_ms=lambda: config.get_int("fileReservedTime") * 3_600_000,
             may_send=lambda: not config.get_bool("rejectTransactionMessage"),
             undecided_max=lambda: config.get_int("maxUndecidedTransactionNum"),
             address=config.advertised,
-            may=core.may,
+            may=parts.may,
         )
         self.checks = TransactionChecks(
-            store=core.store,
-            turn=core.turn,
-            halves=core.halves,
-            offsets=core.offsets,
-            producers=core.clients.producers,
-            dispatcher=core.dispatcher,
+            store=parts.store,
+            turn=parts.turn,
+            halves=parts.halves,
+            offsets=parts.offsets,
+            producers=parts.clients.producers,
+            dispatcher=parts.dispatcher,
             transactions=self.transactions,
             rules=lambda: CheckRules(
                 config.get_int("transactionTimeOut"),
@@ -73,102 +81,102 @@ class ProcessorSet:
                 config.get_int("fileReservedTime") * 3_600_000,
             ),
             broker_name=config.broker_name,
-            may_see=lambda client, topic: core.acl is None or core.acl.client_may(client, [(topic, PUB)]),
+            may_see=lambda client, topic: parts.acl is None or parts.acl.client_may(client, [(topic, PUB)]),
         )
         self.send = self._make_send()
         self.reply = ReplyProcessor(
             admit=self.send.admit,
-            clients=core.clients,
-            dispatcher=core.dispatcher,
-            turn=core.turn,
-            now_ms=core.now_ms,
+            clients=parts.clients,
+            dispatcher=parts.dispatcher,
+            turn=parts.turn,
+            now_ms=parts.now_ms,
             may_store=lambda: config.get_bool("storeReplyMessageEnable"),
-            address=core.address,
-            max_message_bytes=core.store.options.max_message_bytes,
+            address=parts.address,
+            max_message_bytes=parts.store.options.max_message_bytes,
         )
         self.query = QueryProcessor(
-            store=core.store, plugins=core.plugins, max_unique=config.get_int("defaultQueryMaxNum"), may=core.may
+            store=parts.store, plugins=parts.plugins, max_unique=config.get_int("defaultQueryMaxNum"), may=parts.may
         )
         self.runtime = RuntimeProcessor(
             config=config,
-            store=core.store,
-            plugins=core.plugins,
+            store=parts.store,
+            plugins=parts.plugins,
             counters=self._counters,
-            booted_ms=core.now_ms(),
-            changed=core.config_changed,
-            save=core.save_config,
+            booted_ms=parts.now_ms(),
+            changed=config_changed,
+            save=save_config,
             more=self._more,
         )
 
     def all(self) -> list[Processor]:
         """List them."""
-        core = self._core
-        config = core.config
+        parts = self._parts
+        config = parts.config
         return [
             self.pull,
             self.query,
             self.runtime,
             self.transactions,
             ResumeProcessor(
-                store=core.store,
-                turn=core.turn,
-                halves=core.halves,
+                store=parts.store,
+                turn=parts.turn,
+                halves=parts.halves,
                 timeout_ms=lambda: config.get_int("transactionTimeOut"),
                 reserved_ms=lambda: config.get_int("fileReservedTime") * 3_600_000,
-                now_ms=core.now_ms,
+                now_ms=parts.now_ms,
             ),
             self.send,
             self.reply,
             self._make_send_back(),
             RecallProcessor(
-                topics=core.topics,
-                plugins=core.plugins,
+                topics=parts.topics,
+                plugins=parts.plugins,
                 broker_name=config.broker_name,
                 region=config.get_text("regionId"),
                 enabled=lambda: config.get_bool("recallMessageEnable"),
             ),
-            LockProcessor(core.locks, core.topics, core.groups, config.broker_name),
-            QueueViewProcessor(store=core.store, clients=core.clients),
+            LockProcessor(parts.locks, parts.topics, parts.groups, config.broker_name),
+            QueueViewProcessor(store=parts.store, clients=parts.clients),
             ClientProcessor(
-                topics=core.topics,
-                groups=core.groups,
-                clients=core.clients,
-                dispatcher=core.dispatcher,
+                topics=parts.topics,
+                groups=parts.groups,
+                clients=parts.clients,
+                dispatcher=parts.dispatcher,
                 may_notify=lambda: config.get_bool("notifyConsumerIdsChangedEnable"),
                 by_property=lambda: config.get_bool("enablePropertyFilter"),
-                account_of=lambda command: "" if core.acl is None else command.ext.get(ACCESS_KEY, ""),
+                account_of=lambda command: "" if parts.acl is None else command.ext.get(ACCESS_KEY, ""),
             ),
-            ConsumerStatusProcessor(core.clients, core.dispatcher),
+            ConsumerStatusProcessor(parts.clients, parts.dispatcher),
             OffsetProcessor(
-                store=core.store,
-                topics=core.topics,
-                groups=core.groups,
-                offsets=core.offsets,
+                store=parts.store,
+                topics=parts.topics,
+                groups=parts.groups,
+                offsets=parts.offsets,
                 in_memory_bytes=int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _IN_MEMORY_SHARE),
             ),
             AdminProcessor(
-                topics=core.topics,
-                groups=core.groups,
-                offsets=core.offsets,
-                delete_topic=core.delete_topic,
-                delay_offsets=lambda: {queue.level: queue.lowest for queue in core.level_scheduler.progress.queues},
+                topics=parts.topics,
+                groups=parts.groups,
+                offsets=parts.offsets,
+                delete_topic=self._delete_topic,
+                delay_offsets=lambda: {queue.level: queue.lowest for queue in parts.level_scheduler.progress.queues},
             ),
             ProgressProcessor(
-                store=core.store,
-                topics=core.topics,
-                groups=core.groups,
-                offsets=core.offsets,
-                clients=core.clients,
-                dispatcher=core.dispatcher,
+                store=parts.store,
+                topics=parts.topics,
+                groups=parts.groups,
+                offsets=parts.offsets,
+                clients=parts.clients,
+                dispatcher=parts.dispatcher,
                 broker_name=config.broker_name,
-                address=lambda: core.address,
+                address=lambda: parts.address,
                 traffic=self.traffic,
             ),
         ]
 
     def pull_limits(self) -> PullLimits:
         """Read from the configuration how much one pull gets at most."""
-        config = self._core.config
+        config = self._parts.config
         return PullLimits(
             config.get_int("maxTransferCountOnMessageInMemory"),
             config.get_int("maxTransferBytesOnMessageInMemory"),
@@ -177,73 +185,73 @@ class ProcessorSet:
         )
 
     def _counters(self) -> dict[str, int]:
-        core, pull = self._core, self.pull
+        parts, pull = self._parts, self.pull
         return {
-            "put": core.turn.put_count,
-            "put_bytes": core.store.put_bytes,
+            "put": parts.turn.put_count,
+            "put_bytes": parts.store.put_bytes,
             "found": pull.found_count,
             "miss": pull.miss_count,
             "messages": pull.message_count,
         }
 
     def _totals(self) -> tuple[int, int]:
-        return self._core.turn.put_count, self.pull.message_count
+        return self._parts.turn.put_count, self.pull.message_count
 
     def _more(self) -> dict[str, str]:
-        levels = self._core.level_scheduler.runtime_info()
+        levels = self._parts.level_scheduler.runtime_info()
         return {
             **levels,
-            **figures(self._core.bounds),
+            **self._bound_figures(),
             **self.transactions.runtime_info(),
             **self.checks.runtime_info(),
             **self.reply.runtime_info(),
         }
 
     def _make_send(self) -> SendProcessor:
-        core = self._core
+        parts = self._parts
         return SendProcessor(
-            topics=core.topics,
-            groups=core.groups,
-            locks=core.locks,
-            turn=core.turn,
-            unique_keys=UniqueKeys(core.config.advertised, os.getpid()),
-            cluster_name=core.config.cluster_name,
-            max_message_bytes=core.store.options.max_message_bytes,
+            topics=parts.topics,
+            groups=parts.groups,
+            locks=parts.locks,
+            turn=parts.turn,
+            unique_keys=UniqueKeys(parts.config.advertised, os.getpid()),
+            cluster_name=parts.config.cluster_name,
+            max_message_bytes=parts.store.options.max_message_bytes,
             put_half=self.transactions.put_half,
-            permission=core.permission,
-            address=core.config.advertised,
-            random=core.random,
+            permission=parts.permission,
+            address=parts.config.advertised,
+            random=parts.random,
         )
 
     def _make_send_back(self) -> SendBackProcessor:
-        core = self._core
+        parts = self._parts
         return SendBackProcessor(
-            store=core.store,
-            topics=core.topics,
-            groups=core.groups,
-            turn=core.turn,
-            now_ms=core.now_ms,
-            permission=core.permission,
-            address=core.config.advertised,
-            random=core.random,
+            store=parts.store,
+            topics=parts.topics,
+            groups=parts.groups,
+            turn=parts.turn,
+            now_ms=parts.now_ms,
+            permission=parts.permission,
+            address=parts.config.advertised,
+            random=parts.random,
             sent_back=self.traffic.sent_back,
-            may=core.may,
+            may=parts.may,
         )
 
     def _make_pull(self) -> PullProcessor:
-        core = self._core
-        config = core.config
+        parts = self._parts
+        config = parts.config
         return PullProcessor(
-            store=core.store,
-            topics=core.topics,
-            groups=core.groups,
-            clients=core.clients,
-            offsets=core.offsets,
-            long_poll=core.long_poll,
-            cold_reads=core.cold_reads,
-            spawn=core.dispatcher.spawn,
+            store=parts.store,
+            topics=parts.topics,
+            groups=parts.groups,
+            clients=parts.clients,
+            offsets=parts.offsets,
+            long_poll=parts.long_poll,
+            cold_reads=parts.cold_reads,
+            spawn=parts.dispatcher.spawn,
             limits=self.pull_limits(),
-            permission=core.permission,
+            permission=parts.permission,
             may_hold=lambda: config.get_bool("longPollingEnable"),
             by_property=lambda: config.get_bool("enablePropertyFilter"),
             address=config.advertised,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from broker.channel import Channel
 from broker.clients import checked_client_id
 from broker.dispatcher import Handler
+from broker.queue_locks import Queue, QueueLocks
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
@@ -23,69 +24,7 @@ if TYPE_CHECKING:
     from broker.groups import SubscriptionGroups
     from broker.topics import Topics
 
-__all__ = ["LOCKS_MAX", "LOCK_LIFE_MS", "LockProcessor", "QueueLocks"]
-
-LOCK_LIFE_MS = 60_000
-LOCKS_MAX = 200_000
-"""Most locks of all groups."""
-
-Queue = tuple[str, str, int]
-"""Topic, broker name, queue id."""
-
-
-class QueueLocks:
-    """Who holds which queue for which group. Only the network loop uses it."""
-
-    __slots__ = ("_groups", "_life_ms", "count", "count_max")
-
-    def __init__(self, life_ms: int = LOCK_LIFE_MS, count_max: int = LOCKS_MAX) -> None:
-        """``life_ms``: how long a lock holds that is not renewed. ``count_max``: most locks of all groups."""
-        self._life_ms = life_ms
-        self.count = 0
-        self.count_max = count_max
-        self._groups: dict[str, dict[Queue, tuple[str, int]]] = {}
-
-    def lock(self, group: str, client_id: str, queue: Queue, now_ms: int) -> bool:
-        """Take or renew a lock; whether the client has it now."""
-        held = self._groups.get(group)
-        owner = None if held is None else held.get(queue)
-        if owner is None:
-            if self.count >= self.count_max:
-                return False
-            self.count += 1
-            if held is None:
-                held = self._groups[group] = {}
-        elif owner[0] != client_id and now_ms - owner[1] <= self._life_ms:
-            return False
-        assert held is not None
-        held[queue] = (client_id, now_ms)
-        return True
-
-    def unlock(self, group: str, client_id: str, queue: Queue) -> bool:
-        """Give a lock back; False if the client does not own it."""
-        held = self._groups.get(group)
-        if held is None or held.get(queue, ("",))[0] != client_id:
-            return False
-        del held[queue]
-        self.count -= 1
-        if not held:
-            del self._groups[group]
-        return True
-
-    def any_live(self, group: str, now_ms: int) -> bool:
-        """Whether a group holds any lock: then it consumes in order."""
-        held = self._groups.get(group)
-        return held is not None and any(now_ms - renewed_ms <= self._life_ms for _, renewed_ms in held.values())
-
-    def expire(self, now_ms: int) -> None:
-        """Drop what no one renewed."""
-        for group in list(self._groups):
-            held = self._groups[group]
-            for queue in [queue for queue, (_, renewed_ms) in held.items() if now_ms - renewed_ms > self._life_ms]:
-                del held[queue]
-                self.count -= 1
-            if not held:
-                del self._groups[group]
+__all__ = ["LockProcessor"]
 
 
 class LockProcessor:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from broker.channel import Channel
 from broker.config_keys import ConfigError, is_secret, shown
 from broker.json_files import DataVersion
-from broker.live_config import check_change
+from broker.live_keys import check_change
 from broker.properties_file import PropertiesError, parse_properties_file
 from broker.stats import Rates
 from remoting.codes import VERSION, RequestCode, ResponseCode

@@ -55,7 +55,7 @@ from store.hook import PutResult, PutStatus
 
 if TYPE_CHECKING:
     from broker.groups import SubscriptionGroups
-    from broker.processors.lock import QueueLocks
+    from broker.queue_locks import QueueLocks
     from broker.turn import Turn
     from broker.unique_keys import UniqueKeys
 

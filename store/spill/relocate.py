@@ -37,10 +37,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from store.errors import StoreCorruptError, StoreError
 from store.spill.done_set import DoneSet
+from store.spill.ghosts import Ghosts
 from store.spill.index_writer import IndexWriter
 from store.spill.manifest import DataEntry, RunEntry
 from store.spill.merge import Cursor
@@ -54,7 +54,7 @@ from store.spill.source import Fetch, Longs
 if TYPE_CHECKING:
     from store.spill.state import SpillState
 
-__all__ = ["Ghosts", "index", "relocate"]
+__all__ = ["index", "relocate"]
 
 SLICE_RECORDS = 128
 SLICE_BYTES = 256 << 10
@@ -68,29 +68,6 @@ SWITCH_MARGIN_MS = 5_000
 CATCH_UP_AT_ONCE = 64
 _CACHE_BYTES = 2 << 20
 _ORDINAL = (1 << 32) - 1
-
-
-class Ghosts:
-    """Refs of records that somebody may know and that are elsewhere now: (ref, id, version), 24 bytes each."""
-
-    __slots__ = ("ids", "refs", "versions")
-
-    def __init__(self, refs: Longs, ids: Longs, versions: Longs) -> None:
-        order = np.argsort(refs)
-        self.refs = refs[order]
-        self.ids = ids[order]
-        self.versions = versions[order]
-
-    def get(self, ref: int) -> tuple[int, int] | None:
-        """Delay id and version behind a ref."""
-        at = int(self.refs.searchsorted(ref))
-        if at < len(self.refs) and self.refs.item(at) == ref:
-            return self.ids.item(at), self.versions.item(at)
-        return None
-
-    def keep(self, mask: NDArray[np.bool_]) -> Ghosts:
-        """Those for which ``mask`` is set."""
-        return Ghosts(self.refs[mask], self.ids[mask], self.versions[mask])
 
 
 class _Copy:

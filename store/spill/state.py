@@ -17,9 +17,9 @@ from store.errors import StoreError
 from store.files import File
 from store.slab import Slab
 from store.spill.directory import SpillDirectory
+from store.spill.ghosts import Ghosts
 from store.spill.merge import Cursor, first_of
 from store.spill.model import Columns, Found, Key, RecordCorruptError, SpillOptions
-from store.spill.relocate import Ghosts
 from store.spill.run import PageCache, Run
 from store.spill.segment import Segment
 from store.spill.source import Fetch, Longs, Places

@@ -10,7 +10,8 @@ import pytest
 
 from broker.config import USED_KEYS, load_config
 from broker.config_keys import shown
-from broker.live_config import LIVE_KEYS, take_over
+from broker.live_config import take_over
+from broker.live_keys import LIVE_KEYS
 from broker.properties_file import parse_properties_file, update_properties_file
 from remoting.codes import RequestCode, ResponseCode
 from store.errors import StoreFullError
@@ -195,13 +196,14 @@ def test_what_is_read_again_counts_as_far_as_it_can(rig, tmp_path, caplog):
     )
     heard: list[str] = []
     rig.core.config_listeners.append(lambda: heard.append("changed"))
-    assert take_over(rig.core, load_config(path)) == ["brokerPermission", "fileReservedTime"]
-    assert rig.core.config.get_int("fileReservedTime") == 9 and rig.core.permission() == 4
+    changed = take_over(rig.core.config, load_config(path), rig.core.config_changed)
+    assert changed == ["brokerPermission", "fileReservedTime"]
+    assert rig.core.config.get_int("fileReservedTime") == 9 and rig.core.parts.permission() == 4
     assert rig.core.config.broker_name == "broker-a" and heard == ["changed"]
     assert "fileReservedTime=9 from now on" in caplog.text
     assert "brokerName=other counts from the next start on" in caplog.text
     assert "keyPassword=******" in caplog.text and "sesame" not in caplog.text
-    assert take_over(rig.core, load_config(path)) == [] and heard == ["changed"]
+    assert take_over(rig.core.config, load_config(path), rig.core.config_changed) == [] and heard == ["changed"]
     path.write_bytes(path.read_bytes() + b"flushDisktype=SYNC_FLUSH\n")
-    take_over(rig.core, load_config(path))
+    take_over(rig.core.config, load_config(path), rig.core.config_changed)
     assert "unknown settings (typing mistakes?): flushDisktype" in caplog.text

@@ -12,7 +12,7 @@ from broker.clients import ClientInfo, Clients, ConsumerGroup, Subscription
 from broker.groups import SYSTEM_GROUPS, SubscriptionGroup, SubscriptionGroups
 from broker.json_files import JsonFile
 from broker.offsets import ConsumerOffsets
-from broker.processors.lock import LOCK_LIFE_MS, QueueLocks
+from broker.queue_locks import LOCK_LIFE_MS, QueueLocks
 from broker.topics import TopicConfig, Topics, group_problem, topic_problem
 from broker.unique_keys import UniqueKeys
 from remoting.errors import ProtocolError

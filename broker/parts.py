@@ -1,0 +1,57 @@
+"""What a broker without sockets is made of, for those that need more than one piece of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from broker.access import May
+from broker.acl import Acl
+from broker.clients import Clients
+from broker.cold_reads import ColdReads
+from broker.config import BrokerConfig
+from broker.dispatcher import Dispatcher
+from broker.groups import SubscriptionGroups
+from broker.long_poll import LongPoll
+from broker.offsets import ConsumerOffsets
+from broker.queue_locks import QueueLocks
+from broker.topics import Topics
+from broker.turn import Turn
+from store.half_messages import HalfMessages
+from store.hook import Plugin
+from store.level_scheduler import LevelScheduler
+from store.message_store import MessageStore
+
+__all__ = ["BrokerParts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerParts:
+    """The opened pieces of one broker. `broker.core.BrokerCore` opens and ends them; processors are given theirs."""
+
+    config: BrokerConfig
+    address: str
+    """What clients dial, ``host:port``."""
+    now_ms: Callable[[], int]
+    random: Random
+    """For queues that the broker picks."""
+    plugins: list[Plugin]
+    store: MessageStore
+    topics: Topics
+    groups: SubscriptionGroups
+    offsets: ConsumerOffsets
+    halves: HalfMessages
+    level_scheduler: LevelScheduler
+    clients: Clients
+    locks: QueueLocks
+    long_poll: LongPoll
+    cold_reads: ColdReads
+    dispatcher: Dispatcher
+    acl: Acl | None
+    may: May
+    turn: Turn
+
+    def permission(self) -> int:
+        """Tell the broker's own permission, which can be changed at run time."""
+        return self.config.get_int("brokerPermission")
