@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -152,6 +153,7 @@ class BrokerCore:
             self.files, directory / "consumerOffset.json", self.now_ms, config.get_int("maxConsumerOffsetNum")
         )
         self.offsets.load()
+        self.topics.before_save = partial(self.save_offsets, if_forgotten=True)
         on_disk = [(name, max(store.queue_ids(name)) + 1) for name in store.topics_on_disk()]
         for name in self.topics.adopt(on_disk):
             _LOG.warning("topic %s has messages but no configuration: it gets the usual one", name)
@@ -338,9 +340,16 @@ class BrokerCore:
         self.tables.settle()
         self.dispatcher.finish_line()
 
-    def save_offsets(self) -> None:
-        """Write the consumer offsets now, if they have changed (any thread). Raises StoreError."""
+    def save_offsets(self, if_forgotten: bool = False) -> None:
+        """Write the consumer offsets now, if they have changed (any thread). Raises StoreError.
+
+        ``if_forgotten``: only if offsets of a topic that was deleted are in the file. That is done before
+        ``topics.json`` is written: when the topic is made again, its numbers begin anew, and a crash must not
+        bring the old offsets back over them.
+        """
         with self._saving:
+            if if_forgotten and not self.offsets.forgotten:
+                return
             data = self.offsets.take_changes()
             if data is not None:
                 try:

@@ -22,9 +22,10 @@ one connection, and beyond ``running_max`` requests of all; their bytes count as
 The same holds for requests that wait for a table.
 
 When a table is written, those that waited for it get into line. `_SLICE` of them are handled in one turn of the loop,
-always the one that came first. What a connection sends while some of its own stand there gets into line behind them.
-So no send overtakes another one of the same connection to the same new topic: what the earlier one waits for shows in
-the same moment in which it gets into line.
+always the one that came first; those of a connection that is gone are dropped, but for what has changed a table: who
+deletes a topic and leaves has it deleted with its messages. What a connection sends while some of its own stand there
+gets into line behind them. So no send overtakes another one of the same connection to the same new topic: what the
+earlier one waits for shows in the same moment in which it gets into line.
 """
 
 from __future__ import annotations
@@ -270,7 +271,7 @@ class Dispatcher:
         if wait is not None:
             wait.again += 1
             wait.then = need.then
-            need.batch.waiting.append(lambda error: self._written(wait, error))
+            need.begin().waiting.append(lambda error: self._written(wait, error))
 
     def _written(self, wait: _Wait, error: Exception | None) -> None:
         """The table is written: the request's turn comes."""
@@ -290,7 +291,7 @@ class Dispatcher:
             for _ in range(min(_SLICE, len(self._line))):
                 wait = heappop(self._line)[1]
                 wait.channel.state.waits_in_line -= 1
-                if wait.channel.closed or not self._waits_on(wait):
+                if not self._waits_on(wait):
                     self.running -= 1
                     wait.channel.keep(-wait.size)
         finally:
@@ -306,6 +307,8 @@ class Dispatcher:
     def _waits_on(self, wait: _Wait) -> bool:
         """Handle a request whose turn it is; whether it has to wait for another table."""
         channel, command = wait.channel, wait.command
+        if channel.closed and (wait.then is None or wait.error is not None):
+            return False  # nobody hears the answer; what was begun for a ``then`` is brought to its end
         if wait.error is not None:
             self._failed(channel, command, wait.error)
             return False

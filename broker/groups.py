@@ -177,7 +177,7 @@ class SubscriptionGroups:
         if new:
             self._make(*list(new.values())[:room])
         if under_way is not None:
-            raise NotYetError(under_way)
+            raise NotYetError(lambda: under_way)
 
     def would_find(self, name: str) -> SubscriptionGroup | None:
         """Answer with what `find` would; nothing is made."""
@@ -214,11 +214,18 @@ class SubscriptionGroups:
 
     def delete(self, name: str) -> bool:
         """Forget a group; whether there was one. Raises StoreError."""
-        with self._late.alone():
+        if name not in self.table:  # without a look at the lock: the thread holds it as long as the disk takes
             self.forbidden.pop(name, None)
-            if self.table.pop(name, None) is None:
-                return False
-            self._changed()
+            return False
+        with self._late.alone():
+            group, forbidden = self.table.pop(name), self.forbidden.pop(name, None)
+            try:
+                self._changed()
+            except Exception:
+                self.table[name] = group
+                if forbidden is not None:
+                    self.forbidden[name] = forbidden
+                raise
             return True
 
     def newest(self, name: str) -> SubscriptionGroup | None:
@@ -228,19 +235,20 @@ class SubscriptionGroups:
     def write(self, groups: Mapping[str, SubscriptionGroup], then: Callable[[], Any]) -> None:
         """Create or replace groups. Raises StoreError, or NotYetError: then ``then`` makes the reply."""
         if self._late.late:
-            raise NotYetError(self._late.change(groups), then)
+            for name in groups:
+                self._late.wait_for_end(name)
+            raise NotYetError(lambda: self._late.change(groups), then)
         self.put(*groups.values())
 
     def forget_late(self, name: str, then: Callable[[], Any]) -> None:
         """Raise NotYetError if forgetting a group is late: ``then``, which deletes it, finds it gone and replies."""
         if self._late.late:
-            self.forbidden.pop(name, None)
-            raise NotYetError(self._late.change({name: None}), then)
+            raise NotYetError(lambda: self._late.change({name: None}), then)
 
     def _make(self, *groups: SubscriptionGroup) -> None:
         """Make groups that a request needs. Raises StoreError, NotYetError."""
         if self._late.late:
-            raise NotYetError(self._late.change({group.name: group for group in groups}))
+            raise NotYetError(lambda: self._late.change({group.name: group for group in groups}))
         self.put(*groups)
 
     def may_read(self, group: str, topic: str) -> bool:
@@ -265,7 +273,9 @@ class SubscriptionGroups:
         self._planned = self.data_version.after(self._now_ms())
         document = {
             "dataVersion": self._planned.to_json(),
-            "forbiddenTable": dict(self.forbidden),
+            "forbiddenTable": {
+                name: topics for name, topics in list(self.forbidden.items()) if name in table or name not in self.table
+            },
             "subscriptionGroupTable": {name: group.fields for name, group in table.items()},
         }
         self._file.save_tables(document)

@@ -9,7 +9,11 @@ network loop must not stand still for it. So
    takes away;
 3. a processor that needs a name that is not there yet raises `NotYetError`. The dispatcher keeps the request and has it
    handled once more from the start when the batch is over, in the order in which requests came; so nothing may have
-   happened before that. A write that fails fails all requests that wait for it, and the table is as it was.
+   happened before that. What the request changes is gathered when the dispatcher has kept it: one that is refused
+   because too many wait changes nothing. A write that fails fails all requests that wait for it, and the table is as
+   it was;
+4. a name that goes takes more with it than its entry (a topic its messages): that is done by the request that wants it
+   gone, after the batch. So a request that sets a name whose end is on its way waits until that is over.
 
 Before `TableWriter.start` and after `TableWriter.stop` nothing is late: a change is written at once, in the loop.
 """
@@ -45,11 +49,15 @@ class Batch(Generic[K, V]):
 
 
 class NotYetError(Exception):
-    """A request has to wait for a batch; then ``then`` makes its reply, or without one it is handled again."""
+    """A request has to wait for a batch; then ``then`` makes its reply, or without one it is handled again.
 
-    def __init__(self, batch: Batch[Any, Any], then: Callable[[], Any] | None = None) -> None:
+    ``begin`` gathers what the request changes and answers with the batch. Whoever keeps the request calls it, at once;
+    if the request is refused, nothing has happened. ``then`` is called even if the asker has left meanwhile.
+    """
+
+    def __init__(self, begin: Callable[[], Batch[Any, Any]], then: Callable[[], Any] | None = None) -> None:
         super().__init__("what the request needs is not durable yet")
-        self.batch = batch
+        self.begin = begin
         self.then = then
 
 
@@ -189,7 +197,13 @@ class LateTable(Generic[K, V]):
         """Raise NotYetError if a change of this name is on its way."""
         batch = self.pending(key)
         if batch is not None:
-            raise NotYetError(batch)
+            raise NotYetError(lambda: batch)
+
+    def wait_for_end(self, key: K) -> None:
+        """Raise NotYetError if this name is about to go: what takes more with it than the entry has to be over."""
+        batch = self.pending(key)
+        if batch is not None and batch.changes[key] is None:
+            raise NotYetError(lambda: batch)
 
     def change(self, changes: Mapping[K, V | None]) -> Batch[K, V]:
         """Gather changes; the batch that they are part of."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from broker.access import May, everybody_may
 from broker.acl_rules import PUB
 from broker.channel import Channel
-from broker.late_tables import LateTable, NotYetError, TableWriter
+from broker.late_tables import Batch, LateTable, NotYetError, TableWriter
 from broker.properties_file import PropertiesError, parse_properties_file
 from broker.registration import parse_registration
 from broker.routes import BROKER_EXPIRED_MS, BrokerEntry, OwnBroker, QueueData, RouteTable, broker_json, route_json
@@ -349,12 +349,16 @@ class NameServer:
 
     def _change_kv(self, command: RemotingCommand, namespace: str, key: str, value: str | None) -> RemotingCommand:
         """Set or delete one entry."""
-        before = self._late.newest((namespace, key))
-        self.kv_bytes -= 0 if before is None else _kv_size(namespace, key, before)
-        self.kv_bytes += 0 if value is None else _kv_size(namespace, key, value)
-        batch = self._late.change({(namespace, key): value})
+
+        def begin() -> Batch[tuple[str, str], str]:
+            before = self._late.newest((namespace, key))
+            self.kv_bytes -= 0 if before is None else _kv_size(namespace, key, before)
+            self.kv_bytes += 0 if value is None else _kv_size(namespace, key, value)
+            return self._late.change({(namespace, key): value})
+
         if self._late.late:
-            raise NotYetError(batch, command.reply)
+            raise NotYetError(begin, command.reply)
+        batch = begin()
         self._late.settle()
         if batch.error is not None:
             raise batch.error

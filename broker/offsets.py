@@ -46,6 +46,8 @@ class ConsumerOffsets:
         self.pulled_count = 0
         """Offsets in ``pulled``."""
         self._dirty = False
+        self.forgotten = False
+        """Whether the file has offsets that were dropped since."""
 
     def load(self) -> None:
         """Read the file. Raises StoreCorruptError."""
@@ -192,7 +194,7 @@ class ConsumerOffsets:
                 topic, _, group = name.partition(SEPARATOR)
                 if unwanted(topic, group):
                     del table[name]
-                    self._dirty = True
+                    self._dirty = self.forgotten = True
         self._recount()
 
     def _recount(self) -> None:
@@ -207,7 +209,7 @@ class ConsumerOffsets:
         """Serialize the table for `save_bytes` if anything changed since the last call; None otherwise. Any thread."""
         if not self._dirty:
             return None
-        self._dirty = False
+        self._dirty = self.forgotten = False
         self.data_version.next(self._now_ms())
         return dumps(self.to_json())
 
@@ -217,4 +219,4 @@ class ConsumerOffsets:
 
     def save_failed(self) -> None:
         """Have the table written again by the next `take_changes`."""
-        self._dirty = True
+        self._dirty = self.forgotten = True

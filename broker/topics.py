@@ -258,6 +258,8 @@ class Topics:
         self.data_version = DataVersion(now_ms())
         self.listeners: list[Callable[[list[str]], None]] = []
         """Called with the names of the topics that changed, after each change."""
+        self.before_save: Callable[[], None] = lambda: None
+        """Called before the file is written, by whoever writes it. What it raises fails the change."""
         self._late = LateTable(self.table, self._save_planned, self._planned_is_true)
         self._planned = self.data_version
         system = _system_topics(cluster_name, broker_name, default_queue_nums if auto_create else 0, trace_topic)
@@ -329,6 +331,8 @@ class Topics:
 
     def delete(self, name: str) -> bool:
         """Forget a topic; whether there was one. Its messages are the store's business. Raises StoreError."""
+        if name not in self.table:
+            return False  # without a look at the lock: the thread holds it as long as the disk takes
         with self._late.alone():
             config = self.table.pop(name, None)
             if config is None:
@@ -339,18 +343,20 @@ class Topics:
     def write(self, configs: Mapping[str, TopicConfig], then: Callable[[], Any]) -> None:
         """Create or replace topics. Raises StoreError, or NotYetError: then ``then`` makes the reply."""
         if self._late.late:
-            raise NotYetError(self._late.change(configs), then)
+            for name in configs:
+                self._late.wait_for_end(name)
+            raise NotYetError(lambda: self._late.change(configs), then)
         self.put(*configs.values())
 
     def forget_late(self, name: str, then: Callable[[], Any]) -> None:
         """Raise NotYetError if forgetting a topic is late: ``then``, which deletes it, finds it gone and replies."""
         if self._late.late:
-            raise NotYetError(self._late.change({name: None}), then)
+            raise NotYetError(lambda: self._late.change({name: None}), then)
 
     def _make(self, *configs: TopicConfig) -> None:
         """Make topics that a request needs. Raises StoreError, NotYetError."""
         if self._late.late:
-            raise NotYetError(self._late.change({config.name: config for config in configs}))
+            raise NotYetError(lambda: self._late.change({config.name: config for config in configs}))
         self.put(*configs)
 
     def create_for_send(self, name: str, default_topic: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig | None:
@@ -397,7 +403,7 @@ class Topics:
         if new:
             self._make(*new)
         if under_way is not None:
-            raise NotYetError(under_way)
+            raise NotYetError(lambda: under_way)
 
     def is_system(self, name: str) -> bool:
         """Whether a topic belongs to the broker, not to users."""
@@ -420,6 +426,7 @@ class Topics:
 
     def _save_planned(self, table: dict[str, TopicConfig]) -> None:
         """Write the table as it will be, in the thread."""
+        self.before_save()
         self._planned = self.data_version.after(self._now_ms())
         document = {
             "dataVersion": self._planned.to_json(),
@@ -436,6 +443,7 @@ class Topics:
         """Write the file after a change, or undo the change: what a restart forgets must not take a message."""
         self.data_version.next(self._now_ms())
         try:
+            self.before_save()
             self.save()
         except Exception:  # also for what cannot be written: no change after it could be
             for name, config in before.items():

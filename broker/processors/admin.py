@@ -225,11 +225,11 @@ class AdminProcessor:
             return command.reply(error.code, str(error))
 
         def delete() -> RemotingCommand:
+            if self._topics.get(name) is not None or self._topics.newest(name) is not None:
+                self._topics.forget_late(name, delete)  # once more, if somebody has made it again meanwhile
             self._delete_topic(name)
             return command.reply()
 
-        if self._topics.get(name) is not None or self._topics.newest(name) is not None:
-            self._topics.forget_late(name, delete)
         return delete()
 
     def system_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
@@ -289,13 +289,13 @@ class AdminProcessor:
         name = need_str(command.ext, "groupName")
 
         def delete() -> RemotingCommand:
+            if self._groups.get(name) is not None or self._groups.newest(name) is not None:
+                self._groups.forget_late(name, delete)
             self._groups.delete(name)
             if opt_bool(command.ext, "cleanOffset"):
                 self._offsets.forget_group(name)
             return command.reply()
 
-        if self._groups.get(name) is not None or self._groups.newest(name) is not None:
-            self._groups.forget_late(name, delete)
         return delete()
 
     # ------------------------------------------------------------------------------------------ offsets, clean-ups

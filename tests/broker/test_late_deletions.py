@@ -1,0 +1,180 @@
+"""Topics and groups that go while tables are written by a thread: whole or not at all, and in order."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from broker.groups import SubscriptionGroup
+from broker.topics import TopicConfig
+from remoting.codes import RequestCode, ResponseCode
+from remoting.json_dialect import dumps
+from tests.broker.core_rig import Client, Rig
+from tests.broker.test_late_tables import OK, ROOT, Late, codes, send
+from tests.simulation.inline import run_inline
+
+ALTERED = 3
+
+
+def topic_fields(name: str, queues: int = ALTERED) -> dict[str, Any]:
+    numbers = {"readQueueNums": queues, "writeQueueNums": queues, "perm": 6, "topicSysFlag": 0}
+    return {"topic": name, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": "false", **numbers}
+
+
+def with_topic(**values: Any) -> tuple[Late, Client]:
+    late = Late(**values)
+    client = late.rig.client()
+    send(client, "T")
+    late.rest()
+    assert codes(client) == {1: OK}
+    return late, client
+
+
+def test_a_topic_is_deleted_with_its_messages_though_the_administrator_has_left() -> None:
+    late, _ = with_topic()
+    admin = late.rig.client(50002)
+    admin.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    late.loop()
+    admin.channel.close()
+    late.core.channel_closed(admin.channel)
+    late.rest()
+    assert late.core.topics.get("T") is None
+    assert not late.rig.store.queue_ids("T"), (
+        "what is sent to a topic of this name later would stand behind old messages"
+    )
+    assert late.core.dispatcher.running == 0
+    late.rig.close()
+
+
+def test_what_is_refused_because_too_many_wait_does_not_happen() -> None:
+    late, _ = with_topic()
+    late.core.dispatcher.running_max = 1
+    client = late.rig.client(50002)
+    send(client, "U")
+    send(client, "V")
+    client.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    client.submit(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("W"))
+    client.submit(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, dumps({"groupName": "g"}))
+    busy = int(ResponseCode.SYSTEM_BUSY)
+    assert codes(client) == {2: busy, 3: busy, 4: busy, 5: busy}
+    late.rest()
+    assert codes(client) == {1: OK}
+    names = late.core.topics.table.keys()
+    assert {"T", "U"} <= names
+    assert not {"V", "W"} & names
+    assert late.core.groups.get("g") is None
+    assert late.core.topics.coming == late.core.groups.coming == 0
+    late.rig.close()
+
+
+@pytest.mark.parametrize("connections", [1, 2])
+def test_a_topic_that_is_made_behind_its_deletion_is_there_when_that_is_answered(connections: int) -> None:
+    late, client = with_topic()
+    other = client if connections == 1 else late.rig.client(50002)
+    client.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    other.submit(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T"))
+    late.rest()
+    assert set((codes(client) | codes(other)).values()) == {OK}
+    send(other, "T", b"new", e=ALTERED - 1)
+    late.rest()
+    config = late.core.topics.get("T")
+    assert config is not None
+    assert config.read_queue_nums == ALTERED
+    assert "T" in late.durable("topics.json", "topicConfigTable")
+    assert late.rig.store.queue_ids("T") == [ALTERED - 1]
+    late.rig.close()
+
+
+def test_a_group_that_is_made_behind_its_deletion_is_there_when_that_is_answered() -> None:
+    late, client = with_topic()
+    make = dumps({"groupName": "g", "retryMaxTimes": 3})
+    client.submit(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, dumps({"groupName": "g"}))
+    late.rest()
+    late.core.offsets.commit("g", "T", 0, 1)
+    codes(client)
+    client.submit(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": "true"})
+    client.submit(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, make)
+    late.rest()
+    assert set(codes(client).values()) == {OK}
+    group = late.core.groups.get("g")
+    assert group is not None
+    assert group.retry_max_times == 3
+    assert late.core.offsets.get("g", "T", 0) == -1
+    late.rig.close()
+
+
+def test_a_deletion_does_not_wait_for_a_table_that_is_being_written() -> None:
+    late, client = with_topic()
+    for name in ("T", "none"):
+        client.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name})
+        client.submit(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": name})
+    late.loop()
+    late.core.tables.step()
+
+    def locked() -> Any:
+        raise AssertionError("the loop waits for the disk")
+
+    late.core.topics._late.alone = late.core.groups._late.alone = locked  # type: ignore[method-assign]
+    late.rest()
+    assert list(codes(client).values()) == [OK] * 4
+    late.rig.close()
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_group_that_could_not_be_deleted_keeps_what_it_may_not_read(is_late: bool) -> None:
+    late, client = with_topic()
+    late.core.groups.put(SubscriptionGroup("g"))
+    late.core.groups.forbidden["g"] = {"T": 4}
+    late.core.tables.late = is_late
+    late.fails()
+    client.submit(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"})
+    late.rest()
+    assert list(codes(client).values()) == [ResponseCode.SYSTEM_ERROR]
+    assert late.core.groups.get("g") is not None
+    assert not late.core.groups.may_read("g", "T")
+    late.disk.fault = None
+    client.submit(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"})
+    late.rest()
+    assert list(codes(client).values()) == [OK]
+    assert late.core.groups.may_read("g", "T")
+    assert "g" not in late.durable("subscriptionGroup.json", "forbiddenTable")
+    late.rig.close()
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_offsets_of_a_deleted_topic_do_not_come_back_over_messages_of_the_new_one(is_late: bool) -> None:
+    """A group had read 5 messages; topic deleted, made again, 3 messages, power cut: they are not counted as read."""
+    late, client = with_topic()
+    late.core.offsets.commit("g", "T", 0, 5)
+    late.core.save_offsets()
+    late.core.tables.late = is_late
+    client.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    late.rest()
+    for _ in range(3):
+        send(client, "T")
+    late.rest()
+    assert set(codes(client).values()) == {OK}
+    late.rig.store.flusher.sync_all()
+    disk = late.disk.crashed(Random(1), 0.0)
+    again = Rig(ROOT, files=disk, spawn=run_inline, mappedFileSizeCommitLog=1 << 20, mappedFileSizeConsumeQueue=400)
+    assert len(again.client().messages("T")) == 3
+    assert again.core.offsets.get("g", "T", 0) <= 0
+    again.close()
+
+
+def test_a_topic_that_comes_back_between_the_steps_of_its_deletion_is_deleted_whole() -> None:
+    """The name is gone, the messages are not yet; somebody who had waited since before makes it again."""
+    late, client = with_topic()
+    client.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    late.loop()
+    assert late.core.tables.step()
+    late.calls.popleft()()  # the batch shows; the deletion stands in line
+    assert late.core.topics.get("T") is None
+    late.core.topics.put(TopicConfig("T", 1, 1))
+    late.rest()
+    assert codes(client) == {2: OK}
+    assert late.core.topics.get("T") is None
+    assert not late.rig.store.queue_ids("T")
+    late.rig.close()
