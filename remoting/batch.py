@@ -18,8 +18,10 @@ _BATCH_HEAD = Struct(">iiiii")
 _SHORT = Struct(">h")
 
 
-def split_batch(body: bytes) -> list[tuple[int, bytes, str]]:
+def split_batch(body: bytes, most: int = 1 << 31) -> list[tuple[int, bytes, str]]:
     """Split a client batch into (flag, body, properties) each; raises MessageError if it does not come out even.
+
+    Nothing is read behind the first ``most`` messages: with more of them, it is a MessageError.
 
     The elements' own total size, magic and CRC are not looked at: Apache's broker does not either, and clients
     fill them carelessly.
@@ -29,6 +31,8 @@ def split_batch(body: bytes) -> list[tuple[int, bytes, str]]:
     end = len(body)
     try:
         while at < end:
+            if len(elements) >= most:
+                raise MessageError(f"a batch of more than {most} messages: at most {most} are possible")
             _, _, _, flag, length = _BATCH_HEAD.unpack_from(body, at)
             at += 20
             properties_at = at + length + 2

@@ -69,8 +69,8 @@ class UniformBatch:
         return column.split(_mark(name.encode()))[1:]
 
 
-def split_uniform(message: Message, data: bytes) -> UniformBatch | None:
-    """Split a client batch into columns; None if its elements are not of one make, or cannot be read."""
+def split_uniform(message: Message, data: bytes, most: int = 1 << 31) -> UniformBatch | None:
+    """Split a client batch into columns; None if its elements are not of one make, cannot be read, or are too many."""
     flags: list[int] = []
     bodies: list[bytes] = []
     texts: list[bytes] = []
@@ -79,6 +79,8 @@ def split_uniform(message: Message, data: bytes) -> UniformBatch | None:
     unpack = _FLAG_AND_LENGTH.unpack_from
     try:
         while at < end:
+            if len(flags) >= most:
+                return None
             flag, length = unpack(data, at)
             body_at = at + 20
             text_at = body_at + length + 2

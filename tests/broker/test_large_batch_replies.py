@@ -1,4 +1,4 @@
-"""A reply that no frame can hold: of a batch of very many small messages, and whatever else comes to that."""
+"""Batches of very many small messages: how many there may be, and a reply that no frame can hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.processors import send
+from broker.processors.send import BATCH_MESSAGES_MAX
 from remoting import command as commands
 from remoting.codes import RequestCode, ResponseCode
 from remoting.message import join_batch
@@ -21,18 +21,19 @@ def fields(client: Client) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("text", ["", "UNIQ_KEY\x01k\x02", "DELAY\x010\x02"])
-def test_a_batch_with_more_messages_than_its_reply_can_name_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    monkeypatch.setattr(send, "BATCH_REPLY_BYTES", 33 * 100, raising=False)
+def test_a_batch_of_more_messages_than_apache_can_count_is_refused(tmp_path: Path, text: str) -> None:
+    """Apache's broker numbers them with 16 bits: it answers SUCCESS, and what comes to the queue next is never read."""
     rig = Rig(tmp_path / "store")
     client = rig.client()
-    for count, code in ((100, ResponseCode.SUCCESS), (101, ResponseCode.MESSAGE_ILLEGAL)):
+    for count, code in (
+        (BATCH_MESSAGES_MAX, ResponseCode.SUCCESS),
+        (BATCH_MESSAGES_MAX + 1, ResponseCode.MESSAGE_ILLEGAL),
+    ):
         before = rig.store.max_offset("T", 0)
         reply = client.ask(RequestCode.SEND_BATCH_MESSAGE, fields(client), join_batch([(0, b"b", text)] * count))
         assert reply.code == code, reply
         assert rig.store.max_offset("T", 0) - before == (count if code == ResponseCode.SUCCESS else 0)
-    assert "at most 100" in (reply.remark or "")
+    assert "at most 32767 are possible" in (reply.remark or "")
     rig.close()
 
 
