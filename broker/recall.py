@@ -9,14 +9,13 @@ from __future__ import annotations
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.put_request import PutRequest
 from remoting.errors import ProtocolError
 from store.hook import Held, PutResult, PutStatus
 
 if TYPE_CHECKING:
-    from broker.turn import Turn
     from remoting.command import RemotingCommand
     from remoting.message import Message
 
@@ -59,8 +58,30 @@ class RecallHandle:
             raise ProtocolError(f"recall handle is invalid: {text!r:.200}") from error
 
 
+class Replies(Protocol):
+    """Makes the replies of sends; `broker.turn.Turn` does."""
+
+    def refusal(self, command: RemotingCommand, status: PutStatus, remark: str) -> RemotingCommand:
+        """Make the reply to a send that was not stored."""
+
+    def stored(
+        self,
+        serialize_type: int,
+        opaque: int,
+        message_ids: str,
+        queue_id: int,
+        queue_offset: int,
+        unique_key: str,
+        flushed: bool,
+    ) -> RemotingCommand:
+        """Make the reply to a send that was stored."""
+
+    def message_id(self, offset: int) -> str:
+        """Write the id of a message at a position, in the CommitLog or virtual."""
+
+
 def recallable(
-    turn: Turn, command: RemotingCommand, message: Message, unique_key: str, held: Held, broker_name: str
+    replies: Replies, command: RemotingCommand, message: Message, unique_key: str, held: Held, broker_name: str
 ) -> PutRequest:
     """Make the request of one held message, whose sender is told its handle with the reply."""
     handle = RecallHandle(message.topic, broker_name, held.due_ms, unique_key, held.offset)
@@ -69,9 +90,9 @@ def recallable(
     def answer(results: list[PutResult]) -> RemotingCommand:
         (result,) = results
         if result.status not in (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT):
-            return turn.refusal(command, result.status, result.remark)
-        ids, flushed = turn.message_id(held.offset), result.status is PutStatus.PUT_OK
-        reply = turn.stored(command.serialize_type, command.opaque, ids, queue_id, 0, unique_key, flushed)
+            return replies.refusal(command, result.status, result.remark)
+        ids, flushed = replies.message_id(held.offset), result.status is PutStatus.PUT_OK
+        reply = replies.stored(command.serialize_type, command.opaque, ids, queue_id, 0, unique_key, flushed)
         reply.ext["recallHandle"] = handle.encode()
         return reply
 

@@ -43,6 +43,7 @@ from broker_plugin.ranges import KEY_MAX, Key, KeyRanges
 from store.errors import StoreClosedError, StoreError
 from store.spill.model import Columns
 from timewheel import TimingWheel
+from timewheel.check import problems_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -376,7 +377,7 @@ class Sweeper:
 
     def check(self) -> list[str]:
         """Say what is wrong; empty when nothing is. Under the delivery lock."""
-        problems = [f"wheel: {problem}" for problem in self._wheel.check()]
+        problems = [f"wheel: {problem}" for problem in problems_of(self._wheel)]
         if len(self._hand_dues) != len(self._hand_refs):
             problems.append(f"hand: {len(self._hand_dues)} due times, {len(self._hand_refs)} records")
         if any(map(int.__gt__, self._hand_dues, self._hand_dues[1:])):

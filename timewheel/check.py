@@ -1,4 +1,4 @@
-"""Every rule of the wheel's structure, checked against the whole of it (`TimingWheel.check`)."""
+"""Every rule of the wheel's structure, checked against the whole of it."""
 
 from __future__ import annotations
 

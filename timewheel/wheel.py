@@ -71,7 +71,7 @@ Sources
     tick early. Linux (``kernel/time/timer.c``) does not cascade and is up to 12.5 % late by design. Leaves
     that become rows are the buckets of a radix trie (burst tries, Heinz, Zobel and Williams 2002).
 
-To be kept in step: `TimingWheel.check` knows every rule that is stated here; the model test calls it at each step.
+To be kept in step: `timewheel.check` knows every rule that is stated here; the model test calls it at each step.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ from itertools import islice
 from operator import le
 from typing import Any
 
-from timewheel.check import problems_of
 from timewheel.dial import CLEAR_MASK, LATE_BITS, LATE_MASK, Dial
 from timewheel.slots import POSITION_BITS, POSITION_MASK
 
@@ -319,9 +318,3 @@ class TimingWheel(Dial):
                 self._live -= 1
                 dues.append(key >> LATE_BITS)
                 items.append(self._late_items.pop(handle))
-
-    # ---------------------------------------------------------------- self-check
-
-    def check(self) -> list[str]:
-        """Say everything that is wrong inside the wheel; empty when nothing is. Cost: one look at every timer."""
-        return problems_of(self)

@@ -10,6 +10,7 @@ from sortedcontainers import SortedList
 import timewheel.dial
 import timewheel.wheel
 from timewheel import TimingWheel
+from timewheel.check import problems_of
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -46,7 +47,7 @@ def test_dense_histories_agree_with_a_sorted_list(seed: int, monkeypatch: pytest
                 model.remove(key)
                 del live[key[2]]
         if sequence % 7 == 0:
-            assert wheel.check() == []
+            assert problems_of(wheel) == []
         wake_ms = wheel.next_wake_ms()
         assert (wake_ms is None) == (not model)
         assert wake_ms is None or wake_ms <= model[0][0]

@@ -9,6 +9,7 @@ from array import array
 import pytest
 
 from timewheel import TimingWheel
+from timewheel.check import problems_of
 from timewheel.levels import level_of, slot_of
 
 NOW_MS = 1_700_000_000_000
@@ -54,7 +55,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing_behind() -> None:
     with pytest.raises(ValueError, match="slot_bits=0"):
         TimingWheel(NOW_MS, slot_bits=0)
     assert len(wheel) == 0
-    assert wheel.check() == []
+    assert problems_of(wheel) == []
 
 
 def test_handles_that_never_were_are_refused() -> None:
@@ -78,7 +79,7 @@ def test_a_worn_out_leaf_gives_way_to_a_new_one() -> None:
         more = wheel.insert_many([NOW_MS + 1] * 64, range(64))
         assert all(map(wheel.cancel, more[1:]))
         handles += more
-        assert wheel.check() == []
+        assert problems_of(wheel) == []
     assert len(set(handles)) == len(handles)
     assert all(handle & 0xFFFF_FFFF < 2**31 + 100 for handle in handles)
     assert len(wheel) == 11
@@ -119,10 +120,10 @@ def test_cancelled_timers_are_cleared_away_long_before_they_are_due() -> None:
         chance.shuffle(handles)
         assert all(map(wheel.cancel, handles))
         if turn % 20 == 0:
-            assert wheel.check() == []
+            assert problems_of(wheel) == []
     assert len(wheel) == len(kept)
     assert places(wheel) < 20_000  # of 61,000 that were inserted
-    assert wheel.check() == []
+    assert problems_of(wheel) == []
 
 
 def test_handles_stay_good_while_their_timers_are_dealt_out_cleared_and_drained() -> None:
@@ -133,7 +134,7 @@ def test_handles_stay_good_while_their_timers_are_dealt_out_cleared_and_drained(
     expected = sorted(range(3_000), key=dues.__getitem__)
     cancelled = {index for index in range(3_000) if index % 11}
     assert all(wheel.cancel(handles[index]) for index in sorted(cancelled, key=str))
-    assert wheel.check() == []
+    assert problems_of(wheel) == []
     assert not any(wheel.cancel(handles[index]) for index in cancelled)
     fired: list[int] = []
     left = [index for index in expected if index not in cancelled]
@@ -142,7 +143,7 @@ def test_handles_stay_good_while_their_timers_are_dealt_out_cleared_and_drained(
         assert not wheel.cancel(handles[fired[-1]])
         if len(left) > len(fired) and len(fired) % 3 == 0:
             assert wheel.cancel(handles[left.pop(len(fired))])
-        assert wheel.check() == []
+        assert problems_of(wheel) == []
     assert fired == left
     assert not any(map(wheel.cancel, handles))
 
@@ -155,7 +156,7 @@ def test_an_error_in_the_middle_files_none() -> None:
             with pytest.raises(error):
                 wheel.insert_many(order, range(len(order)))  # type: ignore[arg-type]
             assert len(wheel) == 0
-            assert wheel.check() == []
+            assert problems_of(wheel) == []
     assert drain(wheel, NOW_MS + 10**7) == []
 
 
@@ -166,9 +167,9 @@ def test_inserting_finds_its_level_at_any_density(span_ms: int) -> None:
     dues = [NOW_MS + chance.randrange(span_ms) for _ in range(12_000)]
     for index, due_ms in enumerate(dues):
         wheel.insert(due_ms, index)
-    assert wheel.check() == []
+    assert problems_of(wheel) == []
     assert drain(wheel, NOW_MS + span_ms) == sorted(range(12_000), key=dues.__getitem__)
-    assert wheel.check() == []
+    assert problems_of(wheel) == []
     assert not wheel._near
 
 
@@ -179,7 +180,7 @@ def test_late_timers_that_are_cancelled_are_cleared_away_too() -> None:
         for handle in wheel.insert_many([NOW_MS - 500] * 1000, [2] * 1000):
             wheel.cancel(handle)
     assert places(wheel) < 20_000
-    assert wheel.check() == []
+    assert problems_of(wheel) == []
     assert drain(wheel, NOW_MS + 1000) == [1]
 
 
@@ -210,10 +211,10 @@ def test_many_random_timers_at_every_size(slot_bits: int) -> None:
     handles = wheel.insert_many(dues, range(5_000))
     cancelled = set(chance.sample(range(5_000), 1_000))
     assert all(wheel.cancel(handles[index]) for index in cancelled)
-    assert wheel.check() == []
+    assert problems_of(wheel) == []
     expected = [index for index in sorted(range(5_000), key=dues.__getitem__) if index not in cancelled]
     assert drain(wheel, NOW_MS + 2**25) == expected
-    assert wheel.check() == []
+    assert problems_of(wheel) == []
 
 
 def test_the_worked_example() -> None:

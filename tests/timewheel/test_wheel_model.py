@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sortedcontainers import SortedList
 
 from timewheel import TimingWheel
+from timewheel.check import problems_of
 
 near = st.integers(-3, 40)
 far = st.one_of(st.integers(0, 300), st.integers(0, 5_000), st.integers(0, 2**47))
@@ -134,7 +135,7 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
     def agrees(self) -> None:
         if not hasattr(self, "wheel"):
             return
-        assert self.wheel.check() == []
+        assert problems_of(self.wheel) == []
         assert len(self.wheel) == len(self.model)
         wake_ms = self.wheel.next_wake_ms()
         assert (wake_ms is None) == (not self.model)
@@ -152,7 +153,7 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
             self.now_ms = max(self.now_ms, wake_ms)
             self.drain(5, 10_000)
         assert not self.model
-        assert self.wheel.check() == []
+        assert problems_of(self.wheel) == []
 
 
 class TestWheelAgainstSortedList(WheelAgainstSortedList.TestCase):
