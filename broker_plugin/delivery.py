@@ -213,19 +213,16 @@ class Deliverer:
         now_ms: int,
         lateness: Lateness,
     ) -> Outcome:
+        failed = 0
         in_doubt = self._spill.in_doubt
         if in_doubt:
             sure = [at for at, put in enumerate(puts) if not self._is_doubtful(put, in_doubt, now_ms)]
-            if len(sure) < len(puts):
-                failed = len(puts) - len(sure)
-                places, dues, refs = _chosen(sure, places), _chosen(sure, dues), _chosen(sure, refs)
-                puts = _chosen(sure, puts)
-                if not puts:
-                    return Outcome(0, failed=failed)
-                outcome = self._put_sure(places, dues, refs, puts, now_ms, lateness)
-                outcome.failed += failed
-                return outcome
-        return self._put_sure(places, dues, refs, puts, now_ms, lateness)
+            failed = len(puts) - len(sure)
+            places, dues, refs = _chosen(sure, places), _chosen(sure, dues), _chosen(sure, refs)
+            puts = _chosen(sure, puts)
+        outcome = self._put_sure(places, dues, refs, puts, now_ms, lateness) if puts else Outcome(0)
+        outcome.failed += failed
+        return outcome
 
     def _is_doubtful(self, put: PutRecord, in_doubt: frozenset[int], now_ms: int) -> bool:
         """Whether a cancel or a move of a message was refused and a crash may bring it back: it waits, as a failure."""

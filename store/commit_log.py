@@ -393,7 +393,7 @@ class CommitLog(LogReader):
         if not clean:
             self._keep_behind(offset)
             self._write_again(max(min(from_offset, offset), offset - REWRITE_BYTES_MAX), offset)
-        self._cut(offset, from_offset)
+        self._cut(offset, from_offset, clean)
 
     def _is_made_of_its_half(self, record: bytes) -> bool:
         """Whether the half message that a record names is in the log and proves it."""
@@ -452,14 +452,18 @@ class CommitLog(LogReader):
                 )
             expected = start + self.segment_bytes
 
-    def _cut(self, end: int, scanned_from: int) -> None:
-        """Make ``end`` the end: nothing behind it may ever be read again, not even after another crash."""
+    def _cut(self, end: int, scanned_from: int, clean: bool) -> None:
+        """Make ``end`` the end: nothing behind it may ever be read again, not even after another crash.
+
+        Unless the log was closed properly, zeros behind it may be those of a start before whose sync has failed.
+        """
         for start in sorted(self._segments, reverse=True):
             if start > end:
                 self._put_away(self._segments.pop(start))
         self._tail = self._segments.get(end - end % self.segment_bytes)
         if self._tail is not None:
-            self._tail.file.clear(end - self._tail.start, self._tail.end - end)
+            unsure = 0 if clean else REWRITE_BYTES_MAX
+            self._tail.file.clear(end - self._tail.start, self._tail.end - end, unsure)
         self._end = end
         for segment in self._between(min(scanned_from, end), end + 1):
             segment.file.sync()

@@ -407,7 +407,8 @@ class ConsumeQueue:
                 self._cache.remove(path)
             elif start + self.file_bytes > end:
                 file = self._cache.get(path, self.file_bytes)
-                file.clear(end - start, start + self.file_bytes - end)
+                size = start + self.file_bytes - end
+                file.clear(end - start, size, size)
                 file.sync()
         files.sync_dir(self.directory)
 

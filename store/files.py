@@ -24,7 +24,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from stat import S_IMODE
 
@@ -204,11 +204,19 @@ class File:
         cause = OSError(failed, os.strerror(failed))
         raise _error(f"cannot punch {n} bytes at {offset} of", self.path, cause) from cause
 
-    def clear(self, offset: int, n: int) -> None:
-        """Make ``n`` bytes at ``offset`` read as zeros: a hole, or where that is unsupported zeros over what is not."""
+    def clear(self, offset: int, n: int, unsure: int = 0) -> None:
+        """Make ``n`` bytes at ``offset`` read as zeros: a hole, or where that is unsupported zeros over what is not.
+
+        Of the first ``unsure`` bytes it is not known that they are on the disk as they read: zeros of an earlier try
+        whose sync failed stand in the page cache only. There zeros are written whatever stands there.
+        """
         if self.punch(offset, n):
             return
         end = offset + n
+        sure = min(end, offset + unsure)
+        for at, size in self.blocks(offset, sure - offset):
+            self.zero(at, size)
+        offset = sure
         while offset < end:
             data = self.pread(min(len(_ZERO_CHUNK), end - offset), offset)
             if not data:
@@ -216,6 +224,21 @@ class File:
             if data.count(0) != len(data):
                 self.zero(offset, len(data))
             offset += len(data)
+
+    def blocks(self, offset: int, n: int) -> Iterator[tuple[int, int]]:
+        """Yield (offset, bytes) of what may hold data; all else is a hole, also on the disk, and needs no room."""
+        end = min(offset + n, self.size())
+        while offset < end:
+            try:
+                offset = os.lseek(self._fd, offset, os.SEEK_DATA)
+                stop = min(os.lseek(self._fd, offset, os.SEEK_HOLE), end)
+            except OSError as cause:
+                if cause.errno == errno.ENXIO:
+                    return  # no data behind
+                stop = end  # a file system that cannot tell
+            if offset < stop:
+                yield offset, stop - offset
+            offset = stop
 
     def allocate(self, offset: int, n: int) -> bool:
         """Reserve disk space for ``n`` bytes at ``offset``, size kept; False where that is unsupported."""
@@ -244,7 +267,7 @@ class Files:
     """The file system as the store sees it; errors are `StoreError` with the path and the cause."""
 
     def __init__(self) -> None:
-        self._durable: set[Path] = set()  # directories that were there when `makedirs` was asked, and are durable
+        self._durable: set[Path] = set()  # directories whose names `makedirs` has synced, or found durable
 
     def open(self, path: Path, *, create: bool = False, size: int | None = None) -> File:
         """Open to read and write; ``create`` makes it if missing, ``size`` grows it (sparse) if smaller.
@@ -306,7 +329,7 @@ class Files:
         """
         missing: list[Path] = []
         step = path
-        while not step.is_dir():
+        while not self.is_dir(step):
             missing.append(step)
             if step.parent == step:
                 break
@@ -318,14 +341,19 @@ class Files:
                 raise
             except StoreError:
                 pass  # one that cannot be opened to sync it, no process of ours can have made a directory in
-            if not missing:
-                self._durable.add(step)
+            self._durable.add(step)
         for directory in reversed(missing):
-            try:
-                directory.mkdir(DIRECTORY_MODE, exist_ok=True)
-            except OSError as cause:
-                raise _error("cannot make directory", directory, cause) from cause
+            self._durable.discard(directory)  # one that was removed since
+            self.mkdir(directory)
             self.sync_dir(directory.parent)
+            self._durable.add(directory)
+
+    def mkdir(self, path: Path) -> None:
+        """Make one directory, or nothing if it is there; its name is durable after `sync_dir` of its parent."""
+        try:
+            path.mkdir(DIRECTORY_MODE, exist_ok=True)
+        except OSError as cause:
+            raise _error("cannot make directory", path, cause) from cause
 
     def remove(self, path: Path) -> None:
         """Remove a file, or an empty directory; nothing happens when it is missing."""

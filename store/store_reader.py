@@ -29,6 +29,8 @@ _FILTER_ENTRIES_MAX = 4_000
 _PROOF_KEYS_MAX = 4
 _PROOF_OFFSETS_MAX = 1_024
 """Keys of a record, and messages with one of them, that are looked at for the record's own place."""
+_KEY_OFFSETS_MAX = 1 << 16
+"""Messages with one key that are put in the order of the log."""
 _SECOND = 1_000  # Apache's index knows store times to the second
 _LONG = Struct(">q")
 _FOREVER = (1 << 63) - 1
@@ -310,6 +312,29 @@ class StoreReader:
                 count += 1
                 if count >= max_count:
                     return
+
+    def each_behind(self, topic: str, key: str, offset: int, most: int) -> Iterator[bytes]:
+        """Read the records of a topic with a key that stand behind a CommitLog offset, oldest first.
+
+        Raises StoreError where it must end although there may be more of them: what was looked for may be among those.
+        """
+        found: set[int] = set()
+        whole = True
+        for index in (self.index, self.older_index):
+            offsets = index.find(topic, key, 0, _FOREVER, _KEY_OFFSETS_MAX)
+            whole = whole and len(offsets) < _KEY_OFFSETS_MAX
+            found.update(at for at in offsets if at > offset)
+        for count, at in enumerate(sorted(found) if whole else ()):
+            if count == most:
+                whole = False
+                break
+            record = self.commit_log.read_record(at)
+            if record is not None:
+                record_topic, _, properties = record_fields(record)
+                if record_topic == topic and key in message_keys(properties):
+                    yield record
+        if not whole:
+            raise StoreError(f"more than {most} messages of {topic!r:.200} have the key {key!r:.200}: too many to read")
 
     def find_delivered(self, virtual_offset: int) -> bytes | None:
         """Find the delivered copy of a delayed message by its virtual offset; None if there is none."""

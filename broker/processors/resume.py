@@ -22,6 +22,7 @@ from remoting.command import RemotingCommand
 from remoting.headers import need_str
 from remoting.message import MessageError, RecordError, StoredMessage, decode_record, parse_message_id
 from remoting.properties import REAL_TOPIC, UNIQ_KEY, get_property
+from store.errors import StoreError
 from store.half_messages import DISCARD_TOPIC, HALF_TOPIC, HalfMessages
 from store.hook import PutResult, PutStatus
 
@@ -35,7 +36,6 @@ _LOG = logging.getLogger(__name__)
 _STORED = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)
 _TYPE = int(SysFlag.TRANSACTION_ROLLBACK)
 _COMMITTED = int(SysFlag.TRANSACTION_COMMIT)
-_FOREVER = (1 << 63) - 1
 _MOST = 64
 
 
@@ -84,22 +84,32 @@ class ResumeProcessor:
             return command.reply(ResponseCode.SYSTEM_ERROR, f"{text} is just being resumed")
         self._resuming.add(offset)
         try:
-            given_up = await asyncio.to_thread(self._read, offset)
-            if given_up is None:
-                return command.reply(ResponseCode.SYSTEM_ERROR, f"no message of {DISCARD_TOPIC} has the id {text}")
-            outcome = await asyncio.to_thread(self._outcome, given_up)
-            if outcome == HALF_TOPIC:
-                return command.reply()
-            if outcome:
-                remark = f"the transaction of {text} has been committed since: its message is in {outcome}"
-                return command.reply(ResponseCode.ILLEGAL_OPERATION, remark)
-            reply = self._put(channel, command, given_up, offset)
+            reply = await self._resume(channel, command, text, offset)
         except BaseException:
             self._resuming.discard(offset)
             raise
         if reply is not None:
             self._resuming.discard(offset)
         return reply
+
+    async def _resume(
+        self, channel: Channel, command: RemotingCommand, text: str, offset: int
+    ) -> RemotingCommand | None:
+        """Look what has become of it, and gather the half message; the reply unless it comes when that is stored."""
+        given_up = await asyncio.to_thread(self._read, offset)
+        if given_up is None:
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"no message of {DISCARD_TOPIC} has the id {text}")
+        try:
+            outcome = await asyncio.to_thread(self._outcome, given_up)
+        except StoreError as error:
+            remark = f"what has become of the transaction of {text} since cannot be told: {error}"
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark)
+        if outcome == HALF_TOPIC:
+            return command.reply()
+        if outcome:
+            remark = f"the transaction of {text} has been committed since: its message is in {outcome}"
+            return command.reply(ResponseCode.ILLEGAL_OPERATION, remark)
+        return self._put(channel, command, given_up, offset)
 
     def _read(self, offset: int) -> StoredMessage | None:
         """Read a message that was given up (any thread)."""
@@ -113,17 +123,17 @@ class ResumeProcessor:
     def _outcome(self, given_up: StoredMessage) -> str:
         """Where its transaction has come to since: HALF_TOPIC (open again), its own topic (committed), or nowhere.
 
-        Any thread.
+        Any thread. Raises StoreError if that cannot be told, since too many messages have its key.
         """
         key, topic = get_property(given_up.properties, UNIQ_KEY), get_property(given_up.properties, REAL_TOPIC)
         if key is None or topic is None:
             return ""
-        for record in self._store.each_with_key(HALF_TOPIC, key, _MOST, 0, _FOREVER):
+        for record in self._store.each_behind(HALF_TOPIC, key, given_up.offset, _MOST):
             stored = decode_record(record)
             half = self._halves.undecided.get(stored.queue_offset)
             if half is not None and half.offset == stored.offset:
                 return HALF_TOPIC
-        found = map(decode_record, self._store.each_with_key(topic, key, _MOST, 0, _FOREVER))
+        found = map(decode_record, self._store.each_behind(topic, key, given_up.offset, _MOST))
         return topic if any(stored.sys_flag & _TYPE == _COMMITTED for stored in found) else ""
 
     def _put(

@@ -50,6 +50,7 @@ from remoting.command import RemotingCommand, encode_command
 from remoting.headers import EndTransactionHeader
 from remoting.message import Message, RecordError, StoredMessage, decode_record
 from remoting.properties import DELAY, PGROUP, REAL_TOPIC, UNIQ_KEY, get_property
+from store.errors import StoreError
 from store.half_messages import DECIDED, DISCARD_TOPIC, HALF_TOPIC, Half, HalfMessages
 from store.hook import PutResult, PutStatus
 
@@ -64,10 +65,11 @@ _LOG = logging.getLogger(__name__)
 COMMIT = int(SysFlag.TRANSACTION_COMMIT)
 ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
 _STORED = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)
-_FOREVER = (1 << 63) - 1
 _GIVE_UP = -1
 _ASKING_MAX = 64
 """So many requests may wait for one decision that is on its way."""
+_SAME_KEY_MAX = 64
+"""Messages with the key of a half message, behind it, that are read to find the committed one."""
 _NAMES = {COMMIT: "commit", ROLLBACK: "roll back", _GIVE_UP: "give it up"}
 _NOBODY = MemoryChannel()
 _UNASKED = RemotingCommand(RequestCode.END_TRANSACTION, 0, FLAG_ONEWAY)
@@ -211,9 +213,9 @@ class TransactionProcessor:
         number = header.queue_offset
         half = self._halves.undecided.get(number)
         record = await asyncio.to_thread(self._read_half, number, header.offset, half)
-        outcome: bool | None = None
+        outcome: int | StoreError = ROLLBACK
         if record is not None and number not in self._halves.undecided:  # and will never be again
-            outcome = await asyncio.to_thread(self._was_committed, record, header)
+            outcome = await asyncio.to_thread(self._outcome_of, record, header)
         return self._end(channel, command, header, record, now_ms, outcome)
 
     def _read_half(self, number: int, offset: int, half: Half | None) -> bytes | None:
@@ -233,7 +235,7 @@ class TransactionProcessor:
         header: EndTransactionHeader,
         record: bytes | None,
         now_ms: int,
-        was_committed: bool | None = None,
+        outcome: int | StoreError = ROLLBACK,
     ) -> RemotingCommand | None:
         """Check the request against the half message's record, and decide."""
         try:
@@ -260,7 +262,10 @@ class TransactionProcessor:
                 deciding.waiting.append((channel, asked, header.end))
             return None
         if number not in self._halves.undecided:
-            return self._decided_before(command, header.end, COMMIT if was_committed else ROLLBACK)
+            if isinstance(outcome, StoreError):
+                remark = f"half message {number} is decided, and how cannot be told: {outcome}"
+                return command.reply(ResponseCode.SYSTEM_ERROR, remark)
+            return self._decided_before(command, header.end, outcome)
         return self._decide(channel, command, header.end, stored, now_ms)
 
     def _problem(self, header: EndTransactionHeader, stored: StoredMessage | None) -> str:
@@ -284,14 +289,21 @@ class TransactionProcessor:
         immunity = immunity_ms(stored.properties)
         return immunity is not None and now_ms - stored.born_ms > max(immunity, self._timeout_ms())
 
-    def _was_committed(self, record: bytes, header: EndTransactionHeader) -> bool:
-        """Whether the committed message of a half message stands in the log (any thread)."""
+    def _outcome_of(self, record: bytes, header: EndTransactionHeader) -> int | StoreError:
+        """What a half message was decided to, by its committed message (any thread); or why that cannot be told.
+
+        The committed message stands behind it in the log, so what is sent with its key later on hides nothing.
+        """
         properties = decode_record(record).properties
         topic, key = get_property(properties, REAL_TOPIC), get_property(properties, UNIQ_KEY)
         if topic is None or key is None:
-            return False
-        found = map(decode_record, self._store.each_with_key(topic, key, 64, 0, _FOREVER))
-        return any(one.prepared_offset == header.offset and one.sys_flag & ROLLBACK == COMMIT for one in found)
+            return ROLLBACK
+        found = map(decode_record, self._store.each_behind(topic, key, header.offset, _SAME_KEY_MAX))
+        try:
+            committed = any(one.prepared_offset == header.offset and one.sys_flag & ROLLBACK == COMMIT for one in found)
+        except StoreError as error:
+            return error
+        return COMMIT if committed else ROLLBACK
 
     @staticmethod
     def _decided_before(command: RemotingCommand, wanted: int, outcome: int) -> RemotingCommand:

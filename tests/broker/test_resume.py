@@ -9,7 +9,7 @@ import pytest
 
 from remoting.codes import RequestCode, ResponseCode
 from remoting.message import message_id
-from tests.broker.core_rig import Client, Rig
+from tests.broker.core_rig import Client, Rig, properties
 from tests.broker.test_transactions import COMMIT, DISCARDED, ROLLBACK, bodies, check_round, checks_of, end, half
 
 SETTINGS: dict[str, Any] = {"transactionCheckMax": 1, "transactionCheckInterval": 1000, "transactionTimeOut": 500}
@@ -68,6 +68,31 @@ def test_twice_is_once(client: Client) -> None:
     name = give_up(client)
     assert resume(client, name) == resume(client, name) == (0, None)
     assert len(client.rig.core.halves.undecided) == 1
+
+
+def test_any_number_of_times_is_once(client: Client) -> None:
+    name = give_up(client)
+    assert [resume(client, name) for _ in range(3)] == [(0, None)] * 3
+    assert len(client.rig.core.halves.undecided) == 1
+    none = message_id(client.rig.store.store_host, 4711)
+    replies = {resume(client, none) for _ in range(2)}
+    assert replies == {(ResponseCode.SYSTEM_ERROR, f"no message of {DISCARDED} has the id {none}")}
+
+
+@pytest.mark.parametrize(("before", "told"), [(0, True), (60, True), (64, False)])
+def test_messages_with_its_key_do_not_let_it_be_delivered_twice(client: Client, before: int, told: bool) -> None:
+    """What was sent after the commit hides nothing; if too much was sent before it, nothing is opened again."""
+    name = give_up(client)
+    resume(client, name)
+    for _ in range(before):
+        assert client.send("T", properties(UNIQ_KEY="KEY-body"), b"same").code == 0
+    decide(client, COMMIT)
+    for _ in range(70):
+        assert client.send("T", properties(UNIQ_KEY="KEY-body"), b"same").code == 0
+    code, remark = resume(client, name)
+    assert code == (ResponseCode.ILLEGAL_OPERATION if told else ResponseCode.SYSTEM_ERROR)
+    assert ("has been committed since" if told else "cannot be told") in (remark or "")
+    assert client.rig.core.halves.undecided == {}
 
 
 def test_two_at_once_make_one(client: Client, rig: Rig) -> None:

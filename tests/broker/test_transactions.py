@@ -547,3 +547,17 @@ def test_a_decision_is_not_taken_for_another_transaction(rig: Rig, client: Clien
     assert list(rig.core.halves.undecided) == [0]
     assert end(client, {**ids, "transactionId": "", "msgId": ""}, COMMIT) == 0, "clients that name none are believed"
     assert [message.body for message in client.messages("T", 1)] == [b"body"]
+
+
+@pytest.mark.parametrize(("before", "told"), [(0, True), (60, True), (64, False)])
+def test_messages_with_its_key_do_not_hide_a_commit(client: Client, rig: Rig, before: int, told: bool) -> None:
+    """Anybody may send with a key that was used: what stands behind the commit is not looked at."""
+    ids = half(client)
+    for _ in range(before):
+        assert client.send("T", properties(UNIQ_KEY="KEY-body"), b"same").code == 0
+    assert end(client, ids, COMMIT) == 0
+    for _ in range(70):
+        assert client.send("T", properties(UNIQ_KEY="KEY-body"), b"same").code == 0
+    assert end(client, ids, COMMIT) == (0 if told else ResponseCode.SYSTEM_ERROR)
+    assert end(client, ids, ROLLBACK) == (ResponseCode.ILLEGAL_OPERATION if told else ResponseCode.SYSTEM_ERROR)
+    assert len(rig.core.halves.undecided) == 0

@@ -261,6 +261,7 @@ class Life(_Story):
         shape, swarm = Shape(rng), Swarm(rng)
         switch = rng.choice((0.02, 0.1, 0.3))
         disk = SimDisk(seed)
+        disk.can_punch = rng.random() < 0.7
         super().__init__(World(rng, shape, disk, Ledger(), switch=switch, say=say, swarm=swarm), rng)
         self.switch = switch
         if probe is not None:

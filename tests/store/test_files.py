@@ -248,3 +248,56 @@ def test_a_directory_whose_sync_failed_is_synced_the_next_time(tmp_path: Path, m
                 files.makedirs(tmp_path / "a")
     files.makedirs(tmp_path / "a")
     assert files.synced[-1] == tmp_path
+
+
+def test_a_directory_that_was_removed_and_made_again_is_synced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Recorded()
+    files.makedirs(tmp_path / "a")
+    files.remove(tmp_path / "a")
+
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", broken)
+        with pytest.raises(SyncFailedError):
+            files.makedirs(tmp_path / "a")
+    files.synced.clear()
+    files.makedirs(tmp_path / "a")
+    assert files.synced == [tmp_path]
+
+
+def test_without_holes_zeros_are_written_wherever_they_may_not_be_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What reads as zeros may do so in the page cache only; a hole is one on the disk, too, and stays one."""
+    files = Files()
+    file = files.open(tmp_path / "f", create=True, size=1 << 20)
+    file.pwrite(bytes(4096) + b"x" * 4096, 0)
+    file.sync()
+    written: list[tuple[int, int]] = []
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        written.append((offset, len(data)))
+        return real(fd, data, offset)
+
+    real = os.pwrite
+    monkeypatch.setattr(File, "punch", lambda *_: False)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    file.clear(0, 1 << 20)
+    assert written == [(0, 1 << 20)], "one look at a megabyte has found something"
+    written.clear()
+    file.clear(0, 1 << 20)
+    assert written == []
+    monkeypatch.setattr(os, "pwrite", real)
+    sparse = files.open(tmp_path / "sparse", create=True, size=1 << 20)
+    sparse.pwrite(bytes(4096), 8192)
+    sparse.sync()
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    sparse.clear(4096, (1 << 20) - 4096, 1 << 20)
+    assert sum(n for _, n in written) in (4096, (1 << 20) - 4096), "all of it where holes cannot be told"
+    assert any(at <= 8192 and at + n >= 12288 for at, n in written)
+    file.close()
+    sparse.close()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from store.errors import StoreError, StoreFullError, StoreLockedError, SyncFailedError
@@ -212,6 +212,12 @@ class SimFile(File):
             self.inode.write(bytes(n), offset)
         return True
 
+    def blocks(self, offset: int, n: int) -> Iterator[tuple[int, int]]:
+        """All of it: a disk that knows no holes."""
+        n = min(n, len(self.inode.seen) - offset)
+        if n > 0:
+            yield offset, n
+
     def allocate(self, offset: int, n: int) -> bool:  # noqa: ARG002
         """Reserve nothing."""
         return True
@@ -224,6 +230,7 @@ class SimDisk(Files):
     """Files in memory. ``rng`` decides what a power cut keeps and how far a failing write gets."""
 
     def __init__(self, seed: int = 0) -> None:
+        super().__init__()
         self.rng = random.Random(seed)
         self.fault: Callable[[str, Path], None] | None = None
         self.read_fault: Callable[[Path], None] | None = None
@@ -286,6 +293,7 @@ class SimDisk(Files):
         self.fault = None
         self.off = False
         self._locks.clear()
+        self._durable.clear()  # what a process knows
         for pending in self._pending.values():
             for verb, path, inode in pending[: self.rng.randint(0, len(pending))]:
                 _apply(self._medium, verb, path, inode)
@@ -366,6 +374,7 @@ class SimDisk(Files):
         self.fault = None
         self.off = False
         self._locks.clear()
+        self._durable.clear()
 
     # -------------------------------------------------------------------------------------- Files
 
@@ -381,7 +390,7 @@ class SimDisk(Files):
         if inode is None:
             if not create:
                 raise StoreError(f"cannot open {path}: No such file or directory")
-            if self._seen.get(path.parent, 0) is not None:
+            if not self.is_dir(path.parent):
                 raise StoreError(f"cannot open {path}: no such directory")
             self.before("create", path)
             inode = _Inode()
@@ -416,20 +425,15 @@ class SimDisk(Files):
 
     def is_dir(self, path: Path) -> bool:
         """Whether it is a directory."""
-        return path in self._seen and self._seen[path] is None
+        return path.parent == path or (path in self._seen and self._seen[path] is None)
 
-    def makedirs(self, path: Path) -> None:
-        """Make; each new name is durable when its parent is synced, as the real one does it."""
-        for step in reversed([path, *path.parents]):
-            if self._seen.get(step) is not None:
-                raise StoreError(f"cannot make directory {step}: File exists")
-            if step not in self._seen:
-                if step.parent == step:
-                    self._seen[step] = self._medium[step] = None
-                    continue
-                self.before("mkdir", step)
-                self._name("put", step, None)
-                self.sync_dir(step.parent)
+    def mkdir(self, path: Path) -> None:
+        """Make one; `makedirs` is the real one's."""
+        if self._seen.get(path) is not None or self._behind_a_file(path):
+            raise StoreError(f"cannot make directory {path}: File exists")
+        if path not in self._seen:
+            self.before("mkdir", path)
+            self._name("put", path, None)
 
     def remove(self, path: Path) -> None:
         """Remove."""
