@@ -397,5 +397,5 @@ class Clients:
         return entry.subscriptions.get(topic) if entry else None
 
     def groups_of_topic(self, topic: str) -> list[str]:
-        """List the connected groups that subscribe to a topic, sorted."""
-        return sorted(name for name, entry in self.consumers.items() if topic in entry.subscriptions)
+        """List the connected groups that subscribe to a topic, sorted. Any thread."""
+        return sorted(name for name, entry in list(self.consumers.items()) if topic in entry.subscriptions)

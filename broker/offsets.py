@@ -7,7 +7,7 @@ queue's end, or its group would skip what is written there next.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -134,13 +134,14 @@ class ConsumerOffsets:
         offset = None if queues is None else queues.get(queue_id)
         return self.get(group, topic, queue_id) if offset is None else offset
 
-    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set an offset from outside: stored, and told to whoever pulls the queue next."""
+    def reset(self, group: str, topic: str, targets: Mapping[int, int]) -> None:
+        """Set offsets of queues from outside: stored, and told to whoever pulls each queue next."""
         name = f"{topic}{SEPARATOR}{group}"
-        self.resets.setdefault(name, {})[queue_id] = offset
+        self.resets.setdefault(name, {}).update(targets)
         queues = self.table.setdefault(name, {})
-        self.count += queue_id not in queues
-        queues[queue_id] = offset
+        self.count -= len(queues)
+        queues.update(targets)
+        self.count += len(queues)
         self._dirty = True
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
@@ -165,36 +166,54 @@ class ConsumerOffsets:
         return dict(self.table.get(f"{topic}{SEPARATOR}{group}", {}))
 
     def topics_of_group(self, group: str) -> list[str]:
-        """List the topics that a group has offsets in, sorted."""
-        return sorted(topic for name in self.table for topic, _, owner in [name.partition(SEPARATOR)] if owner == group)
+        """List the topics that a group has offsets in, sorted. Any thread."""
+        end = f"{SEPARATOR}{group}"
+        return sorted(name.removesuffix(end) for name in list(self.table) if name.endswith(end))
+
+    def topics_of_groups(self) -> dict[str, list[str]]:
+        """List the topics that each group has offsets in, sorted. Any thread."""
+        found: dict[str, list[str]] = {}
+        for name in sorted(self.table):
+            topic, _, group = name.partition(SEPARATOR)
+            found.setdefault(group, []).append(topic)
+        return found
 
     def groups_of_topic(self, topic: str) -> list[str]:
-        """List the groups that have offsets in a topic, sorted."""
-        return sorted(group for name in self.table for other, _, group in [name.partition(SEPARATOR)] if other == topic)
+        """List the groups that have offsets in a topic, sorted. Any thread."""
+        begin = f"{topic}{SEPARATOR}"
+        return sorted(name.removeprefix(begin) for name in list(self.table) if name.startswith(begin))
 
-    def clone(self, source: str, target: str, topic: str) -> None:
-        """Give a group the offsets of another one in a topic."""
-        queues = self.table.get(f"{topic}{SEPARATOR}{source}")
-        if queues is not None:
-            self.table[f"{topic}{SEPARATOR}{target}"] = dict(queues)
+    def copies(self, source: str, target: str, topic: str = "") -> dict[str, dict[int, int]]:
+        """Copy the offsets that a group has in a topic, or in all, under another group's names. Any thread."""
+        table, found = self.table, {}
+        for name in [topic] if topic else self.topics_of_group(source):
+            queues = table.get(f"{name}{SEPARATOR}{source}")
+            if queues is not None:
+                found[f"{name}{SEPARATOR}{target}"] = dict(queues)
+        return found
+
+    def take_over(self, copies: Mapping[str, dict[int, int]]) -> None:
+        """Put what `copies` has made into the table."""
+        if copies:
+            self.table.update(copies)
             self._recount()
             self._dirty = True
 
     def forget_group(self, group: str) -> None:
         """Drop everything about a group."""
-        self._forget(lambda _, owner: owner == group)
+        end = f"{SEPARATOR}{group}"
+        self._forget(lambda table: [name for name in table if name.endswith(end)])
 
     def forget_topic(self, topic: str) -> None:
         """Drop everything about a topic."""
-        self._forget(lambda name, _: name == topic)
+        begin = f"{topic}{SEPARATOR}"
+        self._forget(lambda table: [name for name in table if name.startswith(begin)])
 
-    def _forget(self, unwanted: Callable[[str, str], bool]) -> None:
+    def _forget(self, unwanted: Callable[[Iterable[str]], list[str]]) -> None:
         for table in (self.table, self.resets, self.pulled):
-            for name in list(table):
-                topic, _, group = name.partition(SEPARATOR)
-                if unwanted(topic, group):
-                    del table[name]
-                    self._dirty = self.forgotten = True
+            for name in unwanted(table):
+                del table[name]
+                self._dirty = self.forgotten = True
         self._recount()
 
     def _recount(self) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from broker.acl_rules import PUB
+from broker.asides import Asides
 from broker.dispatcher import Processor
 from broker.parts import BrokerParts
 from broker.processors.admin import AdminProcessor
@@ -49,6 +50,7 @@ class ProcessorSet:
     ) -> None:
         """The last four are what the broker does as a whole: see the methods of `broker.core.BrokerCore`."""
         self._parts = parts
+        self.asides = Asides()
         self._delete_topic = delete_topic
         self._bound_figures = bound_figures
         config = parts.config
@@ -146,7 +148,7 @@ class ProcessorSet:
                 by_property=lambda: config.get_bool("enablePropertyFilter"),
                 account_of=lambda command: "" if parts.acl is None else command.ext.get(ACCESS_KEY, ""),
             ),
-            ConsumerStatusProcessor(parts.clients, parts.dispatcher),
+            ConsumerStatusProcessor(parts.clients, parts.dispatcher, self.asides),
             OffsetProcessor(
                 store=parts.store,
                 topics=parts.topics,
@@ -159,6 +161,7 @@ class ProcessorSet:
                 groups=parts.groups,
                 offsets=parts.offsets,
                 delete_topic=self._delete_topic,
+                asides=self.asides,
                 delay_offsets=lambda: {queue.level: queue.lowest for queue in parts.level_scheduler.progress.queues},
             ),
             ProgressProcessor(
@@ -171,6 +174,7 @@ class ProcessorSet:
                 broker_name=config.broker_name,
                 address=lambda: parts.address,
                 traffic=self.traffic,
+                asides=self.asides,
             ),
         ]
 

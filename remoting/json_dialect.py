@@ -20,7 +20,9 @@ from remoting.errors import ProtocolError
 
 __all__ = [
     "BODY_BYTES_MAX",
+    "CONTAINERS_MAX",
     "DIALECT_BYTES_MAX",
+    "FLAT_BYTES_MAX",
     "dump_queue_map",
     "dumps",
     "loads",
@@ -35,6 +37,9 @@ DIALECT_BYTES_MAX = 16 << 10
 """What a request's body may have of the dialect: reading takes half a microsecond a byte, and others wait meanwhile."""
 BODY_BYTES_MAX = 128 << 10
 """What a request's body of JSON may have: lists in lists take up to 100 ns a byte."""
+FLAT_BYTES_MAX = 1 << 20
+"""What it may have where long lists are expected, with few lists and objects in it (`CONTAINERS_MAX`)."""
+CONTAINERS_MAX = 25_000
 _BLANK = re.compile(r"[ \t\r\n]*")
 _WORD = re.compile(r"[^\s,:{}\[\]\"']+")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -89,6 +94,10 @@ def loads_body(data: bytes, most: int = BODY_BYTES_MAX) -> Any:
     """
     if len(data) > most:
         raise ProtocolError(f"a body of {len(data)} bytes of JSON, at most {most} are taken")
+    if len(data) > BODY_BYTES_MAX and not _is_flat(data):
+        raise ProtocolError(
+            f"a body of {len(data)} bytes of JSON with more than {CONTAINERS_MAX} lists and objects: send it in parts"
+        )
     try:
         return orjson.loads(data)
     except ValueError:
@@ -107,7 +116,15 @@ def loads_apart(data: bytes) -> Any:
     The C reader keeps the interpreter to itself until it has read all. So a long text is read by our own reader, which
     takes a hundred times as long, and lets other threads go on meanwhile.
     """
-    return loads_body(data) if len(data) <= DIALECT_BYTES_MAX else _read_dialect(data, len(data) <= BODY_BYTES_MAX)
+    size = len(data)
+    if size <= DIALECT_BYTES_MAX:
+        return loads_body(data)
+    return _read_dialect(data, size <= BODY_BYTES_MAX or (size <= FLAT_BYTES_MAX and _is_flat(data)))
+
+
+def _is_flat(data: bytes) -> bool:
+    """Whether a text has few lists and objects, those in its strings counted too."""
+    return data.count(b"[") + data.count(b"{") <= CONTAINERS_MAX
 
 
 def _read_dialect(data: bytes | bytearray | memoryview, standard_first: bool) -> Any:

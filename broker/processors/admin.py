@@ -13,9 +13,10 @@ cannot work (a negative number of queues) is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from broker.asides import Asides, dump_table
 from broker.channel import Channel
 from broker.groups import GROUPS_MAX, SubscriptionGroup
 from broker.topics import TOPICS_MAX, TopicConfig, group_problem, topic_problem
@@ -36,6 +37,8 @@ __all__ = ["AdminProcessor"]
 MAX_QUEUES = 65_536
 LIST_BYTES_MAX = 1 << 20
 """The longest list of topics or groups in one request, some 5,000 of them: others wait while it is read."""
+LIST_COUNT_MAX = 10_000
+"""Most topics or groups in one request: others wait while they are put into the table."""
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _INT_END = 1 << 31
 """What Java's numbers end at. A longer one could not be written into the file, nor any change after it."""
@@ -63,6 +66,7 @@ class AdminProcessor:
     Args:
         topics, groups, offsets: The broker's tables.
         delete_topic: Deletes a topic with its messages and offsets; whether there was one.
+        asides: Runs what takes long: lists of topics and groups, read or written.
         delay_offsets: Reads how far each delay level has been delivered.
     """
 
@@ -73,12 +77,14 @@ class AdminProcessor:
         groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
         delete_topic: Callable[[str], bool],
+        asides: Asides,
         delay_offsets: Callable[[], Mapping[int, int]] = dict,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._delete_topic = delete_topic
+        self._asides = asides
         self._delay_offsets = delay_offsets
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -123,31 +129,37 @@ class AdminProcessor:
             )
         except _RefusedError as error:
             return command.reply(error.code, str(error))
-        return self._put_changed(command, [config])
+        return self._put_changed(command, [config] if self._differs(config) else [])
 
-    def put_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    async def put_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """UPDATE_AND_CREATE_TOPIC_LIST: all of them or none."""
-        configs = []
         try:
-            for document in _list(command.body, "topicConfigList"):
-                asked = TopicConfig.from_json(document)
-                configs.append(
-                    self._topic_config(
-                        asked.name,
-                        read=asked.read_queue_nums,
-                        write=asked.write_queue_nums,
-                        perm=asked.perm,
-                        sys_flag=asked.sys_flag,
-                        filter_type=asked.filter_type,
-                        order=asked.order,
-                        attributes=asked.attributes,
-                    )
-                )
+            changed = await self._asides.run(self._listed_topics, command.body)
         except _RefusedError as error:
             return command.reply(error.code, str(error))
+        return self._put_changed(command, changed)
+
+    def _listed_topics(self, body: bytes) -> list[TopicConfig]:
+        """Read and check a list of topics, any thread; those that are other than they stand in the table."""
+        changed = []
+        try:
+            for document in _list(body, "topicConfigList"):
+                asked = TopicConfig.from_json(document)
+                config = self._topic_config(
+                    asked.name,
+                    read=asked.read_queue_nums,
+                    write=asked.write_queue_nums,
+                    perm=asked.perm,
+                    sys_flag=asked.sys_flag,
+                    filter_type=asked.filter_type,
+                    order=asked.order,
+                    attributes=asked.attributes,
+                )
+                if self._differs(config):
+                    changed.append(config)
         except (AttributeError, TypeError, ValueError) as error:
             raise ProtocolError(f"unreadable topic configuration: {error}") from error
-        return self._put_changed(command, configs)
+        return changed
 
     def _topic_config(
         self,
@@ -190,9 +202,12 @@ class AdminProcessor:
         if problem is not None:
             raise _RefusedError(ResponseCode.INVALID_PARAMETER, problem)
 
-    def _put_changed(self, command: RemotingCommand, configs: list[TopicConfig]) -> RemotingCommand:
+    def _differs(self, config: TopicConfig) -> bool:
+        """Whether a topic is other than it stands in the table, or is going to be other. Any thread."""
+        return self._topics.get(config.name) != config or self._topics.newest(config.name) != config
+
+    def _put_changed(self, command: RemotingCommand, changed: list[TopicConfig]) -> RemotingCommand:
         table = self._topics.table
-        changed = [config for config in configs if table.get(config.name) != config]
         count = len(table) + self._topics.coming
         full = _full("topics", count, {config.name for config in changed} - table.keys(), TOPICS_MAX)
         if full:
@@ -201,9 +216,18 @@ class AdminProcessor:
             self._topics.write({config.name: config for config in changed}, command.reply)
         return command.reply()
 
-    def all_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    def all_topics(
+        self, _channel: Channel, command: RemotingCommand, _now_ms: int
+    ) -> Coroutine[Any, Any, RemotingCommand]:
         """GET_ALL_TOPIC_CONFIG."""
-        return command.reply(body=dumps(self._topics.to_json()))
+        topics = list(self._topics.table.values())
+        entries = ((config.name, config.to_json()) for config in topics)
+        return self._table(command, "topicConfigTable", entries, {"dataVersion": self._topics.data_version.to_json()})
+
+    async def _table(
+        self, command: RemotingCommand, name: str, entries: Iterable[tuple[str, Any]], before: Mapping[str, Any]
+    ) -> RemotingCommand:
+        return command.reply(body=await self._asides.run(dump_table, name, entries, before))
 
     def get_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_TOPIC_CONFIG."""
@@ -242,26 +266,20 @@ class AdminProcessor:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
         if not command.body:  # as Apache's broker answers it
             return command.reply()
-        return self._put_groups(command, [loads_body(command.body)])
+        try:
+            return self._put_groups(command, _groups([loads_body(command.body)]))
+        except _RefusedError as error:
+            return command.reply(error.code, str(error))
 
-    def put_groups(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    async def put_groups(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them or none."""
-        return self._put_groups(command, _list(command.body, "groupConfigList"))
+        try:
+            groups = await self._asides.run(lambda: _groups(_list(command.body, "groupConfigList")))
+        except _RefusedError as error:
+            return command.reply(error.code, str(error))
+        return self._put_groups(command, groups)
 
-    def _put_groups(self, command: RemotingCommand, documents: list[Any]) -> RemotingCommand:
-        groups = []
-        for document in documents:
-            if not isinstance(document, dict) or not isinstance(document.get("attributes") or {}, dict):
-                raise ProtocolError(f"unreadable group configuration: {document!r:.200}")
-            name = str(document.get("groupName") or "")
-            problem = group_problem(name)
-            if problem is not None:
-                return command.reply(ResponseCode.INVALID_PARAMETER, problem)
-            if document.get("attributes"):
-                return command.reply(
-                    ResponseCode.SYSTEM_ERROR, f"unsupported key: {next(iter(document['attributes']))}"
-                )
-            groups.append(_group(name, document))
+    def _put_groups(self, command: RemotingCommand, groups: list[SubscriptionGroup]) -> RemotingCommand:
         table = self._groups.table
         count = len(table) + self._groups.coming
         full = _full("groups", count, {group.name for group in groups} - table.keys(), GROUPS_MAX)
@@ -271,9 +289,14 @@ class AdminProcessor:
             self._groups.write({group.name: group for group in groups}, command.reply)
         return command.reply()
 
-    def all_groups(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    def all_groups(
+        self, _channel: Channel, command: RemotingCommand, _now_ms: int
+    ) -> Coroutine[Any, Any, RemotingCommand]:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-        return command.reply(body=dumps(self._groups.to_json()))
+        entries = ((group.name, group.fields) for group in list(self._groups.table.values()))
+        forbidden = {name: dict(topics) for name, topics in self._groups.forbidden.items()}
+        before = {"dataVersion": self._groups.data_version.to_json(), "forbiddenTable": forbidden}
+        return self._table(command, "subscriptionGroupTable", entries, before)
 
     def get_group(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_SUBSCRIPTIONGROUP_CONFIG; it makes the group if that is allowed, as Apache's broker does."""
@@ -300,9 +323,12 @@ class AdminProcessor:
 
     # ------------------------------------------------------------------------------------------ offsets, clean-ups
 
-    def all_consumer_offsets(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    def all_consumer_offsets(
+        self, _channel: Channel, command: RemotingCommand, _now_ms: int
+    ) -> Coroutine[Any, Any, RemotingCommand]:
         """GET_ALL_CONSUMER_OFFSET."""
-        return command.reply(body=dumps(self._offsets.to_json()))
+        entries = ((name, dict(queues)) for name, queues in list(self._offsets.table.items()))
+        return self._table(command, "offsetTable", entries, {"dataVersion": self._offsets.data_version.to_json()})
 
     def all_delay_offsets(self, _channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
         """GET_ALL_DELAY_OFFSET."""
@@ -327,7 +353,25 @@ def _list(body: bytes, name: str) -> list[Any]:
     found = document.get(name) if isinstance(document, dict) else None
     if not isinstance(found, list):
         raise ProtocolError(f"{name} is not a list: {body[:200]!r}")
+    if len(found) > LIST_COUNT_MAX:
+        raise ProtocolError(f"{name} with {len(found)} entries, at most {LIST_COUNT_MAX} are taken")
     return found
+
+
+def _groups(documents: list[Any]) -> list[SubscriptionGroup]:
+    """Read and check a list of groups, any thread."""
+    groups = []
+    for document in documents:
+        if not isinstance(document, dict) or not isinstance(document.get("attributes") or {}, dict):
+            raise ProtocolError(f"unreadable group configuration: {document!r:.200}")
+        name = str(document.get("groupName") or "")
+        problem = group_problem(name)
+        if problem is not None:
+            raise _RefusedError(ResponseCode.INVALID_PARAMETER, problem)
+        if document.get("attributes"):
+            raise _RefusedError(ResponseCode.SYSTEM_ERROR, f"unsupported key: {next(iter(document['attributes']))}")
+        groups.append(_group(name, document))
+    return groups
 
 
 def _group(name: str, document: Mapping[str, Any]) -> SubscriptionGroup:

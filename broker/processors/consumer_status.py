@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from broker.asides import Asides
 from broker.channel import Channel
 from broker.clients import ClientInfo, Clients
 from broker.dispatcher import Dispatcher, Handler
@@ -17,7 +18,7 @@ from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
 from remoting.headers import need_str, opt_str
-from remoting.json_dialect import dumps, loads, queue_key, queue_map
+from remoting.json_dialect import dumps, loads_apart, queue_key, queue_map
 
 __all__ = ["ConsumerStatusProcessor"]
 
@@ -33,10 +34,12 @@ class ConsumerStatusProcessor:
     Args:
         clients: Who they are.
         dispatcher: Pushes requests to them.
+        asides: Reads their answers, which may be long.
     """
 
-    def __init__(self, clients: Clients, dispatcher: Dispatcher) -> None:
+    def __init__(self, clients: Clients, dispatcher: Dispatcher, asides: Asides) -> None:
         self._clients = clients
+        self._asides = asides
         self._dispatcher = dispatcher
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -77,8 +80,13 @@ class ConsumerStatusProcessor:
                 text = "the answers of consumer group %s have more than %d bytes, %s is left out"
                 _LOG.warning(text, group, _TABLES_MAX_BYTES, client.client_id)
                 return None
-            pairs = queue_map(loads(answer.body).get("messageQueueTable") or {})
+            return await self._asides.run(_table, answer.body)
         except (TimeoutError, OSError, ProtocolError, AttributeError) as error:
             _LOG.warning("consumer %s of group %s gave no status: %s", client.client_id, group, error)
             return None
-        return b"{" + b",".join(queue_key(*queue).encode() + b":" + dumps(value) for queue, value in pairs) + b"}"
+
+
+def _table(body: bytes) -> bytes:
+    """Read a member's table and write it as a body of Apache's has it; any thread. May raise AttributeError, too."""
+    pairs = queue_map(loads_apart(body).get("messageQueueTable") or {})
+    return b"{" + b",".join(queue_key(*queue).encode() + b":" + dumps(value) for queue, value in pairs) + b"}"

@@ -17,13 +17,15 @@ broker (as 5.x does it): the next pull of each queue is told to go on at the new
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from broker.asides import Asides, dump_table
 from broker.channel import Channel, peer_text
 from broker.topics import group_problem
-from remoting.codes import RequestCode, ResponseCode
+from remoting.codes import MAX_FRAME_BYTES, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
+from remoting.errors import ProtocolError
 from remoting.headers import need_long, need_str, opt_int, opt_long, opt_str
 from remoting.json_dialect import dump_queue_map, dumps
 from remoting.message import MessageError, parse_message_id
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from broker.dispatcher import Dispatcher, Handler
     from broker.groups import SubscriptionGroups
     from broker.offsets import ConsumerOffsets
-    from broker.topics import Topics
+    from broker.topics import TopicConfig, Topics
     from broker.traffic import Traffic
     from store.message_store import MessageStore
 
@@ -53,6 +55,7 @@ class ProgressProcessor:
         broker_name: Stands in every message queue.
         address: Reads the advertised ``ip:port``.
         traffic: Knows the rates of topics and groups.
+        asides: Runs what looks at all queues of a topic, or at all groups.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class ProgressProcessor:
         broker_name: str,
         address: Callable[[], str],
         traffic: Traffic,
+        asides: Asides,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -77,6 +81,7 @@ class ProgressProcessor:
         self._broker_name = broker_name
         self._address = address
         self._traffic = traffic
+        self._asides = asides
 
     def handlers(self) -> Mapping[int, Handler]:
         """List what it answers."""
@@ -100,14 +105,18 @@ class ProgressProcessor:
 
     # ------------------------------------------------------------------------------------------ topics
 
-    def topic_stats(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    async def topic_stats(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_TOPIC_STATS_INFO: both ends of each queue."""
         topic = need_str(command.ext, "topic")
         config = self._topics.get(topic)
         if config is None:
             return command.reply(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        store = self._store
-        pairs: list[tuple[Queue, Any]] = []
+        more = {"topicPutTps": self._traffic.rate("TOPIC_PUT_NUMS", topic)}
+        return command.reply(body=await self._asides.run(dump_queue_map, "offsetTable", self._ends(config), more))
+
+    def _ends(self, config: TopicConfig) -> Iterator[tuple[Queue, Any]]:
+        """Both ends of each queue of a topic; any thread."""
+        store, topic = self._store, config.name
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
             end = max(0, store.max_offset(topic, queue_id))
             entry = {
@@ -115,31 +124,36 @@ class ProgressProcessor:
                 "maxOffset": end,
                 "minOffset": max(0, store.min_offset(topic, queue_id)),
             }
-            pairs.append(((topic, self._broker_name, queue_id), entry))
-        return command.reply(
-            body=dump_queue_map("offsetTable", pairs, {"topicPutTps": self._traffic.rate("TOPIC_PUT_NUMS", topic)})
-        )
+            yield (topic, self._broker_name, queue_id), entry
 
-    def groups_of_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    async def groups_of_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """QUERY_TOPIC_CONSUME_BY_WHO: groups that are connected, and those that have offsets."""
         topic = need_str(command.ext, "topic")
-        groups = {*self._clients.groups_of_topic(topic), *self._offsets.groups_of_topic(topic)}
-        return command.reply(body=dumps({"groupList": sorted(groups)}))
 
-    def time_span(self, _channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
+        def found() -> bytes:
+            groups = {*self._clients.groups_of_topic(topic), *self._offsets.groups_of_topic(topic)}
+            return dumps({"groupList": sorted(groups)})
+
+        return command.reply(body=await self._asides.run(found))
+
+    async def time_span(self, _channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
         """QUERY_CONSUME_TIME_SPAN: first, last and current store time of each queue."""
         topic, group = need_str(command.ext, "topic"), need_str(command.ext, "group")
         config = self._topics.get(topic)
         if config is None:
             return command.reply(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        store = self._store
+        return command.reply(body=await self._asides.run(self._spans, config, group, now_ms))
+
+    def _spans(self, config: TopicConfig, group: str, now_ms: int) -> bytes:
+        """The body of QUERY_CONSUME_TIME_SPAN; any thread."""
+        store, topic = self._store, config.name
         spans = []
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
             begin, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
             offset = self._offsets.get(group, topic, queue_id)
             first_ms = store.store_time_at(topic, queue_id, begin)
             consumed_ms = store.store_time_at(topic, queue_id, offset - 1) if offset > 0 else first_ms
-            spans.append(
+            span = dumps(
                 {
                     "consumeTimeStamp": consumed_ms,
                     "delayTime": 0 if 0 <= end <= offset else now_ms - consumed_ms,
@@ -148,19 +162,21 @@ class ProgressProcessor:
                     "minTimeStamp": first_ms,
                 }
             )
-        return command.reply(body=dumps({"consumeTimeSpanSet": spans}))
+            spans.append(span)
+        return b'{"consumeTimeSpanSet":[' + b",".join(spans) + b"]}"
 
     # ------------------------------------------------------------------------------------------ groups
 
-    def consume_stats(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    async def consume_stats(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_CONSUME_STATS: how far a group has read, in one topic, in some, or in all that it has offsets in."""
         ext = command.ext
         group = need_str(ext, "consumerGroup")
         topics = [name for name in (*opt_str(ext, "topicList").split(";"), opt_str(ext, "topic")) if name]
-        return command.reply(body=self._consume_stats(group, topics or self._offsets.topics_of_group(group)))
+        return command.reply(body=await self._asides.run(self._consume_stats, group, topics))
 
-    def _consume_stats(self, group: str, topics: Iterable[str]) -> bytes:
-        topics = list(topics)
+    def _consume_stats(self, group: str, topics: list[str]) -> bytes:
+        """The body of GET_CONSUME_STATS; any thread. No topics: all that the group has offsets in."""
+        topics = topics or self._offsets.topics_of_group(group)
         return dump_queue_map("offsetTable", self._lags(group, topics), {"consumeTps": self._tps(group, topics)})
 
     def _tps(self, group: str, topics: Iterable[str]) -> float:
@@ -186,24 +202,34 @@ class ProgressProcessor:
                     },
                 )
 
-    def all_consume_stats(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    async def all_consume_stats(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_BROKER_CONSUME_STATS: the same of every group, and how many messages they have not read."""
-        behind = 0
+        return command.reply(body=await self._asides.run(self._all_consume_stats))
+
+    def _all_consume_stats(self) -> bytes:
+        """The body of GET_BROKER_CONSUME_STATS; any thread. Raises ProtocolError when no reply could hold it."""
+        behind = size = 0
         parts = []
-        for group in self._groups.table:
+        topics_of = self._offsets.topics_of_groups()
+        for group in list(self._groups.table):
             stats = []
-            for topic in self._offsets.topics_of_group(group):
+            for topic in topics_of.get(group, ()):
                 lags = list(self._lags(group, [topic]))
                 if lags:
                     behind += sum(max(0, lag["brokerOffset"] - lag["consumerOffset"]) for _, lag in lags)
                     stats.append(dump_queue_map("offsetTable", lags, {"consumeTps": self._tps(group, [topic])}))
             parts.append(b"{" + dumps(group) + b":[" + b",".join(stats) + b"]}")
+            size += len(parts[-1])
+            if size > MAX_FRAME_BYTES:
+                raise ProtocolError(
+                    f"the figures of all groups have more than {MAX_FRAME_BYTES} bytes: ask for single ones"
+                )
         head = b'{"brokerAddr":' + dumps(self._address()) + b',"consumeStatsList":['
-        return command.reply(body=head + b",".join(parts) + b'],"totalDiff":%d,"totalInflightDiff":0}' % behind)
+        return head + b",".join(parts) + b'],"totalDiff":%d,"totalInflightDiff":0}' % behind
 
-    def topics_of_group(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    async def topics_of_group(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """QUERY_TOPICS_BY_CONSUMER."""
-        topics = self._offsets.topics_of_group(need_str(command.ext, "group"))
+        topics = await self._asides.run(self._offsets.topics_of_group, need_str(command.ext, "group"))
         return command.reply(body=dumps({"brokerAddr": self._address(), "topicList": topics}))
 
     def subscription(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
@@ -241,22 +267,11 @@ class ProgressProcessor:
             return command.reply(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         return command.reply(body=dumps({"connectionSet": [_connection(client) for client in members.values()]}))
 
-    def all_producers(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    async def all_producers(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_ALL_PRODUCER_INFO."""
-        data = {
-            name: [
-                {
-                    "clientId": client.client_id,
-                    "language": client.language,
-                    "lastUpdateTimestamp": client.updated_ms,
-                    "remoteIP": f"/{peer_text(client.channel)}",
-                    "version": client.version,
-                }
-                for client in members.values()
-            ]
-            for name, members in self._clients.producers.items()
-        }
-        return command.reply(body=dumps({"data": data}))
+        groups = list(self._clients.producers.items())
+        entries = ((name, [_producer(client) for client in list(members.values())]) for name, members in groups)
+        return command.reply(body=await self._asides.run(dump_table, "data", entries))
 
     async def _forward(self, command: RemotingCommand, body: bytes) -> RemotingCommand:
         """Pass a request on to the client that it names, and the client's answer back."""
@@ -300,7 +315,9 @@ class ProgressProcessor:
 
     # ------------------------------------------------------------------------------------------ setting offsets
 
-    def reset_offset(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    def reset_offset(
+        self, _channel: Channel, command: RemotingCommand, _now_ms: int
+    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
         """INVOKE_BROKER_TO_RESET_OFFSET: to an offset, or to a time; -1 is the end of each queue."""
         ext = command.ext
         topic, group = need_str(ext, "topic"), need_str(ext, "group")
@@ -323,11 +340,25 @@ class ProgressProcessor:
         if self._offsets.full():
             return command.reply(ResponseCode.SYSTEM_ERROR, f"not reset: {self._offsets.full()}")
         queues = [one_queue] if one_queue >= 0 else range(config.write_queue_nums)
-        targets = {queue_id: self._target(topic, queue_id, timestamp, offset) for queue_id in queues}
-        for queue_id, target in targets.items():
-            self._offsets.reset(group, topic, queue_id, target)
-        pairs = [((topic, self._broker_name, queue_id), target) for queue_id, target in targets.items()]
-        return command.reply(body=dump_queue_map("offsetTable", pairs))
+        return self._reset(command, group, topic, queues, timestamp, offset)
+
+    async def _reset(
+        self, command: RemotingCommand, group: str, topic: str, queues: Iterable[int], timestamp: int, offset: int
+    ) -> RemotingCommand:
+        """Find where each queue is to go on, which may read from the disk, and set all of them."""
+
+        def find() -> tuple[dict[int, int], bytes]:
+            targets = {queue_id: self._target(topic, queue_id, timestamp, offset) for queue_id in queues}
+            pairs = (((topic, self._broker_name, queue_id), target) for queue_id, target in targets.items())
+            return targets, dump_queue_map("offsetTable", pairs)
+
+        config = self._topics.get(topic)
+        targets, body = await self._asides.run(find)
+        if self._topics.get(topic) is not config:
+            remark = f"topic {topic} was changed meanwhile, nothing is reset: ask again"
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark)
+        self._offsets.reset(group, topic, targets)
+        return command.reply(body=body)
 
     def _target(self, topic: str, queue_id: int, timestamp: int, offset: int) -> int:
         """Find where a reset goes, within the queue."""
@@ -339,7 +370,7 @@ class ProgressProcessor:
     def _range(self, topic: str, queue_id: int) -> tuple[int, int]:
         return max(0, self._store.min_offset(topic, queue_id)), max(0, self._store.max_offset(topic, queue_id))
 
-    def clone_offset(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    async def clone_offset(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """CLONE_GROUP_OFFSET: give a group the offsets of another one, in one topic or in all."""
         ext = command.ext
         source, target = need_str(ext, "srcGroup"), need_str(ext, "destGroup")
@@ -349,9 +380,19 @@ class ProgressProcessor:
             return command.reply(ResponseCode.INVALID_PARAMETER, problem)
         if self._offsets.full():
             return command.reply(ResponseCode.SYSTEM_ERROR, f"not cloned: {self._offsets.full()}")
-        for name in [topic] if topic else self._offsets.topics_of_group(source):
-            self._offsets.clone(source, target, name)
+        copies = await self._asides.run(self._offsets.copies, source, target, topic)
+        self._offsets.take_over(copies)
         return command.reply()
+
+
+def _producer(client: ClientInfo) -> dict[str, Any]:
+    return {
+        "clientId": client.client_id,
+        "language": client.language,
+        "lastUpdateTimestamp": client.updated_ms,
+        "remoteIP": f"/{peer_text(client.channel)}",
+        "version": client.version,
+    }
 
 
 def _connection(client: ClientInfo) -> dict[str, Any]:

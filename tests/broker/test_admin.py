@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from broker.asides import Asides
 from broker.channel import MemoryChannel
 from broker.clients import ClientInfo, Clients, Subscription
 from broker.config import BrokerConfig
@@ -96,6 +97,7 @@ class Bench:
             booted_ms=BOOTED_MS,
             changed=self.changed.append,
         )
+        self.asides = Asides()
         self.processors = (
             self.runtime,
             AdminProcessor(
@@ -103,6 +105,7 @@ class Bench:
                 groups=self.groups,
                 offsets=self.offsets,
                 delete_topic=self.delete_topic,
+                asides=self.asides,
                 delay_offsets=lambda: {1: 20},
             ),
             ProgressProcessor(
@@ -115,6 +118,7 @@ class Bench:
                 broker_name="broker-a",
                 address=lambda: "127.0.0.1:10911",
                 traffic=Traffic([], "DefaultCluster", lambda: (0, 0)),
+                asides=self.asides,
             ),
         )
         for processor in self.processors:

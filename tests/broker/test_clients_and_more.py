@@ -196,7 +196,7 @@ def test_offsets_that_are_refused(client, rig):
     assert (reply.code, reply.remark) == (ResponseCode.INVALID_PARAMETER, "QueueId is null, topic is T")
     reply = client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {"consumerGroup": "g", "topic": "T", "queueId": 0})
     assert (reply.code, reply.remark) == (ResponseCode.INVALID_PARAMETER, "Offset is null, topic is T")
-    rig.core.offsets.reset("g", "T", 0, 0)
+    rig.core.offsets.reset("g", "T", {0: 0})
     assert update(client, 1).remark == "Offset has been previously reset"
     assert rig.core.offsets.get("g", "T", 0) == 0
 

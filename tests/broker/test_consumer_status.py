@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from broker.asides import Asides
 from broker.channel import MemoryChannel
 from broker.clients import ClientInfo, Clients, Subscription
 from broker.dispatcher import Dispatcher
@@ -34,7 +35,7 @@ def ask(answers, **ext):
             )
             if answers[client_id] is None:
                 channel.close()
-        processor = ConsumerStatusProcessor(clients, dispatcher)
+        processor = ConsumerStatusProcessor(clients, dispatcher, Asides())
         command = RemotingCommand(223, 9, ext={"topic": "T", "group": "g", **ext})
         task = asyncio.create_task(processor.status(MemoryChannel(), command, 0))
         await asyncio.sleep(0)

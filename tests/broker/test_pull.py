@@ -355,7 +355,7 @@ def test_a_pull_commits_once_and_only_if_it_says_so(client, rig):
 
 def test_a_reader_that_was_moved_is_told_once(client, rig):
     fill(client, "A", "A", "A")
-    rig.core.offsets.reset("cg", "T", 0, 1)
+    rig.core.offsets.reset("cg", "T", {0: 1})
     assert client.ask(RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": "cg", "topic": "T", "queueId": 0}).ext == {
         "offset": "1"
     }

@@ -255,7 +255,7 @@ def test_a_reset_is_told_once(tmp_path):
     offsets = offsets_in(tmp_path)
     offsets.commit("g", "T", 0, 50)
     assert offsets.take_reset("g", "T", 0) is None
-    offsets.reset("g", "T", 0, 3)
+    offsets.reset("g", "T", {0: 3})
     assert offsets.has_reset("g", "T", 0) and not offsets.has_reset("g", "T", 1)
     assert offsets.get("g", "T", 0) == 3
     assert offsets.take_reset("g", "T", 1) is None
@@ -272,7 +272,7 @@ def test_offsets_by_group_and_topic(tmp_path):
     assert offsets.topics_of_group("g") == ["T", "U"]
     assert offsets.groups_of_topic("T") == ["g", "h"]
     assert offsets.get_pulled("g", "T", 0) == 2 and offsets.get_pulled("x", "T", 0) == -1
-    offsets.clone("g", "new", "T")
+    offsets.take_over(offsets.copies("g", "new", "T"))
     offsets.forget_group("g")
     assert offsets.groups_of_topic("T") == ["h", "new"]
     offsets.forget_topic("T")
