@@ -11,12 +11,15 @@ makes an unknown topic, and with access rules only for an account that may write
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from broker.access import May, everybody_may
 from broker.acl_rules import PUB
+from broker.asides import Asides
 from broker.channel import Channel
 from broker.late_tables import Batch, LateTable, NotYetError, TableWriter
 from broker.properties_file import PropertiesError, parse_properties_file
@@ -27,7 +30,7 @@ from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
 from remoting.headers import need_long, need_str, opt_bool, opt_int, opt_long, opt_str
-from remoting.json_dialect import dumps, loads
+from remoting.json_dialect import DIALECT_BYTES_MAX, dumps, loads_body
 
 if TYPE_CHECKING:
     from broker.dispatcher import Handler
@@ -42,6 +45,9 @@ KV_BYTES_MAX = 4 << 20
 """Most bytes of key-value configuration, as `_kv_size` counts them: the file is written whole for each change."""
 _KV_ENTRY_BYTES = 100
 _SETTING_CHARS_MAX = 255
+_CHANGES_MAX_BYTES = 32 << 10
+_TOPICS_AT_ONCE = 5_000
+"""Topics of a registration that are put into the table before others are served."""
 _FIXED_SETTINGS = frozenset(("kvConfigPath", "configStorePath", "configBlackList"))
 _SETTINGS = {
     "deleteTopicWithBrokerRegistration": "false",
@@ -80,6 +86,8 @@ class NameServer:
         self._auto_create_topic = auto_create_topic
         self._may = may
         self._kv_file = kv_file
+        self._asides = Asides()
+        self._registering = 0  # registrations that are being read: what follows them must not overtake them
         self._kv: dict[str, dict[str, str]] = {}
         self._settings = dict(_SETTINGS)
         if kv_file is not None:
@@ -190,13 +198,14 @@ class NameServer:
         body = broker_json(entry, False, acting=False)
         return command.reply(body=b'{"brokerMemberGroup":' + body + b"}")
 
-    def get_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    async def get_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
-        return command.reply(body=dumps({"topicList": self.routes.topics()}))
+        topics = await self._asides.run(self.routes.topics)
+        return command.reply(body=dumps({"topicList": topics}))
 
-    def get_topics_by_cluster(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    async def get_topics_by_cluster(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_TOPICS_BY_CLUSTER."""
-        topics = self.routes.topics(need_str(command.ext, "cluster"))
+        topics = await self._asides.run(self.routes.topics, need_str(command.ext, "cluster"))
         return command.reply(body=dumps({"topicList": topics}))
 
     def get_system_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
@@ -217,7 +226,7 @@ class NameServer:
         topic = need_str(command.ext, "topic")
         queues = {}
         try:
-            for document in loads(command.body).get("queueDatas") or ():
+            for document in loads_body(command.body).get("queueDatas") or ():
                 queues[str(document["brokerName"])] = QueueData.from_json(document)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProtocolError(f"unreadable route of topic {topic}: {error!r}") from error
@@ -242,26 +251,69 @@ class NameServer:
 
     # ------------------------------------------------------------------------------------------ other brokers
 
-    def register_broker(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
+    def register_broker(
+        self, channel: Channel, command: RemotingCommand, now_ms: int
+    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
         """REGISTER_BROKER."""
         ext = command.ext
         name, address = need_str(ext, "brokerName"), need_str(ext, "brokerAddr")
-        cluster = need_str(ext, "clusterName")
         own = self._own
         if own is not None and own.name == name:
             if own.address == address:
                 return command.reply()
             remark = f"broker name {name} belongs to the broker of this name server, {own.address}: choose another one"
             return command.reply(ResponseCode.SYSTEM_ERROR, remark)
-        crc = opt_int(ext, "bodyCrc32")
-        if crc and zlib.crc32(command.body) & 0x7FFFFFFF != crc:
+        compressed, crc = opt_bool(ext, "compressed"), opt_int(ext, "bodyCrc32")
+        if len(command.body) > DIALECT_BYTES_MAX or compressed or self._registering:
+            return self._register_long(channel, command, now_ms, compressed, crc)
+        read = _registration(command.body, compressed, crc)
+        if read is None:
             return command.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        topics, data_version, filters = parse_registration(command.body, opt_bool(ext, "compressed"))
+        return self._register(channel, command, now_ms, *read)
+
+    async def _register_long(
+        self, channel: Channel, command: RemotingCommand, now_ms: int, compressed: bool, crc: int
+    ) -> RemotingCommand:
+        """Take a registration that takes long to read, or comes behind such a one."""
+        self._registering += 1
+        try:
+            read = await self._asides.run(_registration, command.body, compressed, crc)
+            if read is None:
+                return command.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+            if channel.closed:
+                return command.reply(ResponseCode.SYSTEM_ERROR, "the connection was closed")
+            topics, data_version, filters = read
+            name, broker_id = need_str(command.ext, "brokerName"), need_long(command.ext, "brokerId")
+            if len(topics) <= _TOPICS_AT_ONCE or broker_id:
+                return self._register(channel, command, now_ms, topics, data_version, filters)
+            cluster, address = need_str(command.ext, "clusterName"), need_str(command.ext, "brokerAddr")
+            await self._asides.run(self.routes.check_room, name, topics)
+            changed = self.routes.would_change(cluster, name, broker_id, address, data_version)
+            rest = iter(topics.items())
+            first = dict(islice(rest, _TOPICS_AT_ONCE))
+            reply = self._register(channel, command, now_ms, first, data_version, filters)
+            while changed and (more := dict(islice(rest, _TOPICS_AT_ONCE))):
+                await asyncio.sleep(0)
+                self.routes.add_topics(name, more)
+            return reply
+        finally:
+            self._registering -= 1
+
+    def _register(
+        self,
+        channel: Channel,
+        command: RemotingCommand,
+        now_ms: int,
+        topics: Mapping[str, QueueData],
+        data_version: Mapping[str, Any],
+        filters: list[str],
+    ) -> RemotingCommand:
+        ext = command.ext
         master = self.routes.register(
-            cluster=cluster,
-            name=name,
+            cluster=need_str(ext, "clusterName"),
+            name=need_str(ext, "brokerName"),
             broker_id=need_long(ext, "brokerId"),
-            address=address,
+            address=need_str(ext, "brokerAddr"),
             ha_address=opt_str(ext, "haServerAddr"),
             topics=topics,
             data_version=data_version,
@@ -278,8 +330,22 @@ class NameServer:
             reply.body = dumps({"table": self._kv[_ORDER_NAMESPACE]})
         return reply
 
-    def unregister_broker(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
+    def unregister_broker(
+        self, _channel: Channel, command: RemotingCommand, _now_ms: int
+    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
         """UNREGISTER_BROKER."""
+        return self._unregister_later(command) if self._registering else self._unregister(command)
+
+    async def _unregister_later(self, command: RemotingCommand) -> RemotingCommand:
+        """Do it behind the registrations that came before."""
+        self._registering += 1
+        try:
+            await self._asides.run(bool)
+            return self._unregister(command)
+        finally:
+            self._registering -= 1
+
+    def _unregister(self, command: RemotingCommand) -> RemotingCommand:
         ext = command.ext
         self.routes.unregister(
             need_str(ext, "clusterName"),
@@ -293,7 +359,7 @@ class NameServer:
         """QUERY_DATA_VERSION: whether a broker's topics are other than those it registered; a heartbeat too."""
         cluster, address = need_str(command.ext, "clusterName"), need_str(command.ext, "brokerAddr")
         known = self.routes.data_version(cluster, address)
-        asked = loads(command.body)
+        asked = loads_body(command.body, DIALECT_BYTES_MAX)
         if asked is not None and not isinstance(asked, dict):
             raise ProtocolError(f"a data version is an object: {command.body[:200]!r}")
         changed = known is None or known != asked
@@ -396,6 +462,9 @@ class NameServer:
 
     def update_config(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """UPDATE_NAMESRV_CONFIG: settings that are known here change until the next start, others are ignored."""
+        if len(command.body) > _CHANGES_MAX_BYTES:
+            remark = f"a body of {len(command.body)} bytes of settings, at most {_CHANGES_MAX_BYTES} are taken"
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark)
         try:
             values = parse_properties_file(command.body)
         except PropertiesError as error:
@@ -408,6 +477,15 @@ class NameServer:
             return command.reply(ResponseCode.SYSTEM_ERROR, remark)
         self._settings.update(known)
         return command.reply()
+
+
+def _registration(
+    body: bytes, compressed: bool, crc: int
+) -> tuple[dict[str, QueueData], dict[str, Any], list[str]] | None:
+    """Read a registration, any thread; None if its checksum is another one. Raises ProtocolError."""
+    if crc and zlib.crc32(body) & 0x7FFFFFFF != crc:
+        return None
+    return parse_registration(body, compressed)
 
 
 def _kv_size(namespace: str, key: str, value: str) -> int:

@@ -26,7 +26,7 @@ from broker.routes import TOPICS_MAX, QueueData
 from remoting.codes import Permission, RequestCode
 from remoting.command import RemotingCommand, request
 from remoting.errors import ProtocolError
-from remoting.json_dialect import dumps, loads
+from remoting.json_dialect import dumps, loads_apart
 
 if TYPE_CHECKING:
     from broker.topics import Topics
@@ -39,6 +39,8 @@ _FIRST_RETRY_MS = 1000
 _START_MS = 3000
 _STOP_MS = 300
 _MAX_INFLATED_BYTES = 16 << 20
+REGISTRATION_BYTES_MAX = 4 << 20
+"""The longest registration that is not compressed, some 25,000 topics: half a microsecond a byte to read."""
 
 Request = Callable[[str, RemotingCommand], Awaitable[RemotingCommand]]
 
@@ -211,7 +213,12 @@ def parse_registration(body: bytes, compressed: bool) -> tuple[dict[str, QueueDa
     try:
         if compressed:
             return _compressed_registration(body)
-        document = loads(body)
+        if len(body) > REGISTRATION_BYTES_MAX:
+            raise ProtocolError(
+                f"a registration of {len(body)} bytes, at most {REGISTRATION_BYTES_MAX} are taken: "
+                "send it compressed (compressedRegister=true) or in parts (enableSplitRegistration=true)"
+            )
+        document = loads_apart(body)
         wrapper = document.get("topicConfigSerializeWrapper") or {}
         table = wrapper.get("topicConfigTable") or {}
         _check_count(len(table))
@@ -249,12 +256,12 @@ def _compressed_registration(body: bytes) -> tuple[dict[str, QueueData], dict[st
         at += length
         return data[at - length : at]
 
-    version = loads(part())
+    version = loads_apart(part())
     topics: dict[str, QueueData] = {}
     count = number()
     _check_count(count)
     for _ in range(count):
         name, read, write, perm, *_rest = part().decode().split(" ")
         topics[name] = QueueData.from_json({"readQueueNums": read, "writeQueueNums": write, "perm": perm})
-    filters = loads(part())
+    filters = loads_apart(part())
     return topics, dict(version), list(filters or ())

@@ -228,11 +228,12 @@ class RouteTable:
         return next((entry for entry in self.brokers() if entry.name == name), None)
 
     def topics(self, cluster: str | None = None) -> list[str]:
-        """List the topics of all brokers, or of one cluster's, sorted."""
+        """List the topics of all brokers, or of one cluster's, sorted. Any thread."""
         names = {entry.name for entry in self.brokers() if cluster in (None, entry.cluster)}
-        found = {topic for topic, queues in self._topics.items() if cluster is None or names & queues.keys()}
+        topics = list(self._topics.items())
+        found = {topic for topic, queues in topics if cluster is None or not names.isdisjoint(list(queues))}
         if self.own is not None and self.own.name in names:
-            found |= self.own.topics.table.keys()
+            found.update(list(self.own.topics.table))
         return sorted(found)
 
     def data_version(self, cluster: str, address: str) -> dict[str, Any] | None:
@@ -321,6 +322,25 @@ class RouteTable:
                 f"{self.topic_count} topics are registered, each broker's counted for itself; with {more} more they "
                 f"are above {self.topics_max}"
             )
+
+    def check_room(self, name: str, topics: Mapping[str, QueueData]) -> None:
+        """Raise RoutesFullError if a broker's topics are too many or have names that are too long. Any thread."""
+        self._check_words(*topics)
+        self._check_topics(sum(name not in self._topics.get(topic, ()) for topic in topics))
+
+    def would_change(
+        self, cluster: str, name: str, broker_id: int, address: str, data_version: Mapping[str, Any]
+    ) -> bool:
+        """Whether a registration is more than a heartbeat: its topics count then."""
+        entry, known = self._brokers.get(name), self._live.get((cluster, address))
+        first = entry is None or broker_id not in entry.addresses
+        return first or known is None or known.data_version != dict(data_version)
+
+    def add_topics(self, name: str, topics: Mapping[str, QueueData]) -> None:
+        """Add more topics of a broker that is registered; nothing if it is not any more."""
+        if name in self._brokers:
+            for topic, data in topics.items():
+                self._put_queues(topic, name, data)
 
     def _put_queues(self, topic: str, name: str, data: QueueData) -> None:
         queues = self._topics.setdefault(topic, {})

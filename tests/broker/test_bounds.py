@@ -409,6 +409,8 @@ class NameRig:
         command = RemotingCommand(code, 1, ext={name: str(value) for name, value in ext.items()}, body=body)
         try:
             reply = self.server.handlers()[code](self.channel, command, 0)
+            if not isinstance(reply, RemotingCommand) and reply is not None:
+                reply = asyncio.run(reply)
         except Exception as error:  # as the dispatcher answers it
             return command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         assert isinstance(reply, RemotingCommand)

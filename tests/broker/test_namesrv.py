@@ -1,5 +1,6 @@
 """The embedded name server, driven over memory channels; answers compared with what Apache 5.5.0 was seen to send."""
 
+import asyncio
 import struct
 import zlib
 
@@ -29,7 +30,7 @@ class Peer:
     def __init__(self, server: NameServer) -> None:
         self.channel = MemoryChannel()
         self.now_ms = 1_000_000
-        self._dispatcher = Dispatcher(lambda: self.now_ms)
+        self._dispatcher = Dispatcher(lambda: self.now_ms, asyncio.run)
         self._dispatcher.add(server)
 
     def ask(self, code: int, ext: dict | None = None, body: bytes = b"", version: int = 409) -> RemotingCommand:
