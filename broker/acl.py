@@ -38,8 +38,10 @@ class Acl:
     Raises AclFileError for a file that is missing or cannot be used: a broker without its rules must not start.
     """
 
-    def __init__(self, files: Files, path: Path) -> None:
+    def __init__(self, files: Files, path: Path, body_max_bytes: int = 4 << 20) -> None:
+        """``body_max_bytes``: the longest body whose signature is worked out, which others wait for."""
         self._files = files
+        self._body_max_bytes = body_max_bytes
         self._path = path
         self._seen: bytes | None = self._read()
         self._rules = self._parse(self._seen)
@@ -142,6 +144,8 @@ class Acl:
             return f"No acl config for {access_key:.100}"
         if account.is_white(address):
             return None
+        if len(command.body) > self._body_max_bytes:
+            return f"A signed request has a body of at most {self._body_max_bytes} bytes, this one {len(command.body)}"
         if not fits(ext.get(SIGNATURE), ext, command.body, account.secret_key, command.version):
             return f"Check signature failed for accessKey={access_key}"
         return account

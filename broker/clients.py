@@ -9,6 +9,7 @@ told to them (``on_change``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from broker.channel import Channel
@@ -238,8 +239,8 @@ class Clients:
         """Memberships of clients in groups: each producer and each consumer, once for each of its groups."""
         self.subscription_bytes_max = subscription_bytes_max
         self.subscription_bytes = 0
-        self._consumers_of: dict[Channel, set[str]] = {}  # the groups of each channel, so that its end is cheap
-        self._producers_of: dict[Channel, set[str]] = {}
+        self._consumers_of: dict[Channel, dict[str, None]] = {}  # the groups of each channel, so that its end is cheap
+        self._producers_of: dict[Channel, dict[str, None]] = {}
 
     def register_consumer(
         self,
@@ -272,7 +273,7 @@ class Clients:
         entry.consume_from_where = consume_from_where[:_WORD_CHARS_MAX]
         changed = known is None or known.client_id != client.client_id
         entry.clients[client.channel] = client
-        self._consumers_of.setdefault(client.channel, set()).add(group)
+        self._consumers_of.setdefault(client.channel, {})[group] = None
         if subscriptions is not None:
             changed = entry.subscribe(subscriptions) or changed
             self.subscription_bytes += entry.subscription_bytes - before
@@ -291,7 +292,7 @@ class Clients:
         elif known.client_id != client.client_id:  # or its old ids would be kept
             self._forget_id(known)
         self.producers.setdefault(group, {})[client.channel] = client
-        self._producers_of.setdefault(client.channel, set()).add(group)
+        self._producers_of.setdefault(client.channel, {})[group] = None
         holder = self._producers_by_id.get(client.client_id)
         if holder is None or holder.channel.closed or holder.account == client.account:
             self._producers_by_id[client.client_id] = client
@@ -311,13 +312,13 @@ class Clients:
         self.memberships += 1
         state.memberships += 1
 
-    def _left(self, groups_of: dict[Channel, set[str]], channel: Channel, group: str) -> None:
+    def _left(self, groups_of: dict[Channel, dict[str, None]], channel: Channel, group: str) -> None:
         """Note that a channel is in a group no more."""
         self.memberships -= 1
         channel.state.memberships -= 1
         groups = groups_of.get(channel)
         if groups is not None:
-            groups.discard(group)
+            groups.pop(group, None)
             if not groups:
                 del groups_of[channel]
 
@@ -363,10 +364,17 @@ class Clients:
 
     def channel_closed(self, channel: Channel) -> None:
         """Take out everything that came over a channel."""
-        for group in sorted(self._consumers_of.get(channel, ())):
+        while not self.leave(channel, MEMBERSHIPS_OF_ONE_MAX):
+            pass
+
+    def leave(self, channel: Channel, most: int) -> bool:
+        """Take a channel out of some groups; whether it is in none any more."""
+        consumers = list(islice(self._consumers_of.get(channel, ()), most))
+        for group in consumers:
             self.unregister_consumer(group, channel)
-        for group in sorted(self._producers_of.get(channel, ())):
+        for group in list(islice(self._producers_of.get(channel, ()), most - len(consumers))):
             self.unregister_producer(group, channel)
+        return channel not in self._consumers_of and channel not in self._producers_of
 
     def expire(self, now_ms: int) -> list[Channel]:
         """Take out who has been silent for too long, and return their channels, to be closed."""

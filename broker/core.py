@@ -49,6 +49,7 @@ from store.options import StoreOptions
 __all__ = ["BrokerCore"]
 
 _LOG = logging.getLogger(__name__)
+_LEAVE_AT_ONCE = 1_000
 
 
 class BrokerCore:
@@ -239,7 +240,7 @@ class BrokerCore:
         self.acl: Acl | None = None
         self.may: May = everybody_may
         if config.get_bool("aclEnable"):
-            self.acl = Acl(self.files, config.acl_file)
+            self.acl = Acl(self.files, config.acl_file, max(4 << 20, store.options.max_message_bytes))
             self.dispatcher.guard = self.acl.guard
             self.may = self.acl.may
         self.turn = Turn(
@@ -311,8 +312,13 @@ class BrokerCore:
     def channel_closed(self, channel: Channel) -> None:
         """Forget a connection."""
         self.dispatcher.channel_closed(channel)
-        self.clients.channel_closed(channel)
         self.long_poll.forget(channel)
+        self._leave_groups(channel)
+
+    def _leave_groups(self, channel: Channel) -> None:
+        """Take a channel that was closed out of its groups, some at a time: it may be in thousands."""
+        if not self.clients.leave(channel, _LEAVE_AT_ONCE):
+            self._call_soon_threadsafe(partial(self._leave_groups, channel))
 
     def config_changed(self, keys: list[str]) -> None:
         """Let changed keys take effect, and tell who depends on the configuration."""

@@ -361,3 +361,13 @@ def test_no_start_without_rules(tmp_path):
         Rig(tmp_path / "store", aclEnable="true")
     (tmp_path / "store" / "config" / "plain_acl.yml").write_bytes(RULES)
     Rig(tmp_path / "store", aclEnable="true").close()
+
+
+def test_the_signature_of_a_long_body_is_not_worked_out(rig, monkeypatch):
+    """16 MiB held the network loop for 20 ms and more; no message is that long."""
+    client = writer(rig)
+    assert "The broker" not in str(client.send("T", body=bytes(4 << 20)).remark)
+    monkeypatch.setattr("broker.acl.fits", lambda *_: 1 / 0)
+    refused = client.send("T", body=bytes((4 << 20) + 1))
+    assert refused.code == ResponseCode.NO_PERMISSION
+    assert "a body of at most 4194304 bytes, this one 4194305" in str(refused.remark)
