@@ -189,6 +189,7 @@ def server_bounds(server: Server) -> list[Bound]:
                 "server:Server._targets",
                 "server:Server._waiting",
                 "server:Server._dirty",
+                "server:Connection._rest",
             ),
         ),
         Bound(

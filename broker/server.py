@@ -14,6 +14,9 @@ Why not one ``loop.add_reader`` for each socket: the loop then spends 0.7 µs of
 is scheduled for the end of a turn runs only after another look at all sockets. Why ``recv_into`` one buffer: a fresh
 buffer of 256 KiB for each read costs 15 µs in page faults (measured with 16 connections, one request in flight each).
 
+One read may bring thousands of requests. They are handled until 10 ms have passed; the rest of them waits for the
+loop's next round, and nothing is read from that connection before it is done.
+
 A turn of more than a few connections is a slice of 20 ms at most: then what was gathered is stored and answered, the
 loop's other work has its chance, and those that were not read yet are first in the next slice. How long they have
 waited is known, and told to ``late``, which turns sends away that waited too long.
@@ -72,6 +75,9 @@ _BACKLOG_MAX_BYTES = 64 << 20
 _LARGE_BYTES = 16 << 10  # replies from here on do not wait for the end of the turn; unfinished frames are counted
 _FEW = 8  # so many connections are read without a look at the clock
 _SLICE_S = 0.02
+_AT_ONCE = 64  # so many requests of one read are handled without a look at the clock
+_READ_MAX = 1_024  # so many are decoded before the first of them is handled
+_READ_SLICE_S = 0.01
 _REST_MAX_S = 0.001
 _NO_FILES_PAUSE_S = 1.0
 _NO_FILES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -95,6 +101,8 @@ class Connection:
         "_input_bytes",
         "_out",
         "_recv_into",
+        "_rest",
+        "_resting",
         "_server",
         "_socket",
         "_stuck",
@@ -109,8 +117,10 @@ class Connection:
     def __init__(self, server: Server, sock: socket.socket, peer: tuple[str, int]) -> None:
         self._server = server
         self._socket = sock
-        self._decoder = FrameDecoder(max_header_bytes=REQUEST_HEADER_MAX_BYTES)
+        self._decoder = FrameDecoder(max_header_bytes=REQUEST_HEADER_MAX_BYTES, most=_READ_MAX)
         self._feed = self._decoder.feed
+        self._rest: list[RemotingCommand] = []  # of the last read, not handled yet
+        self._resting = False  # whether something of the last read is not handled yet
         self._input_bytes = 0  # of an unfinished frame, as far as the server counts it
         self._stuck = 0  # sweeps since something of the backlog was taken
         self._recv_into = sock.recv_into
@@ -176,6 +186,7 @@ class Connection:
         self._backlog_bytes = self._input_bytes = self.kept_bytes = 0
         self._out.clear()
         self._backlog.clear()
+        self._rest.clear()
         self._server.forget(self)
         self._socket.close()
         for listener in self._server.closed_listeners:
@@ -209,9 +220,40 @@ class Connection:
         if not commands:
             self._count_input()
             return
-        server.received(self, commands)
+        if len(commands) <= _AT_ONCE:
+            server.received(self, commands)
+        else:
+            self._handle(commands)
         if count > _LARGE_BYTES or self._input_bytes:
             self._count_input()
+
+    def _handle(self, commands: list[RemotingCommand]) -> None:
+        """Handle many requests of one read, until that has taken long; the rest in the loop's next round."""
+        server = self._server
+        handled = server.handle_some(self, commands)
+        if (handled < len(commands) or self._decoder.more) and not self.closed:
+            self._rest = commands[handled:]
+            self._resting = True
+            self.update()
+            server.go_on_with(self)
+
+    def go_on(self) -> None:
+        """Handle the rest of the last read."""
+        if self.closed:
+            return
+        commands, self._rest = self._rest, []
+        self._resting = False
+        if not commands:
+            try:
+                commands = self._feed(b"")
+            except ProtocolError as error:
+                _LOG.warning("%s: not RocketMQ's protocol, connection closed: %s", peer_text(self), error)
+                self.shut()
+                return
+        self._handle(commands)
+        if not self._resting and not self.closed:
+            self._count_input()
+            self.update()
 
     def _count_input(self) -> None:
         """Count what is kept of a frame that is not whole yet."""
@@ -291,7 +333,7 @@ class Connection:
             limit = 0
         else:
             limit = _STOP_READING_BYTES if self._events & _IN else _READ_AGAIN_BYTES
-        reading = self._server.reading and not self._closing and self._backlog_bytes <= limit
+        reading = self._server.reading and not self._closing and not self._resting and self._backlog_bytes <= limit
         events = (_IN if reading else 0) | (_OUT if self._backlog else 0)
         if events != self._events:
             self._events = events
@@ -357,7 +399,7 @@ class _TlsConnection(Connection):
             self.shut()
             return
         if commands:
-            self._server.received(self, commands)
+            self._handle(commands)
         self._count_input()
         if session.waiting and not self._out:
             self._server.dirty(self)
@@ -665,6 +707,29 @@ class Server:
                     break
         finally:
             self.received = usual
+
+    def handle_some(self, connection: Connection, commands: list[RemotingCommand]) -> int:
+        """Handle requests of one read until that has taken long; how many."""
+        assert self._loop is not None
+        clock = self._loop.time
+        end = clock() + _READ_SLICE_S
+        for at in range(0, len(commands), _AT_ONCE):
+            if connection.closed or (at and clock() > end):
+                return at
+            self.received(connection, commands[at : at + _AT_ONCE])
+        return len(commands)
+
+    def go_on_with(self, connection: Connection) -> None:
+        """Have a connection handle the rest of its read in the loop's next round, as a turn of its own."""
+        assert self._loop is not None
+        self._loop.call_soon(self._go_on, connection)
+
+    def _go_on(self, connection: Connection) -> None:
+        self._ending = True
+        try:
+            connection.go_on()
+        finally:
+            self.end_turn()
 
     def schedule(self) -> None:
         """Have a turn end soon: something was gathered or is to be sent outside of one."""

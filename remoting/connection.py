@@ -25,13 +25,19 @@ class FrameDecoder:
         max_frame_bytes: The longest frame accepted, length word included.
         max_header_bytes: The longest header accepted. A server has to read headers before it knows who sends them; a
             client takes those of its broker, where a batch's reply has an id for each message.
+        most: The most commands of one `feed`; with ``more`` set, the next ``feed(b"")`` goes on.
     """
 
-    __slots__ = ("_max_frame_bytes", "_max_header_bytes", "_need", "_rest")
+    __slots__ = ("_max_frame_bytes", "_max_header_bytes", "_most", "_need", "_rest", "more")
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = 0xFFFFFF) -> None:
+    def __init__(
+        self, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = 0xFFFFFF, most: int = 1 << 30
+    ) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._max_header_bytes = max_header_bytes
+        self._most = most
+        self.more = False
+        """Whether there may be whole commands in what is held."""
         self._rest: bytes | bytearray = b""
         self._need = 0
 
@@ -57,6 +63,7 @@ class FrameDecoder:
         elif type(data) is not bytes:
             data = bytes(data)
         commands: list[RemotingCommand] = []
+        self.more = False
         at = 0
         available = len(data)
         while available - at >= 8:
@@ -77,6 +84,10 @@ class FrameDecoder:
             else:
                 commands.append(decode_command(data, header_word, at + 8, end))
             at = end
+            if len(commands) >= self._most:
+                self.more = at < available
+                self._need = 0
+                break
         else:
             self._need = 4
             if available - at >= 4:

@@ -389,3 +389,42 @@ def test_stop_reading_leaves_what_comes_where_it_is():
             client.close()
 
     asyncio.run(run())
+
+
+def test_a_read_of_thousands_of_requests_is_handled_in_several_turns() -> None:
+    """9,000 requests in 256 KiB held the loop for 100 ms and more. They stay in order, and others come in between."""
+
+    async def scenario():
+        async with Rig() as rig:
+            client, other = await rig.client(), await rig.client()
+            asked = [request(2, None, b"", opaque=number, serialize_type=1) for number in range(9_000)]
+            await client.send(*asked)
+            await other.send(request(1, None, b"x", opaque=1))
+            for number in range(9_000):
+                assert (await client.reply()).opaque == number
+            assert (await other.reply()).body == b"x"
+            assert sum(rig.turns) == 9_000
+            assert max(rig.turns) <= 2 * 1_024
+            await client.send(request(1, None, b"y", opaque=2))
+            assert (await client.reply()).body == b"y"
+            client.close()
+            other.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_hangs_up_within_a_long_read_gets_nothing_more() -> None:
+    async def scenario():
+        async with Rig() as rig:
+            client = await rig.client()
+            asked = [request(2, None, b"", opaque=number, serialize_type=1) for number in range(3_000)]
+            asked[2_000] = request(4, None, b"", opaque=2_000, serialize_type=1)
+            await client.send(*asked)
+            remarks = []
+            while (reply := await client.reply()) is not None:
+                remarks.append(reply.remark)
+            assert "bye" in remarks
+            assert len(remarks) < 2_200
+            client.close()
+
+    asyncio.run(scenario())
