@@ -120,6 +120,7 @@ _NOTHING = Rule(ANYBODY, "nothing")
 _ANY_ACCOUNT = Rule(ACCOUNT, "any account")
 _ADMIN = Rule(ADMIN, "`admin: true`")
 _SEND = "PUB of the topic; SUB of the group if it is a retry topic"
+_SEND_REPLY = f"{_SEND}; PUB of the cluster's reply topic in any case"
 _TOPIC_AND_GROUP = "SUB of the topic and of the group"
 _GROUP = "SUB of the group"
 _LOOK_AT_TOPIC = Rule(ACCOUNT, "PUB or SUB of the topic", _topic("topic", PUB | SUB))
@@ -142,8 +143,8 @@ _SERVED: dict[RequestCode, Rule] = {
     _C.SEND_MESSAGE: Rule(ACCOUNT, _SEND, _sends("topic")),
     _C.SEND_MESSAGE_V2: Rule(ACCOUNT, _SEND, _sends("b")),
     _C.SEND_BATCH_MESSAGE: Rule(ACCOUNT, _SEND, _sends("b")),
-    _C.SEND_REPLY_MESSAGE: Rule(ACCOUNT, _SEND, _sends("topic")),
-    _C.SEND_REPLY_MESSAGE_V2: Rule(ACCOUNT, _SEND, _sends("b")),
+    _C.SEND_REPLY_MESSAGE: Rule(ACCOUNT, _SEND_REPLY, _sends("topic")),
+    _C.SEND_REPLY_MESSAGE_V2: Rule(ACCOUNT, _SEND_REPLY, _sends("b")),
     _C.RECALL_MESSAGE: Rule(ACCOUNT, _SEND, _sends("topic")),
     _C.END_TRANSACTION: Rule(ACCOUNT, "PUB of the topic that the half message is for"),
     _C.PULL_MESSAGE: _READ,

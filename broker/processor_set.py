@@ -95,6 +95,8 @@ class ProcessorSet:
             may_store=lambda: config.get_bool("storeReplyMessageEnable"),
             address=parts.address,
             max_message_bytes=parts.store.options.max_message_bytes,
+            reply_topic=f"{config.cluster_name}_REPLY_TOPIC",
+            may=parts.may,
         )
         self.query = QueryProcessor(
             store=parts.store, plugins=parts.plugins, max_unique=config.get_int("defaultQueryMaxNum"), may=parts.may

@@ -14,7 +14,6 @@ either, so that the table (`timewheel_client.connection_table`) can make a new c
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import ssl
@@ -25,10 +24,10 @@ from remoting.command import ProtocolError, RemotingCommand, encode_command, req
 from remoting.connection import FrameDecoder
 from timewheel_client.credentials import Credentials
 from timewheel_client.errors import ConnectionFailedError, RequestTimeoutError
+from timewheel_client.log import log
 
 __all__ = ["CONNECT_TIMEOUT_MS", "REQUEST_TIMEOUT_MS", "Connection", "RequestHandler", "split_address"]
 
-log = logging.getLogger("timewheel_client")
 
 RequestHandler = Callable[[RemotingCommand], RemotingCommand | None]
 """Answers a request that a broker sends to the client; None: not known here."""
@@ -113,6 +112,8 @@ class Connection(asyncio.Protocol):
             # asyncio's own text repeats the address.
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
             raise ConnectionFailedError(f"{address}: {reason}") from error
+        except ValueError as error:  # a name that cannot be one: UnicodeError, an embedded NUL
+            raise ConnectionFailedError(f"{address!r:.300}: not the name of a host: {error}") from error
         return protocol
 
     # -------------------------------------------------------------------------------------- asyncio calls these

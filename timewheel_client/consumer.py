@@ -22,7 +22,6 @@ is given up, and at the end.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -37,6 +36,7 @@ from timewheel_client.arguments import need_int
 from timewheel_client.core import ClientCore
 from timewheel_client.credentials import credentials_of
 from timewheel_client.errors import ClientError, ClosedError, NoRouteError
+from timewheel_client.log import log
 from timewheel_client.queue_reader import QueueReader
 from timewheel_client.reader_settings import OnUndecodable, ReaderSettings
 from timewheel_client.received import MAX_BODY_BYTES, Message
@@ -48,7 +48,6 @@ from timewheel_client.waiting import to_the_end
 
 __all__ = ["Consumer"]
 
-log = logging.getLogger("timewheel_client")
 
 REBALANCE_MS = 20_000
 SAVE_MS = 5_000

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import os
 import re
 import time
@@ -26,13 +25,13 @@ from timewheel_client.connection import REQUEST_TIMEOUT_MS, RequestHandler, spli
 from timewheel_client.connection_table import ConnectionTable
 from timewheel_client.credentials import Credentials
 from timewheel_client.errors import BrokerError, ClientError, ClosedError, ConnectionFailedError, NoRouteError
+from timewheel_client.log import log
 from timewheel_client.routes import DEFAULT_TOPIC, TopicRoute, route_of, template_route
 from timewheel_client.tls import Tls, context_of
 from timewheel_client.waiting import shared, to_the_end
 
 __all__ = ["ClientCore", "now_ms"]
 
-log = logging.getLogger("timewheel_client")
 
 ROUTE_REFRESH_MS = 30_000
 MISSING_ROUTE_MS = (1_000, 5_000)

@@ -12,6 +12,7 @@ ClientError
 from __future__ import annotations
 
 from remoting.codes import ResponseCode
+from remoting.printable import printable
 
 __all__ = [
     "BrokerError",
@@ -47,14 +48,15 @@ class ClosedError(ClientError):
 class BrokerError(ClientError):
     """A peer answered with an error.
 
-    ``code`` is the response code (int), ``name`` its name, ``remark`` the peer's text, ``address`` its ``HOST:PORT``.
+    ``code`` is the response code (int), ``name`` its name, ``remark`` the peer's text as it came, ``address`` its
+    ``HOST:PORT``. The error's own text has no control characters in it.
     """
 
     def __init__(self, code: int, remark: str | None, address: str) -> None:
         self.code = code
         self.remark = remark or ""
         self.address = address
-        super().__init__(f"{self.name} ({code}) from {address}: {self.remark or 'no remark'}")
+        super().__init__(printable(f"{self.name} ({code}) from {address}: {self.remark or 'no remark'}"))
 
     @property
     def name(self) -> str:

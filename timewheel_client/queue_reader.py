@@ -29,7 +29,6 @@ while the group's first member is down, before it saved any, would be passed ove
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -40,6 +39,7 @@ from remoting.message import StoredMessage
 from timewheel_client.ack_window import AckWindow
 from timewheel_client.core import ClientCore, now_ms
 from timewheel_client.errors import BrokerError, ClientError, NoRouteError
+from timewheel_client.log import log
 from timewheel_client.pulled import BadRecord, UndecodableMessage, read_pulled
 from timewheel_client.reader_settings import OnUndecodable, ReaderSettings
 from timewheel_client.received import Message
@@ -47,7 +47,6 @@ from timewheel_client.routes import MessageQueue
 
 __all__ = ["QueueReader"]
 
-log = logging.getLogger("timewheel_client")
 
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_MS = 30_000

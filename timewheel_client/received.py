@@ -6,7 +6,6 @@ and never to more than ``max_body_bytes``: a body of 600 KiB may stand for a gig
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Awaitable, Callable
 
@@ -24,12 +23,12 @@ from remoting.properties import (
 )
 from timewheel_client.arguments import need_int
 from timewheel_client.delivery_time import MAX_LEVEL
+from timewheel_client.log import log
 from timewheel_client.reserved import ReceivedProperties, is_reserved
 from timewheel_client.routes import MessageQueue
 
 __all__ = ["MAX_BODY_BYTES", "Message"]
 
-log = logging.getLogger("timewheel_client")
 
 MAX_BODY_BYTES = 16 << 20
 """How large a decompressed body may be unless a consumer says otherwise: four times the brokers' default limit."""

@@ -16,6 +16,8 @@ DEFAULT_TOPIC = "TBW102"
 DEFAULT_QUEUES = 4
 MAX_QUEUES = 65_536
 """Of a topic at one broker; a route with more is not believed, because it would fill the memory."""
+MAX_ALL_QUEUES = 4 * MAX_QUEUES
+"""Of a topic at all brokers, for the same reason: ten bytes of a route can stand for 65,536 queues."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -63,12 +65,16 @@ def route_of(topic: str, data: Any) -> TopicRoute:
         }
         write: list[MessageQueue] = []
         read: list[MessageQueue] = []
+        total = 0
         for entry in data.get("queueDatas") or ():
             name, perm = str(entry["brokerName"]), int(entry["perm"])
             addresses = brokers.get(name) or {}
             counts = int(entry["writeQueueNums"]), int(entry["readQueueNums"])
             if not all(0 <= count <= MAX_QUEUES for count in counts):
                 raise ValueError(f"{counts} queues of broker {name}, at most {MAX_QUEUES} are possible")
+            total += max(counts)
+            if total > MAX_ALL_QUEUES:
+                raise ValueError(f"more than {MAX_ALL_QUEUES} queues, at most so many are possible at all brokers")
             if perm & Permission.WRITE and MASTER_ID in addresses:
                 write += (MessageQueue(topic, name, number) for number in range(counts[0]))
             if perm & Permission.READ and addresses:

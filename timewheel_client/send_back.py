@@ -7,8 +7,6 @@ often than is allowed goes to the dead letters: that is how one gets there at on
 
 from __future__ import annotations
 
-import logging
-
 from remoting.codes import RequestCode, ResponseCode
 from remoting.properties import (
     DELAY,
@@ -25,12 +23,12 @@ from remoting.properties import (
 )
 from timewheel_client.core import ClientCore
 from timewheel_client.errors import BrokerError, ConnectionFailedError, NoRouteError, SendError
+from timewheel_client.log import log
 from timewheel_client.received import Message
 from timewheel_client.tries import STORED, send_header
 
 __all__ = ["MOST_RECONSUME_TIMES", "send_back"]
 
-log = logging.getLogger("timewheel_client")
 
 MOST_RECONSUME_TIMES = 16
 # A copy must be no half message, and its delay is that of the retry.

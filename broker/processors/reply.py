@@ -21,6 +21,8 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
+from broker.access import May, everybody_may
+from broker.acl_rules import PUB
 from broker.channel import Channel, peer_text
 from broker.dispatcher import Dispatcher, Handler
 from broker.processors.remarks import NUL, nul_in_properties
@@ -66,6 +68,8 @@ class ReplyProcessor:
         may_store: ``storeReplyMessageEnable``.
         address: The broker's own, which requesters are shown as the place where the reply was stored.
         max_message_bytes: Longest body.
+        reply_topic: The cluster's own. Who may not write it answers nobody, whatever topic a reply names.
+        may: Says whether the asker may write it.
     """
 
     def __init__(
@@ -79,6 +83,8 @@ class ReplyProcessor:
         may_store: Callable[[], bool],
         address: str,
         max_message_bytes: int,
+        reply_topic: str,
+        may: May = everybody_may,
     ) -> None:
         self._admit = admit
         self._clients = clients
@@ -88,6 +94,8 @@ class ReplyProcessor:
         self._may_store = may_store
         self._address = address
         self._max_message_bytes = max_message_bytes
+        self._reply_topic = reply_topic
+        self._may = may
         self.pushed_count = 0
         self.failed_count = 0
 
@@ -113,6 +121,10 @@ class ReplyProcessor:
         admitted = self._admit(channel, command, header)
         if isinstance(admitted, RemotingCommand):
             return admitted
+        if header.topic != self._reply_topic:
+            refusal = self._may(channel, command, [(self._reply_topic, PUB)])
+            if refusal is not None:
+                return refusal
         if len(command.body) > self._max_message_bytes:
             remark = f"the body has {len(command.body)} bytes"
             return self._turn.refusal(command, PutStatus.MESSAGE_ILLEGAL, remark)

@@ -32,7 +32,8 @@ accounts:
   secretKey: {SECRET}
   admin: true
 """ + "".join(
-    f"- accessKey: {name}\n  secretKey: {SECRET}\n  topicPerms:\n  - T={right}\n  groupPerms:\n  - g={right}\n"
+    f"- accessKey: {name}\n  secretKey: {SECRET}\n  topicPerms:\n  - T={right}\n"
+    f"  - DefaultCluster_REPLY_TOPIC={right}\n  groupPerms:\n  - g={right}\n"
     for name, right in RIGHTS.items()
 )
 ALL = frozenset(ROLES)
@@ -46,6 +47,7 @@ WHO = {
     "`admin: true`": MIGHTY,
     "PUB or SUB of the topic": WRITERS | READERS,
     "PUB of the topic; SUB of the group if it is a retry topic": WRITERS,
+    "PUB of the topic; SUB of the group if it is a retry topic; PUB of the cluster's reply topic in any case": WRITERS,
     "PUB of the topic that the half message is for": WRITERS,
     "SUB of the consumer group, if it names one": READERS,
     "SUB of the group": READERS,

@@ -253,6 +253,15 @@ def test_replies_go_where_one_may_write(rig, mallory, code):
     assert rig.store.max_offset("Secret", 0) == 0
 
 
+def test_who_may_not_write_the_reply_topic_pushes_nothing_to_anybody(rig, mallory, victim):
+    announce(mallory, "10.0.0.1@1")
+    text = properties(REPLY_TO_CLIENT="10.0.0.1@1", CORRELATION_ID="guessed")
+    refused = victim.ask(RequestCode.SEND_REPLY_MESSAGE_V2, victim.send_fields("Secret", text), b"forged")
+    denied(refused)
+    assert not [command for command in mallory.take() if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT]
+    assert rig.store.max_offset("Secret", 0) == 0
+
+
 # ------------------------------------------------------------------------------------------------ look-ups
 
 

@@ -21,6 +21,7 @@ from remoting.command import RemotingCommand, encode_command
 from tests.support.fake_broker import FakeBroker
 from tests.support.group_broker import until
 from timewheel_client import ClientError, Consumer, Producer
+from timewheel_client.routes import MAX_QUEUES, route_of
 
 Answer = Callable[[RemotingCommand, asyncio.Transport], None]
 
@@ -243,3 +244,65 @@ def test_a_consumer_among_strangers_that_is_cancelled(answers: list[Answer | Non
             await nothing_is_left(broker, before)
 
     asyncio.run(run())
+
+
+# ------------------------------------------------------------------------------------------------ texts and numbers
+
+EVIL = "\x1b]0;renamed\x07\n2026-01-01 ERROR a line of its own\r\u202e"
+
+
+def route_with(address: str, brokers: int = 1, queues: int = 2) -> bytes:
+    names = [f"broker-{number}" for number in range(brokers)]
+    document = {
+        "brokerDatas": [{"brokerAddrs": {"0": address}, "brokerName": name, "cluster": "c"} for name in names],
+        "queueDatas": [
+            {"brokerName": name, "perm": 6, "readQueueNums": queues, "writeQueueNums": queues} for name in names
+        ],
+    }
+    return json.dumps(document).encode()
+
+
+async def error_of_send(broker: FakeBroker) -> ClientError:
+    async with Producer(broker.address, timeout_ms=300) as producer:
+        with pytest.raises(ClientError) as caught:
+            await producer.send("T", b"x")
+    return caught.value
+
+
+def test_what_a_peer_has_written_moves_no_cursor_and_makes_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with FakeBroker({"T": 1}) as broker:
+            broker.handlers[RequestCode.SEND_MESSAGE_V2] = lambda command: command.reply(1, EVIL)
+            error = await error_of_send(broker)
+            assert str(error).isprintable()
+            broker.handlers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda command: command.reply(1, EVIL)
+            assert str(await error_of_send(broker)).isprintable()
+
+    asyncio.run(run())
+    log = logging.getLogger("timewheel_client")
+    with caplog.at_level(logging.INFO, "timewheel_client"):
+        log.error("message %s cannot be read", EVIL)
+        try:
+            raise RuntimeError(EVIL)
+        except RuntimeError:
+            log.exception("%s failed", EVIL)
+    assert "renamed" in caplog.text
+    assert all(line.isprintable() for line in caplog.text.split("\n"))
+    assert not any(line.startswith("2026-01-01") for record in caplog.records for line in record.message.split("\n"))
+
+
+@pytest.mark.parametrize("host", ["a..b", "a\x00b", "x" * 70, "\u202e", "-", " ", "a b", "%", "\ud800"])
+def test_a_route_to_what_is_no_host_is_an_error_of_ours(host: str) -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            body = route_with(f"{host}:10911")
+            broker.handlers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda command: command.reply(body=body)
+            assert str(await error_of_send(broker)).isprintable()
+
+    asyncio.run(run())
+
+
+def test_a_route_with_more_queues_than_there_can_be_is_not_believed() -> None:
+    route_of("T", json.loads(route_with("127.0.0.1:1", 4, MAX_QUEUES)))
+    with pytest.raises(ValueError, match="more than 262144 queues"):
+        route_of("T", json.loads(route_with("127.0.0.1:1", 5, MAX_QUEUES)))

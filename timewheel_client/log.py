@@ -1,0 +1,25 @@
+"""The client's logger. What peers have written goes through `printable` here, whoever logs it: remarks, ids, topics."""
+
+from __future__ import annotations
+
+import logging
+
+from remoting.printable import printable
+
+__all__ = ["log"]
+
+_FORMATTER = logging.Formatter()
+
+
+class _Printable(logging.Filter):
+    """Makes one line, that no terminal obeys, of each message; tracebacks keep their lines."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = printable(record.getMessage()), ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = printable(_FORMATTER.formatException(record.exc_info), lines=True)
+        return True
+
+
+log = logging.getLogger("timewheel_client")
+log.addFilter(_Printable())
