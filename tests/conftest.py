@@ -1,10 +1,17 @@
-"""Settings for every test."""
+"""Settings for every test, and how tests run side by side."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 from tests.simulation.fresh import FRESH_SEED
+from tests.support import workers
+from tests.support.figures import FIGURES
+
+WORKER_FIGURES = "lateness figures"
 
 # How long an example takes says something of the machine, and never decides a test.
 settings.register_profile("timewheel", deadline=None)
@@ -14,3 +21,44 @@ settings.load_profile("timewheel")
 def pytest_report_header() -> str:
     """Say what a run has drawn that no other has."""
     return f"simulation: fresh seeds from {FRESH_SEED} (again: TIMEWHEEL_FRESH_SEED={FRESH_SEED})"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A worker's tests in the order in which they are dealt out."""
+    if hasattr(config, "workerinput"):
+        items[:] = workers.in_order(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What ``-n auto`` means."""
+    return workers.worker_count()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal out whole scopes."""
+    return workers.scheduler(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the figures of a worker process to the one that reports."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output[WORKER_FIGURES] = FIGURES
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the figures of a worker process that ends."""
+    FIGURES.extend(getattr(node, "workeroutput", {}).get(WORKER_FIGURES, []))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show the figures that the tests gathered."""
+    if FIGURES:
+        terminalreporter.section("lateness with stock clients")
+        for line in sorted(FIGURES):
+            terminalreporter.write_line(line)

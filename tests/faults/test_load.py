@@ -26,7 +26,7 @@ from tests.support.need import in_ci
 from tests.support.pull_fields import pull_fields
 from tests.support.wire import Wire
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 CONNECTIONS = 2_000
 FILES_NEEDED = CONNECTIONS + 300

@@ -14,6 +14,7 @@ FILES_MAX = 300
 
 
 @pytest.mark.process
+@pytest.mark.alone
 def test_a_mixed_load_keeps_the_ledger_and_the_process_small(tmp_path: Path) -> None:
     soak = Soak(tmp_path, seed=3, rate=400, due_to_ms=4_000)
     result = soak.run(12, every=1, consumer_seconds=4)

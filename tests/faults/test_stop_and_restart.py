@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.fault_storm import Storm, check_store
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 SETTLED_MS = 1_500
 """How long after a start lateness is not held against it: what is overdue goes out first."""

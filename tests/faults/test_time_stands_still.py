@@ -17,6 +17,7 @@ HOUR_MS = 3_600_000
 STOPPED_SECONDS = float(os.environ.get("TIMEWHEEL_STOPPED_SECONDS", "4"))
 
 
+@pytest.mark.alone
 def test_stopped_and_continued(tmp_path: Path) -> None:
     with Storm(
         tmp_path, seed=7, flush="SYNC_FLUSH", load_options={"rate": 1_000, "due_to_ms": 5_000, "levels": 0}

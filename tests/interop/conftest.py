@@ -15,11 +15,9 @@ from tests.interop.workload import SENDS
 from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
 from tests.support.cache import FetchError, MissingToolError
 from tests.support.clients import Client, command_of
+from tests.support.figures import FIGURES
 from tests.support.need import in_ci, need
 from tests.support.ours import OurBroker
-
-FIGURES: list[str] = []
-"""Lines that the tests want to show at the end of the run."""
 
 
 @dataclass
@@ -147,11 +145,3 @@ def start_client(tmp_path: Path) -> Iterator[Callable[[str, str], Client]]:
     yield start
     for client in clients:
         client.kill()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show the figures that the tests gathered."""
-    if FIGURES:
-        terminalreporter.section("lateness with stock clients")
-        for line in sorted(FIGURES):
-            terminalreporter.write_line(line)

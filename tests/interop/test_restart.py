@@ -24,7 +24,7 @@ from tests.support.ours import OurBroker
 from tests.support.parallel import run_all
 from tests.support.wire import Wire
 
-pytestmark = [pytest.mark.interop, pytest.mark.process]
+pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.alone]
 
 TOPIC = "restart"
 COUNT = 1_500

@@ -10,3 +10,4 @@ import os
 __all__ = ["FRESH_SEED"]
 
 FRESH_SEED = int(os.environ.get("TIMEWHEEL_FRESH_SEED") or int.from_bytes(os.urandom(5), "big"))
+os.environ["TIMEWHEEL_FRESH_SEED"] = str(FRESH_SEED)  # the worker processes of a run have the same

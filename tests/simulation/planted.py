@@ -1,7 +1,8 @@
 """Planted bugs: each breaks one rule on which a promise rests, and the simulation must find it.
 
 They live here and not in the product: a context manager puts the mistake in the place of the right thing. Each names
-the kinds of findings that it must be found by, within `SEEDS` seeds; a test holds it to that.
+the kinds of findings that it must be found by, within `tests.simulation.plant.SEEDS` seeds; a test holds
+it to that.
 """
 
 from __future__ import annotations
@@ -45,9 +46,7 @@ from tests.simulation.kinds import Kind
 from tests.simulation.plant import Plant, swap
 from timewheel import TimingWheel
 
-__all__ = ["PLANTED", "SEEDS"]
-
-SEEDS = 400
+__all__ = ["PLANTED"]
 
 _right: dict[str, Any] = {
     "put": Deliverer._put,
@@ -362,11 +361,14 @@ PLANTED: dict[str, Plant] = {
         swap((HalfMessages, "_restore", _nothing_undecided)), *(Kind.LOST, Kind.TRANSACTION)
     ),
     "the next segment is not listed under its lock": Plant(
-        swap((CommitLog, "_next_segment", _unlisted_for_a_moment), (MessageStore, "_allocate", _often_ahead)), *_GONE
+        swap((CommitLog, "_next_segment", _unlisted_for_a_moment), (MessageStore, "_allocate", _often_ahead)),
+        *_GONE,
+        first=88,
     ),
     "holes are punched by done bits that are not durable": Plant(
         swap((Run, "punchable", _punch_what_is_done), (Housekeeping, "_reclaimable", _reclaim_what_is_done)),
         *(*_LOST, Kind.CHECK),
+        first=265,
     ),
     "the journal's end is not zeroed": Plant(swap((store.spill.opening, "cut_behind", lambda _: None)), Kind.DURABLE),
     "the log is not written again after an unclean end": Plant(

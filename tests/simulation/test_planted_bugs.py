@@ -7,8 +7,8 @@ import pytest
 from store.flusher import Flusher
 from tests.simulation.crashes import run_seed
 from tests.simulation.kinds import Kind
-from tests.simulation.plant import ERRORS, Plant, PlantError, swap
-from tests.simulation.planted import PLANTED, SEEDS
+from tests.simulation.plant import ERRORS, SEEDS, Plant, PlantError, swap
+from tests.simulation.planted import PLANTED
 
 pytestmark = pytest.mark.pure
 
@@ -18,7 +18,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     plant = PLANTED[name]
     others: dict[str, int] = {}
     with plant():
-        for seed in range(SEEDS):
+        for seed in plant.seeds:
             for finding in run_seed(seed, plant.share, until=plant.kinds).findings:
                 if finding.kind in plant.kinds:
                     assert not ERRORS, f"the plant itself fails: {ERRORS[0]}"

@@ -1,0 +1,71 @@
+"""Tests side by side: how a run is dealt out to worker processes (pytest-xdist, `./run test`).
+
+Most of the suite's time is waiting: for a JVM to start, a message to come due, a process to end. So there are more
+workers than processors. A worker takes one *scope* after another, and the tests of a scope run in order in one process:
+
+- a file, as a rule: its fixtures (a broker, a peer, a JVM) are made once;
+- all files that need Spark, because a session costs more than most of its tests;
+- a single test, where a file has many long ones that share nothing (`ONE_BY_ONE`).
+
+Long scopes begin first, those that wait and those that compute by turns, and the many short ones fill what is left.
+What measures time or memory is marked ``alone``: `./run test` runs it afterwards, when nothing else runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+from typing import Any
+
+import pytest
+
+__all__ = ["in_order", "scheduler", "scope_of", "worker_count"]
+
+MEMORY_PER_WORKER = 2 << 30
+"""A broker of Apache's has a heap of 1 GiB, and clients have their JVMs beside it."""
+WORKERS_MAX = 8
+ONE_BY_ONE = ("tests/simulation/test_planted_bugs.py", "tests/simulation/test_simulation.py")
+SPARK = "tests/bench/test_lateness_"
+WAITING = ("tests/interop/", "tests/bench/", "tests/faults/")
+COMPUTING = ("tests/simulation/",)
+
+
+def scope_of(nodeid: str) -> str:
+    """Name the scope of a test: tests of one scope run in one process, in order."""
+    path = nodeid.partition("::")[0]
+    if path in ONE_BY_ONE:
+        return nodeid
+    return "spark" if path.startswith(SPARK) else path
+
+
+def in_order(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Order tests as they are dealt out: Spark, then what waits and what computes by turns, then the rest."""
+    scopes: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        scopes.setdefault(scope_of(item.nodeid), []).append(item)
+
+    def of(*folders: str) -> Iterator[list[pytest.Item]]:
+        return (scopes.pop(scope) for scope in list(scopes) if scope.startswith(folders))
+
+    spark = list(of("spark"))
+    by_turns = [scope for pair in zip_longest(of(*WAITING), of(*COMPUTING)) for scope in pair if scope]
+    return [item for scope in (*spark, *by_turns, *scopes.values()) for item in scope]
+
+
+def worker_count() -> int:
+    """Two workers for each processor, as far as the memory goes."""
+    memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(2 * len(os.sched_getaffinity(0)), memory // MEMORY_PER_WORKER, WORKERS_MAX))
+
+
+def scheduler(config: pytest.Config, log: Any) -> Any:
+    """Make the scheduler that deals out whole scopes."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scopes(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return scope_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return Scopes(config, log)
