@@ -64,9 +64,14 @@ class Job:
         return sum(segment.end for plan in self.plans for segment in plan.segments)
 
     @property
+    def counted_bytes(self) -> int:
+        """Bytes of all logs, those of rows that are there already included."""
+        return max(self.log_bytes, self.rows_bytes * _LOG_PER_ROWS)
+
+    @property
     def parts(self) -> int:
         """Into how many parts the rows of this job go."""
-        return parts_for(max(self.log_bytes, self.rows_bytes * _LOG_PER_ROWS))
+        return parts_for(self.counted_bytes)
 
     @property
     def choice(self) -> Choice:

@@ -29,16 +29,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.lateness.job import Job, Receipts, reading_options, root_of
+from bench.lateness.merging import finish
 from bench.lateness.packing import pack
 from bench.lateness.reading import Settings, Task, batch_tasks, read_task
 from bench.lateness.receipt_lines import RECEIVED_ROWS, read_lines, write_lines
-from bench.lateness.result import AFTER_HOT, AFTER_HOT_MAX_S, DUE_IN_SECOND, MINUTE, NOT_AFTER_HOT
 from bench.lateness.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, arrow_schema
-from bench.lateness.settle import BOUNDS, SECOND_ROWS, Choice, add_up, settle
+from bench.lateness.settle import Choice, add_up, settle, settle_and_add_up
 from bench.lateness.spill_files import SpillFile
 from bench.lateness.spill_rows import spill_rows
 from bench.lateness.storage import storage_for
-from bench.lateness.sums import HOT_AT_LEAST, HOT_ROWS, HOT_TIMES_MEAN, KEYS
 
 __all__ = ["LOCAL_BYTES_MAX", "LocalEngine"]
 
@@ -46,10 +45,9 @@ LOCAL_BYTES_MAX = 1 << 30
 """Logs up to this size are read without Spark, unless told otherwise."""
 _ALONE_BYTES_MAX = 96 << 20
 """Below it, starting other processes takes longer than the work."""
-_MINUTE_MS = 60_000
 
 _MESSAGE = arrow_schema(MESSAGE_SCHEMA)
-_NO_SUMS = arrow_schema(FINE_SCHEMA).empty_table()
+_FINE = arrow_schema(FINE_SCHEMA)
 
 Given = TypeVar("Given")
 Found = TypeVar("Found")
@@ -115,7 +113,7 @@ class LocalEngine:
             for table, messages in run(partial(_settle, choice=job.choice, keep=keep), parts):
                 added.append(table)
                 self._messages += messages
-        return _results(_added(pa.concat_tables(added)))
+        return finish(pa.concat_tables(added))
 
     def receipts(self, job: Job, hosts: Mapping[int, Iterable[str]]) -> Receipts:
         """See `bench.lateness.job.Engine`; writes the receipts as Parquet into the result folder, too."""
@@ -123,8 +121,7 @@ class LocalEngine:
         found = pa.Table.from_batches(self._messages, _MESSAGE)
         matched, repeated, unmatched = _joined(lines, found, hosts)
         write_lines(lines, job.out / RECEIVED_ROWS)
-        added = [pa.Table.from_batches([batch]) for batch in add_up(matched.to_batches())]
-        return Receipts(_results(_added(pa.concat_tables(added or [_NO_SUMS]))), repeated, unmatched)
+        return Receipts(finish(pa.Table.from_batches(add_up(matched.to_batches()), _FINE)), repeated, unmatched)
 
 
 def _shares(job: Job) -> list[_Share]:
@@ -164,65 +161,10 @@ def _read(share: _Share) -> _Part:
 
 def _settle(part: _Part, choice: Choice, keep: bool) -> tuple[pa.Table, _Part]:
     """Settle the messages of one part and add them up; with ``keep`` answer the messages, too."""
+    if not keep:
+        return pa.Table.from_batches(settle_and_add_up(part, choice), _FINE), []
     messages = list(settle(part, choice))
-    sums = [pa.Table.from_batches([batch]) for batch in add_up(messages)]
-    return _added(pa.concat_tables(sums)) if sums else _NO_SUMS, messages if keep else []
-
-
-def _added(rows: pa.Table) -> pa.Table:
-    """Sums by group, as `bench.lateness.compute` has Spark make them."""
-    added = rows.group_by(list(KEYS), use_threads=False).aggregate([("count", "sum"), ("repeated", "sum")])
-    return added.rename_columns([*KEYS, "count", "repeated"])
-
-
-def _results(fine: pa.Table) -> pa.Table:
-    """What `bench.lateness.compute.results` makes of the sums: those by second become three groupings."""
-    of_second = pc.equal(fine["table"], SECOND_ROWS)
-    seconds, others = fine.filter(of_second), fine.filter(pc.invert(of_second))
-    spread, limits = _by_second(seconds)
-    hot = pa.table({
-        name: pa.array(values, seconds.schema.field(name).type)
-        for name, values in {
-            **{name: [None] * len(limits) for name in seconds.column_names},
-            "source": list(limits),
-            "table": [HOT_ROWS] * len(limits),
-            "key": list(limits.values()),
-        }.items()
-    })  # fmt: skip
-    return pa.concat_tables([others, _added(spread), hot.select(others.column_names)])
-
-
-def _by_second(seconds: pa.Table) -> tuple[pa.Table, dict[int, int]]:
-    """The rows by second once for each grouping that a second decides; and from how many on a second is hot."""
-    source, key, count = (np.asarray(seconds[name], np.int64) for name in ("source", "key", "count"))
-    dues = np.zeros(len(key), np.int64)
-    after = np.full(len(key), NOT_AFTER_HOT, np.int64)
-    limits: dict[int, int] = {}
-    for number in np.unique(source).tolist():
-        mine = source == number
-        each, place = np.unique(key[mine], return_inverse=True)
-        due = np.zeros(len(each), np.int64)
-        np.add.at(due, place, count[mine])
-        mean = int(due.sum()) / len(due)
-        limits[number] = max(int(np.ceil(mean * HOT_TIMES_MEAN)), HOT_AT_LEAST)
-        hot = each[due >= limits[number]]
-        last = np.searchsorted(hot, each, side="right") - 1
-        since = each - hot[np.maximum(last, 0)] if len(hot) else np.full(len(each), AFTER_HOT_MAX_S + 1)
-        near = (last >= 0) & (since <= AFTER_HOT_MAX_S)
-        dues[mine] = due[place]
-        after[mine] = np.where(near, since, NOT_AFTER_HOT)[place]
-    keys = {
-        MINUTE: np.floor_divide(key, 60) * _MINUTE_MS,
-        DUE_IN_SECOND: BOUNDS[np.maximum(np.searchsorted(BOUNDS, dues, side="right") - 1, 0)],
-        AFTER_HOT: after,
-    }
-    names = seconds.column_names
-    spread = []
-    for table, values in keys.items():
-        columns = {name: seconds[name] for name in names}
-        columns |= {"table": pa.repeat(table, len(key)), "key": pa.array(values, pa.int64())}
-        spread.append(pa.table(columns, schema=seconds.schema))
-    return pa.concat_tables(spread), limits
+    return pa.Table.from_batches(add_up(messages), _FINE), messages
 
 
 def _joined(

@@ -4,10 +4,12 @@
 that speaks of a delay, and rows of other stages that carry a ``text`` instead of an id: names of topics, what a
 task has seen, gaps. They travel with the rest, so one reading of a log is enough. `PACKED_SCHEMA` is many such rows
 in one (`bench.lateness.packing`), `MESSAGE_SCHEMA` a row for each message, `FINE_SCHEMA` the sums of them
-(`bench.lateness.settle`).
+(`bench.lateness.settle`): those of a table are one value (`bench.lateness.sums`), counts and notes are rows.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,6 +23,7 @@ __all__ = [
     "STATISTICS",
     "TOPIC_NAME",
     "arrow_schema",
+    "make_batch",
 ]
 
 TOPIC_NAME, STATISTICS, GAP = 10, 11, 12
@@ -45,7 +48,7 @@ MESSAGE_SCHEMA = (
 )
 
 FINE_SCHEMA = (
-    "source int, table string, key bigint, topic_id bigint, kind int, level int, lateness_ms bigint, "
+    "source int, table string, bucket int, packed binary, key bigint, topic_id bigint, lateness_ms bigint, "
     "censored boolean, text string, count bigint, repeated bigint"
 )
 
@@ -66,3 +69,15 @@ def arrow_schema(ddl: str) -> pa.Schema:
     """
     pairs = (column.split() for column in ddl.split(","))
     return pa.schema([(name, _TYPES[kind]) for name, kind in pairs])
+
+
+def make_batch(schema: pa.Schema, values: dict[str, Any], count: int) -> pa.RecordBatch:
+    """A batch from what is known; all other columns are null."""
+    arrays = []
+    for column in schema:
+        value = values.get(column.name)
+        if value is None:
+            arrays.append(pa.nulls(count, column.type))
+        else:
+            arrays.append((value if isinstance(value, pa.Array) else pa.array(value)).cast(column.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -26,15 +26,18 @@ from numpy.typing import NDArray
 
 from bench.lateness.buckets import lateness_class
 from bench.lateness.delays import ACCEPTED, CANCELLED, DELIVERED, LIVE, SEEN
+from bench.lateness.grouping import Longs, Ranked, group, rank
 from bench.lateness.packing import NONE, Columns, unpack
-from bench.lateness.result import MS_IN_SECOND, REQUESTED, TOPIC
-from bench.lateness.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, arrow_schema
+from bench.lateness.result import MINUTE, MS_IN_SECOND, REQUESTED, TOPIC
+from bench.lateness.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, arrow_schema, make_batch
+from bench.lateness.sums import sum_rows, sums_by
 
 __all__ = [
     "BOUNDS",
     "COUNT_ROWS",
     "LATEST_ROWS",
     "NOTE_ROWS",
+    "PAIR_ROWS",
     "SECOND_ROWS",
     "STATES",
     "Choice",
@@ -43,13 +46,16 @@ __all__ = [
     "settle_and_add_up",
 ]
 
-COUNT_ROWS, NOTE_ROWS, SECOND_ROWS, LATEST_ROWS = "counts", "notes", "second", "latest"
-"""Beside the names of histograms: what a row of `FINE_SCHEMA` may belong to."""
+COUNT_ROWS, NOTE_ROWS, SECOND_ROWS, PAIR_ROWS, LATEST_ROWS = "counts", "notes", "second", "pairs", "latest"
+"""Beside the names of histograms: what a row of `FINE_SCHEMA` may belong to. Of a second that is how many messages were
+due in it; pairs are sums by second and lateness, which `bench.lateness.merging` needs and drops."""
 STATES = ("delivered", "pending", "overdue", "lost", "cancelled", "unknown", "undated", "outside")
 _ROWS_AT_ONCE = 1 << 20
 BOUNDS = np.array([0, *(step * 10**power for power in range(18) for step in (1, 2, 5))])
 
-Longs = NDArray[np.int64]
+_OVERDUE = STATES.index("overdue")
+_SUMMED = ("source", "due_ms", "kind", "level", "topic_id", "requested_ms", "lateness_ms", "repeats")
+_MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -76,23 +82,33 @@ class Choice:
 
 def settle(batches: Iterable[pa.RecordBatch], choice: Choice) -> Iterator[pa.RecordBatch]:
     """One row of `MESSAGE_SCHEMA` for each message of a part, given as batches of `PACKED_SCHEMA`; notes stay."""
+    for found in _settled(batches, choice):
+        yield _message_rows(found) if isinstance(found, dict) else found
+
+
+def settle_and_add_up(batches: Iterable[pa.RecordBatch], choice: Choice, buckets: int = 1) -> Iterator[pa.RecordBatch]:
+    """`settle` and `add_up` in one task, without a row for each message between them."""
+    for found in _settled(batches, choice):
+        if isinstance(found, dict):
+            yield from _sums(found, buckets)
+        else:
+            yield from _notes(found)
+
+
+def _settled(batches: Iterable[pa.RecordBatch], choice: Choice) -> Iterator[pa.RecordBatch | Columns]:
+    """Notes as rows of `MESSAGE_SCHEMA`; then all messages of the part as columns."""
     packed: list[bytes] = []
     for batch in batches:
         texts = batch.column("text")
         if texts.null_count < len(texts):
             notes = batch.filter(pc.is_valid(texts))
             values = {name: notes.column(name) for name in ("source", "stage", "topic_id", "text")}
-            yield _batch(_MESSAGE, values, len(notes))
+            yield make_batch(_MESSAGE, values, len(notes))
         packed += [value.as_py() for value in batch.column("packed") if value.is_valid]
     rows = unpack(packed)
     packed.clear()
     if len(rows["source"]):
         yield _messages(rows, choice)
-
-
-def settle_and_add_up(batches: Iterable[pa.RecordBatch], choice: Choice) -> Iterator[pa.RecordBatch]:
-    """`settle` and `add_up` in one task."""
-    return add_up(settle(batches, choice))
 
 
 def _in_order(rows: Columns) -> NDArray[np.intp]:
@@ -105,7 +121,8 @@ def _in_order(rows: Columns) -> NDArray[np.intp]:
     return np.lexsort([rows[name] for name in ("offset", "id_lo", "id_hi", "source")])
 
 
-def _messages(rows: Columns, choice: Choice) -> pa.RecordBatch:
+def _messages(rows: Columns, choice: Choice) -> Columns:
+    """What became of each message; ``state`` is the place in `STATES`, `NONE` stands for null."""
     order = _in_order(rows)
     rows = {name: column[order] for name, column in rows.items()}
     stage = rows["stage"]
@@ -145,104 +162,128 @@ def _messages(rows: Columns, choice: Choice) -> pa.RecordBatch:
     store_ms = np.append(rows["store_ms"], NONE)[first]
     lateness_ms = np.where(delivered, store_ms, choice.as_of_ms) - np.where(dated, due_ms, 0)
     highest = {name: np.maximum.reduceat(rows[name], starts) for name in ("kind", "level", "topic_id", "requested_ms")}
-    values = {
+    return {
         "source": source,
-        "state": pa.array(STATES).take(pa.array(state)),
-        "offset": _nullable(np.append(rows["offset"], NONE)[first]),
-        "store_ms": _nullable(store_ms),
-        "due_ms": _nullable(due_ms),
-        "kind": highest["kind"],
-        "level": highest["level"],
-        "topic_id": _nullable(highest["topic_id"]),
-        "requested_ms": _nullable(highest["requested_ms"]),
-        "lateness_ms": pa.array(lateness_ms, mask=~(delivered | overdue)),
-        "censored": pa.array(overdue),
+        "state": state.astype(np.int8),
+        "offset": np.append(rows["offset"], NONE)[first],
+        "store_ms": store_ms,
+        "due_ms": due_ms,
+        **highest,
+        "lateness_ms": np.where(delivered | overdue, lateness_ms, NONE),
         "repeats": np.maximum(deliveries - 1, 0),
     }
-    return _batch(_MESSAGE, values, len(starts))
+
+
+def _message_rows(found: Columns) -> pa.RecordBatch:
+    plain = ("source", "kind", "level", "repeats")
+    values: dict[str, Any] = {name: found[name] for name in plain}
+    values |= {name: _nullable(column) for name, column in found.items() if name not in (*plain, "state")}
+    values["state"] = pa.array(STATES).take(pa.array(found["state"]))
+    values["censored"] = pa.array(found["state"] == _OVERDUE)
+    return make_batch(_MESSAGE, values, len(found["source"]))
 
 
 def _nullable(values: NDArray[np.signedinteger]) -> pa.Array:
     return pa.array(values, mask=values == NONE)
 
 
-def add_up(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def add_up(batches: Iterable[pa.RecordBatch], buckets: int = 1) -> Iterator[pa.RecordBatch]:
     """Add up messages by every grouping: batches of `MESSAGE_SCHEMA` in, sums of `FINE_SCHEMA` out."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
-        held.append(batch)
+        noted = pc.is_valid(batch["text"])
+        yield from _notes(batch.filter(noted))
+        held.append(batch.filter(pc.invert(noted)))
         if sum(map(len, held)) >= _ROWS_AT_ONCE:
-            yield from _sums(pa.Table.from_batches(held))
+            yield from _sums(_columns_of(pa.Table.from_batches(held)), buckets)
             held = []
-    if held:
-        yield from _sums(pa.Table.from_batches(held))
+    if sum(map(len, held)):
+        yield from _sums(_columns_of(pa.Table.from_batches(held)), buckets)
 
 
-def _sums(found: pa.Table) -> Iterator[pa.RecordBatch]:
-    noted = pc.is_valid(found["text"])
-    yield from _notes(found.filter(noted))
-    messages = found.filter(pc.invert(noted))
-    if not len(messages):
+def _columns_of(found: pa.Table) -> Columns:
+    columns: Columns = {"state": np.asarray(pc.index_in(found["state"], pa.array(STATES)), np.int8)}
+    for name in _SUMMED:
+        columns[name] = np.asarray(found[name].cast(pa.int64()).fill_null(NONE))
+    return columns
+
+
+def _sums(found: Columns, buckets: int) -> Iterator[pa.RecordBatch]:
+    sources = found["source"]
+    for source in np.unique(sources).tolist():
+        mine = sources == source
+        some = found if mine.all() else {name: column[mine] for name, column in found.items()}
+        yield _counts(source, some)
+        measured = some["lateness_ms"] != NONE
+        if measured.any():
+            kept = some if measured.all() else {name: column[measured] for name, column in some.items()}
+            yield _latest(source, kept)
+            yield from _histograms(source, kept, buckets)
+
+
+def _counts(source: int, found: Columns) -> pa.RecordBatch:
+    early = ((found["lateness_ms"] < 0) & (found["lateness_ms"] != NONE)).astype(np.int64)
+    columns = [rank(found["state"].astype(np.int64)), rank(early)]
+    (state, key), (count, repeated) = group(columns, len(early), (None, found["repeats"]))
+    values = {
+        "source": np.full(len(key), source),
+        "table": pa.repeat(COUNT_ROWS, len(key)),
+        "text": pa.array(STATES).take(pa.array(state)),
+        "key": key,
+        "count": count,
+        "repeated": repeated,
+    }
+    return make_batch(_FINE, values, len(key))
+
+
+def _latest(source: int, found: Columns) -> pa.RecordBatch:
+    """The exact largest lateness, of what was delivered and of what still waits."""
+    waiting = found["state"] == _OVERDUE
+    most = {kind: int(found["lateness_ms"][waiting == kind].max()) for kind in set(np.unique(waiting).tolist())}
+    values: dict[str, Any] = {"source": [source] * len(most), "table": [LATEST_ROWS] * len(most)}
+    values |= {"censored": list(most), "lateness_ms": list(most.values()), "count": [1] * len(most)}
+    return make_batch(_FINE, values, len(most))
+
+
+def _histograms(source: int, found: Columns, buckets: int) -> Iterator[pa.RecordBatch]:
+    """Each grouping's sums; of the seconds how many were due, and the pairs that wait for that sum."""
+    waiting = found["state"] == _OVERDUE
+    rows = len(waiting)
+    late = {
+        "lateness_ms": rank(lateness_class(found["lateness_ms"], waiting)),
+        "censored": rank(waiting.astype(np.int64)),
+    }
+    second = found["due_ms"] // 1000
+    seconds, millisecond = rank(second), rank(found["due_ms"] - second * 1000)
+    told = {name: rank(found[name].astype(np.int64)) for name in ("topic_id", "kind", "level")}
+    yield from sums_by(source, TOPIC, told | late, rows, buckets)
+    yield from sums_by(source, MS_IN_SECOND, {"key": millisecond} | late, rows, buckets)
+    yield from sums_by(source, REQUESTED, {"key": _delay_classes(found["requested_ms"])} | late, rows, buckets)
+    names = ("key", "lateness_ms", "censored")
+    values, (count,) = group([seconds, *late.values()], rows)
+    pairs = dict(zip(names, values, strict=True)) | {"count": count}
+    yield sum_rows(source, PAIR_ROWS, pairs)
+    ranked = {name: rank(pairs[name]) for name in names}
+    yield from sums_by(source, SECOND_ROWS, {"key": ranked["key"]}, len(count), buckets, count)
+    ranked["key"] = rank(pairs["key"] // 60 * _MINUTE_MS)
+    yield from sums_by(source, MINUTE, ranked, len(count), buckets, count)
+
+
+def _delay_classes(requested_ms: Longs) -> Ranked:
+    """The lower bounds of the classes 0, 1, 2, 5, 10, 20, 50, … that the delays belong to; `NONE` stays."""
+    ranked = rank(requested_ms)
+    classes = BOUNDS[np.maximum(np.searchsorted(BOUNDS, ranked.levels, side="right") - 1, 0)]
+    classes = np.where(ranked.levels == NONE, NONE, classes)
+    levels, places = np.unique(classes, return_inverse=True)
+    return Ranked(levels, None if ranked.ranks is None or len(levels) == 1 else places[ranked.ranks])
+
+
+def _notes(found: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if not len(found):
         return
-    early = pc.less(messages["lateness_ms"], 0).cast(pa.int64())
-    states = {"source": messages["source"], "text": messages["state"], "key": early}
-    yield from _grouped(COUNT_ROWS, states, messages["repeats"])
-    timed = messages.filter(pc.is_valid(messages["lateness_ms"]))
-    if not len(timed):
-        return
-    yield from _latest(timed)
-    waiting = timed["censored"].to_numpy()
-    classes = lateness_class(timed["lateness_ms"].to_numpy(), waiting)
-    late = {"source": timed["source"], "lateness_ms": pa.array(classes), "censored": timed["censored"]}
-    due_ms = np.asarray(timed["due_ms"])
-    yield from _grouped(TOPIC, late | {name: timed[name] for name in ("topic_id", "kind", "level")})
-    yield from _grouped(MS_IN_SECOND, late | {"key": pa.array(due_ms % 1000)})
-    yield from _grouped(SECOND_ROWS, late | {"key": pa.array(due_ms // 1000)})
-    yield from _grouped(REQUESTED, late | {"key": _classes(timed["requested_ms"])})
-
-
-def _latest(timed: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The exact largest lateness by source, of what was delivered and of what still waits."""
-    most = timed.group_by(["source", "censored"], use_threads=False).aggregate([("lateness_ms", "max")])
-    values = {name: most[name].combine_chunks() for name in ("source", "censored")}
-    values |= {"lateness_ms": most["lateness_ms_max"].combine_chunks(), "table": pa.repeat(LATEST_ROWS, len(most))}
-    yield _batch(_FINE, values | {"count": np.ones(len(most), np.int64)}, len(most))
-
-
-def _classes(requested: pa.ChunkedArray) -> pa.Array:
-    """The lower bounds of the classes 0, 1, 2, 5, 10, 20, 50, … that the delays belong to."""
-    known = np.asarray(pc.is_valid(requested))
-    values = np.asarray(requested.fill_null(0))
-    classes = BOUNDS[np.maximum(np.searchsorted(BOUNDS, values, side="right") - 1, 0)]
-    return pa.array(classes, mask=~known)
-
-
-def _grouped(table: str, columns: dict[str, Any], repeats: Any = None) -> Iterator[pa.RecordBatch]:
-    names = list(columns)
-    rows = pa.table(columns | {"repeats": pa.nulls(len(columns["source"]), pa.int64()) if repeats is None else repeats})
-    added = rows.group_by(names, use_threads=False).aggregate([([], "count_all"), ("repeats", "sum")])
-    values = {name: added[name].combine_chunks() for name in names}
-    values |= {"count": added["count_all"].combine_chunks(), "repeated": added["repeats_sum"].combine_chunks()}
-    yield _batch(_FINE, {"table": pa.repeat(table, len(added)), **values}, len(added))
-
-
-def _notes(found: pa.Table) -> Iterator[pa.RecordBatch]:
-    for batch in found.to_batches():
-        values = {name: batch.column(name) for name in ("source", "topic_id", "text")}
-        values |= {"key": batch.column("stage"), "table": pa.repeat(NOTE_ROWS, len(batch))}
-        yield _batch(_FINE, values | {"count": np.ones(len(batch), np.int64)}, len(batch))
+    values = {name: found.column(name) for name in ("source", "topic_id", "text")}
+    values |= {"key": found.column("stage"), "table": pa.repeat(NOTE_ROWS, len(found))}
+    yield make_batch(_FINE, values | {"count": np.ones(len(found), np.int64)}, len(found))
 
 
 _MESSAGE, _FINE = arrow_schema(MESSAGE_SCHEMA), arrow_schema(FINE_SCHEMA)
-
-
-def _batch(schema: pa.Schema, values: dict[str, Any], count: int) -> pa.RecordBatch:
-    """A batch from what is known; all other columns are null."""
-    arrays = []
-    for column in schema:
-        value = values.get(column.name)
-        if value is None:
-            arrays.append(pa.nulls(count, column.type))
-        else:
-            arrays.append((value if isinstance(value, pa.Array) else pa.array(value)).cast(column.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)

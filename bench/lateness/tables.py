@@ -1,4 +1,4 @@
-"""One table with all results of a run, as Spark answers it, taken apart into histograms, counts and notes.
+"""One table with all results of a run, as an engine answers it, taken apart into histograms, counts and notes.
 
 Only groups are here. Names of sources and topics are put in for their numbers at this point: few, and known by now.
 """
@@ -9,13 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from bench.lateness.grouping import rank
+from bench.lateness.packing import NONE
 from bench.lateness.result import GROUPS, KIND_LEVEL, KIND_TIMED, TOPIC
 from bench.lateness.schemas import TOPIC_NAME
 from bench.lateness.settle import COUNT_ROWS, LATEST_ROWS, NOTE_ROWS
-from bench.lateness.sums import HOT_ROWS
+from bench.lateness.sums import HOT_ROWS, SUM_COLUMNS, decode
 
 __all__ = ["Parts", "take_apart"]
 
@@ -46,7 +50,7 @@ class Parts:
 def take_apart(
     whole: pa.Table, names: Sequence[str], wanted: Sequence[str] = (), topics: Mapping[int, str] | None = None
 ) -> Parts:
-    """Take apart what `bench.lateness.compute.results` gave; ``names``: of the sources; ``wanted``: tables, empty: all.
+    """Take apart what `bench.lateness.merging.finish` gave; ``names``: of the sources; ``wanted``: tables, empty: all.
 
     ``topics`` by number, where another run of the same logs knows them; None: they are among the notes.
     """
@@ -72,23 +76,36 @@ def take_apart(
 
 
 def _histogram(name: str, rows: pa.Table, names: Sequence[str], topics: Mapping[int, str]) -> pa.Table:
-    columns: dict[str, Any] = {"source": _named(rows["source"], dict(enumerate(names)))}
+    parts = [
+        {"source": np.full(len(sums["count"]), source)} | sums
+        for source, sums in zip(rows["source"].to_pylist(), map(decode, rows["packed"].to_pylist()), strict=True)
+    ]
+    found = {
+        column: np.concatenate([part[column] for part in parts]) if parts else np.empty(0, np.int64)
+        for column in ("source", *SUM_COLUMNS)
+    }
+    columns: dict[str, Any] = {"source": _named(found["source"], dict(enumerate(names)))}
     if name == TOPIC:
-        columns["topic"] = _named(rows["topic_id"], topics)
-        columns["kind"] = pc.if_else(pc.equal(rows["kind"], _LEVEL), KIND_LEVEL, KIND_TIMED)
-        columns["level"] = rows["level"]
+        columns["topic"] = _named(found["topic_id"], topics)
+        columns["kind"] = _named(found["kind"], {0: KIND_TIMED, 1: KIND_TIMED, _LEVEL: KIND_LEVEL})
+        columns["level"] = pa.array(found["level"], pa.int32())
     else:
         (key,) = GROUPS[name]
         narrow = key in ("ms_in_second", "after_hot_s")
-        columns[key] = rows["key"].cast(pa.int32()) if narrow else rows["key"]
-    columns |= {column: rows[column] for column in ("lateness_ms", "censored")}
-    groups = list(columns)
-    added = pa.table({**columns, "count": rows["count"]}).group_by(groups).aggregate([("count", "sum")])
-    return added.rename_columns([*groups, "count"]).select([*groups[:-1], "count", "censored"])
+        columns[key] = pa.array(found["key"], pa.int32() if narrow else pa.int64(), mask=found["key"] == NONE)
+    columns |= {"lateness_ms": pa.array(found["lateness_ms"]), "count": pa.array(found["count"])}
+    table = pa.table({**columns, "censored": pa.array(found["censored"].astype(np.bool_))})
+    if name != TOPIC:
+        return table  # each group once; only of topics two may have one name
+    groups = [column for column in table.column_names if column != "count"]
+    added = table.group_by(groups).aggregate([("count", "sum")])
+    return added.rename_columns([*groups, "count"]).select(table.column_names)
 
 
-def _named(numbers: pa.ChunkedArray, names: Mapping[int, str]) -> pa.Array:
+def _named(numbers: NDArray[np.int64], names: Mapping[int, str]) -> pa.Array:
     """Each number's name; empty where it has none."""
-    coded = pc.dictionary_encode(numbers.combine_chunks() if numbers.num_chunks != 1 else numbers.chunk(0))
-    texts = [names.get(number, "") for number in coded.dictionary.to_pylist()]
-    return pa.array(texts, pa.string()).take(coded.indices) if texts else pa.nulls(len(numbers), pa.string())
+    if not len(numbers):
+        return pa.array([], pa.string())
+    ranked = rank(numbers)
+    texts = pa.array([names.get(number, "") for number in ranked.levels.tolist()], pa.string())
+    return texts.take(pa.array(np.zeros(len(numbers), np.int64) if ranked.ranks is None else ranked.ranks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -132,6 +133,21 @@ def test_ids_that_come_once_take_the_short_way_to_the_same_result() -> None:
     assert counted(settled(rows, rng, 1)) == counted([by_hand([row]) for row in rows])
 
 
+def sums_in(batch: Any) -> Iterator[Row]:
+    """The rows of a batch of sums, those that are packed one by one."""
+    from bench.lateness.packing import NONE
+    from bench.lateness.sums import decode
+
+    for row in batch.to_pylist():
+        if row["packed"] is None:
+            yield row
+            continue
+        columns = decode(row["packed"])
+        for values in zip(*(column.tolist() for column in columns.values()), strict=True):
+            found = {name: None if value == NONE else value for name, value in zip(columns, values, strict=True)}
+            yield row | found | {"censored": None if found["censored"] is None else bool(found["censored"])}
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_every_sum_holds_every_message_that_it_speaks_of(seed: int) -> None:
     import pyarrow as pa
@@ -139,14 +155,17 @@ def test_every_sum_holds_every_message_that_it_speaks_of(seed: int) -> None:
     from bench.lateness.schemas import MESSAGE_SCHEMA, arrow_schema
     from bench.lateness.settle import add_up
 
+    buckets = seed % 2 * 2 + 1
+
     rng = random.Random(seed)
     found = settled(some_rows(rng, 300, 200), rng, 3)
     notes = [{"source": 2, "stage": 10, "topic_id": 9, "text": "Orders"}] * 2
     batch = pa.RecordBatch.from_pylist(found + notes, schema=arrow_schema(MESSAGE_SCHEMA))
     tables: dict[str, Counter[tuple[Any, ...]]] = {}
     latest: dict[tuple[int, bool], int] = {}
-    for part in add_up([batch.slice(0, 100), batch.slice(100)]):
-        for row in part.to_pylist():
+    for part in add_up([batch.slice(0, 100), batch.slice(100)], buckets):
+        for row in sums_in(part):
+            assert 0 <= (row["bucket"] or 0) < buckets
             group = (row["source"], row["key"], row["text"], row["lateness_ms"], row["censored"])
             tables.setdefault(row["table"], Counter())[group] += row["count"]
             if row["table"] == "latest":
@@ -166,13 +185,16 @@ def test_every_sum_holds_every_message_that_it_speaks_of(seed: int) -> None:
 
     assert tables["topic"] == Counter(of(row, None) for row in timed)
     assert tables["ms_in_second"] == Counter(of(row, row["due_ms"] % 1000) for row in timed)
-    assert tables["second"] == Counter(of(row, row["due_ms"] // 1000) for row in timed)
+    assert tables["pairs"] == Counter(of(row, row["due_ms"] // 1000) for row in timed)
+    seconds = Counter((row["source"], row["due_ms"] // 1000, None, None, None) for row in timed)
+    assert tables["second"] == seconds
+    assert tables["minute"] == Counter(of(row, row["due_ms"] // 60_000 * 60_000) for row in timed)
     assert tables["requested"] == Counter(of(row, lower(row["requested_ms"])) for row in timed)
     kinds = {(row["source"], row["censored"]) for row in timed}
     assert latest == {
         kind: max(row["lateness_ms"] for row in timed if (row["source"], row["censored"]) == kind) for kind in kinds
     }
     assert tables["notes"] == {(2, 10, "Orders", None, None): 2}
-    early = [None if row["lateness_ms"] is None else int(row["lateness_ms"] < 0) for row in found]
+    early = [int((row["lateness_ms"] or 0) < 0) for row in found]
     states = Counter((row["source"], key, row["state"], None, None) for row, key in zip(found, early, strict=True))
     assert tables["counts"] == states

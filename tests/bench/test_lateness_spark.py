@@ -21,8 +21,13 @@ AS_OF_MS = START_MS + 40_000
 COUNTS = ("sent", "delivered", "pending", "overdue", "repeated", "early", "lost", "cancelled", "unknown")
 
 
-def run(spark: Any, out: Path, paths: list[Path], **values: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run the pipeline on both engines; answers the summary and the histograms as lists of rows."""
+def run(
+    spark: Any, out: Path, paths: list[Path], large: bool = False, **values: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run the pipeline on both engines; answers the summary and the histograms as lists of rows.
+
+    ``large``: on Spark once more, added up in tasks as for a log that is too large for the driver.
+    """
     from bench.lateness.local_engine import LocalEngine
     from bench.lateness.pipeline import Job, find_sources, run_job
     from bench.lateness.result import read_result
@@ -34,6 +39,9 @@ def run(spark: Any, out: Path, paths: list[Path], **values: Any) -> tuple[dict[s
     beside = out.with_name(f"{out.name}-local")
     run_job(LocalEngine(1), Job(sources, beside, **values), lambda _: None)
     assert_same(out, beside)
+    if large:
+        run_job(SparkEngine(spark, alone_bytes_max=-1), Job(sources, beside, **values), lambda _: None)
+        assert_same(out, beside)
     result = read_result(out)
     return result.summary, {name: table.to_pylist() for name, table in result.histograms.items()}
 
@@ -56,7 +64,7 @@ def test_random_worlds_against_a_plain_count(spark: Any, tmp_path: Path, seed: i
         world = worlds[f"w{number}"] = make_world(rng, rng.choice([0, 1, 5, 60]))
         write_world(world, tmp_path / f"w{number}", rng)
     paths = [tmp_path / name for name in worlds]
-    summary, tables = run(spark, tmp_path / "out", paths, split_bytes=3_000, check_crc=True)
+    summary, tables = run(spark, tmp_path / "out", paths, large=True, split_bytes=3_000, check_crc=True)
     for source in summary["sources"]:
         expected = count_world(worlds[source["name"]], AS_OF_MS)
         assert {name: source[name] for name in COUNTS} == {name: expected["counts"][name] for name in COUNTS}  # type: ignore[index]
@@ -155,7 +163,9 @@ def test_what_consumers_saw(spark: Any, tmp_path: Path) -> None:
     lines.append(lines[0])
     lines.append(json.dumps({"offset_message_id": f"7F00000100002A9F{7:016X}", "store_ms": 5, "received_ms": 9}))
     (tmp_path / "seen.jsonl").write_text("\n".join(lines) + "\n")
-    summary, tables = run(spark, tmp_path / "out", [tmp_path / "log"], received=[str(tmp_path / "seen.jsonl")])
+    summary, tables = run(
+        spark, tmp_path / "out", [tmp_path / "log"], large=True, received=[str(tmp_path / "seen.jsonl")]
+    )
     found = summary["total"]["end_to_end"]
     assert (found["received"], found["repeated"], found["early"], found["unmatched"]) == (40, 1, 0, 1)
     assert found["percentiles"]["p99"] == 3

@@ -1,0 +1,128 @@
+"""Adding up rows that are alike, with NumPy: what a row stands for becomes one number, and equal numbers meet.
+
+Each column is ranked first (`rank`): its different values in order, and for each row the place of its value among them.
+A row then is one number in a system of mixed digits, and there is an array to count in where the numbers are few, a
+sort where they are many::
+
+    key     lateness   rank of key   rank of lateness   number = 2 * rank + rank       sums
+    7,301   0 ms       0             0                  0                              7,301  0 ms   2
+    7,302   0 ms       1             0                  2                         ►    7,301  4 ms   1
+    7,301   4 ms       0             1                  1                              7,302  0 ms   1
+    7,301   0 ms       0             0                  0
+
+Cost: some 10 ns a row and column, 50 ns more where it takes a sort. Memory: the rows, twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Longs", "Ranked", "group", "rank"]
+
+Longs = NDArray[np.int64]
+
+_DENSE_SPAN = 16
+_DENSE_CELLS = 4
+"""So many times the rows an array may be long that is counted or looked up in, and `_SMALL` besides."""
+_SMALL = 1 << 16
+_NUMBERS_MAX = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A column: its different values in ascending order, and the place of each row's value; None: all have one."""
+
+    levels: Longs
+    ranks: NDArray[np.signedinteger] | None
+
+
+def rank(values: Longs) -> Ranked:
+    """Rank a column of at least one row.
+
+    >>> found = rank(np.array([30, 10, 30]))
+    >>> found.levels.tolist(), found.ranks.tolist()
+    ([10, 30], [1, 0, 1])
+    """
+    lowest, highest = int(values.min()), int(values.max())
+    if lowest == highest:
+        return Ranked(np.array([lowest], np.int64), None)
+    span = highest - lowest + 1
+    if span > _DENSE_SPAN * len(values) + _SMALL:
+        levels, ranks = np.unique(values, return_inverse=True)
+        return Ranked(levels, ranks)
+    places = values - lowest
+    rank_of = np.zeros(span, np.int32)
+    rank_of[places] = 1
+    levels = np.flatnonzero(rank_of)
+    if len(levels) == span:
+        return Ranked(levels + lowest, places)
+    rank_of[levels] = np.arange(len(levels), dtype=np.int32)
+    return Ranked(levels + lowest, rank_of[places])
+
+
+def group(
+    columns: Sequence[Ranked], rows: int, weights: Sequence[Longs | None] = (None,)
+) -> tuple[list[Longs], list[Longs]]:
+    """The different rows of ``columns`` in ascending order, column by column, and for each of ``weights`` their sums.
+
+    None among the weights counts rows. There is at least one row.
+
+    >>> group([rank(np.array([7, 7, 5])), rank(np.array([1, 1, 2]))], 3)
+    ([array([5, 7]), array([2, 1])], [array([1, 2])])
+    """
+    cells = 1
+    for column in columns:
+        cells *= len(column.levels)
+    if cells > _NUMBERS_MAX:
+        return _by_order(columns, rows, weights)
+    number = np.zeros(rows, np.int64)
+    for column in columns:
+        if column.ranks is not None:
+            number *= len(column.levels)
+            number += column.ranks
+    if cells <= _DENSE_CELLS * rows + _SMALL:
+        counts = np.bincount(number, minlength=cells)
+        found = np.flatnonzero(counts)
+        # Floats hold whole numbers up to 2**53, which no count of messages reaches.
+        sums = [
+            counts[found] if some is None else np.bincount(number, some, cells)[found].astype(np.int64)
+            for some in weights
+        ]
+    else:
+        order = None if all(some is None for some in weights) else np.argsort(number)
+        ordered = np.sort(number) if order is None else number[order]
+        fresh = np.ones(rows, np.bool_)
+        np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
+        starts = np.flatnonzero(fresh)
+        found, sums = ordered[starts], _summed(weights, order, starts, rows)
+    values: list[Longs] = []
+    for column in reversed(columns):
+        found, digit = np.divmod(found, len(column.levels))
+        values.append(column.levels[digit])
+    return values[::-1], sums
+
+
+def _by_order(columns: Sequence[Ranked], rows: int, weights: Sequence[Longs | None]) -> tuple[list[Longs], list[Longs]]:
+    """`group` where the numbers would not fit into 64 bits."""
+    ranks = [np.zeros(rows, np.int64) if column.ranks is None else column.ranks for column in columns]
+    order = np.lexsort(ranks[::-1])
+    fresh = np.ones(rows, np.bool_)
+    fresh[1:] = False
+    for some in ranks:
+        fresh[1:] |= some[order][1:] != some[order][:-1]
+    starts = np.flatnonzero(fresh)
+    values = [column.levels[some[order[starts]]] for column, some in zip(columns, ranks, strict=True)]
+    return values, _summed(weights, order, starts, rows)
+
+
+def _summed(
+    weights: Sequence[Longs | None], order: NDArray[np.intp] | None, starts: NDArray[np.intp], rows: int
+) -> list[Longs]:
+    return [
+        np.diff(starts, append=rows) if some is None or order is None else np.add.reduceat(some[order], starts)
+        for some in weights
+    ]
