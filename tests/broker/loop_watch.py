@@ -1,0 +1,181 @@
+"""How long the network loop is held: a broker in process whose loop is timed, step by step.
+
+The requests come as bytes, cut into reads of 256 KiB as the server reads them; a step is whatever the loop does without
+looking at anything else: one such read with the end of its turn, or a piece of a task. Of each step counts the
+processor time of the loop's own thread. What runs in other threads is not counted; they hand on the interpreter after
+half a millisecond, unless they are within one call of a C library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+import pytest
+
+from broker.channel import BROKER_PORT, MemoryChannel
+from broker.cli.common import GC_THRESHOLDS
+from broker.core import BrokerCore
+from remoting.codes import REQUEST_HEADER_MAX_BYTES
+from remoting.command import RemotingCommand
+from remoting.connection import FrameDecoder
+from remoting.errors import ProtocolError
+
+__all__ = ["LOOP_MS", "READ_BYTES", "LoopWatch", "bound_ms"]
+
+LOOP_MS = 20.0
+"""What one request may hold the loop for."""
+READ_BYTES = 256 << 10
+NOISE = 1.5
+"""By how much a step may be slower than it is: caches, the other core, the collector of the machine's host."""
+_USUAL_MS = 14.0
+"""What `_work` takes on the machine on which the bounds of the broker were chosen."""
+_TRIES = 4
+_WAIT_S = 120.0
+
+
+def _work() -> int:
+    found, table = 0, {}
+    for number in range(100_000):
+        table[number & 1023] = str(number)
+        found += len(table[number & 1023])
+    return found
+
+
+def _cpu_ms(call: Callable[[], object]) -> float:
+    begin = time.thread_time()
+    call()
+    return 1000 * (time.thread_time() - begin)
+
+
+def bound_ms() -> float:
+    """The bound of a step on this machine, now: `LOOP_MS`, more on a machine that runs Python slower than usual."""
+    slower = min(_cpu_ms(_work) for _ in range(5)) / _USUAL_MS
+    return LOOP_MS * NOISE * max(1.0, slower)
+
+
+class AnsweringChannel(MemoryChannel):
+    """A client that answers whatever it is asked with the same body."""
+
+    __slots__ = ("body", "watch")
+
+    def __init__(self, watch: LoopWatch, peer: tuple[str, int], body: bytes = b"") -> None:
+        super().__init__(peer)
+        self.watch = watch
+        self.body = body
+
+    def send(self, data: bytes) -> None:
+        """Answer."""
+        for asked in FrameDecoder().feed(data):
+            if not asked.is_response and not asked.is_oneway:
+                answer = asked.reply(0, None, {}, self.body)
+                asyncio.get_running_loop().call_soon(self.watch.core.dispatcher.received, self, [answer])
+
+
+class LoopWatch:
+    """Feeds a broker with bytes and notes the longest step. Use it as a context."""
+
+    def __init__(self) -> None:
+        self.core: BrokerCore
+        self.loop = asyncio.new_event_loop()
+        self._longest_ms = 0.0
+        self._thresholds = gc.get_threshold()
+        self._patch = pytest.MonkeyPatch()
+
+    def __enter__(self) -> Self:
+        run = asyncio.events.Handle._run
+
+        def timed(handle: Any) -> None:
+            begin = time.thread_time()
+            run(handle)
+            self._longest_ms = max(self._longest_ms, 1000 * (time.thread_time() - begin))
+
+        self._patch.setattr(asyncio.events.Handle, "_run", timed)
+        return self
+
+    def settle(self) -> None:
+        """Have the collector of cycles leave alone what is there now, as `broker.cli.common.settle` does it."""
+        gc.collect()
+        gc.freeze()
+        self._thresholds = gc.get_threshold()
+        gc.set_threshold(*GC_THRESHOLDS)
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.undo()
+        gc.set_threshold(*self._thresholds)
+        gc.unfreeze()
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+    def schedule(self) -> None:
+        """The turn ends with the step that has begun it, or soon."""
+        self.loop.call_soon(self.core.end_turn)
+
+    def call(self, work: Callable[[], object]) -> None:
+        """Do something in the loop, and wait until nothing is left to do."""
+
+        async def calls() -> None:
+            self.loop.call_soon(work)
+            await self._idle(rounds=100)
+
+        self.loop.run_until_complete(calls())
+
+    def held_ms(self, data: bytes, port: str = BROKER_PORT, channel: MemoryChannel | None = None) -> float:
+        """The longest step that some bytes lead to; the least of several times if it is too long."""
+        return self.step_ms(lambda: self.feed(data, port, channel))
+
+    def step_ms(self, work: Callable[[], object], prepare: Callable[[], object] = lambda: None) -> float:
+        """The longest step of some work, the least of several times if it is too long."""
+        least = float("inf")
+        for _ in range(_TRIES):
+            prepare()
+            self._longest_ms = 0.0
+            work()
+            least = min(least, self._longest_ms)
+            if least < LOOP_MS:
+                break
+        return least
+
+    def feed(self, data: bytes, port: str = BROKER_PORT, channel: MemoryChannel | None = None) -> list[RemotingCommand]:
+        """Have the broker read some bytes; what it answered."""
+        if channel is None:
+            channel = MemoryChannel(("192.0.2.9", 50001))
+        channel.state.port = port
+        decoder = FrameDecoder(max_header_bytes=REQUEST_HEADER_MAX_BYTES)
+
+        def step(piece: bytes) -> None:
+            try:
+                commands = decoder.feed(piece)
+            except ProtocolError:
+                return
+            self.core.dispatcher.received(channel, commands)
+            self.core.end_turn()
+
+        async def reads() -> None:
+            for at in range(0, len(data), READ_BYTES):
+                self.loop.call_soon(step, data[at : at + READ_BYTES])
+                await asyncio.sleep(0)
+            await self._idle()
+
+        self.loop.run_until_complete(reads())
+        return FrameDecoder().feed(channel.take())
+
+    async def _idle(self, rounds: int = 3) -> None:
+        """Wait until nothing runs any more but this."""
+        end = self.loop.time() + _WAIT_S
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        while others := _others():
+            await asyncio.wait(others, timeout=1)
+            assert self.loop.time() < end, f"still running: {list(others)}"
+        while self.core.dispatcher.running:  # requests that wait for a table
+            await asyncio.sleep(0.001)
+            assert self.loop.time() < end, f"{self.core.dispatcher.running} requests are not answered"
+        await asyncio.sleep(0)
+
+
+def _others() -> Iterable[asyncio.Task[Any]]:
+    return asyncio.all_tasks() - {asyncio.current_task()}
