@@ -20,6 +20,7 @@ WEIGHTS = {
     **dict.fromkeys(("apache_index", "manifest"), 30),
     "sql92": 25,
     "json_bodies": 25,
+    "json_in_loop": 2,
     "message_id": 20,
     "checkpoint": 15,
     "done_sets": 15,

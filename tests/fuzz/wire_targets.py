@@ -45,7 +45,15 @@ from remoting.headers import (
     TopicHeader,
 )
 from remoting.hosts import decode_host, message_id, parse_message_id
-from remoting.json_dialect import dump_queue_map, dumps, loads, queue_map
+from remoting.json_dialect import (
+    BODY_BYTES_MAX,
+    DIALECT_BYTES_MAX,
+    dump_queue_map,
+    dumps,
+    loads,
+    loads_body,
+    queue_map,
+)
 from remoting.keys import message_keys, tags_code
 from remoting.properties import get_property, has_property, parse_properties, remove_properties, with_property
 from remoting.sql_filter import Sql92Error, compile_sql92
@@ -389,6 +397,32 @@ def run_json(data: bytes) -> Hashable:
     return tuple(ended)
 
 
+def run_loop_json(data: bytes) -> Hashable:
+    """A body that is read while others wait."""
+    return type(loads_body(data)).__name__
+
+
+_LARGEST = (
+    *(
+        (b"[", b"[],", b"[]]"),
+        (b"[", b"{},", b"1]"),
+        (b"{", b"1:1,", b"1:1}"),
+        (b"[", b"'a\\',", b"1]"),
+        (b"[", b"1.5e300,", b"1]"),
+    ),
+    *((b"[", b'"\\u0041",', b"1]"), (b"[", b"9", b"]"), (b"[" * 60, b"[1],", b"1" + b"]" * 60), (b"{1:", b"{2:", b"}")),
+    *((b'{"mqSet":[', b'{"a":1},', b"1]}"), (b"", b"[", b""), (b"", b'{"a":', b""), (b"[", b"{{1:1}:1},", b"1]")),
+)
+
+
+def make_largest(rng: Random) -> bytes:
+    """A body as long as one may be, of one piece again and again."""
+    begin, piece, end = rng.choice(_LARGEST)
+    size = rng.choice((DIALECT_BYTES_MAX, BODY_BYTES_MAX)) + rng.randrange(-1, 2)
+    count, more = divmod(size - len(begin) - len(end), len(piece))
+    return begin + piece * count + b" " * more + end
+
+
 def _entries(document: dict[str, Any]) -> list[Any]:
     consumers = document.get("consumerDataSet")
     first = consumers[0] if isinstance(consumers, list) and consumers else None
@@ -503,7 +537,7 @@ _JSON_MODULES = (
 _EXT_WORDS = (b'"extFields":{', b'":"', b'","', b'":[', b'":{', b"},", b'"code":', b'"opaque":', b'"remark":')
 
 TARGETS = (
-    Target("frames", run_frames, _frames, (), (remoting.connection, remoting.command), words=_EXT_WORDS),
+    Target("frames", run_frames, _frames, (), (remoting.connection, remoting.command), words=_EXT_WORDS, in_loop=True),
     Target(
         *("json_header", run_header, _json_headers, (ProtocolError,), (remoting.command,)),
         words=(*_EXT_WORDS, *JSON_WORDS),
@@ -518,6 +552,7 @@ TARGETS = (
     Target(
         *("header_fields", run_fields, lambda: [json.dumps(ext).encode() for ext in EXTS], (), (remoting.headers,)),
         words=(*NUMBERS, *(f'"{name}"'.encode() for name in (*SEND_EXT, *PULL_EXT)), b'""', b'"true"', b"null"),
+        in_loop=True,
     ),
     Target(
         *("properties", run_properties, lambda: [text.encode() for text in (PROPERTIES, TIMED, OWN, "")], ()),
@@ -534,6 +569,7 @@ TARGETS = (
                 b"9" * 5000,
             ),
         ),
+        in_loop=True,
     ),
     Target("batch", run_batch, _batches, (MessageError,), (remoting.batch,), in_loop=True),
     Target(
@@ -546,6 +582,13 @@ TARGETS = (
         words=JSON_WORDS,
         make=make_json,
         memory=2_000,
+    ),
+    Target(
+        *("json_in_loop", run_loop_json, _json_bodies, (ProtocolError,), (remoting.json_dialect,)),
+        words=JSON_WORDS,
+        make=make_largest,
+        memory=2_000,
+        in_loop=True,
     ),
     Target(
         *("sql92", run_sql, lambda: [text.encode() for text in SQL_TEXTS], (Sql92Error,)),
