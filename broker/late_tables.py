@@ -218,9 +218,13 @@ class LateTable(Generic[K, V]):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Change and write the table at once, while the thread does not: it goes on from what is there afterwards."""
+        """Change and write the table at once, while the thread does not: it goes on from what is there afterwards.
+
+        A batch that the thread has written shows from then on, so who waits for it is told first: what comes later and
+        finds the names there must stand behind them.
+        """
         with self._lock:
-            self._apply()
+            self.finish()
             yield
 
     def hand_over(self) -> bool:
@@ -260,7 +264,8 @@ class LateTable(Generic[K, V]):
             self._writer.schedule()
         if batch.error is not None:
             self._failed()
-        for waiting in batch.waiting:
+        told, batch.waiting = batch.waiting, []  # a listener may have written at once, and told them
+        for waiting in told:
             waiting(batch.error)
 
     def newest_items(self) -> dict[K, V]:

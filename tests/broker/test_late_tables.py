@@ -23,6 +23,7 @@ from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.connection import FrameDecoder
 from remoting.json_dialect import dumps
+from remoting.message import decode_record
 from store.errors import StoreError
 from tests.broker.core_rig import Client, Rig
 from tests.broker.test_broker import caller_of, config_in, pull_fields, send_fields
@@ -210,6 +211,24 @@ def test_a_change_that_cannot_be_late_waits_for_the_thread_and_keeps_what_it_wro
     table = (JsonFile(disk, ROOT / "config" / "topics.json").load() or {})["topicConfigTable"]
     assert table["BenchmarkTest"]["perm"] == 2
     assert "T" in table
+    late.rig.close()
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_change_that_cannot_be_late_lets_nobody_overtake(outside: bool) -> None:
+    """It shows what the thread has written, of which the loop has not heard: those who waited for that come first."""
+    late = Late()
+    client = late.rig.client()
+    send(client, "T", b"1")
+    late.loop()
+    assert late.core.tables.step()
+    if outside:
+        late.core.topics.listeners.append(lambda names: "T" in names and late.core.topics.set_auto_create(True, 4))
+    late.core.topics.put(late.core.topics.table["BenchmarkTest"].changed(perm=2))
+    send(client, "T", b"2")
+    late.rest()
+    assert codes(client) == {1: OK, 2: OK}
+    assert [decode_record(record).body for _, record in late.core.store.scan(0)] == [b"1", b"2"]
     late.rig.close()
 
 

@@ -35,6 +35,7 @@ MODULES = (
     "store.spill.directory",
     "store.spill.journal",
     "broker.core",
+    "broker.late_tables",
 )
 """Every module that makes locks."""
 

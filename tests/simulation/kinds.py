@@ -25,6 +25,7 @@ class Kind(Enum):
     TRANSACTION = "a half message has a wrong end"
     QUEUES = "consumers do not get what the log has"
     ANSWER = "an answer that cannot be"
+    NAMES = "a topic or a group is not as it was answered"
     CHECK = "a part's own check"
     DURABLE = "a start builds on what a power cut may take"
     UNPINNED = "retention may delete what is needed"

@@ -25,6 +25,7 @@ from store.dispatch import SCHEDULE_TOPIC
 from store.hook import CommandOutcome
 from tests.simulation.decisions import COMMIT, DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, ROLLBACK, BrokenError, Decisions
 from tests.simulation.kinds import Kind, Violation
+from tests.simulation.names import Names
 
 __all__ = ["Entry", "Ledger", "Sent", "Violation", "body_of"]
 
@@ -145,6 +146,7 @@ class Ledger:
         self.order_holds = True
         self.crashes = 0
         self.decisions = Decisions()
+        self.names = Names()
         self.deleted: dict[str, int] = {}  # topic to the log's end when it was known to be deleted for the last time
         self.fewer: set[str] = set()  # topics that had fewer queues once: what was to go to one of the others may not
         self.check_max = 0  # checks after which a half message may be given up
@@ -167,6 +169,7 @@ class Ledger:
         other.unflushed = list(self.unflushed)
         other.fewer = set(self.fewer)
         other.decisions = self.decisions.clone()
+        other.names = self.names.clone()
         other._last = dict(self._last)
         return other
 

@@ -17,6 +17,7 @@ from tests.simulation.durable import CHECKPOINT
 from tests.simulation.faults import fails, fails_and_then, power_fails_at, reads_fail
 from tests.simulation.kinds import Kind, Violation
 from tests.simulation.ledger import Ledger
+from tests.simulation.names import forget_name, put_name
 from tests.simulation.swarm import ACTORS, Swarm
 from tests.simulation.world import QUEUES, ROOT, STEP_MS, TOPICS, Shape, World
 from tests.support.simdisk import PowerCut, SimDisk
@@ -322,6 +323,10 @@ class Life(_Story):
             self.come_back(3, 0.4)
         elif what == "fail and crash":
             self.fail_and_crash()
+        elif what == "names":
+            for _ in range(rng.choice((1, 1, 2, 5))):
+                (put_name if rng.random() < 0.6 else forget_name)(world, rng)
+            world.turns(rng.randint(1, 30))
         elif what == "derive anew":
             self.derive_anew()
         else:
@@ -497,6 +502,7 @@ class Life(_Story):
         assert world.core is not None
         world.tell("a clean stop")
         try:
+            world.end_tables()
             world.core.stop()
             world.core.close()
         except StoreError as error:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import store.commit_log
 import store.spill.opening
 import store.spill.replay
 from broker.core import BrokerCore
+from broker.late_tables import LateTable
 from broker.turn import Turn
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import UNREADABLE, Failures
@@ -68,6 +69,7 @@ _right: dict[str, Any] = {
     "write": DeliveryCheckpoint.write,
     "finish": RunWriter.finish,
     "punchable": Run.punchable,
+    "write_table": LateTable.write,
 }
 
 
@@ -285,6 +287,28 @@ def _read_only(self: Files, path: Any) -> bytes:
     return self.read_file(path)
 
 
+class _Tables:
+    """What a table writes, one batch late: whoever waits for a batch is told before it is durable."""
+
+    left: ClassVar[dict[int, tuple[Any, Any]]] = {}
+
+
+def _write_one_late(self: LateTable[Any, Any]) -> None:
+    right = self._save
+
+    def save(planned: Any) -> None:
+        before = _Tables.left.pop(id(self), None)
+        _Tables.left[id(self)] = (self, dict(planned))
+        if before is not None:
+            right(before[1])
+
+    self._save = save
+    try:
+        _right["write_table"](self)
+    finally:
+        self._save = right
+
+
 _LOST = (Kind.LOST,)
 _GONE = (Kind.LOST, Kind.START, Kind.DURABLE)
 """What had been durable is not there: lost, or the start says so, or a look at the medium does."""
@@ -378,6 +402,7 @@ PLANTED: dict[str, Plant] = {
     "half messages that are not accounted for are not pinned": Plant(
         swap((HalfMessages, "needed_offset", _nothing_on_its_way)), *(Kind.LOST, Kind.UNPINNED)
     ),
+    "a table's change is answered before it is durable": Plant(swap((LateTable, "write", _write_one_late)), Kind.NAMES),
     "no checkpoint after all queues were derived": Plant(
         swap((BrokerCore, "_recover_transactions", _as_if_not_rebuilt)), *(Kind.LOST, Kind.TRANSACTION, Kind.DURABLE)
     ),

@@ -3,8 +3,9 @@
 A start may refuse, naming the file. It may also go on and lose what the bit belonged to, as long as it says so, by a
 warning or when it is asked (`timewheel check`). What it must not do: lose silently, deliver anything early, twice, with
 another content, or what was cancelled. The bit is never in what no checksum covers (docs/reliability.md, "Not
-promised"): the tables under ``config``, and all of a CommitLog record but its body. A body that stands in the log
-already is not the sender's any more; its checksum says so to consumers, and to `timewheel check`.
+promised"): the tables under ``config``, and of a CommitLog record the fields before its body (and topic and properties
+if nothing vouches for them). What stands in the log already is not the sender's any more; checksums say so to
+`timewheel check`, that of the body to consumers, too.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import logging
 from pathlib import Path
 
 from remoting.message import record_size
+from remoting.proof import is_proof, proof_field
 from store.errors import StoreError
 from tests.simulation.kinds import Kind, Violation
-from tests.simulation.ledger import body_of
 from tests.simulation.life import Life
 from tests.simulation.world import ROOT
 
 __all__ = ["Rotten"]
 
 UNCHECKED = ("config", "abort", "lock", ".aside")
+BODY_AT = {0: 88, 0x10: 100, 0x20: 100, 0x30: 112}
+"""Where the body stands, by what sysFlag says of the hosts."""
 TOLD = frozenset({Kind.LOST, Kind.QUEUES, Kind.TRANSACTION, Kind.ANSWER, Kind.COMMAND})
 """What a lost bit may cost, if somebody was told."""
 
@@ -106,7 +109,7 @@ class Rotten(Life):
             if inode is None or any(word in str(path) for word in UNCHECKED):
                 continue
             if path.parent.name == "commitlog":
-                spots += [(path, at, size) for at, size in _bodies(bytes(inode.seen))]
+                spots += [(path, at, size) for at, size in _checked(bytes(inode.seen))]
             elif inode.seen and path.name != newest:
                 spots.append((path, 0, len(inode.seen)))
         if not spots:
@@ -124,14 +127,17 @@ class Rotten(Life):
         return True
 
 
-def _bodies(data: bytes) -> list[tuple[int, int]]:
-    """Where bodies of records stand in a segment, with their sizes."""
+def _checked(data: bytes) -> list[tuple[int, int]]:
+    """What of the records of a segment has a checksum: bodies, and topic with properties; with their sizes."""
     found, at = [], 0
     while at + 8 <= len(data) and data[at + 4 : at + 8] == bytes.fromhex("daa320a7"):
         size = record_size(data, at)
         record = data[at : at + size]
-        body = body_of(record)
-        if body:
-            found.append((at + record.index(body, 88), len(body)))
+        body_at = BODY_AT[record[39] & 0x30]
+        text_at = body_at + int.from_bytes(record[body_at - 4 : body_at], "big")
+        if text_at > body_at:
+            found.append((at + body_at, text_at - body_at))
+        if is_proof(proof_field(record)):
+            found.append((at + text_at, size - text_at))
         at += size
     return found

@@ -13,7 +13,7 @@ from random import Random
 
 __all__ = ["Swarm"]
 
-ACTORS = ("loop", "commands", "flusher", "housekeeper", "levels", "sweeper", "recovery", "spiller")
+ACTORS = ("loop", "commands", "flusher", "housekeeper", "levels", "sweeper", "recovery", "spiller", "tables")
 HAPPENS = {
     "send": 46,
     "command": 8,
@@ -29,6 +29,7 @@ HAPPENS = {
     "fail and crash": 4,
     "restart": 2,
     "derive anew": 1,
+    "names": 3,
 }
 SENDS = {"timed": 45, "batch": 15, "crowd": 12, "now": 14, "level": 6, "half": 5, "wild": 4, "past": 3}
 BREAKS = {"clock": 30, "topic": 6, "missing": 4, "room": 10, "disk": 30, "pair": 20}

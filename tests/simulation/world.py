@@ -33,6 +33,7 @@ from tests.simulation.durable import check_durable
 from tests.simulation.inline import run_inline
 from tests.simulation.kinds import Kind, Violation
 from tests.simulation.ledger import VIRTUAL, Ledger, Sent, body_of
+from tests.simulation.names import THERE, check_names
 from tests.simulation.swarm import ACTORS, Swarm
 from tests.support import hostile
 from tests.support.simdisk import PowerCut, SimDisk
@@ -43,6 +44,8 @@ ROOT = Path("/store")
 START_MS = 1_700_000_000_000
 TOPICS = ("T", "U")
 QUEUES = 2
+_WITHOUT_WAKES = ("loop", "commands", "tables")
+"""Threads that wake when there is something to do, and at no other time."""
 LEVELS = ("1s 1s 3s", "1s 1s 3s", "1s", "2s 1s", "1s 1s 3s 2s 1s")
 ALL_HOURS = ";".join(f"{hour:02d}" for hour in range(24))
 STEP_MS = (-86_400_000, -4000, -300, -20, -1, 1, 30, 2000, 86_400_000)
@@ -207,6 +210,7 @@ class World:
         self.store.topic_guard = self._topic_guard
         plugin.sweeper.ring = lambda: self.wakes.__setitem__("sweeper", 0)
         plugin.sweeper.ring_recovery = plugin.recovery.ring = lambda: self.wakes.__setitem__("recovery", 0)
+        core.tables.late = True
         self.steps: dict[str, Callable[[int], int | None]] = {
             "loop": self._loop_step,
             "commands": self._command_step,
@@ -216,11 +220,13 @@ class World:
             "sweeper": plugin.sweeper.step,
             "recovery": plugin.recovery.step,
             "spiller": plugin.spiller.step,
+            "tables": self._tables_step,
         }
         lock = self.store._append_lock
         if isinstance(lock, SimLock):
             lock.before = self._before_append
         check_durable(self)
+        check_names(self)
         log = self.store.commit_log
         with self.sharp_eyes():
             self.ledger.reopened(log.begin, log.end, self.store.scan(log.begin))
@@ -361,7 +367,7 @@ class World:
             if self.freeze or self.frozen:
                 ready = self._thaw(ready)
             if not ready:
-                wake = min(self.wakes.get(name, now) for name in ACTORS if name not in ("loop", "commands"))
+                wake = min(self.wakes.get(name, now) for name in ACTORS if name not in _WITHOUT_WAKES)
                 wake = min(wake, self.check_ms)
                 if until_ms is not None and wake > until_ms:
                     self.wall_ms = max(now, until_ms)
@@ -378,6 +384,9 @@ class World:
             return bool(self.inbox) or self._checks_wait(now)
         if name == "commands":
             return bool(self.commands)
+        if name == "tables":
+            assert self.core is not None
+            return not self.core.tables._queue.empty()
         if name == "flusher" and not self.store.flusher._inbox.empty():
             return True
         return self.wakes.get(name, 0) <= now
@@ -409,7 +418,7 @@ class World:
             self.tell(f"{name}: {task.error}")
             self.trouble_ms = self.passed_ms
             self.wakes[name] = self.wall_ms + 100
-        elif name not in ("loop", "commands"):
+        elif name not in _WITHOUT_WAKES:
             wake = task.result
             self.wakes[name] = self.wall_ms + 250 if wake is None else min(wake, self.wall_ms + 1000)
             if wake is not None and wake <= self.wall_ms and name == "spiller" and self.rng.random() < 0.5:
@@ -477,6 +486,18 @@ class World:
         if self._checks_wait(now):
             self.check_ms = now + (100 if self.core.halves.undecided else 1000)
             self.core.processors.checks.step(now)
+        self.core.end_turn()
+
+    def _tables_step(self, _now: int) -> None:
+        assert self.core is not None
+        self.core.tables.step()
+
+    def end_tables(self) -> None:
+        """Write and answer what waits for a table, as a broker does that stops."""
+        assert self.core is not None
+        self.core.end_turn()
+        self.core.tables.stop()
+        self.core.end_tables()
         self.core.end_turn()
 
     def _checks_wait(self, now: int) -> bool:
@@ -549,6 +570,7 @@ class World:
             body = join_batch([(0, sent.body, text) for sent, text in made])
             head |= {"i": "", "m": "true"}
             self.submit(RequestCode.SEND_BATCH_MESSAGE, head, body, numbers, "send")
+        self.ledger.names.sends(self.opaque, topic)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic, as an administrator does; what waits for it waits on."""
@@ -556,6 +578,7 @@ class World:
         # A start that finds its files, and no configuration, gives it as many queues as there are files.
         self.ledger.fewer.add(topic)
         self.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}, b"", [], f"delete {topic}")
+        self.ledger.names.ask(self.opaque, ("topic", topic), None)
 
     def put_topic(self, topic: str, perm: int = 6, queues: int = QUEUES) -> None:
         """Make a topic (again), or change what may be done with it, and how many queues it has."""
@@ -564,6 +587,7 @@ class World:
         fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues}
         fields |= {"perm": perm, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
         self.submit(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, b"", [], "topic")
+        self.ledger.names.ask(self.opaque, ("topic", topic), THERE)
 
     def pull(self, topic: str, queue_id: int) -> None:
         """Read on in a queue, and wait for more if there is nothing."""
@@ -576,13 +600,16 @@ class World:
                 self.producer.asked(reply)
             return
         numbers, kind = self.waiting.pop(reply.opaque)
+        self.ledger.names.answered(reply.opaque, reply.code == ResponseCode.SUCCESS)
         if kind.startswith("delete "):
             # Another one on its way may still take what is stored until it is answered.
             if all(other != kind for _, other in self.waiting.values()):
                 self.ledger.deleted[kind[7:]] = self.store.commit_log.end
             self.tell(f"reply to {kind}: {reply.code} {reply.remark or ''}")
             return
-        if kind in ("heartbeat", "topic"):
+        if kind == "name":
+            self.tell(f"reply to {reply.opaque}: {reply.code} {reply.remark or ''}")
+        if kind in ("heartbeat", "name", "topic"):
             return
         if kind in (COMMIT, ROLLBACK):
             self.look()
