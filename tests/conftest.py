@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import settings
 from tests.simulation.fresh import FRESH_SEED
 from tests.support import workers
 from tests.support.figures import FIGURES
+
+# JVMs of tests live for seconds: the second compiler would cost more than it saves (a third of a broker's start).
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 WORKER_FIGURES = "lateness figures"
 

@@ -3,6 +3,7 @@
 python -m tests.simulation --seed 17                  the story of a seed, told line by line
 python -m tests.simulation --seed 17 --crash 431      the same up to one crash point, and what comes after it
 python -m tests.simulation --crash-points 100000 --jobs 2     a long run
+python -m tests.simulation --minutes 30 --jobs 2              ... as long as this
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="tell this seed's story")
     parser.add_argument("--crash", type=int, metavar="CALL", help="... with a crash at this call of the disk")
     parser.add_argument("--crash-points", type=int, metavar="N", help="run seeds until N crash points are done")
+    parser.add_argument("--minutes", type=float, help="run seeds for so long")
     parser.add_argument("--from-seed", type=int, default=0, metavar="SEED", help="the first seed of a long run")
     parser.add_argument("--share", type=float, default=SHARE, help="share of the calls that are crash points")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
@@ -35,13 +37,20 @@ def main() -> int:
             print(finding)
         print("no promise was broken" if not tally.findings else "BROKEN")
         return 1 if tally.findings else 0
-    if options.crash_points is None:
-        parser.error("--seed or --crash-points")
-    return long_run(options.crash_points, options.from_seed, options.share, options.jobs, options.keep_going)
+    if options.crash_points is None and options.minutes is None:
+        parser.error("--seed, --crash-points or --minutes")
+    return long_run(
+        options.crash_points or sys.maxsize,
+        options.from_seed,
+        options.share,
+        options.jobs,
+        options.keep_going,
+        60 * (options.minutes or sys.maxsize),
+    )
 
 
-def long_run(points: int, first_seed: int, share: float, jobs: int, keep_going: bool) -> int:
-    """Seed after seed, until there are enough crash points; says how far it is, and every finding at once."""
+def long_run(points: int, first_seed: int, share: float, jobs: int, keep_going: bool, seconds: float) -> int:
+    """Seed after seed, until there are enough crash points or the time is over; tells every finding at once."""
     begin = told = time.monotonic()
     total = Tally()
     for tally in _tallies(first_seed, share, jobs):
@@ -49,7 +58,7 @@ def long_run(points: int, first_seed: int, share: float, jobs: int, keep_going: 
         for finding in tally.findings:
             print(finding, flush=True)
         now = time.monotonic()
-        enough = total.points >= points or (total.findings and not keep_going)
+        enough = total.points >= points or now - begin >= seconds or (total.findings and not keep_going)
         if enough or now - told > 30:
             told = now
             print(_line(total, now - begin), flush=True)

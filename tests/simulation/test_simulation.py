@@ -23,7 +23,7 @@ pytestmark = pytest.mark.pure
 
 SEEDS = 120
 SHARE = 0.02
-FRESH_SECONDS = 60
+FRESH_SECONDS = 20
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
