@@ -6,10 +6,11 @@ import re
 import tempfile
 from pathlib import Path
 
-from bench.lateness.result import GROUPS, HISTOGRAMS, RECEIVED
+from bench.lateness.hdr import ENDING
+from bench.lateness.result import CELLS, GROUPS, HISTOGRAMS, RECEIVED, Result, ResultError, read_result
 from bench.lateness.storage import StorageError
 
-__all__ = ["check_master", "check_memory", "check_out"]
+__all__ = ["check_baseline", "check_master", "check_memory", "check_out"]
 
 _MEMORY = re.compile(r"(\d+)([kmgt])b?", re.IGNORECASE)
 _MIB = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
@@ -18,7 +19,8 @@ MEMORY_MIB_MIN = 512
 _MASTER = re.compile(
     r"local|local\[(\d+|\*)(, *\d+)?\]|local-cluster\[ *\d+ *, *\d+ *, *\d+ *\]|spark://[^/]+|yarn|k8s://.+"
 )
-_TABLES = {f"{name}{ending}.parquet" for name in GROUPS for ending in ("", RECEIVED)}
+_PERCENTILES = re.compile(r"(lateness|received)(-\d+)?" + re.escape(ENDING))
+_TABLES = {f"{name}{ending}.parquet" for name in (*GROUPS, *CELLS) for ending in ("", RECEIVED)}
 
 
 def check_memory(text: str) -> str:
@@ -61,8 +63,22 @@ def check_out(out: Path) -> None:
         names = {path.name for path in present.iterdir()} if present.exists() else set()
     except OSError as error:
         raise StorageError(f"--out {out}: nothing can be written there ({error.strerror})") from None
-    if names - _TABLES:
+    foreign = {name for name in names - _TABLES if not _PERCENTILES.fullmatch(name)}
+    if foreign:
         raise StorageError(
-            f"--out {out}: {present} holds {min(names - _TABLES)!r}, which is no result of this command; "
+            f"--out {out}: {present} holds {min(foreign)!r}, which is no result of this command; "
             "it is not removed: give another folder"
         )
+
+
+def check_baseline(folder: Path | None, out: Path) -> Result | None:
+    """Read the result to compare with; ValueError if it is none, or the one that this run would replace."""
+    if folder is None:
+        return None
+    folder = folder.resolve()
+    if folder == out.resolve():
+        raise ValueError(f"--baseline {folder} is --out too, and would be replaced: give two folders")
+    try:
+        return read_result(folder)
+    except (ResultError, OSError) as error:
+        raise ValueError(f"--baseline: {error}") from None

@@ -13,96 +13,53 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from bench.lateness.checking import check_master, check_memory, check_out
-from bench.lateness.expect import Expectation, ExpectationError, parse_expectation
+from bench.lateness.about import about_run
+from bench.lateness.checking import check_baseline, check_master, check_memory, check_out
+from bench.lateness.compare import differences, in_words
+from bench.lateness.expect import Expectation
 from bench.lateness.job import root_of
 from bench.lateness.local_engine import LOCAL_BYTES_MAX, LocalEngine
+from bench.lateness.options import EXAMPLES, WORDS, ExpectType, InstantType, TablesType, TargetType, Words
 from bench.lateness.packing import parts_for
 from bench.lateness.pipeline import Job, find_sources, run_job
 from bench.lateness.planning import plan_log
 from bench.lateness.reading import APACHE_LEVELS, DamagedLogError, parse_levels
 from bench.lateness.reading_progress import progress_for
-from bench.lateness.result import GROUPS
+from bench.lateness.result import Result
 from bench.lateness.session import JavaMissingError, spark_session
 from bench.lateness.sources import Source
 from bench.lateness.spill_files import SpillMovedError, plan_spill
 from bench.lateness.storage import StorageError, storage_for
 from bench.lateness.summary import verdict
-from bench.lateness.target import Target, parse_target
+from bench.lateness.target import Target
 from bench.report import ReportError, write_report
 from remoting.printable import printable
 from store.errors import StoreError
-from timewheel_client.times import parse_instant
 
 __all__ = ["lateness_command", "our_error"]
 
 _TRIES = 3
 _OF_SPARK = ("master", "memory", "settings")
 """Options that only Spark understands; who gives one asks for Spark."""
-_TABLES = {**{name: name for name in GROUPS}, "kind": "topic", "level": "topic"}
 _OUR_ERRORS = ("DamagedLogError", "SpillMovedError", "NoStoreError", "StorageError", "StoreCorruptError")
 
 
-class _Expect(click.ParamType[Any]):
-    name = "FIGURE<=LIMIT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Expectation:
-        if isinstance(value, Expectation):
-            return value
-        try:
-            return parse_expectation(str(value))
-        except ExpectationError as error:
-            self.fail(str(error), param, ctx)
-
-
-class _Aim(click.ParamType[Any]):
-    name = "SHARE within TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Target:
-        if isinstance(value, Target):
-            return value
-        try:
-            return parse_target(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class _Instant(click.ParamType[Any]):
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_instant(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class _Tables(click.ParamType[Any]):
-    name = "NAME,…"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        names = [name.strip() for name in str(value).split(",") if name.strip()]
-        wrong = [name for name in names if name not in _TABLES]
-        if wrong:
-            self.fail(f"no grouping {', '.join(wrong)}; there are {', '.join(_TABLES)}", param, ctx)
-        return tuple(_TABLES[name] for name in names)
-
-
-@click.command("lateness", short_help="Count from the logs how late every message was.")
+@click.command("lateness", cls=Words, epilog=EXAMPLES, short_help="Count from the logs how late every message was.")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the result.")
 @click.option("--name", "names", multiple=True, help="Name of a source, in the order of the sources.")
 @click.option("--received", multiple=True, metavar="FILE", help="What a consumer recorded (consume --record).")
-@click.option("--by", type=_Tables(), default=(), help="Only these groupings (always with topic); all if not given.")
-@click.option("--since", "since_ms", type=_Instant(), help="Only what was due at or after it (ISO 8601, or epoch ms).")
-@click.option("--until", "until_ms", type=_Instant(), help="Only what was due before it.")
-@click.option("--as-of", "as_of_ms", type=_Instant(), help="Moment that parts pending from overdue; now.")
-@click.option("--expect", "expectations", type=_Expect(), multiple=True, help="Fail unless it holds: 'p99 <= 10ms'.")
-@click.option("--target", type=_Aim(), default="99.9% within 1s", show_default=True, help="What colours the verdict.")
+@click.option("--by", type=TablesType(), default=(), help="Only these groupings (always with topic); all if not given.")
+@click.option(
+    "--since", "since_ms", type=InstantType(), help="Only what was due at or after it (ISO 8601, or epoch ms)."
+)
+@click.option("--until", "until_ms", type=InstantType(), help="Only what was due before it.")
+@click.option("--as-of", "as_of_ms", type=InstantType(), help="Moment that parts pending from overdue; now.")
+@click.option("--expect", "expectations", type=ExpectType(), multiple=True, help="Fail unless it holds: 'p99 <= 10ms'.")
+@click.option(
+    "--target", type=TargetType(), default="99.9% within 1s", show_default=True, help="What colours the verdict."
+)
+@click.option("--baseline", type=click.Path(path_type=Path), metavar="DIR", help="Compare with an earlier result.")
 @click.option("--levels", default=APACHE_LEVELS, show_default=True, help="messageDelayLevel of the brokers.")
 @click.option("--check-crc", is_flag=True, help="Check the CRC of every body, too.")
 @click.option("--fail-on-damage", is_flag=True, help="Stop at a damaged region instead of counting it.")
@@ -133,6 +90,7 @@ def lateness_command(
     as_of_ms: int | None,
     expectations: tuple[Expectation, ...],
     target: Target,
+    baseline: Path | None,
     levels: str,
     check_crc: bool,
     fail_on_damage: bool,
@@ -161,6 +119,7 @@ def lateness_command(
         memory = check_memory(memory)
         found = find_sources(sources, names, levels, storage)
         _check_files(received)
+        before = check_baseline(baseline, out)
         check_out(out)
         jobs = {
             "received": received,
@@ -178,10 +137,12 @@ def lateness_command(
         _exit_on_sigterm()
         make = _job_maker(found, out, jobs)
         if _is_local(engine, size, follows):
+            jobs["about"] = _about("local", before)
             told = progress_for(size, quiet).add
             summary: dict[str, Any] | None = _with_retries(lambda: run_job(LocalEngine(told=told), make(), say))
             _draw(out, say)
         else:
+            jobs["about"] = _about("spark", before)
             say("starting Spark")
             session = spark_session(
                 master, memory=memory, partitions=parts_for(size), settings=given, brief=not follows
@@ -194,15 +155,22 @@ def lateness_command(
         raise click.UsageError(str(error)) from None
     if summary is None:
         raise SystemExit(130)
-    _finish(summary, out)
+    _finish(summary, out, before)
 
 
 def _job_maker(found: Any, out: Path, values: dict[str, Any]) -> Callable[[], Job]:
     return lambda: Job(found, out, **values)
 
 
-def _finish(summary: dict[str, Any], out: Path) -> None:
+def _about(engine: str, before: Result | None) -> dict[str, Any]:
+    words = click.get_current_context().meta[WORDS]
+    return about_run(words, engine) | ({"baseline": str(before.folder)} if before else {})
+
+
+def _finish(summary: dict[str, Any], out: Path, before: Result | None) -> None:
     click.echo(verdict(summary))
+    for line in in_words(differences(before.summary, summary), brief=True) if before else ():
+        click.echo(f"against {before.folder if before else ''}: {line}")
     damaged = sum(source["damaged_count"] for source in summary["sources"])
     if damaged:
         click.echo(f"{damaged} damaged region{'s' if damaged > 1 else ''}, see {out / 'summary.json'}")

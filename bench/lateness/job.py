@@ -47,6 +47,8 @@ class Job:
     since_ms: int | None = None
     until_ms: int | None = None
     as_of_ms: int | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What the result says of the run (`bench.lateness.about`)."""
     check_crc: bool = False
     fail_on_damage: bool = False
     split_bytes: int = SPLIT_BYTES

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.lateness.hdr import percentile_files
 from bench.lateness.job import Engine, Job, Receipts, look_at_delay_stores, look_at_logs
 from bench.lateness.result import HISTOGRAMS, RECEIVED, SUMMARY
 from bench.lateness.schemas import GAP, STATISTICS
@@ -67,6 +68,8 @@ def write_result(out: Path, summary: dict[str, Any], tables: dict[str, Any]) -> 
         for name, table in tables.items():
             keys = [(column, "ascending") for column in table.column_names if column != "count"]
             pq.write_table(table.sort_by(keys), fresh / f"{name}.parquet")
+        for name, text in percentile_files(tables, [source["name"] for source in summary["sources"]]).items():
+            (fresh / name).write_text(text, encoding="ascii")
         shutil.rmtree(out / HISTOGRAMS, ignore_errors=True)
         fresh.rename(out / HISTOGRAMS)
     except BaseException:

@@ -25,6 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = [
     "AFTER_HOT",
     "AFTER_HOT_MAX_S",
+    "CELL",
+    "CELLS",
     "COUNTS",
     "DEFINITIONS",
     "DUE_IN_SECOND",
@@ -59,6 +61,7 @@ RECEIVED = "_received"
 TOPIC = "topic"
 REQUESTED = "requested"
 MINUTE = "minute"
+CELL = "cell"
 DUE_IN_SECOND = "due_in_second"
 MS_IN_SECOND = "ms_in_second"
 AFTER_HOT = "after_hot"
@@ -72,6 +75,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     AFTER_HOT: ("after_hot_s",),
 }
 """Histogram name to its group columns; each table has ``source`` before and the counts behind them."""
+CELLS: Mapping[str, tuple[str, ...]] = {CELL: ("cell_ms",)}
+"""The same by cells of time (`bench.lateness.cells`), where a result has it."""
 
 KIND_TIMED = "timed"
 KIND_LEVEL = "level"
@@ -141,7 +146,7 @@ def read_result(folder: Path) -> Result:
             f"{path} has version {version}; this software reads {VERSION}: run `timewheel lateness` again"
         )
     tables: dict[str, Any] = {}
-    for name in (*GROUPS, *(name + RECEIVED for name in GROUPS)):
+    for name in (*GROUPS, *CELLS, *(name + RECEIVED for name in (*GROUPS, *CELLS))):
         file = folder / HISTOGRAMS / f"{name}.parquet"
         if file.exists():
             tables[name] = pq.read_table(file)

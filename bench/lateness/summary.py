@@ -69,6 +69,7 @@ def make_summary(
         "target": job.target.judge(_share_of_target(job, tables[TOPIC])),
         "expectations": [expectation.judge(total) for expectation in job.expectations],
         "definitions": dict(DEFINITIONS),
+        "run": dict(job.about),
     }
 
 

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
+
+from remoting.printable import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +81,12 @@ class Size:
     letters: int
 
     def short(self, name: str) -> str:
-        """A name that fits into a legend or over a panel: its middle is left out, both ends tell names apart."""
+        """A name that fits into a legend or over a panel: its middle is left out, both ends tell names apart.
+
+        Control characters and marks of writing direction become escapes; a leading ``_`` would hide it from matplotlib.
+        """
+        name = printable(name)
+        name = f"\u00a0{name}" if name.startswith("_") else name
         if len(name) <= self.letters:
             return name
         head = (self.letters - 1) // 2
@@ -208,11 +216,12 @@ def to_svg(figure: Figure, key: str, title: str, says: str) -> str:
     text = re.sub(r"(fill|stroke): (#0[1-4]0[1-4]0[1-8])", lambda m: f"{m[1]}: {_VARIABLES[m[2]]}", text)
     text = re.sub(r'\b(fill|stroke)="(#0[1-4]0[1-4]0[1-8])"', lambda m: f'style="{m[1]}: {_VARIABLES[m[2]]}"', text)
     text = re.sub(r'(?<=\bd=")[^"]+', lambda m: _SHORTER.sub(r"\1", m[0]), text)
+    title, says = (escape(printable(words)) for words in (title, says))
     width, height = (float(v) * 72 for v in figure.get_size_inches())
     head = (
         f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-labelledby="{key}-title {key}-desc" '
         f'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
-        f'<title id="{key}-title">{escape(title)}</title><desc id="{key}-desc">{escape(says)}</desc>'
+        f'<title id="{key}-title">{title}</title><desc id="{key}-desc">{says}</desc>'
     )
     return head + text[text.index(">") + 1 :].strip()
 
@@ -221,7 +230,10 @@ def drawn(chart: Chart) -> str:
     """Return the chart as HTML: one SVG for wide pages and paper, one for phones."""
     parts = []
     for size in (WIDE, NARROW):
-        with _context():
+        with _context(), warnings.catch_warnings():
+            # The browser draws the letters, and has them: matplotlib only guesses how wide they are.
+            warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+            warnings.filterwarnings("ignore", "Matplotlib currently does not support", UserWarning)
             svg = to_svg(chart.draw(size), f"{chart.key}-{size.name}", chart.title, chart.says)
         parts.append(f'<div class="{size.name}">{svg}</div>')
     return "\n".join(parts)

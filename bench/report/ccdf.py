@@ -17,7 +17,7 @@ import numpy.typing as npt
 from bench.report.canvas import INK, SERIES, Chart, Size, new_figure, quiet_axes, style_of
 from bench.report.histogram import EMPTY, Histogram, merged
 from bench.report.scales import bent, lateness_scale, set_ticks
-from bench.report.text import count, milliseconds, short_ms
+from bench.report.text import count, lateness_text, milliseconds, short_ms
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,8 +41,10 @@ class Curve:
         return merged((self.delivered, self.overdue))
 
 
-def ccdf_chart(key: str, title: str, curves: Mapping[str, Curve]) -> Chart | None:
-    """Return the chart, or None when no curve holds anything."""
+def ccdf_chart(
+    key: str, title: str, curves: Mapping[str, Curve], target: tuple[float, int] | None = None
+) -> Chart | None:
+    """Return the chart, or None when no curve holds anything; ``target`` (share, limit in ms) is drawn as a corner."""
     found = {name: curve for name, curve in curves.items() if curve.all}
     if not found:
         return None
@@ -51,7 +53,9 @@ def ccdf_chart(key: str, title: str, curves: Mapping[str, Curve]) -> Chart | Non
         f"latest {milliseconds(all_.largest)}"
         for name, all_ in ((name, curve.all) for name, curve in found.items())
     )
-    return Chart(key, title, f"Share of messages later than a given time. {says}.", lambda size: _draw(size, found))
+    return Chart(
+        key, title, f"Share of messages later than a given time. {says}.", lambda size: _draw(size, found, target)
+    )
 
 
 def steps(histogram: Histogram, low: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -72,19 +76,22 @@ def steps(histogram: Histogram, low: float) -> tuple[npt.NDArray[np.float64], np
     return x[kept], y[kept]
 
 
-def _draw(size: Size, curves: Mapping[str, Curve]) -> Figure:
+def _draw(size: Size, curves: Mapping[str, Curve], target: tuple[float, int] | None) -> Figure:
     figure = new_figure(size, 3.9 if size.panels > 1 else 3.6)
     axes = figure.add_subplot()
     quiet_axes(axes)
     everything = {name: curve.all for name, curve in curves.items()}
     low = min(0, *(int(all_.values[0]) for all_ in everything.values()))
     high = max(all_.largest for all_ in everything.values())
+    high = max(high, target[1]) if target else high
     lateness_scale(axes, "x", low, high, 10 if size.panels > 1 else 6)
     foot = 0.5 / max(all_.total for all_ in everything.values())
     left = axes.get_xlim()[0]
     for number, (name, curve) in enumerate(curves.items()):
         _curve(axes, number, size.short(name), curve, left, foot)
     shares_axis(axes, foot)
+    if target:
+        _corner(axes, target, foot)
     if left < -1:
         axes.axvline(0, color=INK, linewidth=0.6)
         axes.text(-0.5, foot * 1.3, "early ", ha="right", va="bottom", fontsize=7)
@@ -112,6 +119,16 @@ def _curve(axes: Axes, number: int, name: str, curve: Curve, left: float, foot: 
         )  # fmt: skip
 
 
+def _corner(axes: Axes, target: tuple[float, int], foot: float) -> None:
+    """The target: a curve that meets it passes left of and below the corner."""
+    share, limit_ms = target
+    may, right = max(1 - share, foot), axes.get_xlim()[1]
+    axes.plot(
+        [limit_ms, limit_ms, right], [1.6, may, may], color=INK, linewidth=1.1, linestyle=(0, (4, 2)),
+        label=f"target: {share * 100:g} % within {lateness_text(limit_ms)}",
+    )  # fmt: skip
+
+
 def _markers(x: npt.NDArray[np.float64]) -> list[int]:
     """Some eight places spread over the axis, the last point among them."""
     places = np.array([bent(float(value)) for value in x])
@@ -127,7 +144,8 @@ def shares_axis(axes: Axes, foot: float) -> None:
     step = max(1, -(-len(powers) // 9))
     shown = powers[::step]
     names = {0: "all", 1: "1 in 10", 2: "1 in 100"}
-    set_ticks(axes, "y", [10.0**-p for p in shown], [names.get(p, f"1 in {_power(p)}") for p in shown])
+    small = [step * 10.0**-p for p in powers[1:] for step in range(2, 10)] if len(powers) <= 10 else []
+    set_ticks(axes, "y", [10.0**-p for p in shown], [names.get(p, f"1 in {_power(p)}") for p in shown], small)
 
 
 def _power(power: int) -> str:

@@ -12,11 +12,11 @@ from bench.report.canvas import INK, Chart, Size, new_figure, quiet_axes
 from bench.report.ccdf import Curve
 from bench.report.heatmap import MINUTE_MS, coarser
 from bench.report.histogram import Histogram, merged
-from bench.report.page import Html, details, figure, joined, note, table
+from bench.report.page import Cell, Html, details, figure, joined, note, table
 from bench.report.panels import Grouped, Panels, panels_chart
 from bench.report.scales import bent, count_scale, set_ticks, spread, time_scale
 from bench.report.tables import Groups
-from bench.report.text import count, milliseconds, short_count, short_ms, utc
+from bench.report.text import count, milliseconds, name_text, short_count, short_ms, utc
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,32 +40,41 @@ def _says(what: str, data: Grouped) -> str:
 
 def _listed(summary: str, head: str, data: Grouped, name: Mapping[int, str]) -> Html:
     """The figures behind a chart, closed at first."""
-    rows = [
-        [source, name[key], count(h.total), *("-" if v is None else f"{v:,}" for v in h.percentiles().values())]
+    rows: list[list[str | Cell]] = [
+        [
+            source,
+            Cell(name[key], key),
+            count(h.total),
+            *("-" if v is None else f"{v:,}" for v in h.percentiles().values()),
+        ]
         for source, groups in data.items()
         for key, h in groups.items()
     ]
     heads = ("source", head, "messages", "p50", "p90", "p99", "p99.9", "p99.99", "max")
-    return details(f"{summary}: the figures, in ms", table("", heads, rows)) if rows else Html("")
+    return details(f"{summary}: the figures, in ms", table("", heads, rows, sorts=True)) if rows else Html("")
 
 
-def over_time(minutes: Groups) -> Html:
-    """Draw percentiles by the minute in which messages were due, and how many of each minute are overdue."""
+def over_time(cells: Groups, least_ms: int, limit_ms: int) -> Html:
+    """Draw percentiles by the cell of time in which messages were due, and how many of each are overdue.
+
+    ``least_ms`` is the length of a cell, ``limit_ms`` that of the target.
+    """
     columns: dict[str, dict[int, Histogram]] = {}
     overdue: dict[str, dict[int, int]] = {}
     width = 0
-    for source, groups in minutes.items():
-        span, found = coarser({start: curve.delivered for start, curve in groups.items()}, 120)
+    for source, groups in cells.items():
+        span, found = coarser({start: curve.delivered for start, curve in groups.items()}, 120, least_ms)
         columns[source] = {start: histogram for start, histogram in found.items() if histogram}
         late = {start: curve.overdue for start, curve in groups.items() if curve.overdue}
-        overdue[source] = {start: h.total for start, h in coarser(late, 120)[1].items()}
+        overdue[source] = {start: h.total for start, h in coarser(late, 120, least_ms)[1].items()}
         width = max(width, span)
-    how = Panels(place=float, dress=_dress_time)
+    how = Panels(place=float, dress=_dress_time, limit_ms=limit_ms)
     title = "Percentiles over time"
+    unit = {1_000: "second", MINUTE_MS: "minute"}.get(width, short_ms(width))
     parts = [
         figure(
             panels_chart("time", title, _says("over time", columns), columns, how),
-            f"By due time (UTC), a point for each {'minute' if width == MINUTE_MS else short_ms(width)}.",
+            f"By due time (UTC), a point for each {unit}. The dashed line is the limit of the target.",
             "Nothing was delivered.",
         )
     ]
@@ -213,7 +222,7 @@ def topics(groups: Groups) -> Html:
             weight[key] += curve.delivered.total + curve.overdue.total
     many = len(groups) > 1
     named = [
-        (f"{topic}, {f'level {level}' if kind == KIND_LEVEL else kind}{f' ({source})' if many else ''}", found[key])
+        ((name_text(topic), f"level {level}" if kind == KIND_LEVEL else kind, name_text(source)), found[key])
         for key, _ in weight.most_common()
         for topic, kind, level in (key,)
         for source, found in groups.items()
@@ -223,13 +232,13 @@ def topics(groups: Groups) -> Html:
     rest = named[MOST_ROWS:]
     if rest:
         together = Curve(merged(c.delivered for _, c in rest), merged(c.overdue for _, c in rest))
-        shown.append((f"{count(len(rest))} more, together", together))
-    rows = [(name, curve.delivered) for name, curve in shown]
+        shown.append(((f"{count(len(rest))} more, together", "", ""), together))
+    rows = [(_row_name(name, many), curve.delivered) for name, curve in shown]
     says = "; ".join(f"{name}: p99 {milliseconds(h.percentile('p99'))}" for name, h in rows if h)
     chart = rows_chart("topic-rows", "By topic and level", f"Lateness by topic and level. {says}.", rows)
-    heads = ("topic", "delivered", "overdue", "p50", "p90", "p99", "p99.9", "p99.99", "max")
+    heads = ("topic", "kind", *(["source"] if many else []), *_FIGURES)
     lines = [
-        [name, count(c.delivered.total), count(c.overdue.total),
+        [*name[: 3 if many else 2], count(c.delivered.total), count(c.overdue.total),
          *("-" if v is None else f"{v:,}" for v in c.delivered.percentiles().values())]
         for name, c in shown
     ]  # fmt: skip
@@ -238,5 +247,13 @@ def topics(groups: Groups) -> Html:
         caption += f" {count(len(rest))} with fewer messages are one row together."
     parts = [figure(chart, caption, "Nothing was delivered.")]
     if lines:
-        parts.append(table("Lateness in ms", heads, lines))
+        parts.append(table("Lateness in ms", heads, lines, words=(0,), sorts=True))
     return joined(parts)
+
+
+_FIGURES = ("delivered", "overdue", "p50", "p90", "p99", "p99.9", "p99.99", "max")
+
+
+def _row_name(name: tuple[str, str, str], many: bool) -> str:
+    topic, kind, source = name
+    return f"{topic}, {kind}{f' ({source})' if many else ''}" if kind else topic

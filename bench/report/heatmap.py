@@ -22,18 +22,27 @@ if TYPE_CHECKING:
 __all__ = ["MINUTE_MS", "coarser", "heatmap_chart", "row_edges"]
 
 MINUTE_MS = 60_000
-_WIDTHS_MIN = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1_440, 2_880, 7_200, 14_400, 43_200, 144_000, 525_600)
+_WIDTHS_MS = (
+    *(1_000 * n for n in (1, 2, 5, 10, 20, 30)),
+    *(
+        MINUTE_MS * n
+        for n in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1_440, 2_880, 7_200, 14_400, 43_200, 144_000)
+    ),
+    525_600 * MINUTE_MS,
+)
 
 
-def coarser(cells: Mapping[int, Histogram], at_most: int) -> tuple[int, dict[int, Histogram]]:
-    """Bring columns of a minute (keyed by their start in ms) into at most so many wider ones.
+def coarser(
+    cells: Mapping[int, Histogram], at_most: int, least_ms: int = MINUTE_MS
+) -> tuple[int, dict[int, Histogram]]:
+    """Bring columns of ``least_ms`` (keyed by their start in ms) into at most so many wider ones.
 
     Returns the width in ms and the columns by their start. Nothing is left out.
     """
     if not cells:
-        return MINUTE_MS, {}
+        return least_ms, {}
     span = max(cells) - min(cells)
-    width = next((w * MINUTE_MS for w in _WIDTHS_MIN if span // (w * MINUTE_MS) + 2 <= at_most), None)
+    width = next((w for w in _WIDTHS_MS if w % least_ms == 0 and span // w + 2 <= at_most), None)
     if width is None:
         width = -(-span // (at_most - 2) // MINUTE_MS) * MINUTE_MS
     parts: dict[int, list[Histogram]] = {}
@@ -58,22 +67,25 @@ def row_edges(low: int, high: int) -> list[float]:
     return edges[first : last + 1]
 
 
-def heatmap_chart(key: str, title: str, cells: Mapping[int, Histogram]) -> Chart | None:
-    """Return the chart of one source from {start of a minute in epoch ms: lateness}; None when it is empty."""
+def heatmap_chart(key: str, title: str, cells: Mapping[int, Histogram], least_ms: int = MINUTE_MS) -> Chart | None:
+    """Return the chart of one source from {start of a cell in epoch ms: lateness}; None when it is empty.
+
+    ``least_ms`` is the length of a cell.
+    """
     found = {start: histogram for start, histogram in cells.items() if histogram}
     if not found:
         return None
     everything = merged(found.values())
     says = (
-        f"How many messages were how late, minute by minute, {utc(min(found))} to {utc(max(found))}: "
+        f"How many messages were how late, by due time, {utc(min(found))} to {utc(max(found))}: "
         f"{count(everything.total)} messages, from {count(int(everything.values[0]))} to "
         f"{count(everything.largest)} ms late."
     )
-    return Chart(key, title, says, lambda size: _draw(size, title, found))
+    return Chart(key, title, says, lambda size: _draw(size, title, found, least_ms))
 
 
-def _draw(size: Size, title: str, cells: Mapping[int, Histogram]) -> Figure:
-    width, columns = coarser(cells, 120 if size.panels > 1 else 60)
+def _draw(size: Size, title: str, cells: Mapping[int, Histogram], least_ms: int) -> Figure:
+    width, columns = coarser(cells, 120 if size.panels > 1 else 60, least_ms)
     low = min(int(h.values[0]) for h in columns.values())
     high = max(h.largest for h in columns.values())
     edges = row_edges(low, high)
@@ -123,7 +135,7 @@ def _legend(figure: Figure, most: int, width: int, columns: int) -> None:
         low = short_count(10.0 ** (shade - 1))
         last = shade == len(HEAT)
         names.append((HEAT[shade - 1], f"{low} or more" if last else f"{low} to {_below(shade)}"))
-    span = "a minute" if width == MINUTE_MS else short_ms(width)
+    span = {1_000: "a second", MINUTE_MS: "a minute"}.get(width, short_ms(width))
     key_boxes(figure, names, f"messages due in {span}", columns)
 
 

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.lateness.compare import differences, in_words
 from bench.lateness.result import (
     AFTER_HOT,
+    CELL,
     DUE_IN_SECOND,
     MINUTE,
     MS_IN_SECOND,
@@ -22,12 +24,15 @@ from bench.lateness.result import (
 )
 from bench.report import groupings
 from bench.report.bars import rows_chart
+from bench.report.baseline import baseline_section, read_baseline
+from bench.report.budget import budget_section
 from bench.report.ccdf import Curve, ccdf_chart
-from bench.report.heatmap import heatmap_chart
+from bench.report.heatmap import MINUTE_MS, heatmap_chart
 from bench.report.page import Html, Section, details, document, figure, joined, note, table, terms
+from bench.report.run import about_run
 from bench.report.tables import Groups, by_group, by_source, delivered_only
 from bench.report.text import count, milliseconds, utc
-from bench.report.verdict import compared, headline, verdict_section
+from bench.report.verdict import compared, headline, headline_tiles, verdict_section
 
 __all__ = ["NAME", "render", "write"]
 
@@ -50,15 +55,21 @@ def render(result: Result) -> str:
     def grouped(name: str, column: str) -> Groups:
         return by_group(tables[name], (column,), sources) if name in tables else {}
 
-    minutes = grouped(MINUTE, "minute_ms")
+    target = summary["target"]
+    cell_ms = summary.get("cell_ms", MINUTE_MS) if CELL in tables else MINUTE_MS
+    cells = grouped(CELL, "cell_ms") if CELL in tables else grouped(MINUTE, "minute_ms")
     topics = by_group(tables[TOPIC], ("topic", "kind", "level"), sources)
     curves = by_source(topics)
+    baseline = read_baseline(result)
     received = by_source(by_group(tables[TOPIC + RECEIVED], ("topic",), sources)) if result.has_received else {}
     sections = [
         Section("verdict", "Verdict", verdict_section(summary, curves, received)),
-        Section("ccdf", "How many were later than x", _ccdf(curves, received)),
-        Section("heatmap", "Wall time and lateness", _heatmaps(minutes)),
-        Section("over-time", "Percentiles and overdue messages over time", groupings.over_time(minutes)),
+        *([Section("baseline", "Against the baseline", baseline_section(result, baseline))] if baseline else []),
+        Section("budget", "Target, error budget, worst intervals", budget_section(summary, cells, cell_ms)),
+        Section("ccdf", "How many were later than x", _ccdf(curves, received, (target["share"], target["limit_ms"]))),
+        Section("heatmap", "Wall time and lateness", _heatmaps(cells, cell_ms)),
+        Section("over-time", "Percentiles and overdue messages over time", groupings.over_time(
+            cells, cell_ms, target["limit_ms"])),
         Section("crowds", "Crowded seconds, and the ten after a hot one", groupings.crowds(
             delivered_only(grouped(DUE_IN_SECOND, "due_in_second_from")),
             delivered_only(grouped(AFTER_HOT, "after_hot_s")),
@@ -69,20 +80,28 @@ def render(result: Result) -> str:
         Section("within-second", "By millisecond within the second", groupings.ms_in_second(
             delivered_only(grouped(MS_IN_SECOND, "ms_in_second")))),
         Section("topics", "By topic and level", groupings.topics(topics)),
-        Section("sources", "Sources side by side", _sources(summary, curves)),
+        *([Section("sources", "Sources side by side", _sources(summary, curves))] if len(sources) > 1 else []),
+        Section("run", "This run, and its files", about_run(result)),
         Section("definitions", "Definitions", _definitions(summary)),
         Section("damage", "Damaged regions", _damage(summary)),
     ]  # fmt: skip
     sections = [_counted(section, tables) for section in sections]
     lead = joined([
         headline(summary),
+        headline_tiles(summary),
         note(f"{_list(sources)}. Read {utc(summary['as_of_ms'])}, page made {utc(summary['made_ms'])}.", "soft"),
+        *([note(" ".join(_against(baseline, summary)))] if isinstance(baseline, Result) else []),
         *(note(f"Not known of {s['name']}: {text}.") for s in summary["sources"] for text in s["not_known"]),
     ])  # fmt: skip
     return document("How late was every message", lead, sections)
 
 
+def _against(baseline: Result, summary: Mapping[str, Any]) -> list[str]:
+    return ["Against the baseline:", *in_words(differences(baseline.summary, summary), brief=True)]
+
+
 _NEEDS = {
+    "budget": MINUTE,
     "heatmap": MINUTE,
     "over-time": MINUTE,
     "crowds": DUE_IN_SECOND,
@@ -94,7 +113,7 @@ _NEEDS = {
 def _counted(section: Section, tables: Mapping[str, Any]) -> Section:
     """Say of a section whose grouping was not asked for (--by) that it was not, instead of that it is empty."""
     needs = _NEEDS.get(section.key, TOPIC)
-    if needs in tables:
+    if needs in tables or (needs == MINUTE and CELL in tables):
         return section
     return Section(section.key, section.heading, note(f"Not counted: --by left {needs} out.", "soft"))
 
@@ -103,7 +122,7 @@ def _list(names: list[str]) -> str:
     return ("Source: " if len(names) == 1 else "Sources: ") + (", ".join(names) or "none")
 
 
-def _ccdf(curves: Mapping[str, Curve], received: Mapping[str, Curve]) -> Html:
+def _ccdf(curves: Mapping[str, Curve], received: Mapping[str, Curve], target: tuple[float, int]) -> Html:
     overdue = sum(curve.overdue.total for curve in curves.values())
     caption = "Read: at the height “1 in 100”, the curve stands at the lateness that one message in a hundred exceeds."
     if overdue:
@@ -112,22 +131,28 @@ def _ccdf(curves: Mapping[str, Curve], received: Mapping[str, Curve]) -> Html:
             "triangles): from there on, read “at least”. The verdict's percentiles count them in the same way."
         )
     parts = [
-        figure(ccdf_chart("ccdf-broker", "Broker lateness", curves), caption, "Nothing was delivered or is overdue.")
+        figure(
+            ccdf_chart("ccdf-broker", "Broker lateness", curves, target),
+            caption,
+            "Nothing was delivered or is overdue.",
+        )
     ]
     if received:
-        chart = ccdf_chart("ccdf-received", "End-to-end lateness", received)
+        chart = ccdf_chart("ccdf-received", "End-to-end lateness", received, target)
         parts += [Html("<h3>End to end, at the consumers</h3>"), figure(chart, "", "No receipt was recorded.")]
     return joined(parts)
 
 
-def _heatmaps(minutes: Groups) -> Html:
+def _heatmaps(cells: Groups, cell_ms: int) -> Html:
     parts = [
         figure(
-            heatmap_chart(f"heatmap-{number}", source, {start: curve.delivered for start, curve in groups.items()}),
+            heatmap_chart(
+                f"heatmap-{number}", source, {start: curve.delivered for start, curve in groups.items()}, cell_ms
+            ),
             "",
             f"{source}: nothing was delivered.",
         )
-        for number, (source, groups) in enumerate(minutes.items())
+        for number, (source, groups) in enumerate(cells.items())
     ]
     return joined([note("Across: when a message was due (UTC). Upwards: how late it was delivered."), *parts])
 
@@ -136,16 +161,9 @@ def _sources(summary: Mapping[str, Any], curves: Mapping[str, Curve]) -> Html:
     rows = [(name, curve.delivered) for name, curve in curves.items()]
     says = "; ".join(f"{name}: p99 {milliseconds(h.percentile('p99'))}" for name, h in rows if h)
     chart = rows_chart("side-by-side", "Sources side by side", f"Lateness of each source. {says}.", rows)
-    paths = table(
-        "What was read",
-        ("source", "paths"),
-        [(s["name"], ", ".join(s["paths"])) for s in summary["sources"]],
-        words=(1,),
-    )
     return joined([
         figure(chart, "Further left is better.", "Nothing was delivered."),
         compared(summary["sources"]),
-        paths,
     ])  # fmt: skip
 
 

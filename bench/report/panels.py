@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.report.canvas import Chart, Size, new_figure, quiet_axes, style_of
+from bench.report.canvas import INK, Chart, Size, new_figure, quiet_axes, style_of
 from bench.report.histogram import Histogram
 from bench.report.scales import lateness_scale
 
@@ -39,6 +39,8 @@ class Panels:
     straight: bool = False
     marks: bool = True
     lines: tuple[str, ...] = LINES
+    limit_ms: int | None = None
+    """Where a line is drawn: the limit of the target."""
 
 
 def panels_chart(key: str, title: str, says: str, data: Grouped, how: Panels) -> Chart | None:
@@ -56,7 +58,7 @@ def _draw(size: Size, data: Grouped, how: Panels) -> Figure:
     figure = new_figure(size, 0.35 + (2.6 if across > 1 or size.panels == 1 else 2.9) * down)
     grid = figure.subplots(down, across, squeeze=False, sharey=True)
     shown = [h.percentile(line) for groups in data.values() for h in groups.values() for line in how.lines]
-    low, high = min(0, *shown), max(shown)
+    low, high = min(0, *shown), max(*shown, how.limit_ms or 0)
     for number, axes in enumerate(grid.flat):
         if number >= len(data):
             axes.set_visible(False)
@@ -69,7 +71,7 @@ def _draw(size: Size, data: Grouped, how: Panels) -> Figure:
     for row in grid:
         row[0].set_ylabel("lateness in ms" if how.straight else "lateness")
     handles, names = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper left", ncols=len(names))
+    figure.legend(handles, names, loc="outside upper left", ncols=len(names) if size.panels > 1 else 3)
     return figure
 
 
@@ -85,5 +87,7 @@ def _panel(axes: Axes, source: str, groups: Mapping[int, Histogram], how: Panels
         # Later lines are thinner: of lines that lie on each other, all are seen.
         style |= {"linewidth": 2.6 - 0.55 * number, "markersize": 5.6 - 0.9 * number}
         axes.plot(places, [found[line] for found in bounds], label=line, **style)
+    if how.limit_ms is not None:
+        axes.axhline(how.limit_ms, color=INK, linewidth=1.1, linestyle=(0, (4, 2)), label="limit", zorder=1.5)
     axes.set_title(size.short(source))
     how.dress(axes, list(groups), size)

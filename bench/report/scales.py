@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "bent",
+    "between_ticks",
     "count_scale",
     "lateness_scale",
     "lateness_ticks",
@@ -35,6 +36,13 @@ _MARKS_MS = (
     1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, _DAY_MS, 10 * _DAY_MS, 100 * _DAY_MS,
     _YEAR_MS, 10 * _YEAR_MS, 100 * _YEAR_MS, 1_000 * _YEAR_MS, 10_000 * _YEAR_MS, 10**6 * _YEAR_MS, 10**8 * _YEAR_MS,
 )  # fmt: skip
+_BETWEEN_MS = (
+    2, 5, 20, 50, 200, 500, 2_000, 5_000, 20_000, 30_000, 120_000, 300_000, 1_200_000, 1_800_000, 7_200_000, 18_000_000,
+    2 * _DAY_MS, 5 * _DAY_MS, 20 * _DAY_MS, 50 * _DAY_MS,
+)  # fmt: skip
+"""Between the marks: named where there is room."""
+_DECADES_TICKED = 10
+"""Beyond so many decades small ticks would be a grey bar."""
 _TIME_STEPS_MS = (
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000,
     1_200_000, 1_800_000, 3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, _DAY_MS, 2 * _DAY_MS, 5 * _DAY_MS,
@@ -61,22 +69,40 @@ def spread(marks: Iterable[float], gap: float, first: Sequence[float] = ()) -> l
 
 
 def lateness_ticks(low_ms: float, high_ms: float, at_most: int) -> list[float]:
-    """Return values for the ticks of a lateness axis, 0 among them when it is on the axis."""
+    """Return values for the named ticks of a lateness axis, 0 among them when it is on the axis.
+
+    Powers of ten come first, then what stands between them where there is room.
+    """
     low, high = bent(low_ms), bent(high_ms)
-    places = [bent(sign * mark) for mark in _MARKS_MS for sign in (1, -1)]
-    inside = [place for place in places if low <= place <= high]
+    marks, between = (
+        [place for mark in some for sign in (1, -1) if low <= (place := bent(sign * mark)) <= high]
+        for some in (_MARKS_MS, _BETWEEN_MS)
+    )
     zero = [0.0] if low <= 0 <= high else []
-    return [_straight(place) for place in spread(inside, (high - low) / max(1, at_most), zero)]
+    gap = (high - low) / max(1, at_most)
+    return [_straight(place) for place in spread(between, gap, spread(marks, gap, zero))]
 
 
-def set_ticks(axes: Axes, which: Which, values: Sequence[float], names: Sequence[str]) -> None:
-    """Put named ticks on an axis, and no others."""
-    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+def between_ticks(low_ms: float, high_ms: float) -> list[float]:
+    """Return values for the small ticks between decades: 2, 3, … 9 times each power of ten, on both sides."""
+    top = math.ceil(math.log10(max(abs(low_ms), abs(high_ms), 10)))
+    if top > _DECADES_TICKED:
+        return []
+    sizes = [float(step * 10**power) for power in range(top) for step in range(2, 10)]
+    return [value for size in sizes for value in (-size, size) if low_ms <= value <= high_ms]
+
+
+def set_ticks(
+    axes: Axes, which: Which, values: Sequence[float], names: Sequence[str], between: Sequence[float] = ()
+) -> None:
+    """Put named ticks on an axis, small ones without names at ``between``, and no others."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter
 
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(FixedLocator(list(values)))
     axis.set_major_formatter(FixedFormatter(list(names)))
-    axis.set_minor_locator(NullLocator())
+    axis.set_minor_locator(FixedLocator(list(between)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def lateness_scale(axes: Axes, which: Which, low_ms: float, high_ms: float, at_most: int = 9) -> None:
@@ -90,7 +116,7 @@ def lateness_scale(axes: Axes, which: Which, low_ms: float, high_ms: float, at_m
         axes.set_yscale("symlog", linthresh=1, linscale=1)
         axes.set_ylim(low, high)
     ticks = lateness_ticks(low, high, at_most)
-    set_ticks(axes, which, ticks, [short_ms(tick) for tick in ticks])
+    set_ticks(axes, which, ticks, [short_ms(tick) for tick in ticks], between_ticks(low, high))
 
 
 def count_scale(axes: Axes, which: Which, high: int) -> None:
@@ -102,7 +128,8 @@ def count_scale(axes: Axes, which: Which, high: int) -> None:
         axes.set_xscale("log")
     else:
         axes.set_yscale("log")
-    set_ticks(axes, which, values, [short_count(value) for value in values])
+    small = [step * 10.0**power for power in range(top) for step in range(2, 10)] if top <= _DECADES_TICKED else []
+    set_ticks(axes, which, values, [short_count(value) for value in values], small)
 
 
 def time_scale(axes: Axes, low_ms: int, high_ms: int, at_most: int) -> None:

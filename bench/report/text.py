@@ -5,7 +5,19 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta
 
-__all__ = ["count", "lateness_text", "milliseconds", "percent", "short_count", "short_ms", "utc", "utc_from_ms"]
+from remoting.printable import printable
+
+__all__ = [
+    "count",
+    "lateness_text",
+    "milliseconds",
+    "name_text",
+    "percent",
+    "short_count",
+    "short_ms",
+    "utc",
+    "utc_from_ms",
+]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SPANS = (
@@ -35,6 +47,17 @@ def lateness_text(value: int) -> str:
     ('9,999 ms', '12.4 s', '59 min', '-1 d')
     """
     return f"{value:,} ms" if abs(value) < 10_000 else short_ms(value).replace("\u00a0", " ")
+
+
+def name_text(name: str, letters: int = 120) -> str:
+    """A name or key from outside: one line, nothing in it that is obeyed, its middle left out where it is long.
+
+    >>> name_text("a\\nb"), name_text("x" * 300, 9)
+    ('a\\\\nb', 'xxxx…xxxx')
+    """
+    name = printable(name)
+    half = (letters - 1) // 2
+    return name if len(name) <= letters else f"{name[:half]}…{name[-half:]}"
 
 
 def short_ms(value: float) -> str:

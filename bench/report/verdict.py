@@ -9,22 +9,26 @@ from typing import Any
 from bench.lateness.result import COUNTS, QUANTILES, WITHIN_MS
 from bench.report.bars import Limit, within_chart
 from bench.report.ccdf import Curve
-from bench.report.page import Html, figure, joined, note, table, tiles
+from bench.report.page import Html, Tile, figure, joined, note, table, tiles, verdict
 from bench.report.text import count, lateness_text, milliseconds, percent, utc
 
-__all__ = ["compared", "headline", "verdict_section"]
+__all__ = ["compared", "headline", "headline_tiles", "read_from", "verdict_section"]
 
 _QUANTILE_NAMES = (*QUANTILES, "max")
 _A_TIME, _A_SHARE = re.compile(r"(e2e\.)?(p\d|max)"), re.compile(r"(e2e\.)?within")
+_MEANS = {
+    "p50": "half are not later", "p90": "9 of 10 are not later", "p99": "99 of 100 are not later",
+    "p99.9": "999 of 1,000 are not later", "p99.99": "9,999 of 10,000 are not later", "max": "the latest of all",
+}  # fmt: skip
 _BAD_ABOVE_ZERO = {"overdue", "lost", "repeated", "early"}
 
 
 def headline(summary: Mapping[str, Any]) -> Html:
-    """Return the verdict in a few sentences, good or bad at a glance.
+    """Return the verdict, good or bad at a glance: what is wrong in bold, then the figures in a few sentences.
 
     Bad: an expectation or the target is missed, or a message was lost or early. Wary: one was repeated or is overdue.
     """
-    total = summary["total"]
+    total, target = summary["total"], summary["target"]
     failed = [e for e in summary["expectations"] if not e["holds"]]
     wrong = [f"{count(total[name])} {name}" for name in ("lost", "early", "repeated", "overdue") if total[name]]
     words = f"{count(total['delivered'])} of {count(total['sent'])} delayed messages delivered"
@@ -38,39 +42,81 @@ def headline(summary: Mapping[str, Any]) -> Html:
         words += f" Expectations: {held} of {len(summary['expectations'])} hold."
     if not total["sent"]:
         words = "No delayed message was found in what was read." + words[words.index(".") + 1 :]
-    target = summary["target"]
     if target["found"] is not None:
         words += f" Target: {_target(target)}, {'met' if target['holds'] else 'MISSED'} ({_share(target['found'])})."
-    if failed or total["lost"] or total["early"] or not target["holds"]:
-        return note(words, "verdict bad")
-    return note(words, "verdict wary" if wrong else "verdict")
+    bad = ["target missed"] if not target["holds"] else []
+    bad += [f"{count(len(failed))} expectation{'s' if len(failed) > 1 else ''} missed"] if failed else []
+    bad += [f"{count(total[name])} {name}" for name in ("lost", "early") if total[name]]
+    if bad:
+        return verdict(_capital(", ".join(bad)), words, "verdict bad")
+    if not total["sent"]:
+        return verdict("Nothing to judge", words, "verdict")
+    met = "Target met" if target["found"] is not None else "Nothing was due yet"
+    if wrong:
+        return verdict(f"{met}, but {', '.join(wrong)}", words, "verdict wary")
+    return verdict(met, words, "verdict")
+
+
+def _capital(words: str) -> str:
+    return words[0].upper() + words[1:]
+
+
+def headline_tiles(summary: Mapping[str, Any]) -> Html:
+    """Return the percentiles and the share within the target, as large as they matter."""
+    total, target = summary["total"], summary["target"]
+    shown = [
+        Tile(
+            name,
+            "-" if (ms := total["percentiles"].get(name)) is None else lateness_text(ms).replace(" ", "\u00a0"),
+            "bad" if ms is not None and ms > target["limit_ms"] and name != "max" else "",
+            _remark(name, ms, name in total["at_least"]),
+        )
+        for name in _QUANTILE_NAMES
+    ]  # fmt: skip
+    if target["found"] is not None:
+        within = f"within {lateness_text(target['limit_ms'])}"
+        style = "good" if target["holds"] else "bad"
+        shown.append(Tile(within, _share(target["found"]), style, f"target {target['share'] * 100:g}\u00a0%"))
+    return tiles(shown, "tiles large")
+
+
+def _remark(name: str, ms: int | None, bound: bool) -> str:
+    """What a percentile means, once; and the milliseconds where the tile shows a coarser unit."""
+    if ms is None:
+        return ""
+    exact = f"{ms:,}\u00a0ms" if abs(ms) >= 10_000 else ""
+    return ", ".join(part for part in ("at least" if bound else "", exact or _MEANS[name]) if part)
 
 
 def verdict_section(summary: Mapping[str, Any], curves: Mapping[str, Curve], received: Mapping[str, Curve]) -> Html:
     """Return the counts, the percentiles, the shares within limits and what was expected."""
     total = summary["total"]
-    figures = [(name, count(total[name]), _style(name, total[name])) for name in COUNTS if name in total]
+    figures = [Tile(name, count(total[name]), _style(name, total[name])) for name in COUNTS if name in total]
     columns = _columns(summary)
-    rows = list(zip(_QUANTILE_NAMES, *(_percentiles(found) for _, found in columns), strict=True))
-    limits = [f"{limit:,} ms" for limit in WITHIN_MS]
-    within = list(zip(limits, *(_within(found) for _, found in columns), strict=True))
-    names = ("", *(name for name, _ in columns))
     parts = [tiles(figures)]
     if total.get("end_to_end"):
         end = total["end_to_end"]
         parts.append(note(f"Consumers recorded {count(end['received'])} receipts, {count(end['repeated'])} of them "
                           f"repeats, {count(end['early'])} early."))  # fmt: skip
-    parts += [
-        _expected(summary["expectations"]),
-        table("Lateness of what was due, percentiles by nearest rank", names, rows),
-        table("Share delivered within", names, within),
+    if summary["expectations"]:
+        parts.append(_expected(summary["expectations"]))
+    if len(columns) > 1:
+        names = ("", *(name for name, _ in columns))
+        rows = list(zip(_QUANTILE_NAMES, *(_percentiles(found) for _, found in columns), strict=True))
+        limits = [f"{limit:,} ms" for limit in WITHIN_MS]
+        within = list(zip(limits, *(_within(found) for _, found in columns), strict=True))
+        parts += [
+            table("Lateness of what was due, percentiles by nearest rank", names, rows),
+            table("Share delivered within", names, within),
+        ]
+    parts.append(
         figure(
             _within_chart("within", curves, summary["target"]["share"]),
             f"Each step to the right is ten times fewer messages beyond the limit. The dashed line is the target, "
             f"{_target(summary['target'])}.",
             "Nothing was delivered: no share to show.",
-        ),
-    ]
+        )
+    )
     if any(curve.delivered for curve in received.values()):
         chart = _within_chart("within-received", received, summary["target"]["share"])
         parts.append(figure(chart, "The same end to end, at the consumers."))
@@ -128,8 +174,6 @@ def _target(target: Mapping[str, Any]) -> str:
 
 
 def _expected(expectations: Sequence[Mapping[str, Any]]) -> Html:
-    if not expectations:
-        return note("No expectation was given (--expect).", "soft")
     rows = [(e["text"], _found(e["text"], e["value"]), "holds" if e["holds"] else "FAILS") for e in expectations]
     return table("Expectations", ("expected", "found", "verdict"), rows)
 
@@ -143,9 +187,8 @@ def _found(text: str, value: float | None) -> str:
     return _share(value) if _A_SHARE.match(text) else f"{value:,}"
 
 
-def compared(sources: Sequence[Mapping[str, Any]]) -> Html:
-    """Return a column of figures for each source: what was read, counts, percentiles, shares."""
-    late = [_percentiles(source) for source in sources]
+def read_from(sources: Sequence[Mapping[str, Any]]) -> Html:
+    """Return a column for each source: what was read of it."""
     rows: list[list[str]] = [
         ["kind", *(s["kind"] for s in sources)],
         ["records in its log", *(count(s["records"]) for s in sources)],
@@ -153,6 +196,16 @@ def compared(sources: Sequence[Mapping[str, Any]]) -> Html:
         ["last stored", *(utc(s["last_store_ms"]) for s in sources)],
         ["hot: due in one second", *(f"{count(s['hot_from'])} or more" for s in sources)],
         ["clock set back", *(f"{count(s['clock_steps_back'])} times" for s in sources)],
+        ["read from", *(", ".join(s["paths"]) for s in sources)],
+    ]
+    names = ("", *(s["name"] for s in sources))
+    return table("What was read", names, rows, words=tuple(range(1, len(names)))) if sources else Html("")
+
+
+def compared(sources: Sequence[Mapping[str, Any]]) -> Html:
+    """Return a column of figures for each source: counts, percentiles, shares."""
+    late = [_percentiles(source) for source in sources]
+    rows: list[list[str]] = [
         *([name, *(count(s[name]) for s in sources)] for name in COUNTS),
         *([f"lateness {name}", *(row[place] for row in late)] for place, name in enumerate(_QUANTILE_NAMES)),
         *([f"within {n:,} ms", *(_share(s["within"].get(str(n))) for s in sources)] for n in WITHIN_MS),

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from bench.lateness.cells import cell_seconds
 from bench.lateness.result import (
+    CELLS,
     COUNTS,
     DEFINITIONS,
     GROUPS,
@@ -74,7 +76,8 @@ def _tables(messages: Sequence[Message], hot_from: int) -> dict[str, Any]:
     for message in messages:
         crowd[message.source, message.due_ms // 1000] += message.times
     hot = {key for key, number in crowd.items() if number >= hot_from}
-    rows: dict[str, Counter[tuple[Any, ...]]] = {name: Counter() for name in GROUPS}
+    length = _cell_ms(messages)
+    rows: dict[str, Counter[tuple[Any, ...]]] = {name: Counter() for name in {**GROUPS, **CELLS}}
     for m in messages:
         second = m.due_ms // 1000
         after = next((n for n in range(11) if (m.source, second - n) in hot), -1)
@@ -82,6 +85,7 @@ def _tables(messages: Sequence[Message], hot_from: int) -> dict[str, Any]:
             "topic": (m.topic, "level" if m.level else "timed", m.level),
             "requested": (_class_of(m.requested_ms),),
             "minute": (m.due_ms // 60_000 * 60_000,),
+            "cell": (m.due_ms // length * length,),
             "due_in_second": (_class_of(crowd[m.source, second]),),
             "ms_in_second": (m.due_ms % 1000,),
             "after_hot": (after,),
@@ -89,7 +93,7 @@ def _tables(messages: Sequence[Message], hot_from: int) -> dict[str, Any]:
         for name, key in keys.items():
             rows[name][m.source, *key, m.lateness_ms, m.censored] += m.times
     found = {}
-    for name, groups in GROUPS.items():
+    for name, groups in {**GROUPS, **CELLS}.items():
         keys_ = list(rows[name])
         columns: dict[str, Any] = {}
         for place, column in enumerate(("source", *groups, "lateness_ms", "censored")):
@@ -99,6 +103,11 @@ def _tables(messages: Sequence[Message], hot_from: int) -> dict[str, Any]:
         columns["count"] = np.array([rows[name][key] for key in keys_], np.int64)
         found[name] = Table(columns)
     return found
+
+
+def _cell_ms(messages: Sequence[Message]) -> int:
+    seconds = [message.due_ms // 1000 for message in messages] or [0]
+    return cell_seconds(min(seconds), max(seconds)) * 1000
 
 
 def _counts(messages: Iterable[Message], **more: int) -> dict[str, Any]:
@@ -180,6 +189,7 @@ def result_of(
         "until_ms": None,
         "sources": described,
         "total": total,
+        "cell_ms": _cell_ms(messages),
         "expectations": list(expectations),
         "target": _target(messages, target),
         "definitions": dict(DEFINITIONS),

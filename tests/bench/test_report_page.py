@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import re
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,19 @@ from typing import Any
 import pytest
 
 from bench.lateness.result import Result
+from bench.lateness.target import Target
 from bench.report import lateness_page
+from bench.report.canvas import drawn as drawn_svg
+from bench.report.heatmap import coarser, heatmap_chart
+from bench.report.histogram import Histogram
+from bench.report.tables import by_group
 from tests.bench.report_world import AS_OF_MS, Message, apache_like, ours_like, result_of
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: extra bench")
 
 SECTIONS = (
-    "verdict", "ccdf", "heatmap", "over-time", "crowds", "requested", "within-second", "topics", "sources",
-    "definitions", "damage",
+    "verdict", "budget", "ccdf", "heatmap", "over-time", "crowds", "requested", "within-second", "topics", "sources",
+    "run", "definitions", "damage",
 )  # fmt: skip
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 OVERDUE = [Message("timewheel", AS_OF_MS - 30_000 * k, 30_000 * k, censored=True) for k in range(1, 8)]
@@ -33,6 +40,7 @@ class Page(HTMLParser):
         self.sections: list[str] = []
         self.fetches: list[str] = []
         self.ids: list[str] = []
+        self.scripts = 0
         self.feed(text)
         self.close()
         assert not self.open
@@ -45,11 +53,13 @@ class Page(HTMLParser):
             self.sections.append(found["id"] or "")
         if "id" in found:
             self.ids.append(found["id"] or "")
-        if tag in ("script", "link", "iframe", "object", "embed", "base"):
+        self.scripts += tag == "script" and not found
+        if (tag == "script" and found) or tag in ("link", "iframe", "object", "embed", "base"):
             self.fetches.append(tag)
         for name, value in found.items():
             reads = name in ("src", "srcset", "href", "xlink:href", "data", "action") or "url(" in (value or "")
-            if reads and not re.match(r"#|.*url\(#", value or ""):
+            beside = tag == "a" and re.fullmatch(r"summary\.json|histograms/[a-z0-9_-]+\.(parquet|hgrm)", value or "")
+            if reads and not beside and not re.match(r"#|.*url\(#", value or ""):
                 self.fetches.append(f"{tag} {name}={value}")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -63,21 +73,34 @@ class Page(HTMLParser):
 
 def words(text: str) -> str:
     """What a reader sees, one space between words."""
-    bare = re.sub(r"<(style|svg)\b.*?</\1>", " ", text, flags=re.DOTALL)
+    bare = re.sub(r"<(style|svg|script)\b.*?</\1>", " ", text, flags=re.DOTALL)
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", bare)))
 
 
 def drawn(result: Result) -> str:
     text = lateness_page.render(result)
     page = Page(text)
-    assert page.sections == list(SECTIONS)
+    several = len(result.source_names) > 1
+    assert page.sections == [name for name in SECTIONS if name != "sources" or several]
+    assert page.scripts == 1
     assert not page.fetches
     assert len(page.ids) == len(set(page.ids)), "ids are used twice"
     assert not re.search(r"https?://(?!www\.w3\.org/)", text)
     assert "@import" not in text
     assert "default-src 'none'" in text
+    script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert script is not None
+    allowed = base64.b64encode(sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{allowed}';" in text
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]", text)
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", words(text))
     return text
+
+
+@pytest.fixture
+def words_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw nothing: pictures are most of what a page costs, and what this test reads stands beside them."""
+    monkeypatch.setattr("bench.report.page.drawn", lambda chart: f'<div class="wide">{html.escape(chart.key)}</div>')
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +239,7 @@ def test_due_times_far_apart_and_beyond_the_calendar() -> None:
     drawn(result_of(["timewheel"], [Message("timewheel", due, 1) for due in dues]))
 
 
+@pytest.mark.usefixtures("words_only")
 def test_choice_by_due_time_is_told() -> None:
     result = result_of(["timewheel"], [Message("timewheel", AS_OF_MS, 0)])
     result.summary["since_ms"] = AS_OF_MS - 1
@@ -241,6 +265,7 @@ def test_a_file_is_written_whole(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == lateness_page.render(result)
 
 
+@pytest.mark.usefixtures("words_only")
 def test_groupings_that_were_not_asked_for_are_told() -> None:
     result = result_of(["timewheel"], [Message("timewheel", AS_OF_MS, 3)])
     for name in [name for name in result.histograms if name != "topic"]:
@@ -249,3 +274,107 @@ def test_groupings_that_were_not_asked_for_are_told() -> None:
     assert "Not counted: --by left minute out." in seen
     assert "Not counted: --by left ms_in_second out." in seen
     assert "1 of 1 delayed messages delivered" in seen
+
+
+@pytest.mark.usefixtures("words_only")
+def test_nothing_is_said_of_expectations_where_none_were_given() -> None:
+    assert "xpectation" not in words(drawn(result_of(["timewheel"], [Message("timewheel", AS_OF_MS, 0)])))
+
+
+@pytest.mark.usefixtures("words_only")
+def test_percentiles_are_tiles_and_say_what_they_mean() -> None:
+    messages = [Message("timewheel", AS_OF_MS - 60_000, late) for late in (*range(99), 3_565_000)]
+    text = drawn(result_of(["timewheel"], messages))
+    tiles = re.search(r'<dl class="tiles large">(.*?)</dl>', text, re.DOTALL)
+    assert tiles is not None
+    seen = words(tiles[1]).replace("\u00a0", " ")
+    assert "p50 49 ms half are not later" in seen
+    assert "max 59 min 3,565,000 ms" in seen
+    assert "within 1,000 ms 99 % target 99.9 %" in seen
+    assert tiles[1].count('class="bad"') == 3, "p99.9, p99.99 and the share; max belongs to no target"
+    assert "<strong>Target missed</strong>" in text
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</svg></desc></title><b>",
+    "a\x00b\x1b[31mred\r\nnext\tline",
+    "\u202eright to left\u2066",
+    "\u05e9\u05dc\u05d5\u05dd",
+    "\ud800 alone",
+    "x" * 30_000,
+    "_starts with an underscore",
+    "$\\frac{1}{2}$ & %s {0}",
+    "\u4e3b\u9898 \U0001f4a5",
+    "",
+]
+
+
+def test_no_name_breaks_the_page() -> None:
+    """Topics, sources, reasons, expectations and command lines of anybody's making."""
+    sources = [HOSTILE[0], HOSTILE[3] + HOSTILE[4], HOSTILE[6]]
+    messages = [
+        Message(sources[k % 3], AS_OF_MS - k * 1_000, k % 3, name) for k in range(9) for name in HOSTILE
+    ]  # fmt: skip
+    result = result_of(
+        sources, messages, not_known=HOSTILE,
+        damaged=[{"file": name, "offset": 1, "bytes": 2, "why": name} for name in HOSTILE],
+        expectations=[{"text": name, "value": None, "holds": False} for name in HOSTILE],
+    )  # fmt: skip
+    result.summary["run"] = {"command": "".join(HOSTILE), "host": HOSTILE[3], "versions": dict.fromkeys(HOSTILE, "<b>")}
+    text = drawn(result)
+    text.encode("utf-8")
+    assert "<b>" not in text
+    assert "<img" not in text
+    assert "alert(1)<" not in text
+    assert text.count("<script>") == 1
+
+
+@pytest.mark.usefixtures("words_only")
+def test_a_run_tells_its_command_and_links_its_files(tmp_path: Path) -> None:
+    result = result_of(["timewheel"], [Message("timewheel", AS_OF_MS, 3)])
+    (tmp_path / "histograms").mkdir()
+    (tmp_path / "histograms" / "lateness.hgrm").write_text("")
+    result.summary["run"] = {"command": "timewheel lateness a --out b", "versions": {"numpy": "2.0"}, "host": "h"}
+    text = drawn(Result(tmp_path, result.summary, result.histograms))
+    assert "command timewheel lateness a --out b" in words(text)
+    assert "versions numpy 2.0" in words(text)
+    for path in ("summary.json", "histograms/topic.parquet", "histograms/lateness.hgrm"):
+        assert f'href="{path}"' in text
+
+
+@pytest.mark.usefixtures("words_only")
+def test_the_budget_and_how_fast_it_burns() -> None:
+    """600 s with a message each second, all in time but for a minute of them: 60 of 600 missed, 6 may."""
+    begin = AS_OF_MS - 600_000
+    messages = [Message("timewheel", begin + k * 1_000, 2_000 if 300 <= k < 360 else 3) for k in range(600)]
+    seen = words(drawn(result_of(["timewheel"], messages, target=Target(0.99, 1_000)))).replace("\u00a0", " ")
+    assert "were due 600 may miss 6 missed 60 budget used 1,000 % beyond it 54" in seen
+    # In its last five minutes: 60 of 300 less the minute that is over; the worst minute missed all.
+    assert "1 min 0 of 60 0 100 2025-10-09 09:49:20 UTC" in seen
+    assert "the whole run 60 of 600 10 10" in seen
+    assert "each second of them missed the target" in seen
+    assert "2025-10-09 09:48:20 UTC 1 min 60 100 % 2,000 ms 2,000 ms 0" in seen
+
+
+def test_cells_are_as_short_as_the_run() -> None:
+    result = result_of(["a"], [Message("a", AS_OF_MS - k * 1_000, 3) for k in range(27)])
+    cells = by_group(result.histograms["cell"], ("cell_ms",), ["a"])["a"]
+    assert len(cells) == 27
+    chart = heatmap_chart("h", "a", {k: one.delivered for k, one in cells.items()}, result.summary["cell_ms"])
+    assert chart is not None
+    assert "messages due in a second" in drawn_svg(chart)
+
+
+def test_columns_are_whole_numbers_of_cells() -> None:
+    one = Histogram.of({0: 1})
+    for cell, cells, width in (
+        (1_000, 100, 1_000),
+        (1_000, 900, 10_000),
+        (10_000, 900, 120_000),
+        (60_000, 119, 60_000),
+    ):
+        found, columns = coarser({k * cell: one for k in range(cells)}, 120, cell)
+        assert found == width
+        assert sum(column.total for column in columns.values()) == cells

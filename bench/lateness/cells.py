@@ -1,0 +1,26 @@
+"""How long the cells of time are in which a run counts lateness: as short as the run is, so that it has enough of them.
+
+============================  =======  ==========
+messages were due within      a cell   cells
+============================  =======  ==========
+15 minutes                    1 s      900
+2.5 hours                     10 s     900
+longer                        1 min    1,440 a day
+============================  =======  ==========
+"""
+
+from __future__ import annotations
+
+__all__ = ["cell_seconds"]
+
+_CELLS_MAX = 900
+
+
+def cell_seconds(first_s: int, last_s: int) -> int:
+    """The length of a cell for messages due from one second to another (epoch s, both included).
+
+    >>> cell_seconds(0, 26), cell_seconds(0, 900), cell_seconds(0, 86_400)
+    (1, 10, 60)
+    """
+    span = last_s - first_s + 1
+    return next((length for length in (1, 10) if span <= _CELLS_MAX * length), 60)

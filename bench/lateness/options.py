@@ -1,0 +1,98 @@
+"""How ``timewheel lateness`` reads its options: their types, its examples, and the words that it was given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from bench.lateness.expect import Expectation, ExpectationError, parse_expectation
+from bench.lateness.result import GROUPS
+from bench.lateness.target import Target, parse_target
+from timewheel_client.times import parse_instant
+
+__all__ = ["EXAMPLES", "WORDS", "ExpectType", "InstantType", "TablesType", "TargetType", "Words"]
+
+_TABLES = {**{name: name for name in GROUPS}, "kind": "topic", "level": "topic"}
+WORDS = "bench.lateness.words"
+"""Where the context keeps the words of the command line."""
+
+EXAMPLES = """\b
+Examples:
+  timewheel lateness /var/lib/broker/store --out report
+  timewheel lateness STORE --out report --target '99.9% within 10ms' --expect 'lost == 0'
+  timewheel lateness ours/store apache/store --name ours --name apache --out report
+  timewheel lateness STORE --out today --since 2026-11-23T00:00Z --received seen.jsonl
+  timewheel lateness STORE --out today --baseline yesterday
+  timewheel lateness STORE --out report --follow --refresh 10
+"""
+
+
+class Words(click.Command):
+    """A command that remembers the words that it was called with: a result tells them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the words, then read them."""
+        ctx.meta[WORDS] = list(args)
+        return super().parse_args(ctx, args)
+
+
+class ExpectType(click.ParamType[Any]):
+    """``--expect``: a figure and its limit."""
+
+    name = "FIGURE<=LIMIT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Expectation:
+        """Read an expectation."""
+        if isinstance(value, Expectation):
+            return value
+        try:
+            return parse_expectation(str(value))
+        except ExpectationError as error:
+            self.fail(str(error), param, ctx)
+
+
+class TargetType(click.ParamType[Any]):
+    """``--target``: a share and a time."""
+
+    name = "SHARE within TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Target:
+        """Read a target."""
+        if isinstance(value, Target):
+            return value
+        try:
+            return parse_target(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class InstantType(click.ParamType[Any]):
+    """A moment, as ``timewheel send --at`` takes it."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read a moment."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_instant(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class TablesType(click.ParamType[Any]):
+    """``--by``: names of groupings."""
+
+    name = "NAME,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Read names of groupings."""
+        if isinstance(value, tuple):
+            return value
+        names = [name.strip() for name in str(value).split(",") if name.strip()]
+        wrong = [name for name in names if name not in _TABLES]
+        if wrong:
+            self.fail(f"no grouping {', '.join(wrong)}; there are {', '.join(_TABLES)}", param, ctx)
+        return tuple(_TABLES[name] for name in names)
