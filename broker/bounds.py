@@ -169,6 +169,7 @@ def _requests(parts: BrokerParts, pull: PullProcessor) -> list[Bound]:
                 "late_tables:Batch.changes",
                 "late_tables:Batch.waiting",
                 "late_tables:LateTable._coming",
+                "late_tables:LateTable._endings",
                 "channel:ChannelState.waiting",
                 "processors.resume:ResumeProcessor._resuming",
             ),

@@ -333,11 +333,20 @@ class BrokerCore:
         save_changes(self.files, self.config.file, changes)
         return True
 
-    def delete_topic(self, name: str) -> bool:
-        """Delete a topic with its messages and offsets; whether there was one. Raises StoreError."""
+    def delete_topic(self, name: str, then: Callable[[], Any] = lambda: None) -> bool:
+        """Delete a topic with its messages and offsets; whether there was one. Raises StoreError.
+
+        NotYetError: its messages go in a thread, since all queues have to be synced for it; then ``then`` replies.
+        """
+
+        def released() -> Any:
+            self.long_poll.release(name)
+            return then()
+
         existed = self.topics.delete(name)
+        self.turn.commit()  # what this turn has accepted for the topic goes with it
         self.offsets.forget_topic(name)
-        self.store.delete_topic(name)
+        self.topics.end(name, partial(self.store.delete_topic, name), released)
         self.long_poll.release(name)
         return existed
 

@@ -243,7 +243,7 @@ class SubscriptionGroups:
     def forget_late(self, name: str, then: Callable[[], Any]) -> None:
         """Raise NotYetError if forgetting a group is late: ``then``, which deletes it, finds it gone and replies."""
         if self._late.late:
-            raise NotYetError(lambda: self._late.change({name: None}), then)
+            self._late.forget(name, then)
 
     def _make(self, *groups: SubscriptionGroup) -> None:
         """Make groups that a request needs. Raises StoreError, NotYetError."""

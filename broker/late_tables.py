@@ -12,8 +12,9 @@ network loop must not stand still for it. So
    happened before that. What the request changes is gathered when the dispatcher has kept it: one that is refused
    because too many wait changes nothing. A write that fails fails all requests that wait for it, and the table is as
    it was;
-4. a name that goes takes more with it than its entry (a topic its messages): that is done by the request that wants it
-   gone, after the batch. So a request that sets a name whose end is on its way waits until that is over.
+4. a name that goes takes more with it than its entry (a topic its messages): the request that wants it gone sees to
+   that after the batch, and has the thread do what takes long (`LateTable.end`). A request that sets a name whose end
+   is on its way waits until all of that is over.
 
 Before `TableWriter.start` and after `TableWriter.stop` nothing is late: a change is written at once, in the loop.
 """
@@ -61,6 +62,35 @@ class NotYetError(Exception):
         self.then = then
 
 
+class _Ending(Generic[K]):
+    """What goes with a name, on its way: done in the thread, between two batches."""
+
+    __slots__ = ("_key", "_table", "_work", "batch")
+
+    def __init__(self, table: LateTable[K, Any], key: K, work: Callable[[], object]) -> None:
+        self.batch: Batch[K, Any] = Batch()
+        self.batch.changes[key] = None
+        self._table = table
+        self._key = key
+        self._work = work
+
+    def write(self) -> None:
+        """Do it. Any thread; raises nothing: `finish` tells who waits."""
+        if self.batch.over:
+            return
+        try:
+            self._work()
+        except Exception as error:
+            self.batch.error = error
+        self.batch.over = True
+
+    def finish(self) -> None:
+        """Let the name be used again, and tell who waits."""
+        if self._table.ended(self._key, self):
+            for waiting in self.batch.waiting:
+                waiting(self.batch.error)
+
+
 class TableWriter:
     """The thread that writes the tables of one broker. Only the network loop calls it, but for `step` and `stop`.
 
@@ -81,7 +111,7 @@ class TableWriter:
         self._call_soon_threadsafe = call_soon_threadsafe
         self.schedule = schedule
         self._tables: tuple[LateTable[Any, Any], ...] = ()
-        self._queue: SimpleQueue[LateTable[Any, Any] | None] = SimpleQueue()
+        self._queue: SimpleQueue[LateTable[Any, Any] | _Ending[Any] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def add(self, table: LateTable[Any, Any]) -> None:
@@ -99,6 +129,10 @@ class TableWriter:
         for table in self._tables:
             if table.hand_over():
                 self._queue.put(table)
+
+    def put(self, ending: _Ending[Any]) -> None:
+        """Have this done by the thread, in turn."""
+        self._queue.put(ending)
 
     def step(self) -> bool:
         """Write one batch, if there is one; whether there was. This is the whole thread but for its waiting."""
@@ -131,7 +165,7 @@ class TableWriter:
         while (table := self._queue.get()) is not None:
             self._write(table)
 
-    def _write(self, table: LateTable[Any, Any]) -> None:
+    def _write(self, table: LateTable[Any, Any] | _Ending[Any]) -> None:
         self.write_count += 1
         table.write()
         self._call_soon_threadsafe(table.finish)
@@ -163,6 +197,7 @@ class LateTable(Generic[K, V]):
         self._gathering: Batch[K, V] | None = None
         self._writing: Batch[K, V] | None = None
         self._coming: set[K] = set()
+        self._endings: dict[K, _Ending[K]] = {}
 
     def written_by(self, writer: TableWriter) -> None:
         """Let changes be late once this writer is started."""
@@ -191,7 +226,8 @@ class LateTable(Generic[K, V]):
         for batch in (self._gathering, self._writing):
             if batch is not None and key in batch.changes:
                 return batch
-        return None
+        ending = self._endings.get(key)
+        return None if ending is None else ending.batch
 
     def wait_for(self, key: K) -> None:
         """Raise NotYetError if a change of this name is on its way."""
@@ -215,6 +251,28 @@ class LateTable(Generic[K, V]):
         batch.changes.update(changes)
         self._coming.update(key for key, value in changes.items() if value is not None and key not in self._table)
         return batch
+
+    def forget(self, key: K, then: Callable[[], Any]) -> None:
+        """Have an entry go, or wait for one that is being made, if it is: `NotYetError` in both cases.
+
+        Who makes it came before, maybe: taken out of its batch it would be made again, and so on for both.
+        """
+        batch = None if key in self._table else self.pending(key)
+        raise NotYetError(lambda: batch or self.change({key: None}), then)
+
+    def end(self, key: K, work: Callable[[], object]) -> Batch[K, V]:
+        """Have the thread do what goes with a name that is gone; nobody makes the name again before it is over."""
+        ending = self._endings[key] = _Ending(self, key, work)
+        if self._writer is not None:
+            self._writer.put(ending)
+        return ending.batch
+
+    def ended(self, key: K, ending: _Ending[K]) -> bool:
+        """Let a name be used again; whether it waited for this ending."""
+        if self._endings.get(key) is not ending:
+            return False
+        del self._endings[key]
+        return True
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -278,6 +336,9 @@ class LateTable(Generic[K, V]):
 
     def settle(self) -> bool:
         """Write in this thread what is on its way; whether there was something."""
+        for ending in list(self._endings.values()):
+            ending.write()
+            ending.finish()
         if self._writing is None and not self.hand_over():
             return False
         self.write()

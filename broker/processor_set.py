@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from broker.acl_rules import PUB
 from broker.asides import Asides
@@ -43,7 +44,7 @@ class ProcessorSet:
         self,
         parts: BrokerParts,
         *,
-        delete_topic: Callable[[str], bool],
+        delete_topic: Callable[[str, Callable[[], Any]], bool],
         config_changed: Callable[[list[str]], None],
         save_config: Callable[[Mapping[str, str]], bool],
         bound_figures: Callable[[], dict[str, str]],

@@ -351,7 +351,15 @@ class Topics:
     def forget_late(self, name: str, then: Callable[[], Any]) -> None:
         """Raise NotYetError if forgetting a topic is late: ``then``, which deletes it, finds it gone and replies."""
         if self._late.late:
-            raise NotYetError(lambda: self._late.change({name: None}), then)
+            self._late.forget(name, then)
+
+    def end(self, name: str, work: Callable[[], object], then: Callable[[], Any]) -> None:
+        """Do what goes with a topic that is forgotten. Raises what it raises, or NotYetError: then ``then`` replies."""
+        if not self._late.late:
+            work()
+            return
+        self._late.wait_for_end(name)
+        raise NotYetError(lambda: self._late.end(name, work), then)
 
     def _make(self, *configs: TopicConfig) -> None:
         """Make topics that a request needs. Raises StoreError, NotYetError."""

@@ -65,7 +65,8 @@ class AdminProcessor:
 
     Args:
         topics, groups, offsets: The broker's tables.
-        delete_topic: Deletes a topic with its messages and offsets; whether there was one.
+        delete_topic: Deletes a topic with its messages and offsets; whether there was one. If that is late, the other
+            argument makes the reply.
         asides: Runs what takes long: lists of topics and groups, read or written.
         delay_offsets: Reads how far each delay level has been delivered.
     """
@@ -76,7 +77,7 @@ class AdminProcessor:
         topics: Topics,
         groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
-        delete_topic: Callable[[str], bool],
+        delete_topic: Callable[[str, Callable[[], Any]], bool],
         asides: Asides,
         delay_offsets: Callable[[], Mapping[int, int]] = dict,
     ) -> None:
@@ -251,7 +252,7 @@ class AdminProcessor:
         def delete() -> RemotingCommand:
             if self._topics.get(name) is not None or self._topics.newest(name) is not None:
                 self._topics.forget_late(name, delete)  # once more, if somebody has made it again meanwhile
-            self._delete_topic(name)
+            self._delete_topic(name, command.reply)
             return command.reply()
 
         return delete()

@@ -124,7 +124,7 @@ class Bench:
         for processor in self.processors:
             self.dispatcher.add(processor)
 
-    def delete_topic(self, name):
+    def delete_topic(self, name, _then):
         self.deleted.append(name)
         return self.topics.delete(name)
 

@@ -11,6 +11,7 @@ from broker.groups import SubscriptionGroup
 from broker.topics import TopicConfig
 from remoting.codes import RequestCode, ResponseCode
 from remoting.json_dialect import dumps
+from store.errors import StoreError
 from tests.broker.core_rig import Client, Rig
 from tests.broker.test_late_tables import OK, ROOT, Late, codes, send
 from tests.simulation.inline import run_inline
@@ -177,4 +178,108 @@ def test_a_topic_that_comes_back_between_the_steps_of_its_deletion_is_deleted_wh
     assert codes(client) == {2: OK}
     assert late.core.topics.get("T") is None
     assert not late.rig.store.queue_ids("T")
+    late.rig.close()
+
+
+def test_the_messages_of_a_deleted_topic_go_in_the_thread_and_its_name_is_free_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All queues are synced for it, which took the loop half a minute with 1,500 of them."""
+    late, client = with_topic()
+    deleted, where = late.rig.store.delete_topic, "the loop"
+
+    def delete(name: str) -> bool:
+        assert where == "the thread"
+        return deleted(name)
+
+    monkeypatch.setattr(late.rig.store, "delete_topic", delete)
+    other = late.rig.client(50002)
+    for asker in (client, other):
+        asker.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    for step in range(20):
+        late.loop()
+        if step == 2:
+            send(other, "T", b"new")
+        where = "the thread"
+        late.core.tables.step()
+        where = "the loop"
+        if step == 1:
+            assert late.core.topics.get("T") is None
+            assert codes(client) == {}, "its messages are there"
+    late.rest()
+    assert codes(client) == {2: OK}
+    assert codes(other) == {1: OK, 2: OK}
+    assert [message.body for message in late_messages(late, "T")] == [b"new"]
+    late.rig.close()
+
+
+def late_messages(late: Late, topic: str) -> list[Any]:
+    late.core.tables.late = False
+    return late.rig.client(50009).messages(topic)
+
+
+def test_a_deletion_whose_messages_cannot_go_says_so_and_can_be_asked_for_again() -> None:
+    late, client = with_topic()
+    late.loop()
+    client.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    late.loop()
+    assert late.core.tables.step()
+    late.loop()
+
+    def fault(operation: str, path: Any) -> None:
+        if operation in ("write", "rename", "sync", "remove"):
+            raise StoreError(f"{path}: the disk is broken")
+
+    late.disk.fault = fault
+    late.rest()
+    assert codes(client) == {2: int(ResponseCode.SYSTEM_ERROR)}
+    late.disk.fault = None
+    client.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    late.rest()
+    assert codes(client) == {3: OK}
+    assert not late.rig.store.queue_ids("T")
+    assert late.core.dispatcher.running == 0
+    late.rig.close()
+
+
+def test_what_a_deletion_was_about_to_do_is_done_when_the_broker_stops() -> None:
+    late, client = with_topic()
+    client.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    late.loop()
+    assert late.core.tables.step()
+    late.loop()
+    late.core.tables.stop()
+    late.core.end_tables()
+    late.loop()
+    assert codes(client) == {2: OK}
+    assert not late.rig.store.queue_ids("T")
+    late.rig.close()
+
+
+def test_what_was_accepted_for_a_topic_in_the_turn_of_its_deletion_is_stored_before_it() -> None:
+    late, client = with_topic()
+    admin = late.rig.client(50002)
+    admin.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    late.loop()
+    assert late.core.tables.step()
+    send(client, "T", b"last")
+    late.loop()
+    late.rest()
+    assert codes(client) == {2: OK}
+    assert codes(admin) == {1: OK}
+    assert late.core.topics.get("T") is None
+    assert not late.rig.store.queue_ids("T"), "a message that nobody can read until the topic is made again"
+    late.rig.close()
+
+
+def test_a_deletion_and_sends_that_make_the_topic_do_not_undo_each_other_for_ever() -> None:
+    late = Late()
+    client, admin = late.rig.client(), late.rig.client(50002)
+    send(client, "T")
+    admin.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    send(client, "T")
+    late.rest()
+    assert codes(client) == {1: OK, 2: OK}
+    assert codes(admin) == {1: OK}
+    assert late.core.tables.write_count < 8
     late.rig.close()
