@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from remoting.layout import QUEUE_ENTRY_BYTES, QUEUE_SIZE_AT
+
 if TYPE_CHECKING:
     from store.consume_queue import ConsumeQueue
 
@@ -26,7 +28,6 @@ __all__ = ["SERIES_MAX", "Traffic"]
 
 _SAMPLE_MS = 10_000
 _SPANS = (("statsMinute", 10_000, 7), ("statsHour", 600_000, 7), ("statsDay", 3_600_000, 25))
-_ENTRY_BYTES = 20
 SERIES_MAX = 20_000
 """Most series of all kinds, some 10 KiB each after a day; what comes beyond it is not counted by its name."""
 _STEPS = 500
@@ -172,7 +173,7 @@ class Traffic:
                 if not entries:
                     break  # deleted meanwhile
                 series.bytes += _sizes(entries)
-                start += len(entries) // _ENTRY_BYTES
+                start += len(entries) // QUEUE_ENTRY_BYTES
                 yield
         self._ends = ends
 
@@ -200,9 +201,9 @@ class Traffic:
 
 
 def _sizes(entries: bytes) -> int:
-    """Add up the sizes in ConsumeQueue entries (8 bytes offset, 4 bytes size, 8 bytes tags), byte by byte place."""
+    """Add up the sizes in ConsumeQueue entries, byte by byte place."""
     total = 0
     for place in range(4):
-        column = entries[8 + place :: _ENTRY_BYTES]
+        column = entries[QUEUE_SIZE_AT + place :: QUEUE_ENTRY_BYTES]
         total = total * 256 + (0 if column.count(0) == len(column) else sum(column))
     return total

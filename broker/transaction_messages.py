@@ -8,9 +8,9 @@ in its stored properties, so that an application that sends such an object on ma
 from __future__ import annotations
 
 from collections.abc import Iterable
-from struct import Struct
 
 from remoting.codes import SysFlag
+from remoting.layout import BODY_AT_MAX, LONG, RECORD
 from remoting.message import (
     MAX_PROPERTIES_BYTES,
     MAX_TOPIC_BYTES,
@@ -37,7 +37,6 @@ from remoting.properties import (
     remove_properties,
     with_property,
 )
-from remoting.record import RECORD_HEAD_BYTES
 from store.half_messages import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
 
 __all__ = [
@@ -56,8 +55,7 @@ __all__ = [
 _TYPE = int(SysFlag.TRANSACTION_ROLLBACK)
 _ROOM_BYTES = len(TRANSACTION_CHECK_TIMES) + 2 + 10
 """What the count of checks may add to a half message's properties, with ten digits."""
-_TWO_LONGS = Struct(">qq")
-_LONG = Struct(">q")
+_PLACE = RECORD.struct("queue_offset", "position")
 
 
 def make_half(message: Message, unique_key: str, producer_group: str) -> None:
@@ -86,7 +84,7 @@ def no_room(half: Message, record_bytes_max: int) -> str:
     own_bytes, most = len(text.encode("utf-8", "surrogatepass")), MAX_PROPERTIES_BYTES - _ROOM_BYTES
     if own_bytes > most:
         return f"the half message has {own_bytes} bytes of properties, with those that the broker adds; at most {most}"
-    size, most = RECORD_HEAD_BYTES + body_bytes + own_bytes, record_bytes_max - _ROOM_BYTES - MAX_TOPIC_BYTES - 4
+    size, most = BODY_AT_MAX + body_bytes + own_bytes, record_bytes_max - _ROOM_BYTES - MAX_TOPIC_BYTES - 4
     if size > most:
         return f"the half message has {size} bytes, with what the broker adds; at most {most} are possible"
     return ""
@@ -137,8 +135,8 @@ def op_message(tag: str, numbers: Iterable[int], store_host: bytes, now_ms: int,
 def check_body(half: StoredMessage, checks: int) -> bytes:
     """Make the body of a check: the half message as if it stood in its own topic. Raises RecordError."""
     record = bytearray(encode_record(_back(half, checks), half.store_host))
-    _TWO_LONGS.pack_into(record, QUEUE_OFFSET_AT, half.queue_offset, half.offset)
-    _LONG.pack_into(record, store_ms_at(record), half.store_ms)
+    _PLACE.pack_into(record, QUEUE_OFFSET_AT, half.queue_offset, half.offset)
+    LONG.pack_into(record, store_ms_at(record), half.store_ms)
     return bytes(record)
 
 

@@ -22,7 +22,8 @@ from broker_plugin.properties import DUE_MAX_MS, delivered_as
 from broker_plugin.ranges import KEY_MAX, Key
 from broker_plugin.states import State, answer
 from broker_plugin.stats import Stats
-from remoting.message import OFFSET_AT, Message, RecordError, decode_record, encode_record, record_fields
+from remoting.layout import LONG, OFFSET_AT, SYS_FLAG_AT
+from remoting.message import Message, RecordError, decode_record, encode_record, record_fields
 from store.errors import StoreError
 from store.flusher import Flusher, Ticket
 from store.hook import CommandOutcome, CommandResult, DeliveryTarget, PendingMessage, SettlingTarget
@@ -133,7 +134,7 @@ class Commands:
             if found is None or found.done:
                 return None
             record = self._spill.read((found.ref,))[0]
-        return b"".join((record[:OFFSET_AT], offset.to_bytes(8, "big"), record[OFFSET_AT + 8 :]))
+        return b"".join((record[:OFFSET_AT], LONG.pack(offset), record[SYS_FLAG_AT:]))
 
     # ------------------------------------------------------------------------------------------------ parts of it
 

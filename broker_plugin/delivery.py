@@ -31,6 +31,7 @@ from broker_plugin.due_record import due_record
 from broker_plugin.failures import ANY_TOPIC, UNREADABLE, Failures
 from broker_plugin.properties import own_properties_of
 from broker_plugin.stats import Lateness, Stats
+from remoting.layout import HOST_BYTES, HOSTS_V6, STORE_HOST_AT, SYS_FLAG_LOW_AT
 from remoting.message import RecordError, record_fields
 from store.errors import StoreError
 from store.hook import BlockTarget, DeliveryTarget, PutBlock, PutRecord, PutResult, PutStatus
@@ -54,7 +55,7 @@ STALL_MAX_MS = 1000
 IN_DOUBT = "IN_DOUBT"
 """Reason of a failure: a cancel or a move was refused, and what its failed write has left cannot be cleared."""
 _T = TypeVar("_T")
-_STORE_HOST = slice(64, 72)
+_STORE_HOST = slice(STORE_HOST_AT, STORE_HOST_AT + HOST_BYTES)  # where the born host is IPv4
 """Where a record has its store host, if both hosts are IPv4."""
 _STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT})
 _STORE_REFUSES = frozenset(
@@ -371,6 +372,6 @@ def _chosen(places: Sequence[int], column: Sequence[_T]) -> list[_T]:
 
 def _rehosted(record: bytes, host: bytes) -> bytes:
     """The record with this store host, which clients dial; as it is if a host in it is no IPv4 address."""
-    if record[_STORE_HOST] == host or record[39] & 0x30:
+    if record[_STORE_HOST] == host or record[SYS_FLAG_LOW_AT] & HOSTS_V6:
         return record
     return b"".join((record[: _STORE_HOST.start], host, record[_STORE_HOST.stop :]))

@@ -9,19 +9,17 @@ left to `store.hook.put_record_of`: this answers the same in every case, and a t
 from __future__ import annotations
 
 from functools import lru_cache
-from struct import Struct
 
-from remoting.message import MAGIC_V1, java_hash
+from remoting.layout import BODY_AT, HOSTS_V6, MAGIC_V1, RECORD, RECORD_BYTES_MIN
+from remoting.message import java_hash
 from remoting.properties import KEYS, TAGS, TW_ID, UNIQ_KEY
 from store.hook import PutRecord, put_record_of
 
 __all__ = ["due_record"]
 
-_HEAD_V4 = Struct(">4xI4xi20xi44xi")  # magic, queue id, sysflag, body length where both hosts are IPv4
-_HOSTS_V6 = 0x30
+_HEAD_V4 = RECORD.picked("magic", "queue_id", "sys_flag", "body_bytes")
 _UNIQ_KEY, _KEYS, _TAGS, _TW_ID = (f"\x02{name}\x01".encode() for name in (UNIQ_KEY, KEYS, TAGS, TW_ID))
 _UNIQ_KEY_FIRST = _UNIQ_KEY[1:]
-_SMALLEST = 91
 _SHORT_BYTES_MAX = 256  # longer tags are not remembered: 4,096 of 32 KiB would be kept
 
 
@@ -42,12 +40,12 @@ def _tags_code(tag: bytes) -> int:
 def due_record(record: bytes, due_ms: int) -> PutRecord:
     """Make a delivery of a finished record that was read back; raises RecordError if it is none."""
     size = len(record)
-    if size < _SMALLEST:
+    if size < RECORD_BYTES_MIN:
         return put_record_of(record, due_ms)
     magic, queue_id, sys_flag, body_bytes = _HEAD_V4.unpack_from(record)
-    if magic != MAGIC_V1 or sys_flag & _HOSTS_V6 or not 0 <= body_bytes <= size - _SMALLEST:
+    if magic != MAGIC_V1 or sys_flag & HOSTS_V6 or not 0 <= body_bytes <= size - RECORD_BYTES_MIN:
         return put_record_of(record, due_ms)
-    at = 88 + body_bytes
+    at = BODY_AT + body_bytes
     end = at + 1 + record[at]
     begin = end + 2
     if begin > size or record[end] << 8 | record[end + 1] != size - begin or record[-1] != 2:

@@ -8,6 +8,7 @@
 `remoting.batch`          client batches
 `remoting.uniform_batch`  client batches as columns
 `remoting.record_rows`    many records at once
+`remoting.layout`         where each field stands (all of it is imported from there)
 `remoting.proof`          the checksum of topic and properties (imported from there)
 `remoting.properties`     the property text (imported from there)
 ========================  ====================================================================
@@ -19,18 +20,20 @@ from remoting.batch import join_batch, split_batch
 from remoting.errors import MessageError, RecordError
 from remoting.hosts import NO_HOST, decode_host, encode_host, message_id, message_ids, parse_message_id
 from remoting.keys import java_hash, message_keys, tag_hash, tags_code
-from remoting.record import (
+from remoting.layout import (
     BORN_HOST_V6,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
-    MAX_PROPERTIES_BYTES,
-    MAX_TOPIC_BYTES,
-    MAX_TOPIC_BYTES_V1,
     OFFSET_AT,
     QUEUE_OFFSET_AT,
     STORE_HOST_V6,
     SYS_FLAG_AT,
+)
+from remoting.record import (
+    MAX_PROPERTIES_BYTES,
+    MAX_TOPIC_BYTES,
+    MAX_TOPIC_BYTES_V1,
     Message,
     encode_record,
     record_fields,

@@ -23,9 +23,18 @@ appended or delivered, so it is made once.
 
 from __future__ import annotations
 
-from struct import Struct
-
 from remoting.checksum import crc32
+from remoting.layout import (
+    BODY_AT,
+    BODY_BYTES_BACK,
+    FLAG_AT,
+    HOST_MORE_V6,
+    HOSTS_V6,
+    INT,
+    LONG,
+    PREPARED_BACK,
+    SYS_FLAG_LOW_AT,
+)
 
 __all__ = [
     "OFFSET_0",
@@ -46,12 +55,7 @@ VOUCHER = (0xD7435256 - (1 << 32)) << 32
 OFFSET_0 = (0xD7435230 - (1 << 32)) << 32
 """What `Message.prepared_offset` says for a half message at 0, where 0 says that there is none. Never on the disk."""
 
-_LONG = Struct(">q")
-_INT = Struct(">i")
-_UNSIGNED = Struct(">I")
-_FLAG_AT = 16
 _HIGH = -(1 << 32)
-_HOSTS_V6 = 0x30
 _TRANSACTION, _COMMITTED = 0x0C, 0x08
 
 
@@ -62,25 +66,25 @@ def is_proof(number: int) -> bool:
 
 def _behind_head(record: bytes | bytearray | memoryview, at: int) -> int:
     """Where the body begins."""
-    hosts = record[at + 39] & _HOSTS_V6
-    return at + 88 + (12 * hosts.bit_count() if hosts else 0)
+    hosts = record[at + SYS_FLAG_LOW_AT] & HOSTS_V6
+    return at + BODY_AT + (HOST_MORE_V6 * hosts.bit_count() if hosts else 0)
 
 
 def proof_field(record: bytes | bytearray | memoryview, at: int = 0) -> int:
     """PREPAREDTRANSACTIONOFFSET of the record that starts at ``at``."""
-    return int(_LONG.unpack_from(record, _behind_head(record, at) - 12)[0])
+    return int(LONG.unpack_from(record, _behind_head(record, at) - PREPARED_BACK)[0])
 
 
 def text_sum(record: bytes | bytearray) -> int:
     """Sum up what stands behind the body of a whole record."""
     begin = _behind_head(record, 0)
-    return crc32(record[begin + int(_INT.unpack_from(record, begin - 4)[0]) :])
+    return crc32(record[begin + int(INT.unpack_from(record, begin - BODY_BYTES_BACK)[0]) :])
 
 
 def is_vouched_for(record: bytes | bytearray | memoryview, at: int = 0) -> bool:
     """Whether a record names a half message, so that its proof stands in the record behind it, if it has one."""
     number = proof_field(record, at)
-    return number > 0 or (number == 0 and record[at + 39] & _TRANSACTION == _COMMITTED)
+    return number > 0 or (number == 0 and record[at + SYS_FLAG_LOW_AT] & _TRANSACTION == _COMMITTED)
 
 
 def is_voucher(record: bytes) -> bool:
@@ -90,7 +94,7 @@ def is_voucher(record: bytes) -> bool:
 
 def sum_before(record: bytes) -> int:
     """The sum of the record before, as the record that vouches for it has it."""
-    return int(_UNSIGNED.unpack_from(record, _FLAG_AT)[0])
+    return int(INT.unpack_from(record, FLAG_AT)[0]) & 0xFFFFFFFF
 
 
 def vouching_flag(before: bytes | bytearray) -> int:

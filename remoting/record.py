@@ -1,15 +1,7 @@
 """The message as bytes: the CommitLog record that disk and wire share.
 
-A record as RocketMQ stores it and as a pull sends it (big-endian; offsets for two IPv4 hosts)::
-
-      0  total size   i32      40  born time ms   i64     84  body length   i32, body
-      4  magic        i32      48  born host      8/20        topic length  i8 (V1) or i16 (V2), topic
-      8  body CRC     i32      56  store time ms  i64         properties length i16, properties
-     12  queue id     i32      64  store host     8/20
-     16  flag         i32      72  reconsumed     i32
-     20  queue offset i64      76  prepared offset i64
-     28  position     i64
-     36  sysflag      i32      (0x10 and 0x20 in sysflag: born and store host are IPv6, 20 bytes each)
+The fields up to the body are those of `remoting.layout`; behind the body stand the topic (its length in one byte, in
+V2 in two) and the properties (their length in two bytes).
 
 `encode_record` makes the whole of it but for what only the append knows: queue offset and position (one ``>qq``
 at `QUEUE_OFFSET_AT`) and the store time (at `store_ms_at`). A record can therefore be finished, checked and
@@ -25,27 +17,38 @@ RocketMQ 4.9 and 5.0 take it for corruption.
 from __future__ import annotations
 
 from functools import lru_cache
-from struct import Struct
 from struct import error as struct_error
+from typing import Final
 
 from remoting.checksum import crc32
 from remoting.errors import MessageError, RecordError
 from remoting.hosts import NO_HOST
+from remoting.layout import (
+    BODY_AT,
+    BODY_AT_MAX,
+    BODY_BYTES_BACK,
+    BORN_HOST_V6,
+    HOST_BYTES,
+    HOST_BYTES_V6,
+    HOST_MORE_V6,
+    HOSTS_V6,
+    INT,
+    MAGIC_AT,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD,
+    SHORT,
+    STORE_HOST_V6,
+    STORE_MS_AT,
+    STORE_MS_AT_V6,
+    SYS_FLAG_LOW_AT,
+)
 from remoting.proof import OFFSET_0, PLAIN, VOUCHER
 
 __all__ = [
-    "BORN_HOST_V6",
-    "MAGIC_BLANK",
-    "MAGIC_V1",
-    "MAGIC_V2",
     "MAX_PROPERTIES_BYTES",
     "MAX_TOPIC_BYTES",
     "MAX_TOPIC_BYTES_V1",
-    "OFFSET_AT",
-    "QUEUE_OFFSET_AT",
-    "RECORD_HEAD_BYTES",
-    "STORE_HOST_V6",
-    "SYS_FLAG_AT",
     "Buffer",
     "Message",
     "body_bounds",
@@ -59,30 +62,16 @@ __all__ = [
 
 Buffer = bytes | bytearray | memoryview
 
-MAGIC_V1 = 0xDAA320A7
-MAGIC_V2 = 0xDAA320AB
-MAGIC_BLANK = 0xCBD43194
-"""Ends a segment: i32 bytes left in it, then this."""
-
-QUEUE_OFFSET_AT = 20
-OFFSET_AT = 28
-SYS_FLAG_AT = 36
-
-BORN_HOST_V6 = 0x10
-STORE_HOST_V6 = 0x20
-
 MAX_TOPIC_BYTES_V1 = 127
 MAX_TOPIC_BYTES = 255
 MAX_PROPERTIES_BYTES = 32767
 
-_HEAD_V4 = Struct(">iIIiiqqiq8sq8siqi")
-_HEAD_FRONT = Struct(">iIIiiqqiq")
-_HEAD_BACK = Struct(">iqi")
-_INT = Struct(">i")
-_SHORT = Struct(">h")
-RECORD_HEAD_BYTES = 112
-"""Bytes before the body where both hosts are IPv6: the most there can be."""
-_NAMES_AT_V4 = Struct(">12xi20xi44xi")  # queue id, sysflag, body length where both hosts are IPv4
+_HEAD_V4 = RECORD.struct()
+_HEAD_FRONT = RECORD.struct("size", "born_ms")
+_HEAD_BACK = RECORD.struct("reconsume_times", "body_bytes")
+_MAGIC_LOW_AT: Final = MAGIC_AT + 3
+_MAGIC_LOW_V2: Final = MAGIC_V2 & 0xFF
+_NAMES_AT_V4 = RECORD.picked("queue_id", "sys_flag", "body_bytes")
 
 
 class Message:
@@ -158,7 +147,7 @@ def topic_part(topic: str) -> tuple[int, bytes]:
     if len(name) > MAX_TOPIC_BYTES:
         raise MessageError(f"topic has {len(name)} bytes, at most {MAX_TOPIC_BYTES} are possible: {topic:.100}…")
     if len(name) > MAX_TOPIC_BYTES_V1:
-        return MAGIC_V2, _SHORT.pack(len(name)) + name
+        return MAGIC_V2, SHORT.pack(len(name)) + name
     return MAGIC_V1, bytes((len(name),)) + name
 
 
@@ -176,8 +165,8 @@ def encode_record(message: Message, store_host: bytes) -> bytes:
         properties = message.properties.encode()
         body = message.body
         born_host = message.born_host
-        text = b"".join((topic, _SHORT.pack(len(properties)), properties))
-        size = 88 + len(body) + len(text)
+        text = b"".join((topic, SHORT.pack(len(properties)), properties))
+        size = BODY_AT + len(body) + len(text)
         prepared = message.prepared_offset
         if prepared == 0:
             prepared = PLAIN + crc32(text)
@@ -185,7 +174,7 @@ def encode_record(message: Message, store_host: bytes) -> bytes:
             prepared += crc32(text)
         elif prepared == OFFSET_0:
             prepared = 0
-        if len(born_host) == 8 and len(store_host) == 8:
+        if len(born_host) == HOST_BYTES and len(store_host) == HOST_BYTES:
             head = _HEAD_V4.pack(
                 size,
                 magic,
@@ -194,7 +183,7 @@ def encode_record(message: Message, store_host: bytes) -> bytes:
                 message.flag,
                 0,
                 0,
-                message.sys_flag & ~0x30,
+                message.sys_flag & ~HOSTS_V6,
                 message.born_ms,
                 born_host,
                 0,
@@ -212,12 +201,12 @@ def encode_record(message: Message, store_host: bytes) -> bytes:
 
 def _head(message: Message, magic: int, size: int, store_host: bytes, prepared: int) -> bytes:
     """Pack the front of a record with at least one IPv6 host."""
-    sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+    sys_flag = message.sys_flag & ~HOSTS_V6
     for host, bit in ((message.born_host, BORN_HOST_V6), (store_host, STORE_HOST_V6)):
-        if len(host) == 20:
+        if len(host) == HOST_BYTES_V6:
             sys_flag |= bit
-            size += 12
-        elif len(host) != 8:
+            size += HOST_MORE_V6
+        elif len(host) != HOST_BYTES:
             raise MessageError(f"host must have 8 or 20 bytes: {host!r:.100}")
     front = _HEAD_FRONT.pack(
         size,
@@ -250,14 +239,14 @@ def _why_not(message: Message, store_host: bytes) -> MessageError:
 
 
 def store_ms_at(record: Buffer, at: int = 0) -> int:
-    """Say where in a record its store time stands: 56, or 68 behind an IPv6 born host."""
-    return 68 if record[at + SYS_FLAG_AT + 3] & BORN_HOST_V6 else 56
+    """Say where in a record its store time stands: that depends on the born host."""
+    return STORE_MS_AT_V6 if record[at + SYS_FLAG_LOW_AT] & BORN_HOST_V6 else STORE_MS_AT
 
 
 def record_size(buffer: Buffer, at: int = 0) -> int:
     """Read a record's size in bytes; raises RecordError when there are no four bytes."""
     try:
-        size: int = _INT.unpack_from(buffer, at)[0]
+        size: int = INT.unpack_from(buffer, at)[0]
     except struct_error as error:
         raise RecordError(f"no record at {at}: only {len(buffer)} bytes") from error
     return size
@@ -266,18 +255,17 @@ def record_size(buffer: Buffer, at: int = 0) -> int:
 def record_magic(buffer: Buffer, at: int = 0) -> int:
     """Read a record's magic, unsigned; raises RecordError when there are no eight bytes."""
     try:
-        magic: int = _INT.unpack_from(buffer, at + 4)[0] & 0xFFFFFFFF
+        magic: int = INT.unpack_from(buffer, at + MAGIC_AT)[0] & 0xFFFFFFFF
     except struct_error as error:
         raise RecordError(f"no record at {at}: only {len(buffer)} bytes") from error
     return magic
 
 
 def body_bounds(head: Buffer) -> tuple[int, int]:
-    """Say where in a record its body begins and ends, from its first `RECORD_HEAD_BYTES`; raises RecordError."""
+    """Say where in a record its body begins and ends, from its first `BODY_AT_MAX` bytes; raises RecordError."""
     try:
-        hosts_v6 = (head[SYS_FLAG_AT + 3] & (BORN_HOST_V6 | STORE_HOST_V6)).bit_count()
-        begin = 88 + 12 * hosts_v6
-        return begin, begin + int(_INT.unpack_from(head, begin - 4)[0])
+        begin = BODY_AT + HOST_MORE_V6 * (head[SYS_FLAG_LOW_AT] & HOSTS_V6).bit_count()
+        return begin, begin + int(INT.unpack_from(head, begin - BODY_BYTES_BACK)[0])
     except (struct_error, IndexError) as error:
         raise RecordError(f"not the head of a record: {len(head)} bytes") from error
 
@@ -286,12 +274,12 @@ def record_fields(record: Buffer) -> tuple[str, int, str]:
     """Read (topic, queue id, properties) of a finished record, without its checks and without its body."""
     try:
         queue_id, sys_flag, body_length = _NAMES_AT_V4.unpack_from(record)
-        at = 88
-        if sys_flag & 0x30:
-            at += 12 if sys_flag & 0x30 != 0x30 else 24
-            (body_length,) = _INT.unpack_from(record, at - 4)
+        at = BODY_AT
+        if sys_flag & HOSTS_V6:
+            at = BODY_AT_MAX if sys_flag & HOSTS_V6 == HOSTS_V6 else BODY_AT + HOST_MORE_V6
+            (body_length,) = INT.unpack_from(record, at - BODY_BYTES_BACK)
         at += body_length
-        if record[7] == 0xAB:
+        if record[_MAGIC_LOW_AT] == _MAGIC_LOW_V2:
             end = at + 2 + (record[at] << 8 | record[at + 1])
             at += 2
         else:

@@ -10,27 +10,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, count, repeat
-from struct import Struct
 from struct import error as struct_error
+from typing import Final
 
 from remoting.checksum import crc32
 from remoting.errors import MessageError
+from remoting.layout import (
+    BORN_HOST_V6,
+    HOST_BYTES,
+    HOST_BYTES_V6,
+    HOSTS_V6,
+    INT,
+    LONG,
+    PREPARED_BACK,
+    RECORD,
+    SHORT,
+    STORE_HOST_V6,
+    SYS_FLAG_AT,
+    batch_head,
+)
 from remoting.proof import PLAIN
-from remoting.record import BORN_HOST_V6, MAX_PROPERTIES_BYTES, STORE_HOST_V6, Message, topic_part
+from remoting.record import MAX_PROPERTIES_BYTES, Message, topic_part
 
 __all__ = ["RecordRows"]
 
-_BORN = Struct(">iq")
-_LONG = Struct(">q")
-_INT = Struct(">i")
-_SHORT = Struct(">H")
-_HOST_BYTES = {8: 0, 20: 1}
-
-
-@lru_cache(maxsize=4)
-def _head(middle_bytes: int) -> Struct:
-    """Size, magic, body CRC, queue id, flag, queue offset, position; what all have in common; proof, body length."""
-    return Struct(f">iIIiiqq{middle_bytes}sqi")
+_BORN = RECORD.struct("sys_flag", "born_ms")
+_FIXED_BYTES: Final = SYS_FLAG_AT + LONG.size + PREPARED_BACK + SHORT.size
+"""All but what differs from batch to batch: up to sysflag, the store time, from the prepared offset on, two lengths."""
+_HOST_BYTES = {HOST_BYTES: 0, HOST_BYTES_V6: 1}
+_head = lru_cache(maxsize=4)(batch_head)
 
 
 class RecordRows:
@@ -62,7 +70,7 @@ class RecordRows:
         born_host = message.born_host
         if len(born_host) not in _HOST_BYTES or len(store_host) not in _HOST_BYTES:
             raise MessageError(f"hosts must have 8 or 20 bytes: {born_host!r:.100}, {store_host!r:.100}")
-        sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+        sys_flag = message.sys_flag & ~HOSTS_V6
         sys_flag |= BORN_HOST_V6 * _HOST_BYTES[len(born_host)] | STORE_HOST_V6 * _HOST_BYTES[len(store_host)]
         self._magic, topic = topic_part(message.topic)
         self._queue_id = message.queue_id
@@ -71,12 +79,12 @@ class RecordRows:
             raise MessageError(f"properties of {max(text_sizes)} bytes, at most {MAX_PROPERTIES_BYTES} are possible")
         try:
             self._before = _BORN.pack(sys_flag, message.born_ms) + born_host
-            self._after = store_host + _INT.pack(message.reconsume_times)
-            _LONG.pack(message.queue_id << 32)
+            self._after = store_host + INT.pack(message.reconsume_times)
+            LONG.pack(message.queue_id << 32)
         except struct_error as error:
             raise MessageError(f"a number of the batch is out of range: {message!r:.200}") from error
-        fixed = 58 + len(self._before) + len(self._after) + len(topic)
-        between = {size: topic + _SHORT.pack(size) for size in set(text_sizes)}
+        fixed = _FIXED_BYTES + len(self._before) + len(self._after) + len(topic)
+        between = {size: topic + SHORT.pack(size) for size in set(text_sizes)}
         self._betweens = [between[size] for size in text_sizes]
         sums = {text: crc32(text) for text in between.values()}
         self._proofs = [PLAIN + crc32(text, sums[begin]) for text, begin in zip(texts, self._betweens, strict=True)]
@@ -106,7 +114,7 @@ class RecordRows:
 
     def _heads(self, numbers: Iterable[int], positions: Iterable[int], store_ms: int) -> Sequence[bytes]:
         """Everything in front of the bodies."""
-        middle = self._before + _LONG.pack(store_ms) + self._after
+        middle = self._before + LONG.pack(store_ms) + self._after
         return list(
             map(
                 _head(len(middle)).pack,

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from struct import Struct
 from struct import error as struct_error
 
 from remoting.checksum import crc32
 from remoting.errors import RecordError
 from remoting.hosts import message_id
-from remoting.proof import is_proof
-from remoting.properties import parse_properties
-from remoting.record import (
+from remoting.layout import (
+    BORN_HOST_AT,
     BORN_HOST_V6,
+    HOST_BYTES,
+    HOST_BYTES_V6,
+    LONG,
     MAGIC_V1,
     MAGIC_V2,
-    MAX_TOPIC_BYTES_V1,
+    RECORD,
     STORE_HOST_V6,
-    Buffer,
-    Message,
 )
+from remoting.proof import is_proof
+from remoting.properties import parse_properties
+from remoting.record import MAX_TOPIC_BYTES_V1, Buffer, Message
 
 __all__ = ["StoredMessage", "decode_record"]
 
-_HEAD_FRONT = Struct(">iIIiiqqiq")
-_HEAD_BACK = Struct(">iqi")
+_HEAD_FRONT = RECORD.struct("size", "born_ms")
+_HEAD_BACK = RECORD.struct("reconsume_times", "body_bytes")
 _TAIL_MIN = 3
 
 
@@ -142,17 +144,17 @@ def _decode_record(buffer: Buffer, at: int, check_crc: bool) -> StoredMessage:
     end = at + size
     if size < 0 or end > len(buffer):
         raise RecordError(f"record at {at} claims {size} bytes, {len(buffer) - at} are there")
-    place = at + 48
-    born_length = 20 if sys_flag & BORN_HOST_V6 else 8
+    place = at + BORN_HOST_AT
+    born_length = HOST_BYTES_V6 if sys_flag & BORN_HOST_V6 else HOST_BYTES
     born_host = bytes(buffer[place : place + born_length])
     place += born_length
-    store_ms = int.from_bytes(buffer[place : place + 8], "big", signed=True)
-    place += 8
-    store_length = 20 if sys_flag & STORE_HOST_V6 else 8
+    (store_ms,) = LONG.unpack_from(buffer, place)
+    place += LONG.size
+    store_length = HOST_BYTES_V6 if sys_flag & STORE_HOST_V6 else HOST_BYTES
     store_host = bytes(buffer[place : place + store_length])
     place += store_length
     reconsume_times, prepared_offset, body_length = _HEAD_BACK.unpack_from(buffer, place)
-    place += 16
+    place += _HEAD_BACK.size
     if body_length < 0 or place + body_length + _TAIL_MIN > end:
         raise RecordError(f"record at {at}: body of {body_length} bytes in a record of {size}")
     body = bytes(buffer[place : place + body_length])

@@ -1,10 +1,7 @@
 """The key index that an Apache broker left behind, read only: how messages from before the take-over are found by key.
 
-``index/<17 digits>``, 420,000,040 bytes each, sparse, big-endian::
-
-    0         40            header: begin and end time @0 @8, begin and end CommitLog offset @16 @24, counts @32 @36
-    40        5,000,000*4   slots: number of the newest entry of the slot, 0 for none
-    20000040  20,000,000*20 entries: key hash i32, CommitLog offset i64, seconds after begin time i32, entry before i32
+``index/<17 digits>``, 420,000,040 bytes each, sparse: a header, 5,000,000 slots (number of the newest entry of one,
+0 for none), 20,000,000 entries, which name the entry before; ``docs/disk-format.md`` shows their bytes.
 
 The hash is Java's of ``topic#key`` without its sign; the slot is hash modulo 5,000,000. Entries are numbered from 1.
 """
@@ -12,19 +9,26 @@ The hash is Java's of ``topic#key`` without its sign; the slot is hash modulo 5,
 from __future__ import annotations
 
 from pathlib import Path
-from struct import Struct
 
+from remoting.layout import (
+    INDEX_FILE,
+    INDEX_FILE_BYTES,
+    INDEX_FILE_ENTRIES,
+    INDEX_FILE_ENTRIES_AT,
+    INDEX_FILE_ENTRY,
+    INDEX_FILE_ENTRY_BYTES,
+    INDEX_FILE_HEADER_BYTES,
+    INDEX_FILE_SLOTS,
+    INT,
+)
 from remoting.message import java_hash
 from store.errors import StoreError
 from store.files import File, Files
 
 __all__ = ["ApacheIndex"]
 
-SLOTS = 5_000_000
-ENTRIES = 20_000_000
-FILE_BYTES = 40 + SLOTS * 4 + ENTRIES * 20
-_HEADER = Struct(">qqqqii")
-_ENTRY = Struct(">iqii")
+_HEADER = INDEX_FILE.struct()
+_ENTRY = INDEX_FILE_ENTRY.struct()
 _CHAIN_MAX = 10_000
 """Entries of one slot that a look-up follows in one file; a damaged chain may be endless."""
 
@@ -36,7 +40,7 @@ class ApacheIndex:
         self._files = files
         self._directory = directory
         names = (name for name in files.listdir(directory) if len(name) == 17 and name.isdigit())
-        self._names = [name for name in names if files.file_size(directory / name) == FILE_BYTES]
+        self._names = [name for name in names if files.file_size(directory / name) == INDEX_FILE_BYTES]
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Find CommitLog offsets that may hold this key, newest first; the caller compares the records."""
@@ -57,15 +61,18 @@ class ApacheIndex:
 
     @staticmethod
     def _find_in(file: File, wanted: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
-        first_ms, last_ms, *_ = _HEADER.unpack(file.pread(40, 0))
+        first_ms, last_ms, *_ = _HEADER.unpack(file.pread(INDEX_FILE_HEADER_BYTES, 0))
         found: list[int] = []
         if last_ms < begin_ms - 1000 or first_ms > end_ms:
             return found
-        number = int.from_bytes(file.pread(4, 40 + wanted % SLOTS * 4), "big", signed=True)
+        slot_at = INDEX_FILE_HEADER_BYTES + wanted % INDEX_FILE_SLOTS * INT.size
+        number = int.from_bytes(file.pread(INT.size, slot_at), "big", signed=True)
         for _ in range(_CHAIN_MAX):
-            if not 0 < number < ENTRIES or len(found) >= limit:
+            if not 0 < number < INDEX_FILE_ENTRIES or len(found) >= limit:
                 break
-            entry_hash, offset, seconds, before = _ENTRY.unpack(file.pread(20, 40 + SLOTS * 4 + number * 20))
+            entry_hash, offset, seconds, before = _ENTRY.unpack(
+                file.pread(INDEX_FILE_ENTRY_BYTES, INDEX_FILE_ENTRIES_AT + number * INDEX_FILE_ENTRY_BYTES)
+            )
             stored_ms = first_ms + seconds * 1000  # whole seconds: up to a second too early
             if entry_hash == wanted and stored_ms <= end_ms and stored_ms > begin_ms - 1000:
                 found.append(offset)
@@ -79,7 +86,7 @@ class ApacheIndex:
         for name in list(self._names):
             path = self._directory / name
             file = self._files.open(path)
-            last_offset = _HEADER.unpack(file.pread(40, 0))[3]
+            last_offset = _HEADER.unpack(file.pread(INDEX_FILE_HEADER_BYTES, 0))[3]
             if last_offset >= log_begin:
                 break
             self._names.remove(name)

@@ -37,14 +37,24 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from struct import Struct
 
+from remoting.layout import (
+    BLANK_BYTES,
+    BORN_HOST_V6,
+    INT,
+    LONG,
+    QUEUE_OFFSET_AT,
+    RECORD,
+    STORE_MS_AT,
+    STORE_MS_AT_V6,
+    SYS_FLAG_LOW_AT,
+)
 from remoting.proof import proof_field
 from store.errors import StoreCorruptError, StoreError, SyncFailedError
 from store.files import Files
 from store.log_proof import has_zeros, is_delivery, is_half, is_made_of
 from store.log_reader import LogReader
-from store.log_scan import BLANK_BYTES, Stop, blank_record, walk
+from store.log_scan import Stop, blank_record, walk
 from store.recent import RecentBytes
 from store.segments import Segment, segment_name
 
@@ -59,8 +69,7 @@ CUT_BYTES_MAX = 32 << 20
 """So far behind the end recovery looks for what it has to put aside: more is hardly ever unsynced."""
 CUT_BYTES_AT_ONCE = 1 << 20
 
-_TWO_LONGS = Struct(">qq")
-_LONG = Struct(">q")
+_PLACE = RECORD.struct("queue_offset", "position")
 
 
 class CommitLog(LogReader):
@@ -153,8 +162,9 @@ class CommitLog(LogReader):
                         position = segment.start
                         room = segment.end - BLANK_BYTES
                 buffer += record
-                _TWO_LONGS.pack_into(buffer, at + 20, queue_offset, position + at)
-                _LONG.pack_into(buffer, at + (68 if record[39] & 16 else 56), store_ms)
+                _PLACE.pack_into(buffer, at + QUEUE_OFFSET_AT, queue_offset, position + at)
+                store_ms_at = STORE_MS_AT_V6 if record[SYS_FLAG_LOW_AT] & BORN_HOST_V6 else STORE_MS_AT
+                LONG.pack_into(buffer, at + store_ms_at, store_ms)
                 add(position + at)
             if buffer:
                 self._write(segment, buffer, position)
@@ -406,7 +416,7 @@ class CommitLog(LogReader):
         if segment is None:
             return offset == 0
         place = offset - segment.start
-        size = int.from_bytes(segment.file.pread(4, place), "big", signed=True)
+        size = int.from_bytes(segment.file.pread(INT.size, place), "big", signed=True)
         half = self.raw_record(offset, size)
         if half is None or (offset == 0 and not is_half(half)):
             return offset == 0

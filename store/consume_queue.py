@@ -1,10 +1,8 @@
 """One queue's index into the CommitLog: 20 bytes a message, byte for byte as Apache RocketMQ keeps it.
 
-Entry N stands at byte 20 N of an endless range that is cut into files (see `store.segments`)::
-
-    0   8   CommitLog offset of the record
-    8   4   its size
-    12  8   tags code: Java hash of the tag, sign-extended; for a level message its deliver time in ms
+Entry N stands at byte 20 N of an endless range that is cut into files (see `store.segments`). It says
+where the record stands, its size, and its tags code: the Java hash of the tag, sign-extended; for a level message its
+deliver time in ms.
 
 Where an entry is
     The appender only adds 20 bytes to a buffer in memory. The flusher writes the buffer to the files from time to
@@ -32,23 +30,22 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 from pathlib import Path
-from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remoting.checksum import crc32
+from remoting.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from store.errors import StoreError
 from store.file_cache import FileCache
 from store.segments import Segment, list_segments, segment_name
 
-__all__ = ["ENTRY", "ENTRY_BYTES", "PRE_BLANK_SIZE", "ConsumeQueue", "pack_entries"]
+__all__ = ["ENTRY", "PRE_BLANK_SIZE", "ConsumeQueue", "pack_entries"]
 
-ENTRY_BYTES = 20
-ENTRY = Struct(">qiq")
+ENTRY = QUEUE_ENTRY.struct()
 PRE_BLANK_SIZE = 0x7FFFFFFF
 _PRE_BLANK = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
-_COLUMNS = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+_COLUMNS = np.dtype(QUEUE_ENTRY.columns())
 _CHUNK_ENTRIES = 20_000
 
 _Longs = NDArray[np.int64]
@@ -57,7 +54,7 @@ _Longs = NDArray[np.int64]
 def pack_entries(offsets: _Longs, sizes: _Longs, tags_codes: _Longs) -> bytes:
     """The bytes of entries, one behind the other."""
     entries = np.empty(len(offsets), _COLUMNS)
-    entries["offset"], entries["size"], entries["tags"] = offsets, sizes, tags_codes
+    entries["position"], entries["size"], entries["tags_code"] = offsets, sizes, tags_codes
     return entries.tobytes()
 
 
@@ -134,7 +131,7 @@ class ConsumeQueue:
     def add_packed(self, entries: bytes) -> None:
         """Add the next entries, packed one behind the other (under the append lock)."""
         self.buffer += entries
-        self.count += len(entries) // ENTRY_BYTES
+        self.count += len(entries) // QUEUE_ENTRY_BYTES
         self.next = self.count
 
     # ------------------------------------------------------------------------------------------ reading
@@ -147,11 +144,11 @@ class ConsumeQueue:
         if limit <= 0 or number < 0:
             return b""
         if number >= first:
-            at = (number - first) * ENTRY_BYTES
-            return bytes(buffer[at : at + limit * ENTRY_BYTES])
-        position = number * ENTRY_BYTES
+            at = (number - first) * QUEUE_ENTRY_BYTES
+            return bytes(buffer[at : at + limit * QUEUE_ENTRY_BYTES])
+        position = number * QUEUE_ENTRY_BYTES
         start = position - position % self.file_bytes
-        size = min(limit * ENTRY_BYTES, start + self.file_bytes - position, (first - number) * ENTRY_BYTES)
+        size = min(limit * QUEUE_ENTRY_BYTES, start + self.file_bytes - position, (first - number) * QUEUE_ENTRY_BYTES)
         path = self.directory / segment_name(start)
         try:
             file = self._cache.get(path, self.file_bytes)
@@ -161,7 +158,7 @@ class ConsumeQueue:
             if self._cache.files.exists(path):
                 raise
             return b""  # retention was faster
-        return data if len(data) == size else data[: len(data) - len(data) % ENTRY_BYTES]
+        return data if len(data) == size else data[: len(data) - len(data) % QUEUE_ENTRY_BYTES]
 
     def entry(self, number: int) -> tuple[int, int, int] | None:
         """Read one entry (CommitLog offset, size, tags code); None outside the queue."""
@@ -204,7 +201,7 @@ class ConsumeQueue:
         """The number of the first entry that is still in a file, or in memory."""
         starts = self._starts()
         in_memory = self._memory[0]
-        return min(starts[0] // ENTRY_BYTES, in_memory) if starts else in_memory
+        return min(starts[0] // QUEUE_ENTRY_BYTES, in_memory) if starts else in_memory
 
     def _starts(self) -> list[int]:
         if self._unmade:
@@ -221,8 +218,8 @@ class ConsumeQueue:
         first, buffer = self._memory
         if upto <= first:
             return
-        data = bytes(buffer[: (upto - first) * ENTRY_BYTES])
-        position = first * ENTRY_BYTES
+        data = bytes(buffer[: (upto - first) * QUEUE_ENTRY_BYTES])
+        position = first * QUEUE_ENTRY_BYTES
         end = position + len(data)
         while position < end:
             start = position - position % self.file_bytes
@@ -230,7 +227,7 @@ class ConsumeQueue:
             path = self.directory / segment_name(start)
             self._make(path, position - start)
             file = self._cache.get(path, self.file_bytes)
-            at = position - first * ENTRY_BYTES
+            at = position - first * QUEUE_ENTRY_BYTES
             file.pwrite(data[at : at + n], position - start)
             file.sync()
             position += n
@@ -240,15 +237,15 @@ class ConsumeQueue:
     def _sum(self, data: bytes, first: int, upto: int) -> None:
         """Take entries into the files' checksums; ``data`` begins with entry ``first``."""
         while self._summed < upto:
-            position = self._summed * ENTRY_BYTES
+            position = self._summed * QUEUE_ENTRY_BYTES
             start = position - position % self.file_bytes
-            end = min(upto * ENTRY_BYTES, start + self.file_bytes)
-            begin = position - first * ENTRY_BYTES
+            end = min(upto * QUEUE_ENTRY_BYTES, start + self.file_bytes)
+            begin = position - first * QUEUE_ENTRY_BYTES
             before = self._sums.get(start)
             if before is None:
-                before = crc32(_PRE_BLANK * ((position - start) // ENTRY_BYTES))
+                before = crc32(_PRE_BLANK * ((position - start) // QUEUE_ENTRY_BYTES))
             self._sums[start] = crc32(data[begin : begin + end - position], before)
-            self._summed = end // ENTRY_BYTES
+            self._summed = end // QUEUE_ENTRY_BYTES
 
     def sums(self) -> tuple[tuple[int, int], ...]:
         """(Start, CRC-32 of the entries) of each file, as far as they are flushed: what `load` wants back."""
@@ -259,7 +256,7 @@ class ConsumeQueue:
         known = self._sums.get(start)
         if known is None:
             return True
-        size = min(self.file_bytes, self._summed * ENTRY_BYTES - start)
+        size = min(self.file_bytes, self._summed * QUEUE_ENTRY_BYTES - start)
         file = self._cache.get(self.directory / segment_name(start), self.file_bytes)
         data = file.pread(size, 0)
         return len(data) == size and crc32(data) == known
@@ -268,7 +265,7 @@ class ConsumeQueue:
         """Drop what is durable from memory (under the append lock)."""
         first, buffer = self._memory
         if self.synced > first:
-            self.buffer = buffer[(self.synced - first) * ENTRY_BYTES :]
+            self.buffer = buffer[(self.synced - first) * QUEUE_ENTRY_BYTES :]
             self._memory = (self.synced, self.buffer)
 
     def _make(self, path: Path, blanks_to: int) -> None:
@@ -280,7 +277,7 @@ class ConsumeQueue:
             files.makedirs(self.directory)
         file = self._cache.get(path, self.file_bytes, create=True)
         if blanks_to:
-            file.pwrite(_PRE_BLANK * (blanks_to // ENTRY_BYTES), 0)
+            file.pwrite(_PRE_BLANK * (blanks_to // QUEUE_ENTRY_BYTES), 0)
         file.sync()
         files.sync_dir(self.directory)
         self._unmade = False
@@ -304,7 +301,7 @@ class ConsumeQueue:
         segments = self.segments()
         self._unmade = not segments
         if count and segments:
-            last = (count - 1) * ENTRY_BYTES
+            last = (count - 1) * QUEUE_ENTRY_BYTES
             starts = {segment.start for segment in segments}
             whole = all(s in starts for s in range(segments[0].start, last + 1, self.file_bytes))
             if not whole or segments[0].start > last:
@@ -320,7 +317,7 @@ class ConsumeQueue:
 
     def _sum_last(self) -> None:
         """Make the checksum of the file that the next entry goes to, from what is in it."""
-        position = self.count * ENTRY_BYTES
+        position = self.count * QUEUE_ENTRY_BYTES
         start = position - position % self.file_bytes
         if start < position and not self._unmade:
             file = self._cache.get(self.directory / segment_name(start), self.file_bytes)
@@ -340,7 +337,7 @@ class ConsumeQueue:
         files = self._cache.files
         names = files.listdir(self.directory)
         torn = [name for name in names if files.file_size(self.directory / name) != self.file_bytes]
-        if any(name < segment_name(count * ENTRY_BYTES) for name in torn):
+        if any(name < segment_name(count * QUEUE_ENTRY_BYTES) for name in torn):
             return False
         for name in torn:
             self._cache.remove(self.directory / name)
@@ -364,13 +361,13 @@ class ConsumeQueue:
         segments = segments[:gap]
         at = max(0, len(segments) - 3)
         while True:
-            count = segments[at].start // ENTRY_BYTES if segments else 0
+            count = segments[at].start // QUEUE_ENTRY_BYTES if segments else 0
             for segment in segments[at:]:
                 found = self._valid_in(segment.start, log_limit)
                 count += found
-                if found < self.file_bytes // ENTRY_BYTES:
+                if found < self.file_bytes // QUEUE_ENTRY_BYTES:
                     break
-            if at == 0 or count > segments[at].start // ENTRY_BYTES:
+            if at == 0 or count > segments[at].start // QUEUE_ENTRY_BYTES:
                 break
             at -= 1
         self.start_at(count)
@@ -379,13 +376,13 @@ class ConsumeQueue:
     def _valid_in(self, start: int, log_limit: int) -> int:
         """Count the good entries at the beginning of a file."""
         file = self._cache.get(self.directory / segment_name(start), self.file_bytes)
-        total = self.file_bytes // ENTRY_BYTES
+        total = self.file_bytes // QUEUE_ENTRY_BYTES
         done = 0
         while done < total:
             want = min(_CHUNK_ENTRIES, total - done)
-            data = file.pread(want * ENTRY_BYTES, done * ENTRY_BYTES)
-            entries = np.frombuffer(data[: len(data) - len(data) % ENTRY_BYTES], _COLUMNS)
-            offset, size = entries["offset"], entries["size"]
+            data = file.pread(want * QUEUE_ENTRY_BYTES, done * QUEUE_ENTRY_BYTES)
+            entries = np.frombuffer(data[: len(data) - len(data) % QUEUE_ENTRY_BYTES], _COLUMNS)
+            offset, size = entries["position"], entries["size"]
             bad = (offset < 0) | (size <= 0) | ((offset > log_limit - size.astype(np.int64)) & (size != PRE_BLANK_SIZE))
             if bad.any():
                 return done + int(bad.argmax())
@@ -399,7 +396,7 @@ class ConsumeQueue:
         if self._unmade:
             return
         files = self._cache.files
-        end = self._memory[0] * ENTRY_BYTES
+        end = self._memory[0] * QUEUE_ENTRY_BYTES
         for name in files.listdir(self.directory):
             start = int(name)
             path = self.directory / name
@@ -422,8 +419,8 @@ class ConsumeQueue:
         starts = self._starts()
         gone = 0
         for start, following in pairwise(starts):
-            last = self.entry(following // ENTRY_BYTES - 1)
-            if last is None or following > self._memory[0] * ENTRY_BYTES:
+            last = self.entry(following // QUEUE_ENTRY_BYTES - 1)
+            if last is None or following > self._memory[0] * QUEUE_ENTRY_BYTES:
                 break
             if last[0] >= log_begin and last[1] != PRE_BLANK_SIZE:
                 break
@@ -463,7 +460,7 @@ class ConsumeQueue:
                 wrong.append(f"{where}: entry {number} of {self.count} cannot be read")
                 break
             entries = np.frombuffer(data, _COLUMNS)
-            offsets = entries["offset"].astype(np.int64)
+            offsets = entries["position"].astype(np.int64)
             ends = np.where(entries["size"] == PRE_BLANK_SIZE, 0, offsets + entries["size"])
             starts = np.maximum.accumulate(np.concatenate(([before], ends[:-1])))
             bad = (entries["size"] <= 0) | (offsets < starts) | (ends > log_end)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from remoting.layout import RECORD_BYTES_MIN
 from store.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
 from store.file_cache import FileCache
 from store.files import Files
-from store.log_scan import RECORD_BYTES_MIN
 
 __all__ = ["ConsumeQueues", "Placed"]
 

@@ -6,13 +6,11 @@ record's bytes; the append has topic, queue and keys at hand and asks this file 
 
 from __future__ import annotations
 
-from struct import Struct
-
-from remoting.message import SYS_FLAG_AT, message_keys, record_fields, store_ms_at, tags_code
+from remoting.layout import LONG, QUEUE_OFFSET_AT, SYS_FLAG_LOW_AT
+from remoting.message import message_keys, record_fields, store_ms_at, tags_code
 from remoting.properties import DELAY, TW_ID, get_property
 
 __all__ = [
-    "FLAG_AT",
     "SCHEDULE_TOPIC",
     "UNQUEUED_BIT",
     "Derived",
@@ -25,11 +23,7 @@ __all__ = [
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 """Where level messages wait: queue n is level n + 1, the ConsumeQueue's tags code is the deliver time."""
 
-_LONG = Struct(">q")
-_NUMBER = Struct(">20xq")
 _TRANSACTION_BITS = 0x0C
-FLAG_AT = SYS_FLAG_AT + 3
-"""The byte of a record with the low bits of its sysFlag."""
 UNQUEUED_BIT = 0x04
 """Of prepared (4) and of rolled back (12), not of committed (8); see `is_queued`."""
 
@@ -49,10 +43,10 @@ def as_queued(record: bytes | bytearray) -> bytes | bytearray:
     Whatever is appended is numbered, so recovery has to queue it as well. No sender can set these bits, but pending
     messages that an older version accepted may have them.
     """
-    if is_queued(record[FLAG_AT]):
+    if is_queued(record[SYS_FLAG_LOW_AT]):
         return record
     copied = bytearray(record)
-    copied[FLAG_AT] &= ~_TRANSACTION_BITS & 0xFF
+    copied[SYS_FLAG_LOW_AT] &= ~_TRANSACTION_BITS & 0xFF
     return copied
 
 
@@ -88,9 +82,9 @@ class Derived:
     def __init__(self, record: bytes, levels_ms: tuple[int, ...]) -> None:
         topic, self.queue_id, properties = record_fields(record)
         self.topic = topic
-        (self.number,) = _NUMBER.unpack_from(record)
-        (self.store_ms,) = _LONG.unpack_from(record, store_ms_at(record))
-        flag = record[FLAG_AT]
+        (self.number,) = LONG.unpack_from(record, QUEUE_OFFSET_AT)
+        (self.store_ms,) = LONG.unpack_from(record, store_ms_at(record))
+        flag = record[SYS_FLAG_LOW_AT]
         self.queued = is_queued(flag) or self.number > 0
         due_ms = level_due_ms(properties, self.store_ms, levels_ms) if topic == SCHEDULE_TOPIC else None
         self.tags_code = tags_code(properties) if due_ms is None else due_ms

@@ -14,21 +14,7 @@ On disk, big-endian, in ``<store>/timewheel/keyindex/``
     ``<20 digits>.idx``: up to ``blocks_a_file`` blocks, back to back; named for the CommitLog position of the first.
     ``tail.idx``: one block with what was not yet a full block at a clean stop.
 
-    ======  =====  ==============================================================================
-    offset  bytes  block
-    ======  =====  ==============================================================================
-    0       4      magic 0x54574B31 (``TWK1``: version 1)
-    4       4      n, number of entries
-    8       4      CRC-32 of all that follows, up to the end of the block
-    12      4      reserved, 0
-    16      8      CommitLog position from which the block is complete
-    24      8      CommitLog position up to which it is complete
-    32      8      smallest store time, ms
-    40      8      largest store time, ms
-    48      4 n    CRC-32 of ``topic#key``, ascending
-    48+4n   8 n    CommitLog position of the record
-    48+12n  8 n    store time, ms
-    ======  =====  ==============================================================================
+    ``docs/disk-format.md`` shows the bytes of a block; `remoting.layout` names them.
 
 Cost: 0.4 µs a key when it is put; sorting 0.1 µs a key later, in NumPy, which lets other threads run meanwhile (rows of
 Python objects, hashed later, cost 1 µs and held the interpreter against the network loop); a query about 34
@@ -39,7 +25,6 @@ Threads: `add` and `covers` are called under the store's append lock, which `ste
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from itertools import repeat
@@ -50,22 +35,33 @@ import numpy as np
 import numpy.typing as npt
 
 from remoting.checksum import crc32
+from remoting.layout import (
+    KEY_BLOCK,
+    KEY_BLOCK_PROVEN_AT,
+    KEY_COLUMNS,
+    KEY_ENTRY_BYTES,
+    KEY_POSITIONS_AT,
+    KEY_TIMES_AT,
+)
 from store.errors import StoreCorruptError, StoreFormatError
 from store.files import File, Files
 
 __all__ = ["KeyIndex"]
 
-_HEAD = struct.Struct(">IIIIqqqq")
+_HEAD = KEY_BLOCK.struct()
+_PROOF = KEY_BLOCK.struct("magic", "crc")
+_PROVEN = KEY_BLOCK.struct("zeros", "last_ms")
 _MAGIC = 0x54574B31
 _TAIL = "tail.idx"
 _FOLD_AT = 2_048
 _TOPICS_MAX = 10_000
 
 _Column = npt.NDArray[Any]
-_ROW = struct.Struct("<Iqq")
-_ROWS = np.dtype([("hash", "<u4"), ("offset", "<i8"), ("ms", "<i8")])
+_BLOCKS = np.dtype(KEY_COLUMNS.columns())
+_ROWS = np.dtype(KEY_COLUMNS.columns("<"))  # gathered in memory, in the machine's own order
 _NO_TOPIC = crc32(b"#")
 _DELAY_ID = crc32(b"\0", _NO_TOPIC)  # what the hash of a delay id's key begins with, see `store.dispatch.delivered_key`
+_ROW = KEY_COLUMNS.struct(order="<")
 _pack_row = _ROW.pack
 
 
@@ -92,11 +88,12 @@ class _Part:
 
     def encode(self) -> bytes:
         """Write the entries as one block."""
-        columns = self.hashes.astype(">u4").tobytes() + self.offsets.astype(">i8").tobytes()
-        columns += self.times.astype(">i8").tobytes()
+        columns = self.hashes.astype(_BLOCKS["hash"]).tobytes()
+        columns += self.offsets.astype(_BLOCKS["position"]).tobytes()
+        columns += self.times.astype(_BLOCKS["store_ms"]).tobytes()
         first, last = (int(self.times.min()), int(self.times.max())) if len(self.times) else (0, 0)
-        rest = struct.pack(">Iqqqq", 0, self.from_offset, self.to_offset, first, last) + columns
-        return struct.pack(">III", _MAGIC, len(self.hashes), crc32(rest)) + rest
+        rest = _PROVEN.pack(0, self.from_offset, self.to_offset, first, last) + columns
+        return _PROOF.pack(_MAGIC, len(self.hashes), crc32(rest)) + rest
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> _Part:
@@ -104,12 +101,16 @@ class _Part:
         if len(data) < _HEAD.size:
             raise StoreCorruptError(f"{where}: key index block of {len(data)} bytes is too short")
         magic, count, crc, _, from_offset, to_offset, _, _ = _HEAD.unpack_from(data)
-        if magic != _MAGIC or len(data) != _HEAD.size + 20 * count or crc32(data[12:]) != crc:
+        if (
+            magic != _MAGIC
+            or len(data) != _HEAD.size + KEY_ENTRY_BYTES * count
+            or crc32(data[KEY_BLOCK_PROVEN_AT:]) != crc
+        ):
             raise StoreCorruptError(f"{where}: not a whole key index block")
         at = _HEAD.size
-        hashes = np.frombuffer(data, ">u4", count, at).astype(np.uint32)
-        offsets = np.frombuffer(data, ">i8", count, at + 4 * count).astype(np.int64)
-        times = np.frombuffer(data, ">i8", count, at + 12 * count).astype(np.int64)
+        hashes = np.frombuffer(data, _BLOCKS["hash"], count, at).astype(np.uint32)
+        offsets = np.frombuffer(data, _BLOCKS["position"], count, at + KEY_POSITIONS_AT * count).astype(np.int64)
+        times = np.frombuffer(data, _BLOCKS["store_ms"], count, at + KEY_TIMES_AT * count).astype(np.int64)
         return cls(hashes, offsets, times, from_offset, to_offset)
 
     def find(self, wanted: int) -> Iterator[tuple[int, int]]:
@@ -126,13 +127,12 @@ class _Block:
     def __init__(self, file: File, at: int, head: tuple[int, ...]) -> None:
         self.file = file
         self.at = at
-        self.count = head[1]
-        self.from_offset, self.to_offset, self.first_ms, self.last_ms = head[4:8]
+        _, self.count, _, _, self.from_offset, self.to_offset, self.first_ms, self.last_ms = head
 
     @property
     def end(self) -> int:
         """The position behind the block in its file."""
-        return self.at + _HEAD.size + 20 * self.count
+        return self.at + _HEAD.size + KEY_ENTRY_BYTES * self.count
 
     def _bisect(self, wanted: int) -> int:
         low, high, base = 0, self.count, self.at + _HEAD.size
@@ -150,8 +150,12 @@ class _Block:
         count = self._bisect(wanted + 1) - low
         if count > 0:  # below in a damaged block, whose hashes are not in order
             base = self.at + _HEAD.size
-            offsets = np.frombuffer(self.file.pread(8 * count, base + 4 * self.count + 8 * low), ">i8")
-            times = np.frombuffer(self.file.pread(8 * count, base + 12 * self.count + 8 * low), ">i8")
+            offsets = np.frombuffer(
+                self.file.pread(8 * count, base + KEY_POSITIONS_AT * self.count + 8 * low), _BLOCKS["position"]
+            )
+            times = np.frombuffer(
+                self.file.pread(8 * count, base + KEY_TIMES_AT * self.count + 8 * low), _BLOCKS["store_ms"]
+            )
             yield from zip(offsets.tolist(), times.tolist(), strict=True)
 
 
@@ -235,7 +239,8 @@ class KeyIndex:
 
     @staticmethod
     def _is_whole(block: _Block, size: int, crc: int) -> bool:
-        return block.end == size and crc32(block.file.pread(size - block.at - 12, block.at + 12)) == crc
+        begin = block.at + KEY_BLOCK_PROVEN_AT
+        return block.end == size and crc32(block.file.pread(size - begin, begin)) == crc
 
     def _take_tail(self, log_end: int) -> None:
         path = self._directory / _TAIL
@@ -284,8 +289,8 @@ class KeyIndex:
         for column, own in enumerate(keys):
             rows["hash"][:, column] = list(map(crc32, own, bases))
         rows["hash"][:, len(keys)] = list(map(crc32, delay_ids, repeat(_DELAY_ID)))
-        rows["offset"] = offsets[:, np.newaxis]
-        rows["ms"] = store_ms
+        rows["position"] = offsets[:, np.newaxis]
+        rows["store_ms"] = store_ms
         self._pending += rows.tobytes()
 
     def _new_base(self, topic: str) -> int:
@@ -318,12 +323,12 @@ class KeyIndex:
                 self._folding_to = self._pending_to
         rows = self._folding
         cut = min(self._fold_at, len(rows))
-        while 0 < cut < len(rows) and rows["offset"][cut] == rows["offset"][cut - 1]:
+        while 0 < cut < len(rows) and rows["position"][cut] == rows["position"][cut - 1]:
             cut += 1  # the keys of one message stay together
         portion, rest = rows[:cut], rows[cut:]
-        to_offset = int(rest["offset"][0]) if len(rest) else self._folding_to
+        to_offset = int(rest["position"][0]) if len(rest) else self._folding_to
         from_offset = self._parts[-1].to_offset if self._parts else self.durable_to
-        part = _Part.of(portion["hash"], portion["offset"], portion["ms"], from_offset, to_offset)
+        part = _Part.of(portion["hash"], portion["position"], portion["store_ms"], from_offset, to_offset)
         self._parts = [*self._parts, part]
         self._folding = rest
 
@@ -448,7 +453,7 @@ class KeyIndex:
 def _rows_with(rows: _Column, wanted: int) -> list[tuple[int, int]]:
     """The (position, time) of rows with this hash, newest first."""
     hits = rows[rows["hash"] == wanted][::-1]
-    return list(zip(hits["offset"].tolist(), hits["ms"].tolist(), strict=True))
+    return list(zip(hits["position"].tolist(), hits["store_ms"].tolist(), strict=True))
 
 
 def _key_hash(topic: str, key: str) -> int:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from struct import Struct
 
+from remoting.layout import BLANK_BYTES, INT, LONG, RECORD_BYTES_MIN
 from remoting.message import store_ms_at
 from store.errors import StoreCorruptError, StoreError
 from store.files import Files
-from store.log_scan import BLANK_BYTES, RECORD_BYTES_MIN, Stop, valid_size, walk
+from store.log_scan import Stop, valid_size, walk
 from store.segments import Segment, list_segments
 
 __all__ = ["LogReader"]
-
-_LONG = Struct(">q")
-_INT = Struct(">i")
 
 
 class LogReader:
@@ -120,10 +117,10 @@ class LogReader:
                 record = self.read(offset, size)
             if self._is_record(record, offset, size):
                 return record
-        head = self.read(offset, 4)
-        if len(head) < 4:
+        head = self.read(offset, INT.size)
+        if len(head) < INT.size:
             return None
-        (size,) = _INT.unpack(head)
+        (size,) = INT.unpack(head)
         if size < RECORD_BYTES_MIN or size > self.record_bytes_max:
             return None
         record = self.read(offset, size)
@@ -170,7 +167,7 @@ class LogReader:
         """Store time of a segment's first record, epoch ms; None if it has no valid one."""
         record = walk(segment.file.pread, segment.start, 0, segment.size, Stop(), read_bytes=64 << 10)
         for _, first in record:
-            return int(_LONG.unpack_from(first, store_ms_at(first))[0])
+            return int(LONG.unpack_from(first, store_ms_at(first))[0])
         return None
 
     def check(self, from_offset: int = 0) -> list[str]:

@@ -20,14 +20,14 @@ What is covered is put aside first. A record counts as whole by the rules of `st
 from __future__ import annotations
 
 from pathlib import Path
-from struct import Struct
 
 from remoting.checksum import crc32
-from remoting.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, store_ms_at
+from remoting.layout import BLANK_BYTES, INT, LONG, MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD, RECORD_BYTES_MIN
+from remoting.message import store_ms_at
 from store.aside import Aside
 from store.errors import StoreFormatError
 from store.files import Files
-from store.log_scan import BLANK_BYTES, RECORD_BYTES_MIN, Stop, blank_record, valid_size, walk
+from store.log_scan import Stop, blank_record, valid_size, walk
 from store.segments import Segment, segment_name
 
 __all__ = ["FILLER_TOPIC", "filler_records", "next_record", "repair_log"]
@@ -35,8 +35,7 @@ __all__ = ["FILLER_TOPIC", "filler_records", "next_record", "repair_log"]
 FILLER_TOPIC = b"TBW102"
 _FILLER_MAX = 1 << 20
 _ROLLED_BACK = 12
-_HEAD = Struct(">iIIiiqqiq8xq8xiqi")
-_LONG = Struct(">q")
+_HEAD = RECORD.picked(*(field.name for field in RECORD.fields if not field.name.endswith("_host")))
 _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _BLANK = MAGIC_BLANK.to_bytes(4, "big")
 _WINDOW = 1 << 20
@@ -72,7 +71,7 @@ def next_record(segment: Segment, position: int, limit: int) -> int:
     """
     while position < limit:
         data = segment.file.pread(min(_WINDOW, limit - position) + BLANK_BYTES, position)
-        found = sorted(at - 4 for magic in (*_MAGICS, _BLANK) for at in _all_of(data, magic) if at >= 4)
+        found = sorted(at - MAGIC_AT for magic in (*_MAGICS, _BLANK) for at in _all_of(data, magic) if at >= MAGIC_AT)
         for at in found:
             place = position + at
             if place >= limit:
@@ -96,8 +95,8 @@ def _all_of(data: bytes, wanted: bytes) -> list[int]:
 
 def _is_record(segment: Segment, place: int) -> bool:
     head = segment.file.pread(BLANK_BYTES, place)
-    size = int.from_bytes(head[:4], "big", signed=True)
-    if head[4:] == _BLANK:
+    size = int(INT.unpack_from(head)[0])
+    if head[MAGIC_AT:] == _BLANK:
         return size == segment.size - place
     if not RECORD_BYTES_MIN <= size <= min(_OVERLAP, segment.size - place):
         return False
@@ -184,7 +183,7 @@ class _Log:
             for _, record in walk(
                 segment.file.pread, segment.start, position, segment.size, stop, segment_bytes=segment.size
             ):
-                self.last_ms = _LONG.unpack_from(record, store_ms_at(record))[0]
+                self.last_ms = LONG.unpack_from(record, store_ms_at(record))[0]
             if stop.blank:
                 return segment.size
             found = next_record(segment, stop.position, segment.size - BLANK_BYTES + 1)

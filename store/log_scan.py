@@ -23,30 +23,39 @@ all else      (zeros, a torn write) the end of the log
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from struct import Struct
 
 from remoting.checksum import crc32
-from remoting.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from remoting.layout import (
+    BLANK,
+    BLANK_BYTES,
+    BODY_AT,
+    BODY_AT_MAX,
+    BODY_BYTES_BACK,
+    HOST_MORE_V6,
+    HOSTS_V6,
+    INT,
+    LONG,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PREPARED_BACK,
+    RECORD,
+    RECORD_BYTES_MIN,
+)
 from remoting.proof import is_proof, is_vouched_for
 from store.log_proof import is_proven
 
-__all__ = ["BLANK_BYTES", "RECORD_BYTES_MIN", "Stop", "blank_record", "valid_size", "walk"]
+__all__ = ["Stop", "blank_record", "valid_size", "walk"]
 
-BLANK_BYTES = 8
-RECORD_BYTES_MIN = 91
-"""A V1 record without body, properties and topic name, between IPv4 hosts."""
-
-_HEAD = Struct(">iIIiiqqi")
-_INT = Struct(">i")
-_PROOF = Struct(">q")
-_WORDS = Struct(">iI")
+_HEAD = RECORD.struct("size", "sys_flag")
+_BLANK = BLANK.struct()
 _READ_BYTES = 4 << 20
 _NEXT_BYTES = 4 << 10
 
 
 def blank_record(bytes_left: int) -> bytes:
     """Make the end of a segment: ``bytes_left`` counts these 8 bytes too."""
-    return _WORDS.pack(bytes_left, MAGIC_BLANK)
+    return _BLANK.pack(bytes_left, MAGIC_BLANK)
 
 
 def valid_size(buffer: bytes | bytearray | memoryview, at: int, offset: int, check_crc: bool = True) -> int:
@@ -58,7 +67,7 @@ def valid_size(buffer: bytes | bytearray | memoryview, at: int, offset: int, che
     if left < BLANK_BYTES:
         return 0
     if left < RECORD_BYTES_MIN:
-        return -1 if _WORDS.unpack_from(buffer, at)[1] == MAGIC_BLANK else 0
+        return -1 if _BLANK.unpack_from(buffer, at)[1] == MAGIC_BLANK else 0
     size, magic, crc, _, _, _, position, sys_flag = _HEAD.unpack_from(buffer, at)
     if magic == MAGIC_BLANK:
         return -1
@@ -71,12 +80,12 @@ def valid_size(buffer: bytes | bytearray | memoryview, at: int, offset: int, che
     if position != offset or size < RECORD_BYTES_MIN or size > left:
         return 0
     end = at + size
-    body_at = at + 88
-    if sys_flag & 0x30:
-        body_at += 24 if sys_flag & 0x30 == 0x30 else 12
+    body_at = at + BODY_AT
+    if sys_flag & HOSTS_V6:
+        body_at = at + (BODY_AT_MAX if sys_flag & HOSTS_V6 == HOSTS_V6 else BODY_AT + HOST_MORE_V6)
         if body_at > end:
             return 0
-    (body_bytes,) = _INT.unpack_from(buffer, body_at - 4)
+    (body_bytes,) = INT.unpack_from(buffer, body_at - BODY_BYTES_BACK)
     topic_at = body_at + body_bytes
     if body_bytes < 0 or topic_at + wide + 2 > end:
         return 0
@@ -91,7 +100,7 @@ def valid_size(buffer: bytes | bytearray | memoryview, at: int, offset: int, che
         view = memoryview(buffer)
         if crc32(view[body_at:topic_at]) & 0x7FFFFFFF != crc:
             return 0
-        (proof,) = _PROOF.unpack_from(buffer, body_at - 12)
+        (proof,) = LONG.unpack_from(buffer, body_at - PREPARED_BACK)
         if is_proof(proof) and crc32(view[topic_at:end]) != proof & 0xFFFFFFFF:
             return 0
     return int(size)
@@ -151,7 +160,7 @@ def walk(
                 continue
         break
     stop.position = start + at
-    stop.blank = size < 0 and _INT.unpack_from(buffer, at)[0] == segment_bytes - stop.position
+    stop.blank = size < 0 and INT.unpack_from(buffer, at)[0] == segment_bytes - stop.position
 
 
 def _behind(read: Callable[[int, int], bytes], base: int, place: int, limit: int) -> bytes | None:

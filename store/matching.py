@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from remoting.errors import RecordError
-from remoting.record import RECORD_HEAD_BYTES, body_bounds, record_fields
+from remoting.layout import BODY_AT_MAX, BODY_BYTES_BACK
+from remoting.record import body_bounds, record_fields
 from store.consume_queue import ENTRY, PRE_BLANK_SIZE
 from store.store_reader import PullResult, PullStatus
 
@@ -78,11 +79,11 @@ def _properties(read: Read, position: int, size: int) -> str | None:
         if size <= _WHOLE_BYTES_MAX:
             record = read(position, size)
             return record_fields(record)[2] if record else None
-        head = read(position, RECORD_HEAD_BYTES)
+        head = read(position, BODY_AT_MAX)
         if not head:
             return None
         begin, end = body_bounds(head)
         tail = read(position + end, size - end)
-        return record_fields(head[: begin - 4] + bytes(4) + tail)[2] if tail else None
+        return record_fields(head[: begin - BODY_BYTES_BACK] + bytes(BODY_BYTES_BACK) + tail)[2] if tail else None
     except RecordError:
         return ""

@@ -27,13 +27,15 @@ from typing import cast
 
 import numpy as np
 
+from remoting.layout import LONG, QUEUE_ENTRY_BYTES, SYS_FLAG_LOW_AT
+from remoting.message import store_ms_at
 from store.apache_files import TIMER_TOPIC, check_layout, check_timer
 from store.apache_index import ApacheIndex
 from store.checkpoint import DeliveryCheckpoint
 from store.commit_log import CommitLog
-from store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, pack_entries
+from store.consume_queue import ENTRY, ConsumeQueue, pack_entries
 from store.consume_queues import ConsumeQueues
-from store.dispatch import FLAG_AT, SCHEDULE_TOPIC, UNQUEUED_BIT, Derived, as_queued
+from store.dispatch import SCHEDULE_TOPIC, UNQUEUED_BIT, Derived, as_queued
 from store.errors import StoreError
 from store.files import Files
 from store.flusher import Flusher, Ticket
@@ -275,7 +277,7 @@ class MessageStore(StoreReader):
             offsets = block.places(offset)
             entries = pack_entries(offsets, block.sizes, block.tags_codes)
             for queue, begin, end in zip(queues, begins, begins[1:], strict=False):
-                queue.add_packed(entries[begin * ENTRY_BYTES : end * ENTRY_BYTES])
+                queue.add_packed(entries[begin * QUEUE_ENTRY_BYTES : end * QUEUE_ENTRY_BYTES])
                 self.queues.mark_dirty(queue)
             self.index.add_columns(block.topics, block.keys, block.delay_ids, offsets, now_ms)
             end = log.end
@@ -343,7 +345,7 @@ class MessageStore(StoreReader):
         numbers: list[int] = []
         queues: list[ConsumeQueue] = []
         places: list[int] = []
-        flag_at, unqueued = FLAG_AT, UNQUEUED_BIT
+        flag_at, unqueued = SYS_FLAG_LOW_AT, UNQUEUED_BIT
         if whole:
             for record in records:
                 refused = self._why_not(record, now_ms, limit, allowed)
@@ -464,8 +466,7 @@ class MessageStore(StoreReader):
     def _schedule_code(self, record: PutRecord, now_ms: int) -> int:
         """The deliver time of a level message, which only the append knows."""
         patched = bytearray(record.record)
-        at = 68 if patched[39] & 16 else 56
-        patched[at : at + 8] = now_ms.to_bytes(8, "big")
+        LONG.pack_into(patched, store_ms_at(patched), now_ms)
         return Derived(bytes(patched), self.options.delay_levels_ms).tags_code
 
     # ------------------------------------------------------------------------------------------ durability

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
+from remoting.layout import FLAG_AT, INT, QUEUE_ID_AT
 from remoting.message import (
     Message,
     RecordRows,
@@ -200,7 +201,7 @@ def put_record_of(record: bytes, due_ms: int) -> PutRecord:
 
 def in_queue(put: PutRecord, queue_id: int) -> PutRecord:
     """The same record for another queue of its topic."""
-    record = b"".join((put.record[:12], queue_id.to_bytes(4, "big", signed=True), put.record[16:]))
+    record = b"".join((put.record[:QUEUE_ID_AT], INT.pack(queue_id), put.record[FLAG_AT:]))
     return PutRecord(put.topic, queue_id, record, put.tags_code, put.keys, put.due_ms, put.guarded, put.accepted)
 
 

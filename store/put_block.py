@@ -21,18 +21,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remoting.message import MAGIC_V1, tag_hash
+from remoting.layout import (
+    BODY_AT,
+    BODY_BYTES_AT,
+    HOSTS_V6,
+    LONG,
+    MAGIC_AT,
+    MAGIC_V1,
+    OFFSET_AT,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    RECORD_BYTES_MIN,
+    STORE_HOST_AT,
+    STORE_MS_AT,
+    SYS_FLAG_AT,
+)
+from remoting.message import tag_hash
 from remoting.properties import KEYS, TAGS, TW_ID, UNIQ_KEY
+from store.dispatch import UNQUEUED_BIT
 from store.slab import Slab
 
 __all__ = ["PutBlock"]
 
-_UNUSUAL_FLAGS = 0x34
+_UNUSUAL_FLAGS = HOSTS_V6 | UNQUEUED_BIT
 """Hosts in IPv6, and what `store.dispatch.as_queued` has to look at."""
-_HEAD_BYTES = 88
-"""Before the body, where both hosts are IPv4."""
-_SMALLEST = 91
-_MAGIC, _QUEUE_ID, _NUMBER, _POSITION, _SYS_FLAG, _STORE_MS, _STORE_HOST, _BODY_SIZE = 4, 12, 20, 28, 36, 56, 64, 84
 _UNIQ_KEY, _KEYS, _TAGS, _TW_ID = (name.encode() for name in (UNIQ_KEY, KEYS, TAGS, TW_ID))
 
 _Longs = NDArray[np.int64]
@@ -80,17 +92,17 @@ class PutBlock:
         """
         data = slab.data
         starts, sizes = np.array(slab.starts, np.int64), np.array(slab.sizes, np.int64)
-        if int(sizes.min()) < _SMALLEST:
+        if int(sizes.min()) < RECORD_BYTES_MIN:
             return None
         words = _unaligned(data, ">u4")
-        body_sizes = words[starts + _BODY_SIZE].astype(np.int64)
+        body_sizes = words[starts + BODY_BYTES_AT].astype(np.int64)
         if (
-            (words[starts + _MAGIC] != MAGIC_V1).any()
-            or (words[starts + _SYS_FLAG] & _UNUSUAL_FLAGS).any()
-            or (body_sizes > sizes - _SMALLEST).any()
+            (words[starts + MAGIC_AT] != MAGIC_V1).any()
+            or (words[starts + SYS_FLAG_AT] & _UNUSUAL_FLAGS).any()
+            or (body_sizes > sizes - RECORD_BYTES_MIN).any()
         ):
             return None
-        topics_at = starts + _HEAD_BYTES + body_sizes
+        topics_at = starts + BODY_AT + body_sizes
         topic_sizes = np.frombuffer(data, np.uint8)[topics_at]
         texts_at = topics_at + 3 + topic_sizes
         ends = starts + sizes
@@ -104,7 +116,7 @@ class PutBlock:
             topics = [data[at:end].decode() for at, end in (spans[:1] if is_one else spans)]
         except UnicodeDecodeError:
             return None
-        order, queues = _by_queue(topics, words[starts + _QUEUE_ID].astype(np.int32).astype(np.int64))
+        order, queues = _by_queue(topics, words[starts + QUEUE_ID_AT].astype(np.int32).astype(np.int64))
         texts = _Texts.of(data, texts_at[order], ends[order])
         if texts is None:
             return None
@@ -116,7 +128,7 @@ class PutBlock:
         )
         block = cls(joined, sizes[order], topics, queues, texts)
         if host is not None:
-            _unaligned(joined, ">i8")[block._starts + _STORE_HOST] = int.from_bytes(host, "big", signed=True)
+            _unaligned(joined, ">i8")[block._starts + STORE_HOST_AT] = LONG.unpack(host)[0]
         return block
 
     def __len__(self) -> int:
@@ -135,9 +147,9 @@ class PutBlock:
         """The records with these queue offsets, standing one behind the other from ``position`` on."""
         starts = self._starts
         longs = _unaligned(self._data, ">i8")
-        longs[starts + _NUMBER] = numbers
-        longs[starts + _POSITION] = starts + position
-        longs[starts + _STORE_MS] = store_ms
+        longs[starts + QUEUE_OFFSET_AT] = numbers
+        longs[starts + OFFSET_AT] = starts + position
+        longs[starts + STORE_MS_AT] = store_ms
         return self._data
 
 

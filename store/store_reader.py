@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
-from struct import Struct
 
-from remoting.message import QUEUE_OFFSET_AT, message_keys, record_fields, store_ms_at
+from remoting.layout import LONG, QUEUE_OFFSET_AT, STORE_MS_AT_V6
+from remoting.message import message_keys, record_fields, store_ms_at
 from remoting.properties import TW_ID, get_property
 from remoting.subscription import TagFilter
 from store.apache_index import ApacheIndex
@@ -21,6 +21,8 @@ from store.queue_check import QueueCheck
 
 __all__ = ["FIRST_VIRTUAL_OFFSET", "PullResult", "PullStatus", "StoreReader"]
 
+_HEAD_BYTES = STORE_MS_AT_V6 + LONG.size
+"""Of a record, up to its store time wherever that stands."""
 FIRST_VIRTUAL_OFFSET = 1 << 62
 """Positions from here on are not in the CommitLog: they name delayed messages (see `store.hook.Held`)."""
 
@@ -32,7 +34,6 @@ _PROOF_OFFSETS_MAX = 1_024
 _KEY_OFFSETS_MAX = 1 << 16
 """Messages with one key that are put in the order of the log."""
 _SECOND = 1_000  # Apache's index knows store times to the second
-_LONG = Struct(">q")
 _FOREVER = (1 << 63) - 1
 
 
@@ -121,12 +122,12 @@ class StoreReader:
         if record is None:
             return None
         topic, queue_id, properties = record_fields(record)
-        (number,) = _LONG.unpack_from(record, QUEUE_OFFSET_AT)
+        (number,) = LONG.unpack_from(record, QUEUE_OFFSET_AT)
         queue = self.queues.find(topic, queue_id)
         entry = None if queue is None else queue.entry(number)
         if entry is not None and entry[:2] == (offset, len(record)):
             return record
-        (store_ms,) = _LONG.unpack_from(record, store_ms_at(record))
+        (store_ms,) = LONG.unpack_from(record, store_ms_at(record))
         for key in message_keys(properties)[:_PROOF_KEYS_MAX]:
             for index in (self.index, self.older_index):
                 if offset in index.find(topic, key, store_ms - _SECOND, store_ms + _SECOND, _PROOF_OFFSETS_MAX):
@@ -246,8 +247,8 @@ class StoreReader:
         entry = queue.entry(number) if number >= 0 else None
         if entry is None or entry[1] == PRE_BLANK_SIZE:
             return -1
-        head = self.commit_log.read(entry[0], min(entry[1], 80))
-        return int(_LONG.unpack_from(head, store_ms_at(head))[0]) if len(head) >= 80 else -1
+        head = self.commit_log.read(entry[0], min(entry[1], _HEAD_BYTES))
+        return int(LONG.unpack_from(head, store_ms_at(head))[0]) if len(head) == _HEAD_BYTES else -1
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, upper: bool = False) -> int:
         """Number of the first message stored at or after a time; with ``upper``, of the last one at or before it.
@@ -274,7 +275,7 @@ class StoreReader:
     def earliest_store_time(self) -> int:
         """Store time of the oldest message of the log, epoch ms; -1 if it is empty."""
         for _, record in self.commit_log.scan(self.commit_log.begin):
-            return int(_LONG.unpack_from(record, store_ms_at(record))[0])
+            return int(LONG.unpack_from(record, store_ms_at(record))[0])
         return -1
 
     # ------------------------------------------------------------------------------------------ by key
@@ -386,7 +387,7 @@ class StoreReader:
                 )
                 continue
             topic, queue_id, _ = record_fields(record)
-            (said,) = _LONG.unpack_from(record, 20)
+            (said,) = LONG.unpack_from(record, QUEUE_OFFSET_AT)
             if (topic, queue_id, said) != (queue.topic, queue.queue_id, number):
                 found = f"a record of {topic}/{queue_id} number {said}"
                 wrong.append(f"{queue.directory}: entry {number} points at {entry[0]}, {found}")

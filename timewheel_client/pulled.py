@@ -10,13 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remoting.errors import RecordError
-from remoting.message import MAGIC_V1, MAGIC_V2, OFFSET_AT, QUEUE_OFFSET_AT, StoredMessage, decode_record
+from remoting.layout import (
+    LONG,
+    MAGIC_AT,
+    MAGIC_V1,
+    MAGIC_V2,
+    OFFSET_AT,
+    QUEUE_OFFSET_AT,
+    RECORD_BYTES_MIN,
+    SYS_FLAG_AT,
+)
+from remoting.message import StoredMessage, decode_record
 from timewheel_client.routes import MessageQueue
 
 __all__ = ["BadRecord", "Pulled", "UndecodableMessage", "read_pulled"]
-
-_MIN_RECORD_BYTES = 91
-_HEAD_BYTES = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +83,10 @@ def read_pulled(body: bytes) -> Pulled:
 
 
 def _bad(raw: bytes, reason: str) -> BadRecord:
-    if len(raw) < _HEAD_BYTES:
+    if len(raw) < SYS_FLAG_AT:  # the field behind both numbers
         return BadRecord(raw, reason, -1, -1)
-    queue_offset = int.from_bytes(raw[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], "big", signed=True)
-    log_offset = int.from_bytes(raw[OFFSET_AT : OFFSET_AT + 8], "big", signed=True)
+    queue_offset = int(LONG.unpack_from(raw, QUEUE_OFFSET_AT)[0])
+    log_offset = int(LONG.unpack_from(raw, OFFSET_AT)[0])
     return BadRecord(raw, reason, queue_offset, log_offset)
 
 
@@ -87,7 +94,7 @@ def _believable_size(body: bytes, at: int) -> int | None:
     """The length in a bad record's head, if what is behind it confirms it."""
     size = int.from_bytes(body[at : at + 4], "big")
     end = at + size
-    if size < _MIN_RECORD_BYTES or end > len(body):
+    if size < RECORD_BYTES_MIN or end > len(body):
         return None
-    follows = int.from_bytes(body[end + 4 : end + 8], "big")
+    follows = int.from_bytes(body[end + MAGIC_AT : end + MAGIC_AT + 4], "big")
     return size if end == len(body) or follows in (MAGIC_V1, MAGIC_V2) else None

@@ -46,8 +46,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Packages of an extra that not every environment has.
 OF_AN_EXTRA = {"fsspec", "pyarrow", "pyspark"}
 
-# Of remoting, a plug-in sees messages and their properties, not the wire.
-PLUGIN_SEES_OF_REMOTING = {"remoting.message", "remoting.properties"}
+# Of remoting, a plug-in sees messages, their properties and where a record's fields stand, not the wire.
+PLUGIN_SEES_OF_REMOTING = {"remoting.layout", "remoting.message", "remoting.properties"}
 
 FILES = {"store/files.py"}
 SOCKETS = {"broker/server.py", "timewheel_client/connection.py"}

@@ -7,9 +7,11 @@ from struct import pack
 
 import pytest
 
+from remoting.layout import INDEX_FILE_BYTES as FILE_BYTES
+from remoting.layout import INDEX_FILE_SLOTS as SLOTS
 from remoting.message import java_hash
 from store.apache_files import ApacheCheckpoint, check_timer, read_timer_check
-from store.apache_index import FILE_BYTES, SLOTS, ApacheIndex
+from store.apache_index import ApacheIndex
 from store.errors import StoreFormatError
 from store.files import Files
 

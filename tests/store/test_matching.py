@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from remoting.layout import BODY_AT_MAX
 from remoting.message import Message, encode_host, encode_record, record_fields
 from remoting.properties import format_properties, get_property
-from remoting.record import RECORD_HEAD_BYTES, body_bounds
+from remoting.record import body_bounds
 from remoting.sql_filter import compile_sql92
 from store.files import Files
 from store.hook import put_record
@@ -114,5 +115,5 @@ def test_bounds_of_a_body(born, stored):
     flag = (16 if ":" in born else 0) | (32 if ":" in stored else 0)
     message = Message("T", 0, 0, flag, 1, encode_host(born, 1), 0, 0, b"x" * 77, "a\x01b\x02")
     record = bytes(encode_record(message, encode_host(stored, 2)))
-    begin, end = body_bounds(record[:RECORD_HEAD_BYTES])
+    begin, end = body_bounds(record[:BODY_AT_MAX])
     assert record[begin:end] == b"x" * 77
