@@ -39,10 +39,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from struct import Struct
 from struct import error as struct_error
 
 from remoting.checksum import crc32
+from remoting.layout import CHECKPOINT, CHECKPOINT_SECTION, UNSIGNED_SHORT
 from store.errors import StoreCorruptError, StoreFormatError
 from store.files import Files
 
@@ -57,10 +57,10 @@ TOUCHES_MAX = 100_000
 
 _MAGIC = b"TWCP"
 _VERSION = 1
-_HEAD = Struct(">4sHHIIi16sqq")
-_CRC_AT = 12
-_NAME = Struct(">H")
-_SECTION = Struct(">qI")
+_HEAD = CHECKPOINT.struct()
+_CRC_AT = CHECKPOINT.at("crc")
+_CRC_BYTES = CHECKPOINT.field("crc").size
+_SECTION = CHECKPOINT_SECTION.struct()
 
 
 class _Owner:
@@ -139,7 +139,7 @@ class DeliveryCheckpoint:
         """Where in the file a section's content begins."""
         at = _HEAD.size
         for found, data in self.sections.items():
-            at += _NAME.size + len(found.encode()) + _SECTION.size
+            at += UNSIGNED_SHORT.size + len(found.encode()) + _SECTION.size
             if found == name:
                 break
             at += len(data)
@@ -277,7 +277,7 @@ class DeliveryCheckpoint:
         parts = [b""]
         for name, data in sections.items():
             encoded = name.encode()
-            parts += (_NAME.pack(len(encoded)), encoded, _SECTION.pack(positions[name], len(data)), data)
+            parts += (UNSIGNED_SHORT.pack(len(encoded)), encoded, _SECTION.pack(positions[name], len(data)), data)
         size = _HEAD.size + sum(map(len, parts))
         fields = (self._store_id, position, self.writes + 1)
         parts[0] = _HEAD.pack(_MAGIC, _VERSION, len(sections), size, 0, 0, *fields)
@@ -286,12 +286,14 @@ class DeliveryCheckpoint:
         return b"".join(parts)
 
     def _load(self, data: bytes) -> None:
-        if len(data) < _HEAD.size or data[:4] != _MAGIC:
-            raise StoreCorruptError(f"{self._path} at 0: no checkpoint, {len(data)} bytes that begin with {data[:4]!r}")
+        if len(data) < _HEAD.size or not data.startswith(_MAGIC):
+            raise StoreCorruptError(
+                f"{self._path} at 0: no checkpoint, {len(data)} bytes that begin with {data[: len(_MAGIC)]!r}"
+            )
         _, version, count, size, crc, _, store_id, self._whole, self.writes = _HEAD.unpack_from(data)
         if version != _VERSION:
             raise StoreFormatError(f"{self._path} at 4: it has format version {version}, this program knows {_VERSION}")
-        zeroed = data[:_CRC_AT] + bytes(4) + data[_CRC_AT + 4 :]
+        zeroed = data[:_CRC_AT] + bytes(_CRC_BYTES) + data[_CRC_AT + _CRC_BYTES :]
         if size != len(data) or crc32(zeroed) != crc:
             raise StoreCorruptError(f"{self._path} at 0: CRC or size ({size}) of its {len(data)} bytes is wrong")
         if store_id != self._store_id:
@@ -302,7 +304,7 @@ class DeliveryCheckpoint:
         at = _HEAD.size
         try:
             for _ in range(count):
-                (length,) = _NAME.unpack_from(data, at)
+                (length,) = UNSIGNED_SHORT.unpack_from(data, at)
                 name = data[at + 2 : at + 2 + length].decode()
                 at += 2 + length
                 self._positions[name], length = _SECTION.unpack_from(data, at)

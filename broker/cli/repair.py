@@ -23,6 +23,7 @@ from broker.config import BrokerConfig
 from broker.groups import SubscriptionGroups
 from broker.offsets import ConsumerOffsets
 from broker.topics import Topics
+from remoting.layout import CHECKPOINT, MANIFEST, Table
 from store.aside import Aside
 from store.checkpoint import DeliveryCheckpoint
 from store.consume_queues import ConsumeQueues
@@ -94,8 +95,12 @@ class _Repair:
             except _DAMAGE as error:
                 self.aside.say(f"{error}")
         delay = self.mine / _DELAY
-        for other, where in ((self.mine / "checkpoint", 20), (delay / "manifest", 8), (delay / "manifest.copy", 8)):
-            store_id = self._id_in(other, where)
+        for other, table in (
+            (self.mine / "checkpoint", CHECKPOINT),
+            (delay / "manifest", MANIFEST),
+            (delay / "manifest.copy", MANIFEST),
+        ):
+            store_id = self._id_in(other, table)
             if store_id:
                 votes[store_id] += 1
         if not votes:
@@ -107,15 +112,16 @@ class _Repair:
             self.aside.say(f"{path}: written again, id {chosen.hex()}, format {FORMAT_VERSION}{kept}")
         return chosen
 
-    def _id_in(self, path: Path, where: int) -> bytes:
+    def _id_in(self, path: Path, table: Table) -> bytes:
         if not self.files.exists(path):
             return b""
         data = self.files.read_file(path)
-        store_id = data[where : where + 16]
+        place = table.field("store_id")
+        store_id = data[place.at : place.at + place.size]
         try:
-            if len(store_id) != 16:
+            if len(store_id) != place.size:
                 return b""
-            if where == 8:
+            if table is MANIFEST:
                 Manifest.decode(data, store_id, path)
             else:
                 DeliveryCheckpoint.open(self.files, path, store_id)

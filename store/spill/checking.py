@@ -10,17 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remoting.checksum import crc32
+from remoting.layout import FILE_HEADER_BYTES, FRAME_BYTES, FRAME_ROW_BYTES, RUN_TRAILER_BYTES
 from store.errors import StoreError
-from store.spill.format import (
-    ACCEPT,
-    FRAME_BYTES,
-    HEADER_BYTES,
-    MOVE,
-    ROW_BYTES,
-    TRAILER_BYTES,
-    read_frame,
-    run_trailer,
-)
+from store.spill.format import ACCEPT, MOVE, frame_count, read_frame, run_trailer
 from store.spill.journal import Journal
 from store.spill.manifest import RunEntry, SegmentEntry
 from store.spill.run import PageCache, Run
@@ -111,12 +103,12 @@ def _check_segment(segment: Segment, seed: int) -> list[str]:
 
 def _check_frames(segment: Segment, seed: int) -> list[str]:
     """Walk the frames as replay would."""
-    at, ordinal = HEADER_BYTES, 0
+    at, ordinal = FILE_HEADER_BYTES, 0
     wrong: list[str] = []
     while at < segment.end:
         head = segment.file.pread(FRAME_BYTES, at)
-        count = min(int.from_bytes(head[12:16], "little"), segment.size // ROW_BYTES)
-        frame = read_frame(segment.file.pread(FRAME_BYTES + count * ROW_BYTES, at), 0, segment.base + at, seed)
+        count = min(frame_count(head), segment.size // FRAME_ROW_BYTES)
+        frame = read_frame(segment.file.pread(FRAME_BYTES + count * FRAME_ROW_BYTES, at), 0, segment.base + at, seed)
         if frame is None:
             return [*wrong, f"at {at}: no frame, but the journal goes on to {segment.end}"]
         if frame.first_ordinal != ordinal:
@@ -135,9 +127,9 @@ def _check_run(run: Run) -> list[str]:
     live = run.end - run.first - run.done.count_range(run.first, run.end)
     if live != run.live:
         wrong.append(f"counts {run.live} live records, but has {live}")
-    trailer = run.file.pread(TRAILER_BYTES, shape.file_bytes - TRAILER_BYTES)
+    trailer = run.file.pread(RUN_TRAILER_BYTES, shape.file_bytes - RUN_TRAILER_BYTES)
     if trailer != run_trailer(shape, run.store_id, run.no):
-        wrong.append(f"at {shape.file_bytes - TRAILER_BYTES}: the trailer contradicts the manifest")
+        wrong.append(f"at {shape.file_bytes - RUN_TRAILER_BYTES}: the trailer contradicts the manifest")
     first_page = min(run.done.prefix, run.end, shape.count - 1) // run.rows_per_page
     last = (-1, -1)
     position = -1

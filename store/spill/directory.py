@@ -23,9 +23,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from remoting.layout import FILE_HEADER_BYTES
 from store.errors import StoreCorruptError, StoreError
 from store.files import File, Files
-from store.spill.format import HEADER_BYTES, INDEX_MAGIC, JOURNAL_MAGIC, RUN_MAGIC, file_header, read_file_header
+from store.spill.format import INDEX_MAGIC, JOURNAL_MAGIC, RUN_MAGIC, file_header, read_file_header
 from store.spill.manifest import DataEntry, Manifest, RunEntry, SegmentEntry, read_manifest
 from store.spill.model import LAST_KEY, Key
 from store.spill.removals import read_removals, write_removals
@@ -105,7 +106,7 @@ class SpillDirectory:
         if path.parent != self.journal_path or no < self.manifest.next_no:
             return
         file = self.files.open(path)
-        used = any(file.pread(HEADER_BYTES, HEADER_BYTES))
+        used = any(file.pread(FILE_HEADER_BYTES, FILE_HEADER_BYTES))
         file.close()
         if used:
             raise StoreCorruptError(
@@ -161,7 +162,7 @@ class SpillDirectory:
             path = self.runs_path / run_name(entry.no)
             file = self._open(path, entry.shape.file_bytes)
             magic = RUN_MAGIC if entry.data is None else INDEX_MAGIC
-            read_file_header(file.pread(HEADER_BYTES, 0), magic, self.store_id, entry.no, path)
+            read_file_header(file.pread(FILE_HEADER_BYTES, 0), magic, self.store_id, entry.no, path)
             run = Run(entry.no, file, entry.shape, self.store_id, cache, entry.first, entry.end)
             if entry.data is not None:
                 run.lead_to(entry.data, self._open_data(entry.data))
@@ -172,7 +173,7 @@ class SpillDirectory:
         """Open the journal segment that an index leads to; its header is read."""
         path = self.journal_path / run_name(entry.no)
         file = self._open(path, entry.size)
-        found = read_file_header(file.pread(HEADER_BYTES, 0), JOURNAL_MAGIC, self.store_id, entry.no, path)
+        found = read_file_header(file.pread(FILE_HEADER_BYTES, 0), JOURNAL_MAGIC, self.store_id, entry.no, path)
         if found != (entry.base, entry.size):
             raise StoreCorruptError(f"{path} at 32: base {found[0]} and size {found[1]} contradict the manifest")
         return file

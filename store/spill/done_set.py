@@ -20,17 +20,17 @@ written as clear. Nothing is compressed: the checkpoint is made under the delive
 
 from __future__ import annotations
 
-import struct
-from struct import Struct
+from struct import error as struct_error
 
 import numpy as np
 from numpy.typing import NDArray
 
+from remoting.layout import DONE_SET
 from store.errors import StoreCorruptError
 
 __all__ = ["DoneSet"]
 
-_HEAD = Struct("<III")
+_HEAD = DONE_SET.struct()
 _PAGE = 512
 _PAGES_MAX = (1 << 32) // (8 * _PAGE)
 _POPCOUNT = np.array([value.bit_count() for value in range(256)], np.uint8)
@@ -246,7 +246,7 @@ class DoneSet:
             table[kinds == 1] = 0xFF
             table[kinds == 2] = np.frombuffer(data, np.uint8, stored * _PAGE, at).reshape(stored, _PAGE)
             at += stored * _PAGE
-        except (ValueError, struct.error) as cause:
+        except (ValueError, struct_error) as cause:
             raise StoreCorruptError(f"done-set at byte {at} of a checkpoint section: {cause}") from cause
         done = cls(prefix)
         used = np.flatnonzero(table.reshape(-1))

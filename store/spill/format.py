@@ -23,34 +23,50 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from pathlib import Path
-from struct import Struct
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remoting.checksum import crc32
+from remoting.layout import (
+    COLUMN_PAGE_ROW,
+    COLUMN_ROW_BYTES,
+    FILE_HEADER,
+    FILE_HEADER_BYTES,
+    FRAME,
+    FRAME_BYTES,
+    FRAME_COUNT_AT,
+    FRAME_CRC_AT,
+    FRAME_POSITION_AT,
+    FRAME_ROW,
+    FRAME_ROW_BYTES,
+    ID_PAGE_ROW,
+    ID_ROW_BYTES,
+    LITTLE_INT,
+    LITTLE_LONG,
+    PAGE_HEAD,
+    PAGE_HEAD_BYTES,
+    PAGE_PROVEN_AT,
+    PLACE_PAGE_ROW,
+    PLACE_ROW_BYTES,
+    RUN_TRAILER,
+    RUN_TRAILER_BYTES,
+)
 from store.errors import StoreCorruptError, StoreFormatError
 
 __all__ = [
     "ACCEPT",
     "CANCEL",
     "END",
-    "FRAME_BYTES",
-    "HEADER_BYTES",
     "ID_DTYPE",
-    "ID_ROW_BYTES",
     "INDEX_MAGIC",
     "JOURNAL_MAGIC",
     "MOVE",
     "PAGE_BYTES_MAX",
-    "PAGE_HEAD_BYTES",
-    "PAGE_ROW_BYTES",
-    "PLACE_ROW_BYTES",
-    "ROW_BYTES",
+    "ROW",
     "ROW_DTYPE",
     "RUN_MAGIC",
-    "TRAILER_BYTES",
     "VERSION",
     "ColumnPage",
     "Frame",
@@ -59,6 +75,7 @@ __all__ = [
     "encode_frame",
     "encode_rows",
     "file_header",
+    "frame_count",
     "frame_seed",
     "id_page",
     "page_seed",
@@ -81,30 +98,25 @@ _ID_MAGIC = 0x49525754  # "TWRI"
 _PLACE_MAGIC = 0x43585754  # "TWXC"
 _TRAILER_MAGIC = 0x54525754  # "TWRT"
 
-HEADER_BYTES = 64
-_HEADER = Struct("<II16sQQQ12xI")
-
-FRAME_BYTES = 48
-_FRAME = Struct("<IHHIIQQIII")  # and the CRC
-_CRC = Struct("<I")
-ROW_BYTES = 28
-_ROW = Struct("<qqIII")
-ROW_DTYPE = np.dtype([("due", "<i8"), ("id", "<i8"), ("size", "<u4"), ("version", "<u4"), ("crc", "<u4")])
+_HEADER = FILE_HEADER.struct()
+_FRAME = FRAME.struct("magic", "more_zeros")
+ROW = FRAME_ROW.struct()
+ROW_DTYPE = np.dtype(FRAME_ROW.columns())
 
 ACCEPT, CANCEL, MOVE, END = 1, 2, 3, 9
 """Kinds of frame; END closes a segment."""
 _KINDS = frozenset((ACCEPT, CANCEL, MOVE, END))
 
-PAGE_HEAD_BYTES = 32
 PAGE_BYTES_MAX = 1 << 20
-_PAGE_HEAD = Struct("<IIIIQQ")
-PAGE_ROW_BYTES = 28
-PLACE_ROW_BYTES = 32
-ID_ROW_BYTES = 24
-ID_DTYPE = np.dtype([("id", "<i8"), ("due", "<i8"), ("ordinal", "<u4"), ("version", "<u4")])
+_PAGE_HEAD = PAGE_HEAD.struct()
+_DUE, _ID, _SIZE, _VERSION, _CRC = (
+    (np.dtype(kind), COLUMN_PAGE_ROW.at(name)) for name, kind in COLUMN_PAGE_ROW.columns()
+)
+_PLACE = (np.dtype(PLACE_PAGE_ROW.columns()[-1][1]), PLACE_PAGE_ROW.at("place"))
+"""Type of a column, and where it begins in a page with one row."""
+ID_DTYPE = np.dtype(ID_PAGE_ROW.columns())
 
-TRAILER_BYTES = 128
-_TRAILER_HEAD = Struct("<II16sQ")
+_TRAILER_HEAD = RUN_TRAILER.struct("magic", "file_no")
 
 Longs = NDArray[np.int64]
 Words = NDArray[np.uint32]
@@ -114,19 +126,19 @@ IdRows = NDArray[np.void]
 def file_header(magic: int, store_id: bytes, number: int, first: int, second: int) -> bytes:
     """Make a file header; segments keep (base, size) in the last two, runs and indexes (reserved pages, page bytes)."""
     head = _HEADER.pack(magic, VERSION, store_id, number, first, second, 0)
-    return head[:-4] + _CRC.pack(crc32(head[:-4]))
+    return head[: -LITTLE_INT.size] + LITTLE_INT.pack(crc32(head[: -LITTLE_INT.size]))
 
 
 def read_file_header(data: bytes, magic: int, store_id: bytes, number: int, path: Path) -> tuple[int, int]:
     """Check a file header and answer its last two fields."""
-    if len(data) < HEADER_BYTES:
-        raise StoreCorruptError(f"{path} at {len(data)}: cut off in its header of {HEADER_BYTES} bytes")
+    if len(data) < FILE_HEADER_BYTES:
+        raise StoreCorruptError(f"{path} at {len(data)}: cut off in its header of {FILE_HEADER_BYTES} bytes")
     found, version, owner, no, first, second, crc = _HEADER.unpack_from(data)
     if found != magic:
         raise StoreCorruptError(f"{path} at 0: magic {found:#010x}, not {magic:#010x}")
     if version != VERSION:
         raise StoreFormatError(f"{path} at 4: it has format version {version}; this software reads {VERSION}")
-    if crc32(data[: HEADER_BYTES - 4]) != crc:
+    if crc32(data[: FILE_HEADER_BYTES - LITTLE_INT.size]) != crc:
         raise StoreCorruptError(f"{path} at 0: the header's checksum is wrong")
     if owner != store_id:
         raise StoreFormatError(f"{path} at 8: it belongs to store {owner.hex()}, not to {store_id.hex()}")
@@ -142,7 +154,7 @@ def frame_seed(store_id: bytes) -> int:
 
 def page_seed(store_id: bytes, number: int) -> int:
     """Start value of the checksums of a run's pages."""
-    return crc32(number.to_bytes(8, "little"), crc32(store_id))
+    return crc32(LITTLE_LONG.pack(number), crc32(store_id))
 
 
 class Frame:
@@ -165,7 +177,7 @@ class Frame:
 def encode_rows(dues: Iterable[int], ids: Iterable[int], versions: Iterable[int], records: Sequence[bytes]) -> bytes:
     """Make the rows of a frame. A cancel has rows without records (``records`` is empty): size and CRC are 0."""
     sizes, crcs = (map(len, records), map(crc32, records)) if records else (repeat(0), repeat(0))
-    return b"".join(map(_ROW.pack, dues, ids, sizes, versions, crcs))
+    return b"".join(map(ROW.pack, dues, ids, sizes, versions, crcs))
 
 
 def encode_frame(
@@ -180,9 +192,9 @@ def encode_frame(
 ) -> bytes:
     """Make a frame of rows, as `encode_rows` makes them, and their records."""
     length = FRAME_BYTES + len(rows) + sum(map(len, records))
-    count = len(rows) // ROW_BYTES
+    count = len(rows) // FRAME_ROW_BYTES
     head = _FRAME.pack(FRAME_MAGIC, kind, 0, length, count, offset, synced, epoch, first_ordinal, 0)
-    return b"".join((head, _CRC.pack(crc32(rows, crc32(head, seed))), rows, *records))
+    return b"".join((head, LITTLE_INT.pack(crc32(rows, crc32(head, seed))), rows, *records))
 
 
 def read_frame(data: bytes, at: int, offset: int, seed: int) -> Frame | None:
@@ -195,13 +207,21 @@ def read_frame(data: bytes, at: int, offset: int, seed: int) -> Frame | None:
     magic, kind, _, length, count, where, synced, epoch, first_ordinal, _ = _FRAME.unpack_from(data, at)
     if magic != FRAME_MAGIC or where != offset or kind not in _KINDS:
         return None
-    rows_end = at + FRAME_BYTES + count * ROW_BYTES
+    rows_end = at + FRAME_BYTES + count * FRAME_ROW_BYTES
     if rows_end > len(data) or length < rows_end - at:
         return None
-    head = data[at : at + FRAME_BYTES - 4]
-    if crc32(data[at + FRAME_BYTES : rows_end], crc32(head, seed)) != _CRC.unpack_from(data, at + FRAME_BYTES - 4)[0]:
+    head = data[at : at + FRAME_CRC_AT]
+    if (
+        crc32(data[at + FRAME_BYTES : rows_end], crc32(head, seed))
+        != LITTLE_INT.unpack_from(data, at + FRAME_CRC_AT)[0]
+    ):
         return None
     return Frame(kind, length, count, where, synced, epoch, first_ordinal)
+
+
+def frame_count(head: bytes, at: int = 0) -> int:
+    """How many rows the header of a frame claims that nobody has proven yet; 0 if it is cut off there."""
+    return int.from_bytes(head[at + FRAME_COUNT_AT : at + FRAME_POSITION_AT], "little")
 
 
 class ColumnPage:
@@ -227,9 +247,9 @@ class ColumnPage:
 
 
 def _page(magic: int, seed: int, number: int, count: int, first: int, position: int, body: bytes, size: int) -> bytes:
-    rest = _PAGE_HEAD.pack(magic, 0, number, count, first, position)[8:] + body
-    rest += bytes(size - 8 - len(rest))
-    return _CRC.pack(magic) + _CRC.pack(crc32(rest, seed)) + rest
+    rest = _PAGE_HEAD.pack(magic, 0, number, count, first, position)[PAGE_PROVEN_AT:] + body
+    rest += bytes(size - PAGE_PROVEN_AT - len(rest))
+    return LITTLE_INT.pack(magic) + LITTLE_INT.pack(crc32(rest, seed)) + rest
 
 
 def _read_page(data: bytes, magic: int, seed: int, number: int, row: int, path: Path, at: int) -> tuple[int, int, int]:
@@ -237,7 +257,7 @@ def _read_page(data: bytes, magic: int, seed: int, number: int, row: int, path: 
         found, crc, no, count, first, position = _PAGE_HEAD.unpack_from(data)
         fits = found == magic and no == number and 0 < count <= (len(data) - PAGE_HEAD_BYTES) // row
         fits = fits and not position >> 62
-        if fits and crc32(memoryview(data)[8:], seed) == crc:
+        if fits and crc32(memoryview(data)[PAGE_PROVEN_AT:], seed) == crc:
             return count, first, position
     raise StoreCorruptError(f"{path} at {at}: page {number} is not what was written (magic, number or checksum)")
 
@@ -251,7 +271,7 @@ def column_page(page: ColumnPage, number: int, page_bytes: int, seed: int) -> by
 
 def read_column_page(data: bytes, number: int, seed: int, path: Path, at: int) -> ColumnPage:
     """Decode a column page; StoreCorruptError if it is not page ``number`` of this run."""
-    n, first, position = _read_page(data, _COLUMN_MAGIC, seed, number, PAGE_ROW_BYTES, path, at)
+    n, first, position = _read_page(data, _COLUMN_MAGIC, seed, number, COLUMN_ROW_BYTES, path, at)
     return _columns(data, n, first, position)
 
 
@@ -259,11 +279,11 @@ def _columns(data: bytes, n: int, first: int, position: int) -> ColumnPage:
     where = PAGE_HEAD_BYTES
     return ColumnPage(
         first,
-        np.frombuffer(data, "<i8", n, where),
-        np.frombuffer(data, "<i8", n, where + 8 * n),
-        np.frombuffer(data, "<u4", n, where + 16 * n),
-        np.frombuffer(data, "<u4", n, where + 20 * n),
-        np.frombuffer(data, "<u4", n, where + 24 * n),
+        np.frombuffer(data, _DUE[0], n, where + _DUE[1] * n),
+        np.frombuffer(data, _ID[0], n, where + _ID[1] * n),
+        np.frombuffer(data, _SIZE[0], n, where + _SIZE[1] * n),
+        np.frombuffer(data, _VERSION[0], n, where + _VERSION[1] * n),
+        np.frombuffer(data, _CRC[0], n, where + _CRC[1] * n),
         position,
     )
 
@@ -280,7 +300,7 @@ def read_place_page(data: bytes, number: int, seed: int, path: Path, at: int) ->
     """Decode a page of an index; StoreCorruptError if it is not page ``number`` of this one."""
     n, first, _ = _read_page(data, _PLACE_MAGIC, seed, number, PLACE_ROW_BYTES, path, at)
     page = _columns(data, n, first, 0)
-    page.starts = np.frombuffer(data, "<u4", n, PAGE_HEAD_BYTES + 28 * n).astype(np.int64)
+    page.starts = np.frombuffer(data, _PLACE[0], n, PAGE_HEAD_BYTES + _PLACE[1] * n).astype(np.int64)
     return page
 
 
@@ -326,7 +346,7 @@ class RunShape:
         "pages",
     )
 
-    PACKED: ClassVar = Struct("<IIIIQQQQ4q")
+    PACKED: ClassVar = RUN_TRAILER.struct("count", "id_max")
 
     def __init__(
         self,
@@ -381,14 +401,14 @@ class RunShape:
     @property
     def rows_per_page(self) -> int:
         """Records of a full column page."""
-        return (self.page_bytes - PAGE_HEAD_BYTES) // (PLACE_ROW_BYTES if self.is_index else PAGE_ROW_BYTES)
+        return (self.page_bytes - PAGE_HEAD_BYTES) // (PLACE_ROW_BYTES if self.is_index else COLUMN_ROW_BYTES)
 
     @property
     def fits(self) -> bool:
         """Whether the numbers are those of one file: its parts lie one behind the other and have room for ``count``."""
-        if not PAGE_HEAD_BYTES + PAGE_ROW_BYTES <= self.page_bytes <= PAGE_BYTES_MAX or not self.rows_per_page:
+        if not PAGE_HEAD_BYTES + COLUMN_ROW_BYTES <= self.page_bytes <= PAGE_BYTES_MAX or not self.rows_per_page:
             return False
-        pages_end = HEADER_BYTES + self.pages * self.page_bytes
+        pages_end = FILE_HEADER_BYTES + self.pages * self.page_bytes
         behind = self.id_at == pages_end
         if not self.is_index:
             behind = pages_end <= self.data_at and self.data_at + self.data_bytes == self.id_at
@@ -396,7 +416,7 @@ class RunShape:
             behind
             and self.pages == -(-self.count // self.rows_per_page)
             and self.id_pages == -(-self.count // ((self.page_bytes - PAGE_HEAD_BYTES) // ID_ROW_BYTES))
-            and self.id_at + self.id_pages * self.page_bytes + TRAILER_BYTES == self.file_bytes
+            and self.id_at + self.id_pages * self.page_bytes + RUN_TRAILER_BYTES == self.file_bytes
         )
 
     @classmethod
@@ -406,8 +426,8 @@ class RunShape:
 
 
 def run_trailer(shape: RunShape, store_id: bytes, number: int) -> bytes:
-    """Make the last `TRAILER_BYTES` of a run."""
+    """Make the last `RUN_TRAILER_BYTES` of a run."""
     packed = shape.pack()
     head = _TRAILER_HEAD.pack(_TRAILER_MAGIC, VERSION, store_id, number) + packed
-    head += bytes(TRAILER_BYTES - 4 - len(head))
-    return head + _CRC.pack(crc32(head))
+    head += bytes(RUN_TRAILER_BYTES - LITTLE_INT.size - len(head))
+    return head + LITTLE_INT.pack(crc32(head))

@@ -15,18 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from store.spill.format import (
-    HEADER_BYTES,
-    ID_ROW_BYTES,
-    INDEX_MAGIC,
-    PAGE_HEAD_BYTES,
-    PLACE_ROW_BYTES,
-    TRAILER_BYTES,
-    RunShape,
-    file_header,
-    id_page,
-    place_page,
-)
+from remoting.layout import FILE_HEADER_BYTES, ID_ROW_BYTES, PAGE_HEAD_BYTES, PLACE_ROW_BYTES, RUN_TRAILER_BYTES
+from store.spill.format import INDEX_MAGIC, RunShape, file_header, id_page, place_page
 from store.spill.run_writer import RunFile
 from store.spill.segment_columns import SegmentColumns
 
@@ -44,7 +34,7 @@ class IndexWriter(RunFile):
         pages = -(-count // ((size - PAGE_HEAD_BYTES) // PLACE_ROW_BYTES))
         self._out.pwrite(file_header(INDEX_MAGIC, self._store_id, self.no, pages, size), 0)
         yield from self._write_pages(columns, pages)
-        id_at = HEADER_BYTES + pages * size
+        id_at = FILE_HEADER_BYTES + pages * size
         id_pages = -(-count // ((size - PAGE_HEAD_BYTES) // ID_ROW_BYTES))
         yield from self._write_ids(columns, id_pages, id_at)
         first, last = columns.page(0, 1), columns.page(count - 1, 1)
@@ -57,7 +47,7 @@ class IndexWriter(RunFile):
             0,
             columns.data_bytes,
             id_at,
-            id_at + id_pages * size + TRAILER_BYTES,
+            id_at + id_pages * size + RUN_TRAILER_BYTES,
             first.dues.item(0),
             last.dues.item(0),
             int(columns.id_rows(by_id[:1])["id"][0]),
@@ -72,7 +62,7 @@ class IndexWriter(RunFile):
         for first in range(0, pages, SLICE_PAGES):
             numbers = range(first, min(pages, first + SLICE_PAGES))
             parts = [place_page(columns.page(n * rows, rows), n, size, self._seed) for n in numbers]
-            self._out.pwrite(b"".join(parts), HEADER_BYTES + first * size)
+            self._out.pwrite(b"".join(parts), FILE_HEADER_BYTES + first * size)
             yield
 
     def _write_ids(self, columns: SegmentColumns, pages: int, id_at: int) -> Iterator[None]:

@@ -38,19 +38,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from remoting.checksum import crc32
+from remoting.layout import FILE_HEADER_BYTES, FRAME_BYTES, FRAME_ROW_BYTES
 from store.errors import StoreClosedError, StoreDoubtError, StoreError, StoreFullError, SyncFailedError
-from store.spill.format import (
-    ACCEPT,
-    END,
-    FRAME_BYTES,
-    HEADER_BYTES,
-    ROW_BYTES,
-    ROW_DTYPE,
-    encode_frame,
-    encode_rows,
-    frame_seed,
-    read_frame,
-)
+from store.spill.format import ACCEPT, END, ROW_DTYPE, encode_frame, encode_rows, frame_seed, read_frame
 from store.spill.model import Block
 from store.spill.segment import Segment
 
@@ -81,7 +71,7 @@ class Journal:
     ) -> None:
         self.segments = segments  # in journal order; the last ones may be prepared and empty
         self.epoch = epoch
-        self.frame_bytes_max = segment_bytes - HEADER_BYTES - FRAME_BYTES
+        self.frame_bytes_max = segment_bytes - FILE_HEADER_BYTES - FRAME_BYTES
         """The largest frame that fits a segment."""
         self.seed = frame_seed(store_id)
         self._provide = provide
@@ -283,7 +273,7 @@ class Journal:
     def _write_again(self, segments: list[Segment], target: int) -> None:
         """After a failed sync: read back what it covered, prove it, write it again."""
         for segment in segments:
-            start = max(self._synced - segment.base, HEADER_BYTES)
+            start = max(self._synced - segment.base, FILE_HEADER_BYTES)
             end = min(target - segment.base, segment.end)
             if start >= end:
                 continue
@@ -315,7 +305,7 @@ class Journal:
 def records_are_whole(data: bytes, at: int, count: int, length: int) -> bool:
     """Whether the records of a frame (header and rows proven already) have their sizes and CRCs."""
     rows = np.frombuffer(data, ROW_DTYPE, count, at + FRAME_BYTES)
-    position = at + FRAME_BYTES + count * ROW_BYTES
+    position = at + FRAME_BYTES + count * FRAME_ROW_BYTES
     for size, crc in zip(rows["size"].tolist(), rows["crc"].tolist(), strict=True):
         if crc32(data[position : position + size]) != crc:
             return False

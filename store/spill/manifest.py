@@ -26,10 +26,10 @@ number of the checkpoint section for which files were removed: an older checkpoi
 from __future__ import annotations
 
 from pathlib import Path
-from struct import Struct
 from typing import NamedTuple
 
 from remoting.checksum import crc32
+from remoting.layout import LITTLE_INT, MANIFEST, MANIFEST_RUN, MANIFEST_SEGMENT
 from store.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.files import Files
 from store.spill.format import RunShape
@@ -39,13 +39,12 @@ __all__ = ["DataEntry", "Manifest", "RunEntry", "SegmentEntry", "read_manifest"]
 
 _MAGIC = 0x464D5754  # "TWMF"
 _VERSION = 3
-_COUNTERS = Struct("<QQ")
-_HEAD = Struct("<II16sIIIII")
-_CRC = Struct("<I")
-_HEAD_BYTES = 48  # with the CRC
-_SEGMENT = Struct("<QQQqq")
-_RUN = Struct("<QII")
-_DATA = Struct("<QQQ")
+_HEAD = MANIFEST.struct("magic", "flags")
+_HEAD_BYTES = MANIFEST.at("generation")  # with the CRC
+_COUNTERS = MANIFEST.struct("generation", "relied_on")
+_SEGMENT = MANIFEST_SEGMENT.struct()
+_RUN = MANIFEST_RUN.struct("file_no", "end")
+_DATA = MANIFEST_RUN.struct("data_no", "data_size")
 _NO_DATA = (0, 0, 0)
 _RELIED = 1
 
@@ -115,7 +114,7 @@ class Manifest:
         for r in self.runs:
             parts.append(_RUN.pack(r.no, r.first, r.end) + r.shape.pack() + _DATA.pack(*(r.data or _NO_DATA)))
         body = b"".join(parts)
-        return head + _CRC.pack(crc32(body, crc32(head))) + body
+        return head + LITTLE_INT.pack(crc32(body, crc32(head))) + body
 
     @classmethod
     def decode(cls, data: bytes, store_id: bytes, path: Path) -> Manifest:
@@ -130,8 +129,8 @@ class Manifest:
         counters = _COUNTERS.size if version > 1 else 0
         run_bytes = _RUN.size + RunShape.PACKED.size + (_DATA.size if version > 2 else 0)
         size = _HEAD_BYTES + counters + segments * _SEGMENT.size + runs * run_bytes
-        crc = _CRC.unpack_from(data, _HEAD_BYTES - 4)[0]
-        if len(data) != size or crc32(data[_HEAD_BYTES:], crc32(data[: _HEAD_BYTES - 4])) != crc:
+        crc = LITTLE_INT.unpack_from(data, _HEAD.size)[0]
+        if len(data) != size or crc32(data[_HEAD_BYTES:], crc32(data[: _HEAD.size])) != crc:
             raise StoreCorruptError(f"{path} at 0: {len(data)} bytes that are not a whole manifest (checksum)")
         if owner != store_id:
             raise StoreFormatError(

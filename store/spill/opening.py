@@ -16,10 +16,10 @@ The checkpoint section (little-endian)::
 from __future__ import annotations
 
 import contextlib
-from struct import Struct
 
 import numpy as np
 
+from remoting.layout import DELAY_SECTION, LITTLE_LONG
 from store.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.spill.directory import SpillDirectory
 from store.spill.done_set import DoneSet
@@ -31,18 +31,16 @@ from store.spill.state import SpillState
 
 __all__ = ["decode_section", "encode_section", "open_sources"]
 
-_SECTION = Struct("<IIQ")
-_NUMBER = Struct("<Q")
+_SECTION = DELAY_SECTION.struct("version", "position")
 _VERSION = 2
-_COUNT = Struct("<Q")
 FIRST_SEGMENT_BYTES = 8 << 20
 
 
 def encode_section(journal_position: int, done: dict[int, bytes], section_no: int = 0) -> bytes:
     """Make the checkpoint section from encoded done-sets by file number; ``section_no`` counts sections."""
-    parts = [_SECTION.pack(_VERSION, len(done), journal_position), _COUNT.pack(section_no)]
+    parts = [_SECTION.pack(_VERSION, len(done), journal_position), LITTLE_LONG.pack(section_no)]
     for no, encoded in done.items():
-        parts.append(_NUMBER.pack(no))
+        parts.append(LITTLE_LONG.pack(no))
         parts.append(encoded)
     return b"".join(parts)
 
@@ -58,15 +56,15 @@ def decode_section(section: bytes) -> tuple[int, dict[int, DoneSet], int]:
     at = _SECTION.size
     section_no = 0
     if version > 1:
-        if len(section) < at + _COUNT.size:
+        if len(section) < at + LITTLE_LONG.size:
             raise StoreCorruptError(f"the delay store's checkpoint section breaks off at {at}")
-        (section_no,) = _COUNT.unpack_from(section, at)
-        at += _COUNT.size
+        (section_no,) = LITTLE_LONG.unpack_from(section, at)
+        at += LITTLE_LONG.size
     for _ in range(count):
-        if at + _NUMBER.size > len(section):
+        if at + LITTLE_LONG.size > len(section):
             raise StoreCorruptError(f"the delay store's checkpoint section breaks off at {at}")
-        (no,) = _NUMBER.unpack_from(section, at)
-        found[no], at = DoneSet.decode(section, at + _NUMBER.size)
+        (no,) = LITTLE_LONG.unpack_from(section, at)
+        found[no], at = DoneSet.decode(section, at + LITTLE_LONG.size)
     if at != len(section):
         raise StoreCorruptError(f"the delay store's checkpoint section ends at {at} of {len(section)} bytes")
     return position, found, section_no

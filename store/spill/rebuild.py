@@ -13,10 +13,11 @@ from __future__ import annotations
 import numpy as np
 
 from remoting.checksum import crc32
+from remoting.layout import INT, LONG, OFFSET_AT, RECORD_BYTES_MIN
 from remoting.message import RecordError, record_fields
 from remoting.properties import TW_DUE, TW_ID, get_property
 from store.files import File
-from store.log_scan import RECORD_BYTES_MIN, valid_size
+from store.log_scan import valid_size
 from store.spill.format import ColumnPage
 from store.spill.model import DUE_MAX, parse_id_text
 
@@ -24,7 +25,6 @@ __all__ = ["Row", "rebuilt_page", "row_of"]
 
 Row = tuple[int, int, int, int, int]
 """Due time, delay id, size, version, CRC: what a page or a frame says of a record."""
-_POSITION = slice(28, 36)
 
 
 def row_of(data: bytes, at: int, check_crc: bool = True) -> Row | None:
@@ -34,11 +34,11 @@ def row_of(data: bytes, at: int, check_crc: bool = True) -> Row | None:
     """
     if len(data) - at < RECORD_BYTES_MIN:
         return None
-    size = int.from_bytes(data[at : at + 4], "big", signed=True)
+    size = int(INT.unpack_from(data, at)[0])
     if not RECORD_BYTES_MIN <= size <= len(data) - at:
         return None
     record = data[at : at + size]
-    position = int.from_bytes(record[_POSITION], "big", signed=True)
+    position = int(LONG.unpack_from(record, OFFSET_AT)[0])
     whole = valid_size(record, 0, position) == size
     if not whole and (check_crc or valid_size(record, 0, position, False) != size):
         return None
@@ -60,7 +60,7 @@ def rebuilt_page(file: File, first: int, count: int, position: int, end: int) ->
     at = position
     data, start = b"", at
     while len(rows) < count:
-        size = int.from_bytes(file.pread(4, at), "big", signed=True)
+        size = int.from_bytes(file.pread(INT.size, at), "big", signed=True)
         if not RECORD_BYTES_MIN <= size <= end - at:
             return None
         if at + size > start + len(data):

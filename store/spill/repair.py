@@ -15,9 +15,17 @@ Everything that is overwritten is put aside first.
 from __future__ import annotations
 
 from pathlib import Path
-from struct import Struct
 
 from remoting.checksum import crc32
+from remoting.layout import (
+    FILE_HEADER_BYTES,
+    FRAME,
+    FRAME_BYTES,
+    FRAME_KIND_AT,
+    FRAME_ROW_BYTES,
+    LITTLE_INT,
+    RUN_TRAILER_BYTES,
+)
 from remoting.message import MAGIC_V1, MAGIC_V2
 from store.aside import Aside
 from store.errors import StoreCorruptError, StoreError, StoreFormatError
@@ -26,18 +34,16 @@ from store.spill.done_set import DoneSet
 from store.spill.format import (
     CANCEL,
     END,
-    FRAME_BYTES,
     FRAME_MAGIC,
-    HEADER_BYTES,
     INDEX_MAGIC,
     JOURNAL_MAGIC,
     MOVE,
-    ROW_BYTES,
+    ROW,
     RUN_MAGIC,
-    TRAILER_BYTES,
     Frame,
     column_page,
     file_header,
+    frame_count,
     frame_seed,
     page_seed,
     place_page,
@@ -58,9 +64,7 @@ from store.spill.segment_columns import SegmentColumns
 
 __all__ = ["mended_section", "repair_spill"]
 
-_FRAME = Struct("<IHHIIQQIII")
-_CRC = Struct("<I")
-_ROW = Struct("<qqIII")
+_FRAME = FRAME.struct("magic", "more_zeros")
 _MAGIC = FRAME_MAGIC.to_bytes(4, "little")
 _RECORD_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _HEADER_FIELDS = {JOURNAL_MAGIC: "segment", RUN_MAGIC: "run"}
@@ -111,7 +115,7 @@ def _punched(files: Files, path: Path, store_id: bytes, entry: RunEntry) -> int:
     run = Run(entry.no, file, entry.shape, store_id, PageCache(0))
     size = entry.shape.page_bytes
     page = 0
-    while page < entry.shape.pages and not any(file.pread(size, HEADER_BYTES + page * size)):
+    while page < entry.shape.pages and not any(file.pread(size, FILE_HEADER_BYTES + page * size)):
         page += 1
     count = min(page * run.rows_per_page, entry.shape.count)
     file.close()
@@ -169,7 +173,7 @@ def _full_size(files: Files, path: Path, size: int, aside: Aside) -> File:
 
 
 def _mend_header(file: File, magic: int, store_id: bytes, no: int, fields: tuple[int, int], aside: Aside) -> None:
-    data = file.pread(HEADER_BYTES, 0)
+    data = file.pread(FILE_HEADER_BYTES, 0)
     try:
         if read_file_header(data, magic, store_id, no, file.path) == fields:
             return
@@ -218,10 +222,12 @@ class _Journal:
 
     def _is_used(self, file: File, entry: SegmentEntry) -> bool:
         """Whether anything was ever written to a segment."""
-        return self.claim > entry.base + HEADER_BYTES or self._search(file, entry, HEADER_BYTES, 0) is not None
+        return (
+            self.claim > entry.base + FILE_HEADER_BYTES or self._search(file, entry, FILE_HEADER_BYTES, 0) is not None
+        )
 
     def _mend_segment(self, file: File, entry: SegmentEntry, closed: bool) -> None:
-        position, appended = HEADER_BYTES, 0
+        position, appended = FILE_HEADER_BYTES, 0
         while True:
             frame = self._frame(file, entry, position)
             if frame is not None and frame.epoch >= self.epoch and frame.first_ordinal == appended:
@@ -252,7 +258,7 @@ class _Journal:
         if end > position:
             data = file.pread(end - position, position)
             lost = max(lost, len(_records_in(data)))
-            if end - position >= FRAME_BYTES + ROW_BYTES * max(1, lost):
+            if end - position >= FRAME_BYTES + FRAME_ROW_BYTES * max(1, lost):
                 self._cover(file, entry, position, end, appended, lost)
                 appended += lost
             else:
@@ -272,8 +278,8 @@ class _Journal:
         if position + FRAME_BYTES > entry.size:
             return None
         head = file.pread(FRAME_BYTES, position)
-        need = FRAME_BYTES + int.from_bytes(head[12:16], "little") * ROW_BYTES
-        if head[:4] != _MAGIC or position + need > entry.size:
+        need = FRAME_BYTES + frame_count(head) * FRAME_ROW_BYTES
+        if head[:FRAME_KIND_AT] != _MAGIC or position + need > entry.size:
             return None
         frame = read_frame(file.pread(need, position), 0, entry.base + position, self.seed)
         return None if frame is None or position + frame.length > entry.size else frame
@@ -297,8 +303,8 @@ class _Journal:
         if records_are_whole(data, 0, frame.count, frame.length):
             return
         rows: list[Row] = []
-        at = FRAME_BYTES + frame.count * ROW_BYTES
-        for due, id_, size, version, crc in _ROW.iter_unpack(data[FRAME_BYTES:at]):
+        at = FRAME_BYTES + frame.count * FRAME_ROW_BYTES
+        for due, id_, size, version, crc in ROW.iter_unpack(data[FRAME_BYTES:at]):
             record = data[at : at + size]
             at += size
             found = crc32(record)
@@ -323,7 +329,7 @@ class _Journal:
             found = []
         kind, rows = (MOVE, [row for row, _ in found]) if lost else (CANCEL, [(0, 0, 0, 0, 0)])
         records = b"".join(record for _, record in found)
-        room = len(data) - FRAME_BYTES - max(1, lost) * ROW_BYTES - len(records)
+        room = len(data) - FRAME_BYTES - max(1, lost) * FRAME_ROW_BYTES - len(records)
         if lost:
             rows += [(DUE_MAX, 0, 0, 0, 0)] * (lost - len(rows))
             if lost > len(found):
@@ -342,9 +348,9 @@ class _Journal:
     def _encode(
         self, kind: int, rows: list[Row], offset: int, first_ordinal: int, length: int, synced: int = 0
     ) -> bytes:
-        packed = b"".join(_ROW.pack(*row) for row in rows)
+        packed = b"".join(ROW.pack(*row) for row in rows)
         head = _FRAME.pack(FRAME_MAGIC, kind, 0, length, len(rows), offset, synced, self.epoch, first_ordinal, 0)
-        return head + _CRC.pack(crc32(packed, crc32(head, self.seed))) + packed
+        return head + LITTLE_INT.pack(crc32(packed, crc32(head, self.seed))) + packed
 
 
 def _records_in(data: bytes) -> list[tuple[Row, bytes]]:
@@ -380,12 +386,12 @@ def _mend_run(
         manifest.runs = [other for other in manifest.runs if other.no != entry.no]
         return
     file = _full_size(files, place, shape.file_bytes, aside)
-    reserved = shape.pages if shape.is_index else (shape.data_at - HEADER_BYTES) // shape.page_bytes
+    reserved = shape.pages if shape.is_index else (shape.data_at - FILE_HEADER_BYTES) // shape.page_bytes
     magic = INDEX_MAGIC if shape.is_index else RUN_MAGIC
     _mend_header(file, magic, store_id, entry.no, (reserved, shape.page_bytes), aside)
     trailer = run_trailer(shape, store_id, entry.no)
-    at = shape.file_bytes - TRAILER_BYTES
-    found = file.pread(TRAILER_BYTES, at)
+    at = shape.file_bytes - RUN_TRAILER_BYTES
+    found = file.pread(RUN_TRAILER_BYTES, at)
     if found != trailer:
         aside.keep(place, at, found)
         file.pwrite(trailer, at)
@@ -410,7 +416,7 @@ def _mend_pages(
     size, seed = shape.page_bytes, page_seed(store_id, entry.no)
     prefix = 0 if done is None else done.prefix
     for number in range(min(prefix, entry.end) // run.rows_per_page, shape.pages):
-        at = HEADER_BYTES + number * size
+        at = FILE_HEADER_BYTES + number * size
         found = file.pread(size, at)
         try:
             page = read(found, number, seed, file.path, at)

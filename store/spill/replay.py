@@ -19,18 +19,24 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from remoting.layout import (
+    FILE_HEADER_BYTES,
+    FRAME_BYTES,
+    FRAME_DURABLE_AT,
+    FRAME_KIND_AT,
+    FRAME_POSITION_AT,
+    FRAME_ROW_BYTES,
+)
 from store.errors import StoreCorruptError
 from store.spill.format import (
     CANCEL,
     END,
-    FRAME_BYTES,
     FRAME_MAGIC,
-    HEADER_BYTES,
     JOURNAL_MAGIC,
     MOVE,
-    ROW_BYTES,
     ROW_DTYPE,
     Frame,
+    frame_count,
     frame_seed,
     read_file_header,
     read_frame,
@@ -95,7 +101,7 @@ def replay(segments: list[Segment], store_id: bytes, claim: int, durable: int = 
     seed = frame_seed(store_id)
     result = Replayed()
     for segment in segments:
-        head = segment.file.pread(HEADER_BYTES, 0)
+        head = segment.file.pread(FILE_HEADER_BYTES, 0)
         base, size = read_file_header(head, JOURNAL_MAGIC, store_id, segment.no, segment.file.path)
         if (base, size) != (segment.base, segment.size) or segment.file.size() < size:
             raise StoreCorruptError(
@@ -130,7 +136,7 @@ def read_segment(segment: Segment, store_id: bytes) -> None:
 
 def _walk(segment: Segment, seed: int, claim: int, durable: int, result: Replayed) -> None:
     window = _Window(segment)
-    position = HEADER_BYTES
+    position = FILE_HEADER_BYTES
     rows: list[bytes] = []
     counts: list[int] = []
     starts: list[int] = []
@@ -153,7 +159,7 @@ def _walk(segment: Segment, seed: int, claim: int, durable: int, result: Replaye
         if frame.kind != CANCEL:
             rows.append(packed)
             counts.append(frame.count)
-            starts.append(position - frame.length + FRAME_BYTES + frame.count * ROW_BYTES)
+            starts.append(position - frame.length + FRAME_BYTES + frame.count * FRAME_ROW_BYTES)
             segment.appended += frame.count
     segment.end = position
     if rows:
@@ -177,9 +183,9 @@ def _next_frame(
     if position + FRAME_BYTES > segment.size:
         return None
     index = window.at(position, FRAME_BYTES)
-    count = int.from_bytes(window.data[index + 12 : index + 16], "little")
-    need = FRAME_BYTES + count * ROW_BYTES
-    if window.data[index : index + 4] != _MAGIC_BYTES or position + need > segment.size:
+    count = frame_count(window.data, index)
+    need = FRAME_BYTES + count * FRAME_ROW_BYTES
+    if window.data[index : index + FRAME_KIND_AT] != _MAGIC_BYTES or position + need > segment.size:
         return None
     index = window.at(position, need)
     frame = read_frame(window.data, index, segment.base + position, seed)
@@ -215,10 +221,10 @@ def _claim_in(segment: Segment, position: int, size: int, seed: int) -> int:
         head = data[at : at + FRAME_BYTES]
         if len(head) < FRAME_BYTES:
             head = segment.file.pread(FRAME_BYTES, position + at)
-        need = FRAME_BYTES + int.from_bytes(head[12:16], "little") * ROW_BYTES
+        need = FRAME_BYTES + frame_count(head) * FRAME_ROW_BYTES
         # Its own place first: a body full of what looks like frames must not be read again for each of them.
         if (
-            int.from_bytes(head[16:24], "little") == segment.base + position + at
+            int.from_bytes(head[FRAME_POSITION_AT:FRAME_DURABLE_AT], "little") == segment.base + position + at
             and position + at + need <= segment.size
         ):
             rows = segment.file.pread(need, position + at)
@@ -246,7 +252,7 @@ def write_again(segments: list[Segment], durable: int) -> None:
     longer knows that it has to be written. All of it was checked against its checksums.
     """
     for segment in segments:
-        position = max(durable - segment.base, HEADER_BYTES)
+        position = max(durable - segment.base, FILE_HEADER_BYTES)
         if position >= segment.end:
             continue
         while position < segment.end:

@@ -27,19 +27,11 @@ from pathlib import Path
 
 import numpy as np
 
+from remoting.layout import FILE_HEADER_BYTES
 from store.errors import StoreCorruptError
 from store.files import File
 from store.spill.done_set import DoneSet
-from store.spill.format import (
-    HEADER_BYTES,
-    ColumnPage,
-    IdRows,
-    RunShape,
-    page_seed,
-    read_column_page,
-    read_id_page,
-    read_place_page,
-)
+from store.spill.format import ColumnPage, IdRows, RunShape, page_seed, read_column_page, read_id_page, read_place_page
 from store.spill.manifest import DataEntry
 from store.spill.model import DUE_MAX, Key
 from store.spill.rebuild import rebuilt_page
@@ -175,7 +167,7 @@ class Run:
         found = self._cache.get(self.no, number)
         if found is None:
             size = self.shape.page_bytes
-            at = HEADER_BYTES + number * size
+            at = FILE_HEADER_BYTES + number * size
             try:
                 found = self._read_page(number)
                 self._check_place(found, number, at)
@@ -191,7 +183,7 @@ class Run:
 
     def _read_page(self, number: int) -> ColumnPage:
         size = self.shape.page_bytes
-        at = HEADER_BYTES + number * size
+        at = FILE_HEADER_BYTES + number * size
         read = read_place_page if self.is_index else read_column_page
         return read(self.file.pread(size, at), number, self._seed, self.path, at)
 
@@ -238,7 +230,7 @@ class Run:
         low, high = shape.data_at, shape.id_at
         if self.segment is not None:
             begin, end = page.starts.min().item(), (page.starts + page.sizes).max().item()
-            low, high = HEADER_BYTES, self.segment.size
+            low, high = FILE_HEADER_BYTES, self.segment.size
         if begin < low or end > high:
             raise StoreCorruptError(f"{self.path} at {at}: page {number} has its records at {begin} to {end}")
 
@@ -505,7 +497,7 @@ class Run:
             return self.punched, []
         old, new = self.punched // self.rows_per_page, target // self.rows_per_page
         size = self.shape.page_bytes
-        spots = [(HEADER_BYTES + old * size, (new - old) * size)] if new > old else []
+        spots = [(FILE_HEADER_BYTES + old * size, (new - old) * size)] if new > old else []
         begin = self.shape.data_at if old == 0 else int(self.page(old).starts[0])
         stop = int(self.page(new).starts[0])
         if stop > begin:

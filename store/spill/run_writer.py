@@ -19,16 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from remoting.checksum import crc32
+from remoting.layout import COLUMN_ROW_BYTES, FILE_HEADER_BYTES, ID_ROW_BYTES, PAGE_HEAD_BYTES, RUN_TRAILER_BYTES
 from store.errors import StoreCorruptError
 from store.files import File, Files
 from store.spill.format import (
-    HEADER_BYTES,
     ID_DTYPE,
-    ID_ROW_BYTES,
-    PAGE_HEAD_BYTES,
-    PAGE_ROW_BYTES,
     RUN_MAGIC,
-    TRAILER_BYTES,
     ColumnPage,
     IdRows,
     RunShape,
@@ -73,7 +69,7 @@ class RunFile:
 
     def _write_trailer(self, shape: RunShape) -> None:
         trailer = run_trailer(shape, self._store_id, self.no)
-        self._out.pwrite(trailer, shape.file_bytes - TRAILER_BYTES)
+        self._out.pwrite(trailer, shape.file_bytes - RUN_TRAILER_BYTES)
 
     def _seal(self, shape: RunShape) -> Iterator[None]:
         """Make it durable and give it its name; afterwards `shape` and `file` are set."""
@@ -100,9 +96,9 @@ class RunWriter(RunFile):
     ) -> None:
         super().__init__(files, directory, no, store_id, page_bytes)
         self.count = 0
-        self._rows = (page_bytes - PAGE_HEAD_BYTES) // PAGE_ROW_BYTES
+        self._rows = (page_bytes - PAGE_HEAD_BYTES) // COLUMN_ROW_BYTES
         reserved = -(-count_max // self._rows)
-        self._data_at = HEADER_BYTES + reserved * page_bytes
+        self._data_at = FILE_HEADER_BYTES + reserved * page_bytes
         self._position = self._data_at  # of the next record
         self._flushed = self._data_at
         self._synced = self._data_at
@@ -168,7 +164,7 @@ class RunWriter(RunFile):
                 self._page_start,
             )
             data = column_page(page, self._pages, self._page_bytes, self._seed)
-            self._out.pwrite(data, HEADER_BYTES + self._pages * self._page_bytes)
+            self._out.pwrite(data, FILE_HEADER_BYTES + self._pages * self._page_bytes)
             self._page_start += int(sizes[part].sum())
             self._pages += 1
         rest = slice(count * rows, None)
@@ -207,7 +203,7 @@ class RunWriter(RunFile):
             self._data_at,
             self._position - self._data_at,
             id_at,
-            trailer_at + TRAILER_BYTES,
+            trailer_at + RUN_TRAILER_BYTES,
             self._due_min,
             self._due_max,
             self._id_min,
@@ -229,7 +225,7 @@ class RunWriter(RunFile):
         per_portion = max(1, SORT_ROWS // self._rows)
         for first in range(0, self._pages, per_portion):
             last = min(self._pages, first + per_portion)
-            at = HEADER_BYTES + first * self._page_bytes
+            at = FILE_HEADER_BYTES + first * self._page_bytes
             data = self._out.pread((last - first) * self._page_bytes, at)
             portion = np.empty(min((last - first) * self._rows, self.count - first * self._rows), ID_DTYPE)
             filled = 0

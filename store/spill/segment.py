@@ -18,14 +18,14 @@ that still wait for their sync), so ordinals in between are holes: due `DUE_MAX`
 from __future__ import annotations
 
 from mmap import mmap
-from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
 
+from remoting.layout import FILE_HEADER_BYTES, FRAME_ROW_BYTES
 from store.files import File
 from store.spill.done_set import DoneSet
-from store.spill.format import HEADER_BYTES, ROW_BYTES, ROW_DTYPE
+from store.spill.format import ROW, ROW_DTYPE
 from store.spill.model import DUE_MAX, LAST_KEY, Key
 from store.spill.source import Batch, Fetch, Places
 
@@ -35,8 +35,7 @@ Longs = NDArray[np.int64]
 _EMPTY = np.empty(0, np.int64)
 _RECORD_BYTES_GUESS = 160
 _COLUMN_BYTES = 32
-_ROW = Struct("<qqIII")
-_SMALL_BYTES = 20 * ROW_BYTES
+_SMALL_BYTES = 20 * FRAME_ROW_BYTES
 
 
 class Segment:
@@ -82,7 +81,7 @@ class Segment:
         self.base = base
         self.size = size
         self.file = self.data = file
-        self.end = HEADER_BYTES
+        self.end = FILE_HEADER_BYTES
         self.appended = 0
         self.closed = False
         self.closed_ms: int | None = None
@@ -139,12 +138,12 @@ class Segment:
 
     def _publish_few(self, first: int, at: int, rows: bytes) -> None:
         """The same, without numpy's cost for each call: a few records one by one."""
-        end = first + len(rows) // ROW_BYTES
+        end = first + len(rows) // FRAME_ROW_BYTES
         self._open_up(first, end)
         dues, ids, starts = self.dues, self.ids, self.at
         sizes, versions, crcs = self.sizes, self.versions, self.crcs
         ordinal, total, last, low = first, 0, self.id_max, self.id_min
-        for due, id_, size, version, crc in _ROW.iter_unpack(rows):
+        for due, id_, size, version, crc in ROW.iter_unpack(rows):
             dues[ordinal] = due
             ids[ordinal] = id_
             starts[ordinal] = at + total

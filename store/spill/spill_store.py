@@ -49,13 +49,14 @@ from pathlib import Path
 
 import numpy as np
 
+from remoting.layout import FRAME_BYTES, FRAME_ROW_BYTES
 from store.errors import StoreError, StoreFullError
 from store.files import Files
 from store.flusher import Syncable, Ticket
 from store.slab import Slab
 from store.spill import checking
 from store.spill.directory import SpillDirectory
-from store.spill.format import ACCEPT, CANCEL, FRAME_BYTES, MOVE, ROW_BYTES
+from store.spill.format import ACCEPT, CANCEL, MOVE
 from store.spill.housekeeping import Housekeeping
 from store.spill.journal import Journal
 from store.spill.model import SEQUENCE_MAX, Block, Columns, Found, Key, SpillOptions, delay_id
@@ -175,7 +176,7 @@ class SpillStore:
             raise StoreError(f"due times from {min(dues)} to {max(dues)}: 0 to {DUE_LIMIT - 1} ms are possible")
         if self._owed:
             self.settle()
-        self._room.take(FRAME_BYTES + len(dues) * ROW_BYTES + sum(map(len, records)))
+        self._room.take(FRAME_BYTES + len(dues) * FRAME_ROW_BYTES + sum(map(len, records)))
         block = self._journal.append(ACCEPT, dues, ids, (0,) * len(dues), records)
         self._appended += len(dues)
         return block
@@ -226,7 +227,7 @@ class SpillStore:
             self._journal.clear()
         with self.lock:
             while self._owed:
-                dues, ids = zip(*self._owed[: self.append_bytes_max // ROW_BYTES], strict=True)
+                dues, ids = zip(*self._owed[: self.append_bytes_max // FRAME_ROW_BYTES], strict=True)
                 self._journal.append(CANCEL, dues, ids, (0,) * len(ids), ())
                 del self._owed[: len(ids)]
 
@@ -303,7 +304,7 @@ class SpillStore:
             raise StoreError(f"message {found.delay_id:#x} version {found.version} is not pending any more")
         if self._owed:
             self.settle()
-        self._room.take(FRAME_BYTES + ROW_BYTES + len(record))
+        self._room.take(FRAME_BYTES + FRAME_ROW_BYTES + len(record))
         block = self._journal.append(MOVE, (due_ms,), (found.delay_id,), (found.version + 1,), (record,))
         self._state.mark_done((found.ref,))
         self._moved += 1

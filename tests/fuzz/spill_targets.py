@@ -20,6 +20,7 @@ import store.spill.replay
 import store.spill.run
 import store.spill.segment
 import store.spill.segment_columns
+from remoting.layout import FILE_HEADER_BYTES, FRAME_BYTES, FRAME_ROW_BYTES, PAGE_HEAD_BYTES, RUN_TRAILER_BYTES
 from store.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.spill import checking
 from store.spill.done_set import DoneSet
@@ -27,13 +28,8 @@ from store.spill.format import (
     ACCEPT,
     CANCEL,
     END,
-    FRAME_BYTES,
-    HEADER_BYTES,
     JOURNAL_MAGIC,
     MOVE,
-    PAGE_HEAD_BYTES,
-    ROW_BYTES,
-    TRAILER_BYTES,
     RunShape,
     encode_frame,
     encode_rows,
@@ -96,16 +92,16 @@ def repair_journal(data: bytes) -> bytes:
     """Right places and checksums of headers, frames and records, as far as their lengths lead."""
     out = bytearray(data.ljust(2 * SEGMENT, b"\0")[: 2 * SEGMENT])
     for number, base in enumerate(BASES):
-        out[base : base + HEADER_BYTES] = file_header(JOURNAL_MAGIC, STORE_ID, number + 1, base, SEGMENT)
-        at = base + HEADER_BYTES
+        out[base : base + FILE_HEADER_BYTES] = file_header(JOURNAL_MAGIC, STORE_ID, number + 1, base, SEGMENT)
+        at = base + FILE_HEADER_BYTES
         while at + FRAME_BYTES <= base + SEGMENT and out[at : at + 4] == b"TWJF":
             length = int.from_bytes(out[at + 8 : at + 12], "little")
             count = int.from_bytes(out[at + 12 : at + 16], "little")
-            rows_end = at + FRAME_BYTES + count * ROW_BYTES
+            rows_end = at + FRAME_BYTES + count * FRAME_ROW_BYTES
             if rows_end > base + SEGMENT:
                 break
             record = rows_end
-            for row in range(at + FRAME_BYTES, rows_end, ROW_BYTES):
+            for row in range(at + FRAME_BYTES, rows_end, FRAME_ROW_BYTES):
                 size = int.from_bytes(out[row + 16 : row + 20], "little")
                 out[row + 24 : row + 28] = pack("<I", crc32(out[record : record + size]))
                 record += size
@@ -131,7 +127,7 @@ def run_journal(data: bytes) -> Hashable:
     segments = _segments(files)
     replayed = replay(segments, STORE_ID, claim)
     for segment in segments:
-        assert HEADER_BYTES <= segment.end <= SEGMENT
+        assert FILE_HEADER_BYTES <= segment.end <= SEGMENT
         assert segment.count == segment.appended == segment.live
         ordinals = np.arange(segment.count, dtype=np.int64)
         for start, size, crc in zip(*segment.places(ordinals), strict=True):
@@ -202,13 +198,13 @@ def repair_run(data: bytes) -> bytes:
     out = bytearray(data[1:].ljust(shape.file_bytes, b"\0")[: shape.file_bytes])
     seed = page_seed(STORE_ID, 7)
     columns = b"TWXC" if shape.is_index else b"TWRC"
-    for start, pages, magic in ((HEADER_BYTES, shape.pages, columns), (shape.id_at, shape.id_pages, b"TWRI")):
+    for start, pages, magic in ((FILE_HEADER_BYTES, shape.pages, columns), (shape.id_at, shape.id_pages, b"TWRI")):
         for number in range(pages):
             at = start + number * PAGE
             out[at : at + 4] = magic
             out[at + 8 : at + 12] = pack("<I", number)
             out[at + 4 : at + 8] = pack("<I", crc32(out[at + 8 : at + PAGE], seed))
-    trailer = shape.file_bytes - TRAILER_BYTES
+    trailer = shape.file_bytes - RUN_TRAILER_BYTES
     out[-4:] = pack("<I", crc32(out[trailer:-4]))
     return data[:1] + bytes(out)
 

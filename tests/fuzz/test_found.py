@@ -23,6 +23,7 @@ from remoting import command, sql_filter
 from remoting.connection import FrameDecoder
 from remoting.errors import ProtocolError, RecordError
 from remoting.json_dialect import loads
+from remoting.layout import FILE_HEADER_BYTES
 from remoting.record import Message, encode_record
 from remoting.sql_filter import compile_sql92
 from store.commit_log import CommitLog
@@ -38,7 +39,6 @@ from store.spill.checking import _check_frames
 from store.spill.done_set import DoneSet
 from store.spill.format import (
     ACCEPT,
-    HEADER_BYTES,
     JOURNAL_MAGIC,
     ColumnPage,
     column_page,
@@ -243,7 +243,7 @@ def journal_of(*frames: bytes) -> Segment:
 
 
 def test_a_frame_without_records() -> None:
-    empty = encode_frame(ACCEPT, b"", [], HEADER_BYTES, 0, 1, 0, SEED)
+    empty = encode_frame(ACCEPT, b"", [], FILE_HEADER_BYTES, 0, 1, 0, SEED)
     segment = journal_of(empty)
     assert replay([segment], STORE_ID, 0).frames == 0
     assert segment.count == 0
@@ -252,11 +252,11 @@ def test_a_frame_without_records() -> None:
 def test_a_frame_with_more_rows_than_there_is_room() -> None:
     """The check read 120 GB, because the number of rows said so."""
     frame = encode_frame(
-        ACCEPT, encode_rows([5], [ID_BASE], [0], [b"x"]), [b"x"], HEADER_BYTES, 0, 1, 0, frame_seed(STORE_ID)
+        ACCEPT, encode_rows([5], [ID_BASE], [0], [b"x"]), [b"x"], FILE_HEADER_BYTES, 0, 1, 0, frame_seed(STORE_ID)
     )
     segment = journal_of(frame)
     replay([segment], STORE_ID, 0)
-    segment.file.pwrite(b"\xff\xff\xff\xff", HEADER_BYTES + 12)
+    segment.file.pwrite(b"\xff\xff\xff\xff", FILE_HEADER_BYTES + 12)
     assert "no frame" in _check_frames(segment, SEED)[0]
 
 
@@ -286,7 +286,7 @@ def test_a_page_that_speaks_of_other_records() -> None:
         body[24:32] = pack("<Q", position)
         body[4:8] = pack("<I", crc32(body[8:], page_seed(STORE_ID, 7)))
         file = MemoryFile(ROOT, bytearray(data))
-        file.pwrite(body, HEADER_BYTES)
+        file.pwrite(body, FILE_HEADER_BYTES)
         with pytest.raises(StoreCorruptError, match="page 0"):
             Run(7, file, shape, STORE_ID, PageCache(1_000)).page(0)
 
@@ -295,7 +295,7 @@ def test_hundreds_of_damaged_pages_in_a_row() -> None:
     """Each asked the one before it, as deep as the interpreter goes, and then one more."""
     data, shape = _written(2_400)
     file = MemoryFile(ROOT, bytearray(data))
-    file.zero(HEADER_BYTES, shape.pages * PAGE)
+    file.zero(FILE_HEADER_BYTES, shape.pages * PAGE)
     run = Run(7, file, shape, STORE_ID, PageCache(1_000))
     with pytest.raises(StoreCorruptError, match="page 599"):
         run.page(599)

@@ -10,16 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from remoting.layout import FRAME_BYTES, FRAME_ROW_BYTES, RUN_TRAILER_BYTES
 from store.errors import StoreCorruptError, StoreFormatError
 from store.spill.format import (
     ACCEPT,
     CANCEL,
     END,
-    FRAME_BYTES,
     ID_DTYPE,
     JOURNAL_MAGIC,
-    ROW_BYTES,
-    TRAILER_BYTES,
     ColumnPage,
     RunShape,
     column_page,
@@ -59,7 +57,7 @@ def test_golden_frame() -> None:
     crc = crc32(row, crc32(head, SEED)).to_bytes(4, "little")
     assert rows == row
     assert frame == head + crc + row + b"abc"
-    assert len(frame) == FRAME_BYTES + ROW_BYTES + 3
+    assert len(frame) == FRAME_BYTES + FRAME_ROW_BYTES + 3
     assert crc32(STORE_ID) == SEED
     assert crc32(b"abc") == 0x352441C2
 
@@ -109,7 +107,7 @@ def test_golden_pages() -> None:
 def test_golden_trailer_manifest_section() -> None:
     shape = RunShape(2, 128, 1, 1, 192, 7, 199, 455, 1, 2, 5, 6)
     trailer = run_trailer(shape, STORE_ID, 7)
-    assert len(trailer) == TRAILER_BYTES
+    assert len(trailer) == RUN_TRAILER_BYTES
     assert trailer[:32] == words("54575254 | 01000000") + STORE_ID + words("0700000000000000")
     assert trailer[32:112] == shape.pack()
     manifest = Manifest(STORE_ID)
@@ -165,7 +163,7 @@ def test_another_store_another_version_another_file() -> None:
 def test_no_damage_goes_unnoticed(data: st.DataObject) -> None:
     records = [b"x" * 9, b""]
     frame = encode_frame(ACCEPT, encode_rows([1, 3], [2, 4], [0, 1], records), records, 640, 5, 1, 0, SEED)
-    header_and_rows = FRAME_BYTES + 2 * ROW_BYTES
+    header_and_rows = FRAME_BYTES + 2 * FRAME_ROW_BYTES
     at = data.draw(st.integers(0, header_and_rows - 1))
     bit = data.draw(st.integers(0, 7))
     broken = bytearray(frame)

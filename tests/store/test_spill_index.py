@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from remoting.layout import FRAME_BYTES
 from remoting.message import Message, encode_record
 from remoting.properties import TW_DUE, TW_ID
 from store.aside import Aside
 from store.errors import StoreCorruptError
 from store.spill import housekeeping
-from store.spill.format import FRAME_BYTES
 from store.spill.manifest import DataEntry
 from store.spill.model import id_text
 from store.spill.repair import repair_spill
