@@ -4,6 +4,9 @@ The yardstick of `bench.lateness` (the pipeline on Spark, which also knows level
 what consumers saw), and a quick look for whoever has only the files. Delayed messages are told by the due time and the
 delay id that the plug-in leaves among the properties of what it delivers; repeats are counted apart.
 
+It checks the pipeline and the broker, so it shares no reader with them: the few offsets that it needs stand here once
+more, and not in `remoting.layout`. A number that is wrong there makes the two disagree instead of hiding in both.
+
 Run as a program it prints one JSON object::
 
     python -m bench.plain_lateness STORE_DIRECTORY [--from-ms T]
@@ -24,7 +27,9 @@ from remoting.properties import TW_DUE, TW_ID
 
 __all__ = ["Lateness", "delivered", "main", "measure"]
 
-_HEAD = struct.Struct(">ii")
+_HEAD = struct.Struct(">ii")  # size, magic
+_SYS_FLAG_LOW_AT, _BORN_HOST_V6 = 39, 0x10
+_STORE_MS_AT, _STORE_MS_AT_V6 = 56, 68
 _STORE_MS = struct.Struct(">q")
 _BLANK = -875286124
 _MAGICS = (-626843481, -626843477)
@@ -65,7 +70,7 @@ def delivered(commit_log: Path) -> Iterator[tuple[str, int, int]]:
                     break
                 record = view[at : at + size]
                 if due := _text_after(record, _DUE_MARK):
-                    store_ms_at = 68 if record[39] & 0x10 else 56
+                    store_ms_at = _STORE_MS_AT_V6 if record[_SYS_FLAG_LOW_AT] & _BORN_HOST_V6 else _STORE_MS_AT
                     yield _text_after(record, _ID_MARK), int(due), _STORE_MS.unpack_from(record, store_ms_at)[0]
                 at += size
             if at + 8 <= end and _HEAD.unpack_from(view, at)[1] != _BLANK:

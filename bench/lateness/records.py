@@ -22,24 +22,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from struct import Struct
 from zlib import crc32
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-__all__ = ["RECORD_BYTES_MIN", "Gap", "Heads", "Segment", "SplitReader", "read_heads", "store_hosts"]
+from remoting.layout import (
+    BLANK_BYTES,
+    BODY_AT,
+    BORN_HOST_V6,
+    HOSTS_V6,
+    MAGIC_AT,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD,
+    RECORD_BYTES_MIN,
+    RECORDS,
+    STORE_HOST_V6,
+)
 
-RECORD_BYTES_MIN = 91
+__all__ = ["Gap", "Heads", "Segment", "SplitReader", "read_heads", "store_hosts"]
+
 CHUNK_BYTES = 2 << 20
 FIND_BYTES = 1 << 20
 
-_V1, _V2, _BLANK = -626843481, -626843477, -875286124
-_MAGIC_START = b"\xda\xa3\x20"
-_WORDS = Struct(">ii")
-_POSITION = Struct(">28xq")
-_HEAD_BYTES = 88
+_MAGIC_START = (MAGIC_V1 >> 8).to_bytes(3, "big")
+_WORDS = RECORD.struct("size", "magic")
+_POSITION = RECORD.picked("position")
+_TAIL_BYTES_MIN = RECORD_BYTES_MIN - BODY_AT
 _HOSTS_MAX = 64
 """A broker has one address, a few in its life; a log that claims more is not asked for all of them."""
 
@@ -48,28 +60,7 @@ Read = Callable[[int, int], bytes]
 """``read(position, count)``: bytes of a segment's file; fewer only at its end."""
 
 
-def _layout(born_host: int, store_host: int) -> np.dtype[np.void]:
-    fields = [
-        ("size", ">i4"),
-        ("magic", ">i4"),
-        ("crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("position", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_ms", ">i8"),
-        ("born_host", f"V{born_host}"),
-        ("store_ms", ">i8"),
-        ("store_host", f"V{store_host}"),
-        ("reconsume_times", ">i4"),
-        ("prepared", ">i8"),
-        ("body_bytes", ">i4"),
-    ]
-    return np.dtype(fields)
-
-
-_LAYOUTS = {0: _layout(8, 8), 0x10: _layout(20, 8), 0x20: _layout(8, 20), 0x30: _layout(20, 20)}
+_LAYOUTS = {hosts: np.dtype(table.columns()) for hosts, table in RECORDS.items()}
 _NAMES = ("queue_id", "queue_offset", "sys_flag", "born_ms", "store_ms", "reconsume_times", "body_bytes", "crc")
 
 
@@ -112,13 +103,13 @@ def read_heads(data: bytes, starts: Longs, base: int) -> tuple[Heads, int]:
     """
     raw = np.frombuffer(data, np.uint8)
     count = len(starts)
-    rows = sliding_window_view(raw, _HEAD_BYTES)[starts].view(_LAYOUTS[0]).reshape(count)
+    rows = sliding_window_view(raw, BODY_AT)[starts].view(_LAYOUTS[0]).reshape(count)
     columns = {name: rows[name].astype(np.int64) for name in _NAMES}
     sizes, magic, position = (rows[name].astype(np.int64) for name in ("size", "magic", "position"))
-    head_bytes = np.full(count, _HEAD_BYTES, np.int64)
-    hosts = columns["sys_flag"] & 0x30
-    for bits in (0x10, 0x20, 0x30):
-        some = np.flatnonzero((hosts == bits) & (sizes >= _LAYOUTS[bits].itemsize + 3))
+    head_bytes = np.full(count, BODY_AT, np.int64)
+    hosts = columns["sys_flag"] & HOSTS_V6
+    for bits in (BORN_HOST_V6, STORE_HOST_V6, HOSTS_V6):
+        some = np.flatnonzero((hosts == bits) & (sizes >= _LAYOUTS[bits].itemsize + _TAIL_BYTES_MIN))
         if len(some):
             layout = _LAYOUTS[bits]
             wide = sliding_window_view(raw, layout.itemsize)[starts[some]].view(layout).reshape(len(some))
@@ -128,7 +119,7 @@ def read_heads(data: bytes, starts: Longs, base: int) -> tuple[Heads, int]:
     last = len(raw) - 1
     body_at = starts + head_bytes
     topic_at = body_at + columns["body_bytes"]
-    wide_topic = magic == _V2
+    wide_topic = magic == MAGIC_V2
     short = np.clip(topic_at, 0, last)
     topic_bytes = raw[short].astype(np.int64)
     topic_bytes[wide_topic] = _two_bytes(raw, topic_at[wide_topic])
@@ -137,7 +128,7 @@ def read_heads(data: bytes, starts: Longs, base: int) -> tuple[Heads, int]:
     ends = starts + sizes
     sound = (position == base + starts) & (columns["body_bytes"] >= 0) & (properties_at <= ends)
     sound &= properties_at + _two_bytes(raw, properties_at - 2) == ends
-    sound &= (hosts == 0) | (head_bytes > _HEAD_BYTES)
+    sound &= (hosts == 0) | (head_bytes > BODY_AT)
     # No CRC covers topic and properties: where their last byte is zero, the write of the record broke off there.
     sound &= (raw[np.clip(ends - 1, 0, last)] != 0) | (properties_at == ends)
     sound &= raw[np.clip(properties_at - 3, 0, last)] != 0
@@ -157,7 +148,7 @@ def store_hosts(data: bytes, heads: Heads) -> set[bytes]:
     """The different store hosts of records: 8 bytes (IPv4 and port) or 20 (IPv6 and port); a chunk has one or two."""
     raw = np.frombuffer(data, np.uint8)
     found: set[bytes] = set()
-    bits = heads.sys_flag & 0x30
+    bits = heads.sys_flag & HOSTS_V6
     for kind, layout in _LAYOUTS.items():
         some = heads.starts[bits == kind]
         at, size = layout.fields["store_host"][1], layout.fields["store_host"][0].itemsize  # type: ignore[index]
@@ -186,10 +177,10 @@ def _walk(data: bytes, stop: int) -> tuple[list[int], int, int]:
     starts: list[int] = []
     append, words = starts.append, _WORDS.unpack_from
     at, length = 0, len(data)
-    stop = min(stop, length - 7)
+    stop = min(stop, length - _WORDS.size + 1)
     while at < stop:
         size, magic = words(data, at)
-        if (magic != _V1 and magic != _V2) or size < RECORD_BYTES_MIN:
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_BYTES_MIN:
             return starts, at, -1
         after = at + size
         if after > length:
@@ -288,18 +279,18 @@ class SplitReader:
 
     def _fits(self, data: bytes, position: int, size: int) -> bool:
         """Whether a record that the bytes cut off may be one: it has room, and belongs here."""
-        if position + size > self._segment.size or len(data) < 36:
+        if position + size > self._segment.size or len(data) < _POSITION.size:
             return False
         return bool(_POSITION.unpack_from(data)[0] == self._segment.base + position)
 
     def _next(self, position: int) -> int | None:
         """Note the gap that begins here, if it is one; where this split goes on, None if it ends."""
         segment = self._segment
-        head = self._read(position, min(8, segment.size - position))
-        if len(head) < 8:
+        head = self._read(position, min(BLANK_BYTES, segment.size - position))
+        if len(head) < BLANK_BYTES:
             return None
         left, magic = _WORDS.unpack(head)
-        if magic == _BLANK and position + left == segment.size:
+        if magic == MAGIC_BLANK and position + left == segment.size:
             return None
         if position >= segment.end:
             if not segment.last:
@@ -317,7 +308,7 @@ class SplitReader:
         """Where the records of the segment end: in front of its blank, if that is behind a position and whole."""
         segment = self._segment
         at = segment.end - _WORDS.size
-        if at > position and _WORDS.unpack(self._read(at, _WORDS.size)) == (segment.size - at, _BLANK):
+        if at > position and _WORDS.unpack(self._read(at, _WORDS.size)) == (segment.size - at, MAGIC_BLANK):
             return at
         return segment.end
 
@@ -331,9 +322,9 @@ class SplitReader:
         at = begin
         while at < limit:
             data = self._read(at, min(FIND_BYTES, self._segment.size - at))
-            hit = data.find(_MAGIC_START, 4)
+            hit = data.find(_MAGIC_START, MAGIC_AT)
             while hit >= 0:
-                start = at + hit - 4
+                start = at + hit - MAGIC_AT
                 if start >= limit:
                     return None
                 if self._is_record(start):
@@ -350,10 +341,10 @@ class SplitReader:
         room = self._segment.size - position
         if room < RECORD_BYTES_MIN:
             return False
-        size, magic = _WORDS.unpack(self._read(position, 8))
-        if magic not in (_V1, _V2) or not RECORD_BYTES_MIN <= size <= room:
+        size, magic = _WORDS.unpack(self._read(position, _WORDS.size))
+        if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= size <= room:
             return False
-        head = self._read(position, 40)
+        head = self._read(position, _POSITION.size)
         if not self._fits(head, position, size):
             return False
         data = self._read(position, size)

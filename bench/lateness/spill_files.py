@@ -10,22 +10,35 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from struct import Struct
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.lateness.storage import File, Storage, StorageError
-from remoting.message import record_fields
+from remoting.layout import (
+    CHECKPOINT,
+    CHECKPOINT_SECTION,
+    DELAY_SECTION,
+    FILE_HEADER_BYTES,
+    FRAME,
+    FRAME_BYTES,
+    FRAME_KIND_AT,
+    FRAME_LENGTH_AT,
+    FRAME_ROW_BYTES,
+    LITTLE_INT,
+    LITTLE_LONG,
+    MANIFEST,
+    RECORD,
+    UNSIGNED_SHORT,
+)
+from remoting.message import record_fields, record_size
 from store.errors import StoreError
 from store.spill.done_set import DoneSet
 from store.spill.format import (
     CANCEL,
     END,
-    FRAME_BYTES,
-    HEADER_BYTES,
-    ROW_BYTES,
+    FRAME_MAGIC,
     ROW_DTYPE,
     RunShape,
     frame_seed,
@@ -40,12 +53,13 @@ __all__ = ["Rows", "SpillFile", "SpillMovedError", "plan_spill", "read_spill_fil
 
 _PLAN_TRIES = 5
 _WINDOW = 4 << 20
-_LONG = Struct(">40xq")
-_CHECKPOINT_HEAD = Struct(">4sHHIIi16sqq")
-_SECTION_NAME = Struct(">H")
-_SECTION = Struct(">qI")
-_DONE_HEAD = Struct("<IIQ")
-_NUMBER = Struct("<Q")
+_BORN_MS = RECORD.picked("born_ms")
+_CHECKPOINT_HEAD = CHECKPOINT.struct()
+_SECTION = CHECKPOINT_SECTION.struct()
+_DONE_HEAD = DELAY_SECTION.struct("version", "position")
+_FRAME_MAGIC = FRAME_MAGIC.to_bytes(4, "little")
+_KIND_AND_COUNT = FRAME.picked("kind", "count")
+_STORE_ID = slice(MANIFEST.at("store_id"), MANIFEST.at("epoch"))
 _KEY_MAX = (1 << 63) - 1
 
 Longs = NDArray[np.int64]
@@ -154,7 +168,7 @@ def _better(folder: str, found: dict[str, bytes]) -> Manifest:
     problem: StoreError | None = None
     for name, data in found.items():
         try:
-            whole.append(Manifest.decode(data, data[8:24], PurePosixPath(f"{folder}/{name}")))  # type: ignore[arg-type]
+            whole.append(Manifest.decode(data, data[_STORE_ID], PurePosixPath(f"{folder}/{name}")))  # type: ignore[arg-type]
         except StoreError as error:
             problem = problem or error
     if not whole:
@@ -188,10 +202,10 @@ def _checkpoint(storage: Storage, folder: str) -> dict[str, bytes]:
     data = _whole(storage, f"{folder}/checkpoint", 1 << 30)
     magic, _, count, said, *_ = _CHECKPOINT_HEAD.unpack_from(data)
     if magic != b"TWCP" or said != len(data):
-        raise StorageError(f"{folder}/checkpoint is no checkpoint: {len(data)} bytes that begin with {data[:4]!r}")
+        raise StorageError(f"{folder}/checkpoint is no checkpoint: {len(data)} bytes that begin with {data[:8]!r}")
     at, sections = _CHECKPOINT_HEAD.size, {}
     for _ in range(count):
-        (length,) = _SECTION_NAME.unpack_from(data, at)
+        (length,) = UNSIGNED_SHORT.unpack_from(data, at)
         name = data[at + 2 : at + 2 + length].decode()
         at += 2 + length
         _, length = _SECTION.unpack_from(data, at)
@@ -206,10 +220,10 @@ def _done_sets(section: bytes) -> dict[int, bytes]:
     if not section:
         return found
     version, count, _ = _DONE_HEAD.unpack_from(section)
-    at = _DONE_HEAD.size + (_NUMBER.size if version > 1 else 0)  # the section's number
+    at = _DONE_HEAD.size + (LITTLE_LONG.size if version > 1 else 0)  # the section's number
     for _ in range(count):
-        (number,) = _NUMBER.unpack_from(section, at)
-        begin = at + _NUMBER.size
+        (number,) = LITTLE_LONG.unpack_from(section, at)
+        begin = at + LITTLE_LONG.size
         _, at = DoneSet.decode(section, begin)
         found[number] = section[begin:at]
     return found
@@ -232,7 +246,7 @@ def read_spill_file(storage: Storage, file: SpillFile, as_of_ms: int) -> Iterato
 
 def _segment(handle: File, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
     seed = frame_seed(file.store_id)
-    position, ordinal = HEADER_BYTES, 0
+    position, ordinal = FILE_HEADER_BYTES, 0
     while position + FRAME_BYTES <= file.size:
         data = handle.read(position, min(_WINDOW, file.size - position))
         at = 0
@@ -245,15 +259,15 @@ def _segment(handle: File, file: SpillFile, done: DoneSet, as_of_ms: int) -> Ite
             if frame.kind != CANCEL:
                 ordinals = np.arange(ordinal, ordinal + frame.count, dtype=np.int64)
                 _mark_live(rows, ordinals, file, done)
-                begin = at + FRAME_BYTES + frame.count * ROW_BYTES
+                begin = at + FRAME_BYTES + frame.count * FRAME_ROW_BYTES
                 _read_overdue(rows, _starts(data, at, frame.count) + begin, data, as_of_ms)
                 ordinal += frame.count
             if frame.count:
                 yield rows
             at += frame.length
         if not at:
-            more = int.from_bytes(data[8:12], "little") if len(data) >= FRAME_BYTES else 0
-            if not len(data) < more <= file.size - position or data[:4] != b"TWJF":
+            more = LITTLE_INT.unpack_from(data, FRAME_LENGTH_AT)[0] if len(data) >= FRAME_BYTES else 0
+            if not len(data) < more <= file.size - position or data[:FRAME_KIND_AT] != _FRAME_MAGIC:
                 return
             data = handle.read(position, more)
             if read_frame(data, 0, file.base + position, seed) is None:
@@ -265,16 +279,16 @@ def _segment(handle: File, file: SpillFile, done: DoneSet, as_of_ms: int) -> Ite
 
 
 def _frame_ordinals(data: bytes) -> int:
-    kind = int.from_bytes(data[4:6], "little")
-    return 0 if kind == CANCEL else int.from_bytes(data[12:16], "little")
+    kind, count = _KIND_AND_COUNT.unpack_from(data)
+    return 0 if kind == CANCEL else int(count)
 
 
 def _one_large_frame(data: bytes, ordinal: int, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
-    kind, count = int.from_bytes(data[4:6], "little"), int.from_bytes(data[12:16], "little")
+    kind, count = _KIND_AND_COUNT.unpack_from(data)
     rows = _frame_rows(data, 0, kind, count)
     if kind != CANCEL:
         _mark_live(rows, np.arange(ordinal, ordinal + count, dtype=np.int64), file, done)
-        _read_overdue(rows, _starts(data, 0, count) + FRAME_BYTES + count * ROW_BYTES, data, as_of_ms)
+        _read_overdue(rows, _starts(data, 0, count) + FRAME_BYTES + count * FRAME_ROW_BYTES, data, as_of_ms)
     yield rows
 
 
@@ -315,8 +329,8 @@ def _read_overdue(rows: Rows, starts: Longs, data: bytes, as_of_ms: int) -> None
 
 
 def _topic_and_birth(record: bytes) -> tuple[bytes, int]:
-    topic, _, _ = record_fields(record[: int.from_bytes(record[:4], "big")])
-    return topic.encode(), int(_LONG.unpack_from(record)[0])
+    topic, _, _ = record_fields(record[: record_size(record)])
+    return topic.encode(), int(_BORN_MS.unpack_from(record)[0])
 
 
 def _run(handle: File, records: File, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
@@ -328,7 +342,7 @@ def _run(handle: File, records: File, file: SpillFile, done: DoneSet, as_of_ms: 
     first, end = file.own
     begin = max(first, min(done.prefix, shape.count))
     for number in range(begin // per_page, -(-min(end, shape.count) // per_page)):
-        at = HEADER_BYTES + number * shape.page_bytes
+        at = FILE_HEADER_BYTES + number * shape.page_bytes
         try:
             page = read(
                 handle.read(at, shape.page_bytes),
