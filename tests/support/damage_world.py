@@ -34,12 +34,13 @@ from broker.config import BrokerConfig
 from broker.core import BrokerCore
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode
+from remoting.layout import FILE_HEADER_BYTES, FRAME_BYTES, FRAME_ROW_BYTES
 from remoting.message import parse_message_id, record_fields
 from store.errors import StoreError
 from store.files import Files
 from store.hook import CommandOutcome
 from store.level_copy import HALF_TOPIC
-from store.spill.format import FRAME_BYTES, HEADER_BYTES, ROW_BYTES, frame_seed, read_frame
+from store.spill.format import frame_seed, read_frame
 from store.spill.run import Run
 from tests.broker.core_rig import Client, properties
 
@@ -278,7 +279,7 @@ def places_of(store: Path, scratch: Path, life: Life) -> dict[int, list[Place]]:
             starts, sizes, _ = source.places(np.array([ordinal], np.int64))
             number = _number_in(source.data.pread(sizes[0], starts[0]))
             lead = (
-                (HEADER_BYTES + ordinal // source.rows_per_page * source.shape.page_bytes, source.shape.page_bytes)
+                (FILE_HEADER_BYTES + ordinal // source.rows_per_page * source.shape.page_bytes, source.shape.page_bytes)
                 if isinstance(source, Run)
                 else max(frame for frame in frames if frame[0] <= starts[0])
             )
@@ -290,12 +291,12 @@ def places_of(store: Path, scratch: Path, life: Life) -> dict[int, list[Place]]:
 
 
 def _frames(segment: Any) -> list[tuple[int, int]]:
-    frames, at = [], HEADER_BYTES
+    frames, at = [], FILE_HEADER_BYTES
     seed = frame_seed(bytes(segment.file.pread(64, 0)[8:24]))
     while at < segment.end:
         frame = read_frame(segment.file.pread(segment.size - at, at), 0, segment.base + at, seed)
         assert frame is not None
-        frames.append((at, FRAME_BYTES + frame.count * ROW_BYTES))
+        frames.append((at, FRAME_BYTES + frame.count * FRAME_ROW_BYTES))
         at += frame.length
     return frames
 

@@ -1,0 +1,109 @@
+"""Nobody knows the bytes on the disk by heart: what has an offset or a size there takes it from `remoting.layout`.
+
+A file that owns another format (a frame of the wire, Apache's timer log, a file that only one of ours reads and writes)
+is named here with that format. In it a struct may be spelled out; in every other file none may.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.house.test_architecture import ALL, dotted, name_of, tree_of
+
+LAYOUT = "remoting/layout.py"
+
+OWN_FORMATS = {
+    "bench/generator/intake.py": "frames of the wire",
+    "bench/generator/lines.py": "the lines of other systems and their stamps",
+    "bench/generator/rocketmq.py": "batches and frames of the wire",
+    "bench/lateness/delays.py": "keys of a table in memory",
+    "bench/lateness/sums.py": "rows in memory",
+    "bench/peers/naive.py": "the yardstick's own log",
+    "bench/peers/wire.py": "frames of the wire",
+    "bench/plain_lateness.py": "an independent reader, which checks the others",
+    "broker/config.py": "an address of the kernel's",
+    "broker/registration.py": "the deflated form of a registration",
+    "broker/server.py": "an option of a socket",
+    "remoting/batch.py": "a client's batch",
+    "remoting/command.py": "frames of the wire",
+    "remoting/connection.py": "frames of the wire",
+    "remoting/hosts.py": "message ids",
+    "remoting/uniform_batch.py": "a client's batch",
+    "store/apache_files.py": "Apache's checkpoint and timer log",
+    "store/half_messages.py": "its section of the checkpoint",
+    "store/progress.py": "the file timewheel/progress",
+}
+
+STRUCT_CALLS = {"Struct", "pack", "unpack", "pack_into", "unpack_from", "iter_unpack", "calcsize"}
+RECORDS = {"buffer", "data", "head", "patched", "raw", "record"}
+"""Names that the code gives to bytes of a record, an entry or a frame."""
+BEGINNINGS = {"data[:8]", "data[:80]", "data[:200]"}
+"""As much of bytes that are not understood as an error shows."""
+
+
+def spelled_out(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Each struct format, dtype, offset or slice of a record that a file spells out as a number or a text."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = dotted(node.func)
+            last = name.rpartition(".")[2]
+            if last == "Struct" or name in {f"struct.{call}" for call in STRUCT_CALLS}:
+                if any(isinstance(part, ast.Constant | ast.JoinedStr) for part in node.args):
+                    yield node.lineno, f"a struct: {ast.unparse(node)}"
+            elif last in ("unpack_from", "pack_into") and any(_is_place(part) for part in node.args[1:2]):
+                yield node.lineno, f"an offset: {ast.unparse(node)}"
+            elif last == "dtype" and any(isinstance(part, ast.List) for part in node.args):
+                yield node.lineno, f"a dtype: {ast.unparse(node)}"
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in RECORDS:
+            if ast.unparse(node) in BEGINNINGS:
+                continue
+            parts = [node.slice.lower, node.slice.upper] if isinstance(node.slice, ast.Slice) else [node.slice]
+            if any(part is not None and _is_place(part) for part in parts):
+                yield node.lineno, f"an offset: {ast.unparse(node)}"
+
+
+def _is_place(node: ast.expr) -> bool:
+    """Whether an expression is a number above 3, or adds one: a place in a structure (0 to 3 is the first word)."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        return _is_place(node.left) or _is_place(node.right)
+    return isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value > 3
+
+
+@pytest.mark.parametrize("path", ALL, ids=name_of)
+def test_offsets_and_formats_stand_in_the_layout(path: Path) -> None:
+    found = [f"{name_of(path)}:{line}: {what}" for line, what in spelled_out(tree_of(path))]
+    if name_of(path) in {LAYOUT, *OWN_FORMATS}:
+        assert found, f"{name_of(path)} spells out nothing any more: take it off the list"
+    else:
+        assert not found, "take it from remoting.layout: " + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '_HEAD = Struct(">iIq")',
+        '_HEAD = struct.Struct(">iIq")',
+        "struct.unpack_from('>q', record, 28)",
+        "(number,) = LONG.unpack_from(record, 20)",
+        "LONG.pack_into(buffer, at + 20, 1)",
+        "flag = record[39] & 16",
+        "at = 68 if record[at + 39] & 16 else 56",
+        "place = record[28:36]",
+        "copy = record[:28] + place",
+        '_ROWS = np.dtype([("due", "<i8")])',
+    ],
+)
+def test_the_rule_sees_what_it_is_for(text: str) -> None:
+    assert list(spelled_out(ast.parse(text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["RECORD.struct()", "record[STORE_HOST_AT]", "LONG.unpack_from(record, OFFSET_AT)", "record[-1] != 2", "data[:1]"],
+)
+def test_the_rule_lets_names_through(text: str) -> None:
+    assert not list(spelled_out(ast.parse(text)))
