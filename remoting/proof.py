@@ -32,7 +32,7 @@ from remoting.layout import (
     HOSTS_V6,
     INT,
     LONG,
-    PREPARED_BACK,
+    PREPARED_OFFSET_AT,
     SYS_FLAG_LOW_AT,
 )
 
@@ -64,20 +64,17 @@ def is_proof(number: int) -> bool:
     return number & _HIGH in (PLAIN, VOUCHER)
 
 
-def _behind_head(record: bytes | bytearray | memoryview, at: int) -> int:
-    """Where the body begins."""
-    hosts = record[at + SYS_FLAG_LOW_AT] & HOSTS_V6
-    return at + BODY_AT + (HOST_MORE_V6 * hosts.bit_count() if hosts else 0)
-
-
 def proof_field(record: bytes | bytearray | memoryview, at: int = 0) -> int:
     """PREPAREDTRANSACTIONOFFSET of the record that starts at ``at``."""
-    return int(LONG.unpack_from(record, _behind_head(record, at) - PREPARED_BACK)[0])
+    place = at + PREPARED_OFFSET_AT
+    if hosts := record[at + SYS_FLAG_LOW_AT] & HOSTS_V6:
+        place += HOST_MORE_V6 * hosts.bit_count()
+    return int(LONG.unpack_from(record, place)[0])
 
 
 def text_sum(record: bytes | bytearray) -> int:
     """Sum up what stands behind the body of a whole record."""
-    begin = _behind_head(record, 0)
+    begin = BODY_AT + HOST_MORE_V6 * (record[SYS_FLAG_LOW_AT] & HOSTS_V6).bit_count()
     return crc32(record[begin + int(INT.unpack_from(record, begin - BODY_BYTES_BACK)[0]) :])
 
 

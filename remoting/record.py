@@ -66,7 +66,9 @@ MAX_TOPIC_BYTES_V1 = 127
 MAX_TOPIC_BYTES = 255
 MAX_PROPERTIES_BYTES = 32767
 
-_HEAD_V4 = RECORD.struct()
+_pack_head = RECORD.struct().pack  # where both hosts are IPv4
+_pack_short = SHORT.pack
+_NO_HOSTS_V6: Final = ~HOSTS_V6
 _HEAD_FRONT = RECORD.struct("size", "born_ms")
 _HEAD_BACK = RECORD.struct("reconsume_times", "body_bytes")
 _MAGIC_LOW_AT: Final = MAGIC_AT + 3
@@ -165,7 +167,7 @@ def encode_record(message: Message, store_host: bytes) -> bytes:
         properties = message.properties.encode()
         body = message.body
         born_host = message.born_host
-        text = b"".join((topic, SHORT.pack(len(properties)), properties))
+        text = b"".join((topic, _pack_short(len(properties)), properties))
         size = BODY_AT + len(body) + len(text)
         prepared = message.prepared_offset
         if prepared == 0:
@@ -174,8 +176,8 @@ def encode_record(message: Message, store_host: bytes) -> bytes:
             prepared += crc32(text)
         elif prepared == OFFSET_0:
             prepared = 0
-        if len(born_host) == HOST_BYTES and len(store_host) == HOST_BYTES:
-            head = _HEAD_V4.pack(
+        if len(born_host) == len(store_host) == HOST_BYTES:
+            head = _pack_head(
                 size,
                 magic,
                 crc32(body) & 0x7FFFFFFF,
@@ -183,7 +185,7 @@ def encode_record(message: Message, store_host: bytes) -> bytes:
                 message.flag,
                 0,
                 0,
-                message.sys_flag & ~HOSTS_V6,
+                message.sys_flag & _NO_HOSTS_V6,
                 message.born_ms,
                 born_host,
                 0,
@@ -201,7 +203,7 @@ def encode_record(message: Message, store_host: bytes) -> bytes:
 
 def _head(message: Message, magic: int, size: int, store_host: bytes, prepared: int) -> bytes:
     """Pack the front of a record with at least one IPv6 host."""
-    sys_flag = message.sys_flag & ~HOSTS_V6
+    sys_flag = message.sys_flag & _NO_HOSTS_V6
     for host, bit in ((message.born_host, BORN_HOST_V6), (store_host, STORE_HOST_V6)):
         if len(host) == HOST_BYTES_V6:
             sys_flag |= bit

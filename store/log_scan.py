@@ -30,11 +30,9 @@ from remoting.layout import (
     BLANK_BYTES,
     BODY_AT,
     BODY_AT_MAX,
-    BODY_BYTES_BACK,
     HOST_MORE_V6,
     HOSTS_V6,
     INT,
-    LONG,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -49,6 +47,8 @@ __all__ = ["Stop", "blank_record", "valid_size", "walk"]
 
 _HEAD = RECORD.struct("size", "sys_flag")
 _BLANK = BLANK.struct()
+_unpack_head = _HEAD.unpack_from
+_unpack_proof = RECORD.struct("prepared_offset", "body_bytes").unpack_from
 _READ_BYTES = 4 << 20
 _NEXT_BYTES = 4 << 10
 
@@ -68,7 +68,7 @@ def valid_size(buffer: bytes | bytearray | memoryview, at: int, offset: int, che
         return 0
     if left < RECORD_BYTES_MIN:
         return -1 if _BLANK.unpack_from(buffer, at)[1] == MAGIC_BLANK else 0
-    size, magic, crc, _, _, _, position, sys_flag = _HEAD.unpack_from(buffer, at)
+    size, magic, crc, _, _, _, position, sys_flag = _unpack_head(buffer, at)
     if magic == MAGIC_BLANK:
         return -1
     if magic == MAGIC_V1:
@@ -85,7 +85,7 @@ def valid_size(buffer: bytes | bytearray | memoryview, at: int, offset: int, che
         body_at = at + (BODY_AT_MAX if sys_flag & HOSTS_V6 == HOSTS_V6 else BODY_AT + HOST_MORE_V6)
         if body_at > end:
             return 0
-    (body_bytes,) = INT.unpack_from(buffer, body_at - BODY_BYTES_BACK)
+    proof, body_bytes = _unpack_proof(buffer, body_at - PREPARED_BACK)
     topic_at = body_at + body_bytes
     if body_bytes < 0 or topic_at + wide + 2 > end:
         return 0
@@ -100,7 +100,6 @@ def valid_size(buffer: bytes | bytearray | memoryview, at: int, offset: int, che
         view = memoryview(buffer)
         if crc32(view[body_at:topic_at]) & 0x7FFFFFFF != crc:
             return 0
-        (proof,) = LONG.unpack_from(buffer, body_at - PREPARED_BACK)
         if is_proof(proof) and crc32(view[topic_at:end]) != proof & 0xFFFFFFFF:
             return 0
     return int(size)
@@ -178,7 +177,7 @@ def _wants(buffer: bytes, at: int, offset: int, room: int) -> int:
     left = len(buffer) - at
     if left < RECORD_BYTES_MIN:
         return min(RECORD_BYTES_MIN, room) if min(RECORD_BYTES_MIN, room) > left else 0
-    size, magic, _, _, _, _, position, _ = _HEAD.unpack_from(buffer, at)
+    size, magic, _, _, _, _, position, _ = _unpack_head(buffer, at)
     if magic not in (MAGIC_V1, MAGIC_V2) or position != offset or not left < size <= room:
         return 0
     return int(size)
