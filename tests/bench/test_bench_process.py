@@ -6,10 +6,11 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.support.wait import happens
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,9 +73,7 @@ def test_broken_off_it_leaves_no_process_and_no_store(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
-        until = time.monotonic() + 60
-        while not list(stores.glob("*/timewheel-*/store/commitlog/*")) and time.monotonic() < until:
-            time.sleep(0.1)
+        happens(lambda: list(stores.glob("*/timewheel-*/store/commitlog/*")), 60)
         assert list(stores.glob("*/timewheel-*/store/commitlog/*"))
         child.send_signal(signal.SIGINT)
         output, _ = child.communicate(timeout=60)

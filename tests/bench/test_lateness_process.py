@@ -12,6 +12,7 @@ from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
 from tests.support.commitlog import read_commit_log
 from tests.support.need import need
 from tests.support.ours import OurBroker
+from tests.support.wait import happens, let_pass_until_ms
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
@@ -103,7 +104,7 @@ def check(summary: dict[str, Any], tables: Path, store: Path) -> None:
 
 
 def wait_until(due_ms: int) -> None:
-    time.sleep(max(0.0, due_ms / 1000 - time.time()))
+    let_pass_until_ms(due_ms)
 
 
 def test_our_broker_alive_and_stopped(spark: Any, tmp_path: Path) -> None:
@@ -145,9 +146,7 @@ def test_apaches_broker_of_old(spark: Any, tmp_path: Path) -> None:
     try:
         broker.start()
         load(broker.address)
-        until = time.monotonic() + 60
-        while time.monotonic() < until and len(levels_of(broker.store)) < EACH:
-            time.sleep(0.5)
+        happens(lambda: len(levels_of(broker.store)) >= EACH, 60)
     finally:
         broker.stop()
         names.stop()

@@ -18,6 +18,7 @@ import pytest
 from tests.support.ours import OurBroker
 from tests.support.ports import free_port
 from tests.support.processes import Child
+from tests.support.wait import happens
 from timewheel_client import Producer
 
 pytestmark = pytest.mark.process
@@ -69,9 +70,7 @@ def test_the_line_tells_which_name_servers_know_it(broker: OurBroker, tmp_path: 
     other = OurBroker(tmp_path, {"brokerName": "broker-b"}, f"{nobody};{broker.namesrv}")
     child = other.spawn()
     try:
-        until = time.monotonic() + 20
-        while "ready: " not in child.tail() and time.monotonic() < until:
-            time.sleep(0.02)
+        happens(lambda: "ready: " in child.tail(), 20)
         assert f", registered with {broker.namesrv}, NOT yet registered with {nobody}, store " in child.tail()
     finally:
         other.kill()
@@ -159,9 +158,7 @@ def test_consuming_ends_with_the_broker_gone_and_a_signal(tmp_path: Path) -> Non
             ROOT,
             tmp_path / "consume",
         )
-        until = time.monotonic() + 20
-        while "x" not in consumer.tail() and time.monotonic() < until:
-            time.sleep(0.02)
+        happens(lambda: "x" in consumer.tail(), 20)
         ours.kill()
         assert consumer.running()
         assert consumer.terminate(10) == 0
@@ -298,9 +295,7 @@ def test_sighup_reads_the_files_again_and_never_ends_the_broker(tmp_path: Path) 
         ):
             conf.write_text(text)
             os.kill(pid, signal.SIGHUP)
-            until = time.monotonic() + 20
-            while told not in log.read_text() and time.monotonic() < until:
-                time.sleep(0.02)
+            happens(lambda told=told: told in log.read_text(), 20)
             assert told in log.read_text()
         for _ in range(5):
             os.kill(pid, signal.SIGHUP)

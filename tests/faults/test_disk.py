@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.fault_ledger import Verdict
 from tests.support.fault_storm import Storm, check_store
+from tests.support.wait import let_pass
 
 pytestmark = pytest.mark.process
 
@@ -86,11 +87,11 @@ def test_refused_in_time_and_what_is_pending_goes_out(tmp_path: Path, small_disk
         storm.start()
         storm.begin_load()
         full = _Full(storm, small_disk)
-        time.sleep(1.5)
+        let_pass(1.5)
         full.begin(8 << 20)
-        time.sleep(1.5)  # the disk is looked at every second
+        let_pass(1.5)  # the disk is looked at every second
         from_ms = int(time.time() * 1000)
-        time.sleep(1)
+        let_pass(1)
         to_ms = int(time.time() * 1000)
         full.end()
         verdict = _ends_well(storm)
@@ -113,9 +114,9 @@ def test_full_to_the_last_byte_and_killed_then(tmp_path: Path, small_disk: Small
         storm.begin_load()
         full = _Full(storm, small_disk)
         for kill in (False, True):
-            time.sleep(1)
+            let_pass(1)
             full.begin(512 << 10)
-            time.sleep(1.5)
+            let_pass(1.5)
             if kill:
                 storm.down()
                 storm.broker.spawn()
@@ -146,9 +147,9 @@ def test_syncs_fail_for_a_while(tmp_path: Path) -> None:
         storm.start()
         storm.begin_load()
         for kill in (False, True):
-            time.sleep(0.7)
+            let_pass(0.7)
             storm.broker.control["bad_sync"] = 1
-            time.sleep(0.8)
+            let_pass(0.8)
             if kill:
                 storm.down()
             storm.broker.control["bad_sync"] = 0

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.fault_ledger import stored_messages
 from tests.support.fault_storm import TINY, FaultyBroker, check_store
+from tests.support.wait import happens, let_pass_until_ms
 from tests.support.wire import Wire
 
 pytestmark = pytest.mark.process
@@ -57,10 +58,8 @@ class Calls:
         broker = self.broker
         if not broker.child.running():
             broker.up()
-        time.sleep(max(0, max(self.due_ms.values()) / 1000 - time.time()))
-        until = time.monotonic() + 20
-        while broker.info()["timewheelPending"] != "0" and time.monotonic() < until:
-            time.sleep(0.05)
+        let_pass_until_ms(max(self.due_ms.values()))
+        happens(lambda: broker.info()["timewheelPending"] == "0", 20)
         assert broker.stop() == 0
         stored = [message for message in stored_messages(broker.store) if message.topic == TOPIC]
         assert sorted(message.key for message in stored) == sorted(self.due_ms)

@@ -15,6 +15,7 @@ import pytest
 from tests.support.fault_consumer import read_received
 from tests.support.fault_ledger import read_ledger, stored_messages
 from tests.support.fault_storm import FaultyBroker, Storm, check_store
+from tests.support.wait import happens
 from tests.support.wire import Wire
 
 pytestmark = pytest.mark.process
@@ -61,9 +62,7 @@ def test_killed_right_after_the_first_send_to_a_topic(tmp_path: Path) -> None:
                 wire.ask(310, {**SEND, **fields}, b"x")
             broker.kill()
         broker.up()
-        until = time.monotonic() + 20
-        while broker.info()["timewheelPending"] != "0" and time.monotonic() < until:
-            time.sleep(0.1)
+        happens(lambda: broker.info()["timewheelPending"] == "0", 20)
     finally:
         broker.kill()
     stored = [message for message in stored_messages(broker.store) if message.topic in topics]

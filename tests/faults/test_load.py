@@ -15,7 +15,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import pytest
 from tests.support.fault_storm import FaultyBroker
 from tests.support.need import in_ci
 from tests.support.pull_fields import pull_fields
+from tests.support.wait import wait_until
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
@@ -164,13 +165,6 @@ def _send(broker: FaultyBroker) -> None:
         wire.ask(310, {**SEND, "e": 2}, BODY)
 
 
-def _wait(happened: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < until, what
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def many_files() -> Iterator[None]:
     """Let this process have as many files open as the test needs."""
@@ -215,9 +209,9 @@ def test_two_thousand_connections_of_all_kinds(tmp_path: Path) -> None:
             assert [answer["code"] for answer in answers] == [0] * 20 * share
             crowd.vanish(vanishing)
             _send(broker)
-            _wait(lambda: _closed_by_peer(greedy) == len(greedy), "who never reads is not closed")
-            _wait(lambda: _closed_by_peer(waiting) == len(waiting), "who is silent is not closed")
-            _wait(lambda: process.files() <= files + 8, "file descriptors do not come back")
+            wait_until(lambda: _closed_by_peer(greedy) == len(greedy), PATIENCE, "who never reads is closed")
+            wait_until(lambda: _closed_by_peer(waiting) == len(waiting), PATIENCE, "who is silent is closed")
+            wait_until(lambda: process.files() <= files + 8, PATIENCE, "file descriptors come back")
             polite.socket.close()
         with Wire(broker.address) as polite:
             assert [polite.max_offset("load", queue) for queue in (0, 1, 2)] == [STORED, len(producers) * 20, 2]

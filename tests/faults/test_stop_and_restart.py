@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fault_storm import Storm, check_store
+from tests.support.wait import let_pass
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
 
@@ -23,7 +24,7 @@ def test_sigterm_under_load_ends_at_once_and_cleanly(tmp_path: Path) -> None:
         storm.begin_load()
         took: list[float] = []
         for _ in range(3):
-            time.sleep(1)
+            let_pass(1)
             begin = time.monotonic()
             assert storm.broker.stop() == 0, storm.broker.child.tail()
             took.append(time.monotonic() - begin)
@@ -43,15 +44,15 @@ def test_due_before_during_and_after_two_downtimes(tmp_path: Path) -> None:
     with Storm(tmp_path, seed=4, load_options={"rate": 1_000, "due_to_ms": 30_000, "levels": 0}) as storm:
         storm.start()
         storm.begin_load()
-        time.sleep(2)
+        let_pass(2)
         storm.end_load()
         assert storm.broker.stop() == 0, storm.broker.child.tail()
         storm.note_down()
-        time.sleep(1)
+        let_pass(1)
         storm.start()
-        time.sleep(SETTLED_MS / 1000 + 1)
+        let_pass(SETTLED_MS / 1000 + 1)
         storm.down()
-        time.sleep(1)
+        let_pass(1)
         storm.start()
         storm.settle()
         verdict = storm.judge()

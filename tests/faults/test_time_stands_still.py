@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fault_storm import Storm, check_store
+from tests.support.wait import let_pass
 
 pytestmark = pytest.mark.process
 
@@ -24,13 +25,13 @@ def test_stopped_and_continued(tmp_path: Path) -> None:
     ) as storm:
         storm.start()
         storm.begin_load()
-        time.sleep(1)
+        let_pass(1)
         storm.broker.child.process.send_signal(signal.SIGSTOP)
         stopped_ms = int(time.time() * 1000)
-        time.sleep(STOPPED_SECONDS)
+        let_pass(STOPPED_SECONDS)
         storm.broker.child.process.send_signal(signal.SIGCONT)
         continued_ms = int(time.time() * 1000)
-        time.sleep(1)
+        let_pass(1)
         storm.end_load()
         storm.settle()
         verdict = storm.judge()
@@ -55,9 +56,9 @@ def test_a_clock_that_is_set_to_and_fro_and_kills(tmp_path: Path) -> None:
             storm.kill_after(0.8)
         # What was stored for a level in the hour ahead is due then, by the wall clock: it has to come there again.
         storm.broker.control["clock_ms"] = HOUR_MS
-        time.sleep(1)
+        let_pass(1)
         assert int(storm.broker.info()["timewheelClockStepsForward"]) >= 1
-        time.sleep(1)
+        let_pass(1)
         storm.end_load()
         storm.settle()
         verdict = storm.judge()

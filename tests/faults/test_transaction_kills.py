@@ -14,6 +14,7 @@ from tests.support.commitlog import read_commit_log
 from tests.support.fault_storm import FaultyBroker, check_store
 from tests.support.processes import Child
 from tests.support.transaction_load import TOPIC, fate
+from tests.support.wait import happens, let_pass
 
 pytestmark = pytest.mark.process
 
@@ -66,17 +67,15 @@ def test_each_transaction_comes_to_what_was_decided_once(tmp_path: Path, flush: 
         broker.up()
         producers.start()
         for round_ in range(6):
-            time.sleep(rng.uniform(0.4, 1.2))
+            let_pass(rng.uniform(0.4, 1.2))
             if round_ % 3 == 2:
                 producers.kill()
-                time.sleep(0.2)
+                let_pass(0.2)
                 producers.start()
                 continue
             if round_ % 2:
                 broker.control["die_in"] = rng.randint(1, 40)
-                until = time.monotonic() + 10
-                while broker.child.running() and time.monotonic() < until:
-                    time.sleep(0.01)
+                happens(lambda: not broker.child.running(), 10)
             broker.kill()
             broker.control["die_in"] = 0
             broker.up()
@@ -95,14 +94,14 @@ def _wait_until_decided(broker: FaultyBroker, producers: Producers) -> None:
     """Until what was open when the producer was stopped is decided: a last producer sends a little, and answers."""
     producers.kill()
     producers.start()
-    time.sleep(1)
+    let_pass(1)
     until = time.monotonic() + 40
     while time.monotonic() < until:
         lowest, seen = map(int, broker.info()["transactionsHalfOffset"].split(","))
         if lowest > 0 and seen - lowest < 500 and broker.info()["transactionChecksSent"] != "0":
-            time.sleep(2)
+            let_pass(2)
             return
-        time.sleep(0.2)
+        let_pass(0.2)
     raise AssertionError(f"undecided for too long: {broker.info()}")
 
 

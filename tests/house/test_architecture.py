@@ -317,15 +317,3 @@ def test_public_names_have_a_docstring() -> None:
                 ):
                     wrong.append(f"{name_of(path)}:{found.lineno} {found.name}")  # noqa: PERF401
     assert not wrong, "\n".join(wrong)
-
-
-def test_no_sleep_in_unit_tests() -> None:
-    slow = {"interop", "process", "faults", "support"}
-    wrong = [
-        f"{name_of(path)}:{line}: {name}"
-        for path in sorted((ROOT / "tests").rglob("*.py"))
-        if path.relative_to(ROOT).parts[1] not in slow and "process" not in path.name
-        for line, name in calls(path)
-        if name == "time.sleep"
-    ]
-    assert not wrong, "\n".join(wrong)

@@ -27,6 +27,7 @@ from tests.interop.workload import (
 from tests.support.clients import Client
 from tests.support.commitlog import Record, read_commit_log
 from tests.support.parallel import run_all
+from tests.support.wait import let_pass
 from tests.support.wire import Wire
 
 __all__ = ["DUE_FIELDS", "Part", "run_workload"]
@@ -160,7 +161,7 @@ def run_workload(
     try:
         own = {client: [part for part in parts.values() if part.client == client] for client in clients}
         run_all(partial(_drive, client, own[client.name], due_field_of) for client in running)
-        time.sleep(2)  # a second copy would come about now
+        let_pass(2)  # a second copy would come about now
         _gather(running, list(parts.values()), store)
     finally:
         for client in running:

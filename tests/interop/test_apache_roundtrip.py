@@ -18,6 +18,7 @@ from store.options import StoreOptions
 from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
 from tests.support.need import need
 from tests.support.pull_fields import pull_fields
+from tests.support.wait import happens, let_pass
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.apache, pytest.mark.process]
@@ -190,17 +191,15 @@ def test_messages_in_apaches_timer(world: World) -> None:
     with pytest.raises(StoreFormatError, match="up to 1 messages are pending in Apache's own timer"):
         world.opened()
     apache.start()
-    time.sleep(1.5)
+    let_pass(1.5)
     apache.stop()
     if now_ms() < due_ms:  # Apache takes long to start and stop on a busy machine
         with pytest.raises(StoreFormatError, match="up to 1 messages are pending in Apache's own timer"):
             world.opened()
     apache.start()
     with Wire(apache.address) as wire:
-        until = time.monotonic() + 60
-        while wire.max_offset(TOPIC, 0) == 0 and time.monotonic() < until:
-            time.sleep(0.2)
-    time.sleep(2.5)
+        happens(lambda: wire.max_offset(TOPIC, 0) != 0, 60)
+    let_pass(2.5)
     apache.stop()
     store = world.opened()
     assert store.max_offset(TOPIC, 0) in (1, 2)  # Apache may deliver once more what it had when it was killed

@@ -25,6 +25,7 @@ from tests.support.commitlog import Record, read_commit_log
 from tests.support.need import need
 from tests.support.ours import OurBroker
 from tests.support.parallel import Background, run_all
+from tests.support.wait import let_pass
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
@@ -102,7 +103,7 @@ def _wait_for_offsets(store: Path) -> None:
         except (OSError, ValueError, KeyError):
             pass
         assert time.monotonic() < until, "Apache's broker never wrote that the group has read everything"
-        time.sleep(0.2)
+        let_pass(0.2)
 
 
 def _quoted(fastjson: str) -> str:
@@ -118,7 +119,7 @@ def _move(folder: Path, how: str) -> Moved:
         client.consume("c", GROUP, {TOPIC: "*"})
         client.produce("read", "p", [_message(n) for n in range(READ)])
         client.wait_received("c", READ, 60)
-        time.sleep(1)  # the last of them are counted as read when their listener has returned
+        let_pass(1)  # the last of them are counted as read when their listener has returned
         client.close_consumer("c")  # it tells the broker its offsets
         client.produce("unread", "p", [_message(n) for n in range(READ, READ + UNREAD)])
         levels = range(READ + UNREAD, READ + UNREAD + LEVELLED)
@@ -141,7 +142,7 @@ def _move(folder: Path, how: str) -> Moved:
         client.consume("c", GROUP, {TOPIC: "*"})
         client.produce("new", "p", [_message(n, start_deliver_ms=seen.up_ms + 4_000) for n in NEW])
         client.wait_received("c", len(REST), 75)
-        time.sleep(2)
+        let_pass(2)
         seen.received = client.received("c")
         seen.found_by_key = client.look_up("old", topic=TOPIC, key="key3")
         seen.after = {record.offset: record for record in read_commit_log(apache.store)}
@@ -159,7 +160,7 @@ def _refuse(folder: Path) -> Refused:
     def fill(broker: ApacheBroker, client: Client) -> None:
         due_ms = int(time.time() * 1000) + 3_600_000
         client.produce("p", "p", [_message(n, timer_deliver_ms=due_ms) for n in range(TIMERS)])
-        time.sleep(2)
+        let_pass(2)
         broker.stop()
 
     apache = _on_apache(folder, fill)

@@ -18,6 +18,7 @@ from tests.support.clients import Client, command_of
 from tests.support.need import need
 from tests.support.ours import OurBroker
 from tests.support.parallel import run_all
+from tests.support.wait import let_pass
 from tests.support.wire import Wire, WireError, wait_committed
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
@@ -91,7 +92,7 @@ class Side:
                 ]
                 if sums == [COUNT, COUNT, SENT_BACK]:
                     return
-            time.sleep(0.5)
+            let_pass(0.5)
         raise AssertionError(f"not counted: {self.figures} {self.refusal}")
 
 

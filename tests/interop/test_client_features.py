@@ -13,6 +13,7 @@ from tests.interop.workload import NUMBER
 from tests.support.clients import Client
 from tests.support.commitlog import read_commit_log
 from tests.support.ours import OurBroker
+from tests.support.wait import happens, let_pass
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.process]
@@ -112,14 +113,12 @@ def test_two_consumers_share_the_queues(start_broker: StartBroker, start_client:
     first, second = start_client(name, broker.namesrv), start_client(name, broker.namesrv)
     first.consume("c", "shared-group", {"shared": "*"})
     second.consume("c", "shared-group", {"shared": "*"})
-    time.sleep(3)  # the first gives queues back at its next rebalance
+    let_pass(3)  # the first gives queues back at its next rebalance
     due_ms = _now_ms() + 4_000
     messages = [_message(n, "shared", **({"start_deliver_ms": due_ms + n} if n % 2 else {})) for n in range(400)]
     first.produce("p", "shared-p", messages)
-    until = time.monotonic() + 40
-    while len(first.received("c")) + len(second.received("c")) < 400 and time.monotonic() < until:
-        time.sleep(0.1)
-    time.sleep(1)
+    happens(lambda: len(first.received("c")) + len(second.received("c")) >= 400, 40)
+    let_pass(1)
     ours, theirs = _numbers(first.received("c")), _numbers(second.received("c"))
     assert sorted(ours + theirs) == list(range(400))
     assert min(len(ours), len(theirs)) >= 100

@@ -18,6 +18,7 @@ from tests.interop.workload import NUMBER
 from tests.support.admin import MqAdmin
 from tests.support.clients import Client
 from tests.support.need import need
+from tests.support.wait import happens, let_pass, wait_until
 from tests.support.wire import Wire
 
 pytestmark = pytest.mark.interop
@@ -65,7 +66,7 @@ def test_pull_consumers(peer: Peer, start_client: StartClient, topic: str, model
     others = [{**_message(n, topic), "tag": "B"} for n in range(50, 60)]
     client.produce("p", "producers", [*[_message(n, topic) for n in range(50)], *others])
     assert _numbers(client.wait_received("c", 50, 60)) == list(range(50))
-    time.sleep(6)  # lite-pull saves its offsets every 5 s
+    let_pass(6)  # lite-pull saves its offsets every 5 s
     client.close_consumer("c")
     second = start_client(JAVA, peer.namesrv)
     second.consume("d", f"{topic}_g", {topic: "A"}, model=model)
@@ -86,7 +87,7 @@ def test_broadcasting(peer: Peer, start_client: StartClient, topic: str, name: s
 def test_looked_up_by_id_key_and_unique_key(peer: Peer, start_client: StartClient, topic: str) -> None:
     client = start_client(JAVA, peer.namesrv)
     sent = client.produce("p", "producers", [_message(n, topic) for n in range(3)], threads=1)
-    time.sleep(2)  # Apache's index follows its log
+    let_pass(2)  # Apache's index follows its log
     (by_id,) = client.look_up("a", topic=topic, msg_id=sent[1]["offset_msg_id"])
     (by_unique_key,) = client.look_up("b", topic=topic, msg_id=sent[1]["msg_id"])
     (by_key,) = client.look_up("c", topic=topic, key="key1")
@@ -106,14 +107,13 @@ def test_message_traces(peer: Peer, start_client: StartClient, topic: str) -> No
     sent = client.produce("p", f"{topic}_p", [_message(n, topic) for n in range(5)], trace="yes", threads=1)
     client.wait_received("c", 5, 60)
     wanted = {event["msg_id"] for event in sent}
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        keys = [event["keys"] or "" for event in reader.received("t")]
-        if all(sum(one in text for text in keys) >= 2 for one in wanted):  # the producer's, and the consumer's
-            break
-        time.sleep(0.2)
+
+    def traces_of(msg_id: str) -> int:
+        return sum(msg_id in (event["keys"] or "") for event in reader.received("t"))
+
+    happens(lambda: all(traces_of(one) >= 2 for one in wanted), 60)  # the producer's, and the consumer's
     for one in wanted:
-        assert sum(one in text for text in keys) >= 2, one
+        assert traces_of(one) >= 2, one
     assert {event["topic"] for event in reader.received("t")} == {TRACE_TOPIC}
 
 
@@ -144,25 +144,23 @@ def test_offsets_are_reset_while_consumers_run(
         return _numbers([event for client in clients for event in client.received("c")])
 
     def wait_for(done: Callable[[], bool]) -> None:
-        until = time.monotonic() + 90
-        while not done() and time.monotonic() < until:
-            time.sleep(0.1)
+        wait_until(done, 90, "members receive what was sent")
 
     # While the second member joins, a queue may change hands, and what was not acknowledged by then comes again.
     wait_for(lambda: set(received()) >= set(range(40)))
-    time.sleep(1.5)
+    let_pass(1.5)
     between_ms = int(time.time() * 1000)
-    time.sleep(1.5)
+    let_pass(1.5)
     clients[0].produce("q", "producers", [_message(n, topic) for n in range(40, 60)])
     wait_for(lambda: set(received()) >= set(range(60)))
-    time.sleep(6)  # offsets are saved
+    let_pass(6)  # offsets are saved
     before = Counter(received())
     assert set(before) == set(range(60))
     admin = need(lambda: MqAdmin(peer.namesrv, tmp_path / "admin"))
     try:
         admin("resetOffsetByTime", "-g", f"{topic}_g", "-t", topic, "-s", str(between_ms))
         wait_for(lambda: len(received()) >= before.total() + 20)
-        time.sleep(2)
+        let_pass(2)
         assert Counter(received()) - before == Counter(range(40, 60))
         assert _status(peer, topic) == _ends(peer, topic)
     finally:

@@ -19,6 +19,7 @@ from tests.support.clients import Client, command_of
 from tests.support.need import need
 from tests.support.ours import OurBroker
 from tests.support.parallel import run_all
+from tests.support.wait import let_pass_until_ms
 from tests.support.wire import Wire, wait_committed
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
@@ -157,8 +158,7 @@ class Side:
         client.consume("reset", RESET_GROUP, {RESET_TOPIC: "*"})
         sent = self._send(client, 0, COUNT // 2)
         middle_ms = int(time.time() * 1000) + 50
-        while time.time() * 1000 < middle_ms + 50:
-            time.sleep(0.02)
+        let_pass_until_ms(middle_ms + 50)
         self._send(client, COUNT // 2, COUNT)
         client.wait_received("first", COUNT, 30)
         client.wait_received("reset", COUNT, 30)

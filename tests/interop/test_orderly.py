@@ -15,6 +15,7 @@ from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
 from tests.support.clients import Client
 from tests.support.need import need
 from tests.support.ours import OurBroker
+from tests.support.wait import happens, let_pass
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
@@ -105,7 +106,7 @@ def test_nothing_is_reordered_when_one_of_two_dies(broker: Broker, start_client:
     while time.monotonic() < until and not all(len(client.received("c")) > 10 for client in clients):
         _produce(producer, f"p{sent}", topic, range(sent, sent + 40))
         sent += 40
-        time.sleep(0.5)
+        let_pass(0.5)
     dying, heir = clients
     _produce(producer, f"p{sent}", topic, range(sent, sent + 40))
     sent += 40
@@ -115,11 +116,7 @@ def test_nothing_is_reordered_when_one_of_two_dies(broker: Broker, start_client:
     for _ in range(3):
         _produce(producer, f"p{sent}", topic, range(sent, sent + 40))
         sent += 40
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        if len({event["properties"][NUMBER] for client in clients for event in client.received("c")}) == sent:
-            break
-        time.sleep(0.2)
+    happens(lambda: len({e["properties"][NUMBER] for client in clients for e in client.received("c")}) == sent, 60)
     events = sorted(
         [event for client in clients for event in client.received("c")],
         key=lambda event: event["received_ms"],

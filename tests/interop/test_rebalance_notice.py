@@ -14,6 +14,7 @@ import pytest
 from tests.interop.peers import Peer
 from tests.interop.workload import NUMBER
 from tests.support.clients import Client
+from tests.support.wait import let_pass
 
 pytestmark = pytest.mark.interop
 
@@ -44,7 +45,7 @@ def _owners(sender: Client, topic: str, members: dict[str, Client], counter: lis
                 number = int(event["properties"][NUMBER])
                 if number in wanted:
                     owners[number % QUEUES] = name
-        time.sleep(0.05)
+        let_pass(0.05)
     return [owners.get(queue_id, "") for queue_id in range(QUEUES)]
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.interop.peers import Peer
 from tests.interop.workload import NUMBER
 from tests.support.clients import Client
+from tests.support.wait import let_pass
 
 pytestmark = pytest.mark.interop
 
@@ -51,7 +52,7 @@ def test_recalled_messages_never_come_and_the_others_do(peer: Peer, start_client
         assert answer.get("msg_id") == sent[n]["msg_id"], answer
     assert int(time.time() * 1000) < due_ms, "the machine was too slow for this test"
     events = client.wait_received("c", 11, 60)
-    time.sleep(2)
+    let_pass(2)
     events = client.received("c")
     assert sorted(int(event["properties"][NUMBER]) for event in events) == [*range(1, 20, 2), 20]
     assert all(event["received_ms"] >= due_ms for event in events if event["properties"][NUMBER] != "20")

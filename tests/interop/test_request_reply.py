@@ -15,6 +15,7 @@ from tests.support.clients import Client
 from tests.support.commitlog import Record, read_commit_log
 from tests.support.need import need
 from tests.support.ours import OurBroker
+from tests.support.wait import let_pass
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
@@ -131,9 +132,9 @@ def test_the_requester_is_gone(broker: Broker, start_client: StartClient) -> Non
         "request", id="r", group="abandoned-p", mode="async", timeout_ms=30_000, messages=_requests(topic, 3)
     )
     requester.wait("r", "requested", 30)
-    time.sleep(0.5)
+    let_pass(0.5)
     requester.kill()
-    time.sleep(0.5)
+    let_pass(0.5)
     replier = start_client("java-5.5.0", broker.namesrv)
     replier.consume("c", "abandoned-c", {topic: "*"}, reply="too late: ")
     events = replier.wait("c", "unanswered", 30, 3)

@@ -22,6 +22,7 @@ from tests.support.commitlog import Record, read_commit_log
 from tests.support.need import need
 from tests.support.ours import OurBroker
 from tests.support.parallel import run_all
+from tests.support.wait import let_pass, let_pass_until_ms
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.alone]
@@ -63,7 +64,7 @@ def _now_ms() -> int:
 
 
 def _sleep_until(at_ms: int) -> None:
-    time.sleep(max(0.0, at_ms / 1000 - time.time()))
+    let_pass_until_ms(at_ms)
 
 
 def _run(folder: Path, name: str, flush: str, how: str) -> Restart:
@@ -105,7 +106,7 @@ def _restart(broker: OurBroker, client: Client, how: str) -> Restart:
     seen.spawned_ms = _now_ms()
     broker.start()
     client.wait_received("c", COUNT, (base_ms + SPREAD_MS) / 1000 - time.time() + 45)
-    time.sleep(2)
+    let_pass(2)
     seen.received = client.received("c")
     for record in read_commit_log(broker.store):
         if record.topic == TOPIC:

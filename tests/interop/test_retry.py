@@ -22,6 +22,7 @@ from tests.support.commitlog import Record, read_commit_log
 from tests.support.need import need
 from tests.support.ours import OurBroker
 from tests.support.parallel import run_all
+from tests.support.wait import let_pass
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
@@ -60,7 +61,7 @@ def _drive(client: Client, seen: Retries, due_field: str) -> None:
         lines.append(message.line(topic, due_field if timed else None, base_ms + message.due_in_ms))
     seen.sent = client.produce("p", f"{group}-p", lines)
     client.wait_received("c", 2 * COUNT, 75)
-    time.sleep(2)
+    let_pass(2)
     seen.received = client.received("c")
 
 

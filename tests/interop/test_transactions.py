@@ -19,6 +19,7 @@ from tests.support.clients import Client
 from tests.support.commitlog import Record, read_commit_log
 from tests.support.need import need
 from tests.support.ours import OurBroker
+from tests.support.wait import happens, let_pass, wait_until
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
@@ -114,10 +115,8 @@ def test_every_outcome(broker: Broker, start_client: StartClient, name: str) -> 
     sent = {event["n"]: event for event in client.events("p", "transacted")}
     expected = [n for n in (0, 2, 4, 6, 7, 8) if n in sent]
     client.wait_received("c", len(expected), 60)
-    until = time.monotonic() + 30
-    while not _discarded(broker, topic) and time.monotonic() < until:
-        time.sleep(0.2)
-    time.sleep(2.5)  # two more rounds of checks: nothing else may happen
+    happens(lambda: _discarded(broker, topic), 30)
+    let_pass(2.5)  # two more rounds of checks: nothing else may happen
     received = client.received("c")
     assert _numbers(received) == Counter(expected)
     asked = _numbers(client.events("p", "checked"))
@@ -175,7 +174,7 @@ def test_a_dead_producers_group_is_asked(broker: Broker, start_client: StartClie
     )
     heir.wait("p", "transactions", 30)
     heir.wait_received("c", 6, 60)
-    time.sleep(2.5)
+    let_pass(2.5)
     assert _numbers(heir.received("c")) == Counter([0, 2, 4, 6, 8, 10])
 
 
@@ -188,9 +187,8 @@ def test_what_was_given_up_is_asked_about_again(broker: Broker, start_client: St
     answers = ["UNKNOW"] * CHECK_MAX + ["COMMIT_MESSAGE"]
     client.command("transact", id="p", group=f"{topic}-p", messages=[_message(0, topic, "UNKNOW", *answers)])
     client.wait("p", "transactions", 30)
-    until = time.monotonic() + 30
-    while not (given_up := _discarded(broker, topic)) and time.monotonic() < until:
-        time.sleep(0.2)
+    wait_until(lambda: _discarded(broker, topic), 30, "the half message is given up")
+    given_up = _discarded(broker, topic)
     host, port = broker.address.split(":")
     msg_id = f"{encode_host(host, int(port)).hex().upper()}{given_up[0].offset:016X}"
     admin = MqAdmin(broker.namesrv, tmp_path / "admin")
@@ -201,7 +199,7 @@ def test_what_was_given_up_is_asked_about_again(broker: Broker, start_client: St
             assert "false" in admin("resumeCheckHalfMessage", DISCARDED, msg_id)
     finally:
         admin.stop()
-    time.sleep(2.5)
+    let_pass(2.5)
     assert _numbers(client.received("c")) == Counter([0])
 
 

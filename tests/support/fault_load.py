@@ -32,6 +32,7 @@ from collections import Counter
 from typing import Any, TextIO
 
 from tests.support.fault_ledger import NEVER_MS
+from tests.support.wait import let_pass
 
 __all__ = ["main"]
 
@@ -142,7 +143,7 @@ class FaultLoad:
         until = now + seconds
         while (left := until - time.monotonic()) > 0:
             if not socks:
-                time.sleep(left)
+                let_pass(left)
                 return
             ready, _, _ = select.select(list(socks), [], [], left)
             for sock in ready:

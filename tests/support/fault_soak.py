@@ -34,6 +34,7 @@ from tests.support.fault_consumer import read_received
 from tests.support.fault_ledger import Verdict, stored_messages
 from tests.support.fault_storm import Storm, check_store
 from tests.support.pull_fields import pull_fields
+from tests.support.wait import let_pass
 from tests.support.wire import Wire, WireError
 
 __all__ = ["Sample", "Soak", "SoakResult", "main"]
@@ -252,7 +253,7 @@ class Soak:
             storm.end_load()
             pending = storm.settle(self._due_to_ms / 1000 + 180, never=True)
             storm.end_consumer()
-            time.sleep(1)
+            let_pass(1)
             last = self._sample()
             self.result.figures["files at the end above the start"] = last.files - files_at_start
             assert storm.broker.stop() == 0, storm.broker.child.tail()
@@ -285,7 +286,7 @@ class Soak:
                     storm.end_consumer()
                     self.result.counts["consumers left"] = self.result.counts.get("consumers left", 0) + 1
                 storm.begin_consumer()
-            time.sleep(0.5)
+            let_pass(0.5)
 
     def _sample(self) -> Sample:
         """Look at the process and its files."""

@@ -23,6 +23,7 @@ from tests.support.fault_inject import Control
 from tests.support.fault_ledger import Verdict, judge
 from tests.support.ours import ROOT, OurBroker
 from tests.support.processes import Child
+from tests.support.wait import let_pass
 from tests.support.wire import Wire
 
 __all__ = ["TINY", "FaultyBroker", "Storm", "check_store", "main"]
@@ -73,7 +74,7 @@ class FaultyBroker(OurBroker):
                 return True
             if not self.child.running():
                 return b"ready: " in self.log.read_bytes()
-            time.sleep(0.005)
+            let_pass(0.005)
         raise AssertionError(f"not ready in {seconds} s:\n{self.child.tail()}")
 
     def up(self) -> Self:
@@ -158,7 +159,7 @@ class Storm:
                 file.seek(offset)
                 if file.read().count(b"A ") >= count:
                     return
-            time.sleep(0.1)
+            let_pass(0.1)
         raise AssertionError(f"nothing is acknowledged any more:\n{self.broker.child.tail()}")
 
     def end_load(self) -> None:
@@ -200,7 +201,7 @@ class Storm:
             keys = {row.key for row in read_received(self.received)}
             if len(keys) >= count or time.monotonic() > until:
                 return keys
-            time.sleep(0.2)
+            let_pass(0.2)
         return set()
 
     # ------------------------------------------------------------------------------------------ kills
@@ -256,7 +257,7 @@ class Storm:
                 self.broker.control["die_in"] = self.rng.randint(1, calls)
             child = self.broker.spawn()
             if calls is None:
-                time.sleep(self.rng.uniform(0.2, 1.5))
+                let_pass(self.rng.uniform(0.2, 1.5))
             else:
                 try:
                     child.process.wait(self.rng.uniform(1.0, 3.0))
@@ -272,7 +273,7 @@ class Storm:
     def kill_while_stopping(self) -> None:
         """SIGTERM, and SIGKILL while it ends (or when it has), and a start at once."""
         self.broker.child.process.send_signal(signal.SIGTERM)
-        time.sleep(self.rng.uniform(0, 0.3))
+        let_pass(self.rng.uniform(0, 0.3))
         self.down()
         self.start()
 
@@ -281,7 +282,7 @@ class Storm:
         while (left := until - time.monotonic()) > 0:
             assert self.broker.child.running(), f"the broker ended by itself:\n{self.broker.child.tail()}"
             self.keep_segments()
-            time.sleep(min(left, 0.1))
+            let_pass(min(left, 0.1))
 
     def keep_segments(self) -> None:
         """Link what there is of the CommitLog to a place where it stays."""
@@ -334,7 +335,7 @@ class Storm:
                 before, since = state, now
             elif now - since > quiet and now - self._load_end > self._level_seconds:
                 return int(state[1])
-            time.sleep(0.2)
+            let_pass(0.2)
         raise AssertionError(f"still pending after {seconds} s: {self.broker.info()}")
 
     def judge(self, *, all_due: bool = True) -> Verdict:

@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Any
 
+from tests.support.wait import let_pass
 from tests.support.wire import Wire
 
 __all__ = ["GROUP", "TOPIC", "fate"]
@@ -53,7 +54,7 @@ class Load:
                     while True:
                         self._burst(wire)
             except OSError:
-                time.sleep(0.05)
+                let_pass(0.05)
 
     def _note(self, what: str, n: int) -> None:
         os.write(self._ledger, f"{what} {n}\n".encode())

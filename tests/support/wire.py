@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from bench.peers.wire import Wire, WireError
+from tests.support.wait import let_pass
 
 __all__ = ["Wire", "WireError", "wait_committed"]
 
@@ -17,4 +18,4 @@ def wait_committed(wire: Wire, group: str, topic: str, queues: int, count: int) 
     end = time.monotonic() + 60
     while (found := sum(wire.offset_of(group, topic, queue_id) or 0 for queue_id in range(queues))) < count:
         assert time.monotonic() < end, f"{group} has committed {found} of {count} messages of {topic}"
-        time.sleep(0.2)
+        let_pass(0.2)

@@ -1,0 +1,53 @@
+"""Tests wait in one place, and unit tests do not wait at all."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HELPER = "tests/support/wait.py"
+SLOW = {"interop", "faults", "support"}
+"""Folders whose tests drive processes; elsewhere, a file with ``process`` in its name may wait."""
+
+
+def _names_of(path: Path) -> list[tuple[int, str]]:
+    """What a file imports or reads of modules that wait."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found.append((node.lineno, f"{node.value.id}.{node.attr}"))
+        elif isinstance(node, ast.ImportFrom):
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return found
+
+
+FILES = {path.relative_to(ROOT).as_posix(): _names_of(path) for path in sorted((ROOT / "tests").rglob("*.py"))}
+
+
+def test_one_file_sleeps() -> None:
+    wrong = [
+        f"{name}:{line}: wait with {HELPER}"
+        for name, names in FILES.items()
+        if name != HELPER
+        for line, found in names
+        if found == "time.sleep"
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_unit_tests_do_not_wait() -> None:
+    wrong = [
+        f"{name}:{line}: {found}"
+        for name, names in FILES.items()
+        if name.split("/")[1] not in SLOW and "process" not in name.rpartition("/")[2]
+        for line, found in names
+        if found.startswith("tests.support.wait.")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_rules_see_what_breaks_them(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text("import time\nfrom time import sleep\ntime.sleep(1)\nfrom tests.support.wait import let_pass\n")
+    assert [name for _, name in sorted(_names_of(file))] == ["time.sleep", "time.sleep", "tests.support.wait.let_pass"]
