@@ -44,6 +44,7 @@ async def _consume(options: argparse.Namespace) -> None:
     closing: list[asyncio.Task[None]] = []
     with open(options.file, "a", encoding="ascii", buffering=1) as file:
         async with Consumer(options.namesrv, options.group, options.topic, start_from="first") as consumer:
+            print("started", flush=True)
 
             def end() -> None:
                 loop.remove_reader(sys.stdin.fileno())

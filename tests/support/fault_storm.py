@@ -23,7 +23,7 @@ from tests.support.fault_inject import Control
 from tests.support.fault_ledger import Verdict, judge
 from tests.support.ours import ROOT, OurBroker
 from tests.support.processes import Child
-from tests.support.wait import let_pass
+from tests.support.wait import happens, let_pass
 from tests.support.wire import Wire
 
 __all__ = ["TINY", "FaultyBroker", "Storm", "check_store", "main"]
@@ -174,10 +174,15 @@ class Storm:
     # ------------------------------------------------------------------------------------------ consumer
 
     def begin_consumer(self) -> None:
-        """Start a consumer; the broker must be up."""
+        """Start a consumer, and wait until it has joined: the broker must be up until then."""
         command = [sys.executable, "-m", "tests.support.fault_consumer", self.broker.namesrv, str(self.received)]
-        with open(self.folder / "consumer.log", "ab") as log:
-            self._consumer = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        path = self.folder / "consumer.log"
+        with open(path, "ab") as log:
+            begin = log.tell()
+            self._consumer = consumer = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log
+            )
+        happens(lambda: b"started" in path.read_bytes()[begin:] or consumer.poll() is not None, 60)
 
     def kill_consumer(self) -> None:
         """SIGKILL, in the middle of whatever it does."""
