@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ from remoting.properties import format_properties
 from store.files import Files
 from store.hook import Held, Plugin, PluginContext, PutStatus, Refused
 
-__all__ = ["Client", "FakePlugin", "Rig", "properties", "records_of"]
+__all__ = ["Client", "FakePlugin", "Rig", "greeted", "properties", "records_of", "sound"]
 
 START_MS = 1_700_000_000_000
 
@@ -264,3 +264,17 @@ class Client:
         ]
         document = {"clientID": client_id, "producerDataSet": [{"groupName": "pg"}], "consumerDataSet": consumers}
         return self.ask(RequestCode.HEART_BEAT, {}, dumps(document))
+
+
+def sound(rig: Rig) -> Iterator[Rig]:
+    """For a fixture: a rig whose store is well when the test is over, and is then closed."""
+    yield rig
+    assert rig.store.check() == []
+    rig.close()
+
+
+def greeted(rig: Rig, client_id: str) -> Client:
+    """Make a client that the broker knows as producer and consumer."""
+    client = rig.client()
+    client.heartbeat(client_id, "cg")
+    return client

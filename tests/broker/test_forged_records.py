@@ -13,7 +13,7 @@ import pytest
 from remoting.codes import RequestCode, ResponseCode
 from remoting.hosts import encode_host
 from remoting.message import OFFSET_AT, QUEUE_OFFSET_AT, Message, encode_record, message_id, parse_message_id
-from tests.broker.core_rig import Client, Rig, properties
+from tests.broker.core_rig import Client, Rig, greeted, properties, sound
 from tests.broker.test_transactions import COMMIT, DISCARDED, HALF, ROLLBACK, bodies, check_round, checks_of, end, half
 
 HOST = encode_host("127.0.0.1", 10911)
@@ -21,17 +21,12 @@ HOST = encode_host("127.0.0.1", 10911)
 
 @pytest.fixture
 def rig(tmp_path: Path):
-    rig = Rig(tmp_path / "store")
-    yield rig
-    assert rig.store.check() == []
-    rig.close()
+    yield from sound(Rig(tmp_path / "store"))
 
 
 @pytest.fixture
 def client(rig: Rig) -> Client:
-    made = rig.client()
-    made.heartbeat("producer-1", "cg")
-    return made
+    return greeted(rig, "producer-1")
 
 
 def forge(client: Client, message: Message, number: int, filler: bytes = b"") -> int:

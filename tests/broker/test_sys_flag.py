@@ -19,24 +19,19 @@ from store.files import Files
 from store.hook import PutBlock, PutRecord
 from store.message_store import MessageStore
 from store.slab import Slab
-from tests.broker.core_rig import Client, Rig, properties
+from tests.broker.core_rig import Client, Rig, greeted, properties, sound
 from tests.store.test_message_store import Clock, bodies, made, opened
 from tests.support.simdisk import SimDisk
 
 
 @pytest.fixture
 def rig(tmp_path: Path):
-    rig = Rig(tmp_path / "store")
-    yield rig
-    assert rig.store.check() == []
-    rig.close()
+    yield from sound(Rig(tmp_path / "store"))
 
 
 @pytest.fixture
 def client(rig: Rig) -> Client:
-    made = rig.client()
-    made.heartbeat("client", "cg")
-    return made
+    return greeted(rig, "client")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode, ResponseCode
 from remoting.message import MAX_PROPERTIES_BYTES, join_batch
-from tests.broker.core_rig import START_MS, FakePlugin, Rig, properties
+from tests.broker.core_rig import START_MS, FakePlugin, Rig, properties, sound
 
 PLACES = [0, 1, 2]
 LONG = properties(DELAY=1, A="x" * (MAX_PROPERTIES_BYTES - len("DELAY|1|A||") - 10))
@@ -23,10 +23,7 @@ def batch(odd: str, place: int) -> bytes:
 
 @pytest.fixture
 def rig(tmp_path: Path):
-    rig = Rig(tmp_path / "store", FakePlugin(), DelayPlugin(), timewheelSegmentBytes=400_000)
-    yield rig
-    assert rig.store.check() == []
-    rig.close()
+    yield from sound(Rig(tmp_path / "store", FakePlugin(), DelayPlugin(), timewheelSegmentBytes=400_000))
 
 
 @pytest.mark.parametrize("place", PLACES)

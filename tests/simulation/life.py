@@ -327,6 +327,8 @@ class Life(_Story):
             for _ in range(rng.choice((1, 1, 2, 5))):
                 (put_name if rng.random() < 0.6 else forget_name)(world, rng)
             world.turns(rng.randint(1, 30))
+        elif what == "lost deliveries":
+            self.lose_deliveries()
         elif what == "derive anew":
             self.derive_anew()
         else:
@@ -402,6 +404,36 @@ class Life(_Story):
         for _ in range(rng.randint(0, 4)):
             self.command_some()
         world.turns(rng.randint(0, 12), world.wall_ms)
+
+    def lose_deliveries(self) -> None:
+        """What waits in runs is delivered while the flusher stands still, and the power takes a part of that."""
+        world, rng = self.world, self.rng
+        near_ms = int(world.shape.values["timewheelNearMs"])
+        due_ms = world.wall_ms + near_ms + rng.choice((500, 2000))
+        topic, queue_id = rng.choice(TOPICS), rng.randrange(QUEUES)
+        for number in range(rng.randint(20, 40)):
+            # The last ones of a run wait on: of a file that is done as a whole nothing has to be given back.
+            world.send([("timed", due_ms + (number % 4 == 3) * 3 * near_ms)], topic, queue_id, 300)
+        world.turns(rng.randint(100, 250), world.wall_ms + 400)
+        self.only("spiller", rng.randint(50, 150))
+        world.tell("the flusher stands still, and what is due is delivered")
+        world.frozen["flusher"] = 1 << 30
+        world.wall_ms = max(world.wall_ms, due_ms)
+        self.only("sweeper", rng.randint(20, 60))
+        self.only("spiller", rng.randint(20, 100))
+        world.frozen.pop("flusher", None)
+        world.die(rng.choice((0.3, 0.7)), rng)
+        self.come_back(3, 0.3)
+
+    def only(self, name: str, count: int) -> None:
+        """Let one thread run, the others when it waits for them."""
+        world = self.world
+        for _ in range(count):
+            task = world.tasks.get(name)
+            if task is None or task.ready:
+                world.run(name)
+            else:
+                world.turns(1, world.wall_ms)
 
     def derive_anew(self) -> None:
         """An administrator has all queues derived from the log again; and soon afterwards all ends once more."""

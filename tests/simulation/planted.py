@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 import store.commit_log
+import store.log_scan
 import store.spill.opening
 import store.spill.replay
 from broker.core import BrokerCore
@@ -401,6 +402,9 @@ PLANTED: dict[str, Plant] = {
     "a state file is read without a sync of its name": Plant(swap((Files, "read_replaced", _read_only)), *_GONE),
     "half messages that are not accounted for are not pinned": Plant(
         swap((HalfMessages, "needed_offset", _nothing_on_its_way)), *(Kind.LOST, Kind.UNPINNED)
+    ),
+    "a record's checksum is not looked at": Plant(
+        swap((store.log_scan, "is_proof", lambda _: False)), *(Kind.CONTENT, Kind.QUEUES, Kind.CHECK, Kind.TWICE)
     ),
     "a table's change is answered before it is durable": Plant(swap((LateTable, "write", _write_one_late)), Kind.NAMES),
     "no checkpoint after all queues were derived": Plant(

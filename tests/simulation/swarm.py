@@ -30,6 +30,7 @@ HAPPENS = {
     "restart": 2,
     "derive anew": 1,
     "names": 3,
+    "lost deliveries": 3,
 }
 SENDS = {"timed": 45, "batch": 15, "crowd": 12, "now": 14, "level": 6, "half": 5, "wild": 4, "past": 3}
 BREAKS = {"clock": 30, "topic": 6, "missing": 4, "room": 10, "disk": 30, "pair": 20}
