@@ -32,7 +32,7 @@ from bench.lateness.sums import HOT_AT_LEAST, HOT_ROWS, HOT_TIMES_MEAN, SUM_COLU
 __all__ = ["Marks", "finish", "hot_rows", "marks_of", "merge", "spread"]
 
 _FINE = arrow_schema(FINE_SCHEMA)
-_ROWS_AT_ONCE = 1 << 22
+_ROWS_AT_ONCE = 1 << 20
 """So many sums are held before those that are alike become one."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 from collections import Counter
@@ -114,7 +115,30 @@ def test_processes_find_what_one_finds(tmp_path: Path) -> None:
     for name, engine in (("one", LocalEngine(1)), ("two", LocalEngine(2, told.append, alone_bytes_max=0))):
         run_job(engine, Job(sources, tmp_path / name, as_of_ms=AS_OF_MS, split_bytes=1 << 20), lambda _: None)
     assert_same(tmp_path / "one", tmp_path / "two")
+    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["histograms", "summary.json"]
     assert sum(told) - 20_000 * 300 in range(0, 17, 8)  # a blank ends a segment
+
+
+def test_no_room_for_the_rows_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that is larger than memory has its rows in the result folder, whose disk may be full."""
+    from bench.lateness import local_engine
+    from bench.lateness.command import lateness_command
+
+    make_log(tmp_path / "log", spread_lateness(2_000, seed=3), record_bytes=300, segment_bytes=4 << 20)
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(local_engine, "_settle", full)
+    found = CliRunner().invoke(
+        lateness_command, [str(tmp_path / "log"), "--out", str(tmp_path / "out"), "--engine", "local"]
+    )
+    assert (found.exit_code, found.output.splitlines()[-1]) == (
+        1,
+        f"Error: {tmp_path / 'out'}: No space left on device; the rows of a log take 66 bytes a record there while it "
+        "is counted",
+    )
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_damage_a_torn_end_an_empty_log_and_bounds(spark: Any, tmp_path: Path) -> None:
