@@ -55,7 +55,7 @@ def in_order(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 
 def worker_count() -> int:
     """Two workers for each processor, as far as the memory goes."""
-    memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(1, min(2 * len(os.sched_getaffinity(0)), memory // MEMORY_PER_WORKER, WORKERS_MAX))
 
 

@@ -1,0 +1,51 @@
+"""How tests are dealt out to worker processes: whole scopes, each test once, the long ones first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.support import workers
+
+
+@dataclass
+class Item:
+    """What `in_order` knows of a test."""
+
+    nodeid: str
+
+
+NODEIDS = [
+    "tests/store/test_files.py::test_a",
+    "tests/bench/test_lateness_s3.py::test_b",
+    "tests/simulation/test_planted_bugs.py::test_c[x]",
+    "tests/interop/test_retry.py::test_d[ours]",
+    "tests/simulation/test_planted_bugs.py::test_c[y]",
+    "tests/interop/test_retry.py::test_d[apache]",
+    "tests/bench/test_lateness_spark.py::test_e",
+]
+
+
+def test_order() -> None:
+    items: list[Any] = [Item(nodeid) for nodeid in NODEIDS]
+    ordered = [item.nodeid for item in workers.in_order(items)]
+    assert ordered == [NODEIDS[at] for at in (1, 6, 3, 5, 2, 4, 0)]
+
+
+def test_scopes() -> None:
+    scopes = [workers.scope_of(nodeid) for nodeid in NODEIDS]
+    assert scopes[1] == scopes[6] == "spark"
+    assert scopes[3] == scopes[5] == "tests/interop/test_retry.py"
+    assert len(set(scopes)) == 5
+
+
+@pytest.mark.parametrize(("gib", "cores", "count"), [(24, 2, 4), (4, 2, 2), (1, 2, 1), (64, 16, 8)])
+def test_as_many_as_processors_and_memory_allow(
+    monkeypatch: pytest.MonkeyPatch, gib: int, cores: int, count: int
+) -> None:
+    sizes = {"SC_PHYS_PAGES": gib << 18, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(workers.os, "sysconf", sizes.__getitem__)
+    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert workers.worker_count() == count
