@@ -34,6 +34,7 @@ from remoting.properties import (
     get_property,
     remove_properties,
 )
+from store.delay_id import DELAY_ID_BASE, id_text
 
 __all__ = [
     "ABSOLUTE",
@@ -41,9 +42,7 @@ __all__ = [
     "PRECEDENCE",
     "RELATIVE",
     "TRANSACTION_TYPE",
-    "VIRTUAL_BASE",
     "TimerError",
-    "delay_id_text",
     "delay_level",
     "delivered_as",
     "disarmed",
@@ -68,7 +67,6 @@ _FIRST = (STARTDELIVERTIME,)
 
 DUE_MAX_MS = 253_402_300_799_999
 """The last millisecond of the year 9999."""
-VIRTUAL_BASE = 1 << 62
 """Delay ids are offsets from here on; a CommitLog never gets there."""
 
 _VALUE_SHOWN = 60
@@ -211,21 +209,11 @@ def _is_past(value: str, due_ms: int) -> bool:
     return value.isascii() and value.isdecimal() and len(value) < 20 and int(value) <= due_ms
 
 
-def delay_id_text(delay_id: int, version: int = 0) -> str:
-    """Write a delay id as the property TW_ID holds it.
-
-    >>> delay_id_text((1 << 62) | (3 << 40) | 0x2a), delay_id_text((1 << 62) | (3 << 40) | 0x2a, 2)
-    ('3000000002a', '3000000002a.2')
-    """
-    text = "%x" % (delay_id - VIRTUAL_BASE)
-    return text if version == 0 else f"{text}.{version}"
-
-
 def stamped(text: str, delay_id: int, due_ms: int, version: int = 0) -> str:
     """Append the plug-in's own properties to a text that has none of them."""
     if text and text[-1] != "\x02":
         text += "\x02"
-    return f"{text}{TW_ID}\x01{delay_id_text(delay_id, version)}\x02{TW_DUE}\x01{due_ms}\x02"
+    return f"{text}{TW_ID}\x01{id_text(delay_id, version)}\x02{TW_DUE}\x01{due_ms}\x02"
 
 
 def read_dues(values: list[bytes], now_ms: int, max_delay_ms: int | None) -> list[int] | None:
@@ -240,7 +228,7 @@ def read_dues(values: list[bytes], now_ms: int, max_delay_ms: int | None) -> lis
 
 def stamped_texts(texts: list[bytes], delay_ids: range, dues: list[int]) -> list[bytes]:
     """Append the plug-in's own properties to texts that have none of them and end with their separator."""
-    first = delay_ids.start - VIRTUAL_BASE
+    first = delay_ids.start - DELAY_ID_BASE
     return [_STAMPED % stamp for stamp in zip(texts, range(first, first + len(texts)), dues, strict=True)]
 
 
@@ -252,7 +240,7 @@ def own_properties_of(text: str) -> tuple[int, int, int] | None:
         return None
     digits, _, version = name.partition(".")
     try:
-        return VIRTUAL_BASE | int(digits, 16), int(version or 0), int(due)
+        return DELAY_ID_BASE | int(digits, 16), int(version or 0), int(due)
     except ValueError:
         return None
 

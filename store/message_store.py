@@ -35,6 +35,7 @@ from store.checkpoint import DeliveryCheckpoint
 from store.commit_log import CommitLog
 from store.consume_queue import ENTRY, ConsumeQueue, pack_entries
 from store.consume_queues import ConsumeQueues
+from store.delay_id import DELAY_ID_BASE
 from store.dispatch import SCHEDULE_TOPIC, UNQUEUED_BIT, Derived, as_queued
 from store.errors import StoreError
 from store.files import Files
@@ -49,9 +50,9 @@ from store.put import in_queue
 from store.put_block import PutBlock
 from store.recovery import Recovery
 from store.retention import Retention, levels_need, readable_bytes
-from store.store_reader import FIRST_VIRTUAL_OFFSET, PullResult, PullStatus, StoreReader
+from store.store_reader import PullResult, PullStatus, StoreReader
 
-__all__ = ["FIRST_VIRTUAL_OFFSET", "MessageStore", "PullResult", "PullStatus"]
+__all__ = ["MessageStore", "PullResult", "PullStatus"]
 
 DIRTY_BYTES_MAX = 32 << 20
 """More CommitLog bytes than that are synced at once, whatever the interval."""
@@ -199,7 +200,7 @@ class MessageStore(StoreReader):
         directory = self.root / "consumequeue" / TIMER_TOPIC / "0"
         if self.files.exists(directory):
             known = ConsumeQueue(self.queues.cache, directory, TIMER_TOPIC, 0, self.options.consume_queue_segment_bytes)
-            known.load_scanning(FIRST_VIRTUAL_OFFSET)
+            known.load_scanning(DELAY_ID_BASE)
             check_timer(self.files, self.root, self.options.timer_precision_ms, known.count)
 
     def start(self) -> None:

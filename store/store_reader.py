@@ -14,16 +14,16 @@ from store.apache_index import ApacheIndex
 from store.commit_log import CommitLog
 from store.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue
 from store.consume_queues import ConsumeQueues
+from store.delay_id import id_text
 from store.dispatch import delivered_key
 from store.errors import StoreError
 from store.index import KeyIndex
 from store.queue_check import QueueCheck
 
-__all__ = ["FIRST_VIRTUAL_OFFSET", "PullResult", "PullStatus", "StoreReader"]
+__all__ = ["PullResult", "PullStatus", "StoreReader"]
 
 _HEAD_BYTES = STORE_MS_AT_V6 + LONG.size
 """Of a record, up to its store time wherever that stands."""
-FIRST_VIRTUAL_OFFSET = 1 << 62
 """Positions from here on are not in the CommitLog: they name delayed messages (see `store.hook.Held`)."""
 
 _FILTER_ENTRIES_MAX = 4_000
@@ -339,7 +339,7 @@ class StoreReader:
 
     def find_delivered(self, virtual_offset: int) -> bytes | None:
         """Find the delivered copy of a delayed message by its virtual offset; None if there is none."""
-        text = f"{virtual_offset - FIRST_VIRTUAL_OFFSET:x}"
+        text = id_text(virtual_offset)
         for offset in self.index.find("", delivered_key(text), 0, _FOREVER, 64):
             record = self.commit_log.read_record(offset)
             if record is None:

@@ -19,14 +19,14 @@ from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.headers import QueryMessageHeader, need_long
 from remoting.message import decode_record
+from store.delay_id import DELAY_ID_BASE
 
 if TYPE_CHECKING:
     from store.hook import Plugin
     from store.message_store import MessageStore
 
-__all__ = ["FIRST_VIRTUAL_OFFSET", "QueryProcessor"]
+__all__ = ["QueryProcessor"]
 
-FIRST_VIRTUAL_OFFSET = 1 << 62
 _BODY_MAX_BYTES = 15 << 20
 
 
@@ -83,7 +83,7 @@ class QueryProcessor:
         """Find a record by its position, real or virtual; may read from the disk. Any thread."""
         if offset < 0:
             return None
-        if offset < FIRST_VIRTUAL_OFFSET:
+        if offset < DELAY_ID_BASE:
             return self._store.find_record(offset)
         # In this order: a message that is delivered in between is found by the second look.
         for plugin in self._plugins:

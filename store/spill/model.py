@@ -2,8 +2,7 @@
 
 ===============  =====================================================================================
 key              ``(due_ms, delay_id)``: the order in which everything is kept and found
-delay id         ``2**62 | epoch << 40 | sequence``: one epoch per start (synced before the first accept),
-                 so an id is never given twice, whatever a crash took away. It is the message's virtual offset
+delay id         the message's number and virtual offset, see `store.delay_id`
 version          0 as accepted, one more with every move; only the highest version of an id is live
 ref              ``file_no << 32 | ordinal``: where a record lives now. File numbers are never reused
 ===============  =====================================================================================
@@ -18,9 +17,7 @@ from store.flusher import Syncable, Ticket
 from store.spill.format import PAGE_BYTES_MAX
 
 __all__ = [
-    "EPOCH_MAX",
     "FIRST_KEY",
-    "ID_BASE",
     "LAST_KEY",
     "Block",
     "Columns",
@@ -28,50 +25,15 @@ __all__ = [
     "Key",
     "RecordCorruptError",
     "SpillOptions",
-    "delay_id",
-    "id_text",
-    "parse_id_text",
 ]
 
 Key = tuple[int, int]
 
-ID_BASE = 1 << 62
-_SEQUENCE_BITS = 40
-EPOCH_MAX = (1 << 22) - 1
-SEQUENCE_MAX = (1 << _SEQUENCE_BITS) - 1
 DUE_MAX = (1 << 63) - 1
 FIRST_KEY: Key = (-1, 0)
 """A key before every record's."""
 LAST_KEY: Key = (DUE_MAX, DUE_MAX)
 """A key behind every record's."""
-
-
-def delay_id(epoch: int, sequence: int) -> int:
-    """Make the delay id (virtual offset) of a message.
-
-    >>> hex(delay_id(1, 5))
-    '0x4000010000000005'
-    """
-    return ID_BASE | epoch << _SEQUENCE_BITS | sequence
-
-
-def id_text(delay_id: int, version: int = 0) -> str:
-    """Text of a delay id as the property TW_ID carries it.
-
-    >>> id_text(delay_id(1, 5)), id_text(delay_id(1, 5), 2)
-    ('10000000005', '10000000005.2')
-    """
-    text = f"{delay_id - ID_BASE:x}"
-    return f"{text}.{version}" if version else text
-
-
-def parse_id_text(text: str) -> tuple[int, int]:
-    """Read ``(delay id, version)`` back from TW_ID; ValueError if it is not one."""
-    number, dot, version = text.partition(".")
-    value = -1 if number.strip("0123456789abcdef") else int(number or "-1", 16)
-    if not 0 <= value < ID_BASE or (dot and not version.isdecimal()):
-        raise ValueError(f"not a delay id: {text!r}")
-    return ID_BASE | value, int(version) if dot else 0
 
 
 class RecordCorruptError(StoreCorruptError):

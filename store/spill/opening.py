@@ -20,10 +20,10 @@ import contextlib
 import numpy as np
 
 from remoting.layout import DELAY_SECTION, LITTLE_LONG
+from store.delay_id import EPOCH_MAX
 from store.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.spill.directory import SpillDirectory
 from store.spill.done_set import DoneSet
-from store.spill.model import EPOCH_MAX
 from store.spill.replay import Replayed, cut_behind, replay, write_again
 from store.spill.run import Run
 from store.spill.segment import Segment

@@ -16,10 +16,11 @@ from remoting.checksum import crc32
 from remoting.layout import INT, LONG, OFFSET_AT, RECORD_BYTES_MIN
 from remoting.message import RecordError, record_fields
 from remoting.properties import TW_DUE, TW_ID, get_property
+from store.delay_id import parse_id_text
 from store.files import File
 from store.log_scan import valid_size
 from store.spill.format import ColumnPage
-from store.spill.model import DUE_MAX, parse_id_text
+from store.spill.model import DUE_MAX
 
 __all__ = ["Row", "rebuilt_page", "row_of"]
 

@@ -50,6 +50,7 @@ from pathlib import Path
 import numpy as np
 
 from remoting.layout import FRAME_BYTES, FRAME_ROW_BYTES
+from store.delay_id import SEQUENCE_MAX, delay_id
 from store.errors import StoreError, StoreFullError
 from store.files import Files
 from store.flusher import Syncable, Ticket
@@ -59,7 +60,7 @@ from store.spill.directory import SpillDirectory
 from store.spill.format import ACCEPT, CANCEL, MOVE
 from store.spill.housekeeping import Housekeeping
 from store.spill.journal import Journal
-from store.spill.model import SEQUENCE_MAX, Block, Columns, Found, Key, SpillOptions, delay_id
+from store.spill.model import Block, Columns, Found, Key, SpillOptions
 from store.spill.opening import encode_section, open_sources
 from store.spill.room import Room
 from store.spill.run import PageCache

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from broker.processors.query import FIRST_VIRTUAL_OFFSET
 from broker.processors.send_back import retry_message
 from remoting.codes import RequestCode, ResponseCode
 from remoting.message import parse_message_id
+from store.delay_id import DELAY_ID_BASE
 from tests.broker.core_rig import START_MS, FakePlugin, Rig, properties, records_of
 
 KEY = "0" * 32
@@ -363,7 +363,7 @@ def test_a_pending_message_is_found_at_its_plugin(tmp_path):
     plugin = FakePlugin()
     rig = Rig(tmp_path / "store", plugin)
     client = rig.client()
-    offset = FIRST_VIRTUAL_OFFSET + 5
+    offset = DELAY_ID_BASE + 5
     plugin.viewable[offset] = b"record"
     assert client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset}).body == b"record"
     assert client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset + 1}).code == 1

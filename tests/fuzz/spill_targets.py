@@ -21,6 +21,7 @@ import store.spill.run
 import store.spill.segment
 import store.spill.segment_columns
 from remoting.layout import FILE_HEADER_BYTES, FRAME_BYTES, FRAME_ROW_BYTES, PAGE_HEAD_BYTES, RUN_TRAILER_BYTES
+from store.delay_id import DELAY_ID_BASE
 from store.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.spill import checking
 from store.spill.done_set import DoneSet
@@ -39,7 +40,7 @@ from store.spill.format import (
 )
 from store.spill.index_writer import IndexWriter
 from store.spill.manifest import DataEntry, Manifest
-from store.spill.model import DUE_MAX, ID_BASE, SpillOptions
+from store.spill.model import DUE_MAX, SpillOptions
 from store.spill.opening import decode_section, encode_section
 from store.spill.replay import cut_behind, read_segment, replay, write_again
 from store.spill.run import PageCache, Run
@@ -66,7 +67,7 @@ NEVER_FREE = 1 << 40
 
 def _journal() -> list[bytes]:
     first = file_header(JOURNAL_MAGIC, STORE_ID, 1, BASES[0], SEGMENT)
-    ids = [ID_BASE | 1 << 40 | n for n in range(9)]
+    ids = [DELAY_ID_BASE | 1 << 40 | n for n in range(9)]
     frames: list[tuple[int, list[tuple[int, int, int]], list[bytes]]] = [
         (ACCEPT, [(500, ids[0], 0), (400, ids[1], 0)], [b"record one", b"two"]),
         (CANCEL, [(500, ids[0], 0)], []),
@@ -142,7 +143,7 @@ def run_journal(data: bytes) -> Hashable:
     assert second.frames == replayed.frames
     for segment in again:
         segment.order = np.argsort(segment.dues[: segment.count], kind="stable").astype(np.int32)
-        segment.lookup(ID_BASE | 1 << 40 | 3)
+        segment.lookup(DELAY_ID_BASE | 1 << 40 | 3)
         for fetch in segment.fetchers():
             fetch((-1, 0), DUE_MAX, 3)
     return replayed.frames, replayed.last, len(replayed.kill_ids)
@@ -156,7 +157,7 @@ PAGE = 32 + 28 * 4
 def _written(rows: int) -> tuple[bytes, RunShape]:
     files = MemoryFiles()
     writer = RunWriter(files, ROOT, 7, STORE_ID, rows, PAGE)
-    ids = [ID_BASE | 1 << 40 | n * 37 % 101 for n in range(rows)]
+    ids = [DELAY_ID_BASE | 1 << 40 | n * 37 % 101 for n in range(rows)]
     records = [bytes([65 + n % 26]) * (n % 5) for n in range(rows)]
     dues = [1_000 + n // 2 for n in range(rows)]
     order = sorted(range(rows), key=lambda n: (dues[n], ids[n]))
@@ -227,10 +228,10 @@ def run_run(data: bytes) -> Hashable:
         if last <= after:
             break  # out of order, which only a right checksum over wrong rows can bring
         after = last
-    everything = np.array(sorted(ID_BASE | 1 << 40 | n for n in range(0, 101, 3)), np.int64)
+    everything = np.array(sorted(DELAY_ID_BASE | 1 << 40 | n for n in range(0, 101, 3)), np.int64)
     ended = []
     for look in (
-        lambda: run.lookup(ID_BASE | 1 << 40 | 37),
+        lambda: run.lookup(DELAY_ID_BASE | 1 << 40 | 37),
         lambda: run.lookup_many(everything),
         lambda: run.places(np.arange(shape.count, dtype=np.int64)),
         lambda: run.identities(np.arange(0, shape.count, 2, dtype=np.int64)),
@@ -279,7 +280,7 @@ def _manifest() -> Manifest:
     manifest = Manifest(STORE_ID)
     manifest.epoch, manifest.next_no, manifest.relied = 3, 9, True
     manifest.segments = [store.spill.manifest.SegmentEntry(1, 0, 900, (DUE_MAX, DUE_MAX))]
-    manifest.segments.append(store.spill.manifest.SegmentEntry(2, 900, 900, (5_000, ID_BASE)))
+    manifest.segments.append(store.spill.manifest.SegmentEntry(2, 900, 900, (5_000, DELAY_ID_BASE)))
     manifest.runs = [store.spill.manifest.RunEntry(7, 1, 9, RUNS[1][1])]
     manifest.runs.append(store.spill.manifest.RunEntry(8, 0, 7, RUNS[3][1], DataEntry(1, 0, 900)))
     return manifest

@@ -28,6 +28,7 @@ from remoting.record import Message, encode_record
 from remoting.sql_filter import compile_sql92
 from store.commit_log import CommitLog
 from store.consume_queue import ENTRY, ConsumeQueue
+from store.delay_id import DELAY_ID_BASE
 from store.delay_offsets import DelayOffsets
 from store.errors import StoreCorruptError, StoreError
 from store.file_cache import FileCache
@@ -49,7 +50,6 @@ from store.spill.format import (
     page_seed,
 )
 from store.spill.manifest import Manifest, RunEntry
-from store.spill.model import ID_BASE
 from store.spill.replay import replay
 from store.spill.run import PageCache, Run
 from store.spill.segment import Segment
@@ -252,7 +252,7 @@ def test_a_frame_without_records() -> None:
 def test_a_frame_with_more_rows_than_there_is_room() -> None:
     """The check read 120 GB, because the number of rows said so."""
     frame = encode_frame(
-        ACCEPT, encode_rows([5], [ID_BASE], [0], [b"x"]), [b"x"], FILE_HEADER_BYTES, 0, 1, 0, frame_seed(STORE_ID)
+        ACCEPT, encode_rows([5], [DELAY_ID_BASE], [0], [b"x"]), [b"x"], FILE_HEADER_BYTES, 0, 1, 0, frame_seed(STORE_ID)
     )
     segment = journal_of(frame)
     replay([segment], STORE_ID, 0)

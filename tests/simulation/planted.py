@@ -27,6 +27,7 @@ from broker_plugin.plugin import DelayPlugin
 from broker_plugin.sweeper import Sweeper
 from store.checkpoint import DeliveryCheckpoint
 from store.commit_log import CommitLog
+from store.delay_id import delay_id
 from store.errors import StoreError
 from store.files import Files
 from store.flusher import Flusher
@@ -40,7 +41,6 @@ from store.segments import Segment
 from store.spill.format import MOVE
 from store.spill.housekeeping import Housekeeping
 from store.spill.journal import Journal
-from store.spill.model import delay_id
 from store.spill.run import Run
 from store.spill.run_writer import RunWriter
 from store.spill.spill_store import SpillStore

@@ -10,6 +10,7 @@ import pytest
 from remoting.message import Message, decode_record, encode_host
 from remoting.properties import TW_ID, format_properties
 from remoting.subscription import TagFilter
+from store.delay_id import DELAY_ID_BASE
 from store.errors import (
     StoreCorruptError,
     StoreError,
@@ -19,7 +20,7 @@ from store.errors import (
 )
 from store.files import Files
 from store.hook import PutRecord, PutStatus, put_record, put_record_of
-from store.message_store import FIRST_VIRTUAL_OFFSET, MessageStore, PullStatus
+from store.message_store import MessageStore, PullStatus
 from store.options import StoreOptions, parse_delay_levels
 from tests.support.commitlog import without_sum
 from tests.support.simdisk import PowerCut, SimDisk
@@ -246,10 +247,10 @@ def test_query_by_key_and_by_virtual_offset() -> None:
         assert found("T", "all", 2, 0, clock.now_ms - 60_000) == []
         assert found("Other", "u3") == []
         assert found("T", "nothing") == []
-        copy = store.find_delivered(FIRST_VIRTUAL_OFFSET + 0x10000000007)
+        copy = store.find_delivered(DELAY_ID_BASE + 0x10000000007)
         assert copy is not None
         assert decode_record(copy).body == b"delayed"
-        assert store.find_delivered(FIRST_VIRTUAL_OFFSET + 0x10000000008) is None
+        assert store.find_delivered(DELAY_ID_BASE + 0x10000000008) is None
 
     asserts(store)
     disk.kill()

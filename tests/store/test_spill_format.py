@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.layout import FRAME_BYTES, FRAME_ROW_BYTES, RUN_TRAILER_BYTES
+from store.delay_id import delay_id, id_text, parse_id_text
 from store.errors import StoreCorruptError, StoreFormatError
 from store.spill.format import (
     ACCEPT,
@@ -34,7 +35,7 @@ from store.spill.format import (
     run_trailer,
 )
 from store.spill.manifest import Manifest, RunEntry, SegmentEntry
-from store.spill.model import LAST_KEY, delay_id, id_text, parse_id_text
+from store.spill.model import LAST_KEY
 from store.spill.opening import decode_section, encode_section
 
 STORE_ID = bytes(range(16))

@@ -8,10 +8,10 @@ from remoting.layout import FRAME_BYTES
 from remoting.message import Message, encode_record
 from remoting.properties import TW_DUE, TW_ID
 from store.aside import Aside
+from store.delay_id import id_text
 from store.errors import StoreCorruptError
 from store.spill import housekeeping
 from store.spill.manifest import DataEntry
-from store.spill.model import id_text
 from store.spill.repair import repair_spill
 from store.spill.run import Run
 from store.spill.segment import Segment

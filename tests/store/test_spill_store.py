@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from store.delay_id import SEQUENCE_MAX, delay_id
 from store.errors import StoreCorruptError, StoreError, StoreFormatError, StoreFullError
-from store.spill.model import SEQUENCE_MAX, RecordCorruptError, SpillOptions, delay_id
+from store.spill.model import RecordCorruptError, SpillOptions
 from store.spill.removals import read_removals, write_removals
 from store.spill.run import Run
 from store.spill.segment import Segment
