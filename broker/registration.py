@@ -113,9 +113,13 @@ class Registration:
         """Register again, now: topics changed, or the broker's permission, which then is a change of all topics."""
         if self._last_perm != self._perm():
             self._last_perm = self._perm()
-            self._topics.put()  # a new data version, without which a name server does not look at the topics
+            self._topics.next_version(self._forget_perm)  # without it a name server does not look at the topics
         for event in self._changed.values():
             event.set()
+
+    def _forget_perm(self) -> None:
+        """The new version was not written: the next change of any topic tries again."""
+        self._last_perm = -1
 
     async def _keep(self, name_server: str, first: asyncio.Task[None]) -> None:
         await first

@@ -427,14 +427,9 @@ class RouteTable:
 
     def _drop_broker(self, name: str) -> None:
         """Forget all queues of a broker: one pass over the topics, there may be a hundred thousand."""
-        kept: dict[str, dict[str, QueueData]] = {}
-        for topic, queues in self._topics.items():
-            if name in queues:
-                del queues[name]
-                self.topic_count -= 1
-            if queues:
-                kept[topic] = queues
-        self._topics = kept
+        topics = self._topics
+        self.topic_count -= sum([name in queues for queues in topics.values()])
+        self._topics = {topic: queues for topic, queues in topics.items() if queues.pop(name, None) is None or queues}
 
     def _drop_queues(self, topic: str, name: str) -> None:
         queues = self._topics.get(topic)

@@ -7,6 +7,7 @@ permits them in two numbers that are worked out beforehand, so that the check of
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -33,6 +34,8 @@ __all__ = [
     "group_problem",
     "topic_problem",
 ]
+
+_LOG = logging.getLogger(__name__)
 
 AUTO_CREATE_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -268,13 +271,23 @@ class Topics:
         self._system = frozenset(self.table) | NOT_ALLOWED_TO_SEND | {AUTO_CREATE_TOPIC, "RMQ_SYS_TRACE_TOPIC"}
 
     def set_auto_create(self, enabled: bool, queue_nums: int) -> None:
-        """Change whether a send to an unknown topic makes it, and with how many queues at most. Raises StoreError."""
+        """Change whether a send to an unknown topic makes it, and with how many queues at most. Raises StoreError.
+
+        That counts at once, though the file may be written later: a start takes it from the configuration.
+        """
         self._auto_create = enabled
-        if not enabled:
+        perm = READ_WRITE | int(Permission.INHERIT)
+        config = TopicConfig(AUTO_CREATE_TOPIC, queue_nums, queue_nums, perm) if enabled else None
+        if self._late.late:
+            if config is None:
+                self.table.pop(AUTO_CREATE_TOPIC, None)
+            else:
+                self.table[AUTO_CREATE_TOPIC] = config
+            self._late.change({AUTO_CREATE_TOPIC: config}).waiting.append(_log_failure)
+        elif config is None:
             self.delete(AUTO_CREATE_TOPIC)
         else:
-            perm = READ_WRITE | int(Permission.INHERIT)
-            self.put(TopicConfig(AUTO_CREATE_TOPIC, queue_nums, queue_nums, perm))
+            self.put(config)
 
     def load(self) -> None:
         """Read the file over the system topics. Raises StoreCorruptError."""
@@ -360,6 +373,30 @@ class Topics:
             return
         self._late.wait_for_end(name)
         raise NotYetError(lambda: self._late.end(name, work), then)
+
+    def next_version(self, failed: Callable[[], object]) -> None:
+        """Let the table have a new version. Raises StoreError; if it is late, ``failed`` is called instead."""
+        if not self._late.late:
+            self.put()
+            return
+
+        def told(error: Exception | None) -> None:
+            _log_failure(error)
+            if error is not None:
+                failed()
+
+        self._late.change({}).waiting.append(told)
+
+    def have(self, config: TopicConfig) -> bool:
+        """Whether a topic that the broker itself needs is there; if not, it is made. Raises StoreError."""
+        if config.name in self.table:
+            return True
+        if not self._late.late:
+            self.put(config)
+            return True
+        if self._late.pending(config.name) is None:
+            self._late.change({config.name: config}).waiting.append(_log_failure)
+        return False
 
     def _make(self, *configs: TopicConfig) -> None:
         """Make topics that a request needs. Raises StoreError, NotYetError."""
@@ -463,6 +500,11 @@ class Topics:
         finally:
             for listener in self.listeners:
                 listener(list(before))
+
+
+def _log_failure(error: Exception | None) -> None:
+    if error is not None:
+        _LOG.error("topics.json cannot be written: %s", error)
 
 
 def _system_topics(

@@ -255,7 +255,8 @@ class TransactionChecks:
         number = stored.queue_offset
         checks = self._halves.undecided[number].checks
         try:
-            self._transactions.give_up(stored, now_ms)
+            if not self._transactions.give_up(stored, now_ms):
+                return  # it is looked at again at once
         except StoreError as error:
             _LOG.error("half message %d cannot be given up now: %s", number, error)
             return

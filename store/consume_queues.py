@@ -127,13 +127,12 @@ class ConsumeQueues:
         self.mark_dirty(queue)
         return Placed.DONE
 
-    def drop(self, topic: str) -> bool:
-        """Take a topic's queues out of the table (append lock); False if there were none. Their files stay."""
+    def drop(self, topic: str) -> dict[int, ConsumeQueue] | None:
+        """Take a topic's queues out of the table (append lock); None if there were none. Their files stay."""
         queues = self.table.pop(topic, None)
-        if queues is None:
-            return False
-        self.dirty = [queue for queue in self.dirty if queue.topic != topic]
-        return True
+        if queues is not None:
+            self.dirty = [queue for queue in self.dirty if queue.topic != topic]
+        return queues
 
     def remove_files(self, topic: str) -> None:
         """Remove what a topic has on disk; a name with slashes or dots in it has nothing, wherever it leads to."""

@@ -113,7 +113,10 @@ class Keeper:
         """Remove a topic's queues, and say so on disk; False if it had none."""
         with self._stepping:
             with self._append_lock:
-                found = self._queues.drop(topic)
+                dropped = self._queues.drop(topic)
+            found = dropped is not None
+            while dropped:  # one by one: to free 65,536 queues at once would hold the interpreter
+                dropped.popitem()
             self._queues.remove_files(topic)
             for key in [key for key in self._counts if key[0] == topic]:
                 del self._counts[key]

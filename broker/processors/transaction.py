@@ -312,13 +312,17 @@ class TransactionProcessor:
         remark = f"cannot {_NAMES[wanted]}: the transaction was decided before, to {_NAMES[outcome]}"
         return command.reply(ResponseCode.ILLEGAL_OPERATION, remark)
 
-    def give_up(self, stored: StoredMessage, now_ms: int) -> None:
-        """Move an undecided message to the discard topic. Raises StoreError if that topic cannot be made."""
-        if self._topics.get(DISCARD_TOPIC) is None:  # once in a store's life; no request is there to wait
-            self._topics.put(TopicConfig(DISCARD_TOPIC, 1, 1))
+    def give_up(self, stored: StoredMessage, now_ms: int) -> bool:
+        """Move an undecided message to the discard topic; False if that is being made, once in a store's life.
+
+        Raises StoreError if it cannot be made.
+        """
+        if not self._topics.have(TopicConfig(DISCARD_TOPIC, 1, 1)):
+            return False
         refusal = self._decide(_NOBODY, _UNASKED, _GIVE_UP, stored, now_ms)
         if refusal is not None:
             _LOG.error("half message %d cannot be given up: %s", stored.queue_offset, refusal.remark)
+        return True
 
     def _decide(
         self, channel: Channel, command: RemotingCommand, outcome: int, stored: StoredMessage, now_ms: int

@@ -28,7 +28,18 @@ from remoting.message import join_batch
 from tests.broker.core_rig import START_MS, properties
 from tests.broker.loop_watch import AnsweringChannel, LoopWatch
 
-__all__ = ["BODIES", "LONGEST", "ROWS", "BigBroker", "Row", "fields_of", "frame", "headers_of", "open_big"]
+__all__ = [
+    "BODIES",
+    "LONGEST",
+    "ROWS",
+    "BigBroker",
+    "Row",
+    "fields_of",
+    "frame",
+    "headers_of",
+    "open_big",
+    "send_frame",
+]
 
 _C = RequestCode
 TOPICS, GROUPS, QUEUES, OFFSETS, STORED, ROUTES = 30_000, 30_000, 65_536, 200_000, 3_000, 60_000
@@ -36,6 +47,7 @@ MOST = 16 * 1024 * 1024 - 2_000
 BATCH_MESSAGES = 256
 """Messages in a batch here: what larger ones take is not bounded yet."""
 _LONG = "x" * 200_000
+_SETTINGS = {"autoCreateTopicEnable": "false", "enablePropertyFilter": "true", "mappedFileSizeConsumeQueue": "2000"}
 _MIB = 1 << 20
 
 
@@ -121,8 +133,7 @@ class BigBroker:
         for number in range(STORED):
             topic, queue = ("Big", number * 20) if number % 2 else ("T", 0)
             text = properties(KEYS="k", TAGS=f"t{number % 7}", a=str(number))
-            fields = {"a": "pg", "b": topic, "c": "TBW102", "d": 4, "e": queue, "f": 0, "g": 5, "h": 0, "i": text}
-            frames.append(frame(_C.SEND_MESSAGE_V2, {**fields, "j": 0, "k": "false", "m": "false"}, b"body"))
+            frames.append(send_frame(topic, queue, text))
         replies = watch.feed(b"".join(frames))
         assert [reply.code for reply in replies] == [0] * STORED, replies[0]
         self.message_id = replies[0].ext["msgId"]
@@ -144,7 +155,7 @@ class BigBroker:
 
 def open_big(root: Path, watch: LoopWatch) -> BigBroker:
     """Open the broker over an empty directory and fill it. Only the thread of its tables runs."""
-    config = BrokerConfig(root, {"autoCreateTopicEnable": "false", "enablePropertyFilter": "true"}, listen_port=10911)
+    config = BrokerConfig(root, _SETTINGS, listen_port=10911)
     core = BrokerCore(
         config, 10911, [], now_ms=lambda: START_MS, schedule=watch.schedule,
         call_soon_threadsafe=watch.loop.call_soon_threadsafe, random=Random(1),
@@ -170,6 +181,11 @@ def frame(code: int, ext: dict[str, Any] | None = None, body: bytes = b"", kind:
     """Write a request."""
     texts = {name: str(value) for name, value in (ext or {}).items()}
     return encode_command(RemotingCommand(code, 1, 0, ext=texts, body=body, serialize_type=kind))
+
+
+def send_frame(topic: str, queue_id: int, text: str = "") -> bytes:
+    """Write a send of one small message."""
+    return frame(_C.SEND_MESSAGE_V2, _send(topic, e=queue_id, i=text), b"body")
 
 
 def _of_size(begin: bytes, piece: bytes, end: bytes, size: int) -> bytes:

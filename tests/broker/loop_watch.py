@@ -171,7 +171,8 @@ class LoopWatch:
         while others := _others():
             await asyncio.wait(others, timeout=1)
             assert self.loop.time() < end, f"still running: {list(others)}"
-        while self.core.dispatcher.running:  # requests that wait for a table
+        tables = self.core.topics._late, self.core.groups._late
+        while self.core.dispatcher.running or any(table._gathering or table._writing for table in tables):
             await asyncio.sleep(0.001)
             assert self.loop.time() < end, f"{self.core.dispatcher.running} requests are not answered"
         await asyncio.sleep(0)

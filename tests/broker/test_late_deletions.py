@@ -283,3 +283,35 @@ def test_a_deletion_and_sends_that_make_the_topic_do_not_undo_each_other_for_eve
     assert codes(admin) == {1: OK}
     assert late.core.tables.write_count < 8
     late.rig.close()
+
+
+def test_what_the_broker_itself_changes_is_written_by_the_thread() -> None:
+    """The topic of transactions given up, autoCreateTopicEnable, a version for brokerPermission."""
+    late, client = with_topic()
+    topics, count = late.core.topics, late.core.tables.write_count
+    before = topics.data_version.counter
+    assert not topics.have(TopicConfig("OWN", 1, 1))
+    assert not topics.have(TopicConfig("OWN", 1, 1))
+    topics.next_version(lambda: 1 / 0)
+    topics.set_auto_create(False, 8)
+    assert late.core.tables.write_count == count
+    assert topics.data_version.counter == before
+    send(client, "X")
+    assert codes(client) == {2: int(ResponseCode.TOPIC_NOT_EXIST)}
+    late.rest()
+    assert late.core.tables.write_count == count + 1
+    assert topics.data_version.counter == before + 1
+    assert topics.have(TopicConfig("OWN", 1, 1))
+    assert "OWN" in late.durable("topics.json", "topicConfigTable")
+    assert "TBW102" not in late.durable("topics.json", "topicConfigTable")
+    topics.set_auto_create(True, 8)
+    send(client, "X")
+    late.rest()
+    assert codes(client) == {3: OK}
+    failures: list[int] = []
+    late.fails()
+    topics.next_version(lambda: failures.append(1))
+    late.rest()
+    assert failures == [1]
+    late.disk.fault = None
+    late.rig.close()

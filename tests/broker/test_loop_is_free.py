@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from broker.channel import BROKER_PORT, NAME_SERVER_PORT, MemoryChannel
 from broker.clients import ClientInfo
+from broker.topics import TopicConfig
 from remoting.codes import RequestCode
-from tests.broker.big_broker import BODIES, LONGEST, ROWS, BigBroker, Row, fields_of, frame, headers_of, open_big
+from tests.broker.big_broker import (
+    BODIES,
+    LONGEST,
+    ROWS,
+    BigBroker,
+    Row,
+    fields_of,
+    frame,
+    headers_of,
+    open_big,
+    send_frame,
+)
 from tests.broker.loop_watch import LoopWatch, bound_ms
 from tests.support.codes_table import read_table
 
@@ -69,6 +81,36 @@ def test_no_frame_holds_the_loop(port: str, code: RequestCode, watch: LoopWatch,
     found = [(watch.held_ms(data, port), what) for what, data in frames]
     _judge(port, found)
     assert big.core.dispatcher.running == 0
+
+
+def test_a_topic_with_thousands_of_used_queues_is_deleted(watch: LoopWatch, big: BigBroker) -> None:
+    used, core = 3_000, big.core
+
+    def use() -> None:
+        core.topics.table["Used"] = TopicConfig("Used", used, used)
+        replies = watch.feed(b"".join(send_frame("Used", number) for number in range(used)))
+        assert [reply.code for reply in replies] == [0] * used
+        core.store._keeper.finish()  # so that their files are there
+
+    deletion = frame(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Used"})
+    took = watch.step_ms(lambda: watch.feed(deletion), use)
+    _judge("215 with used queues", [(took, "deletion")])
+    assert core.topics.get("Used") is None
+    assert not core.store.queue_ids("Used")
+    assert not (core.config.store_dir / "consumequeue" / "Used").exists()
+
+
+def test_what_the_broker_itself_changes_does_not_hold_the_loop(watch: LoopWatch, big: BigBroker) -> None:
+    """The topic of transactions given up, autoCreateTopicEnable, a version for brokerPermission."""
+    topics = big.core.topics
+    works: dict[str, Callable[[], object]] = {
+        "a topic of the broker's own": lambda: topics.have(TopicConfig("OWN", 1, 1)),
+        "autoCreateTopicEnable on": lambda: topics.set_auto_create(True, 8),
+        "autoCreateTopicEnable off": lambda: topics.set_auto_create(False, 8),
+        "a new version": lambda: topics.next_version(bool),
+    }
+    _judge("tables", [(watch.step_ms(lambda work=work: watch.call(work)), what) for what, work in works.items()])
+    assert "OWN" in topics.table
 
 
 def _judge(what: str, found: list[tuple[float, str]]) -> None:
