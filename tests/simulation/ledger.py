@@ -289,6 +289,8 @@ class Ledger:
         topic, queue_id, properties = record_fields(record)
         body = body_of(record)
         if topic == OP_TOPIC:
+            if not body.replace(b",", b"").isdigit():
+                raise Violation(Kind.CONTENT, f"CommitLog {offset}: an op message of nobody, body {body[:40]!r}")
             self.entries.append(Entry(offset, len(record), 0, True, 0))
             self.decisions.op(self, offset, properties, body)
             return
