@@ -23,6 +23,8 @@ from tests.support.group_broker import until
 from timewheel_client import ClientError, Consumer, Producer
 from timewheel_client.routes import MAX_QUEUES, route_of
 
+pytestmark = pytest.mark.alone  # its timeouts are some tens of milliseconds
+
 Answer = Callable[[RemotingCommand, asyncio.Transport], None]
 
 

@@ -23,6 +23,8 @@ from timewheel_client import (
 from timewheel_client.connection import Connection
 from timewheel_client.connection_table import ConnectionTable
 
+pytestmark = pytest.mark.alone  # its timeouts are some tens of milliseconds
+
 SEND = RequestCode.SEND_MESSAGE_V2
 
 

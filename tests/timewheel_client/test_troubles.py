@@ -13,6 +13,8 @@ from remoting.command import RemotingCommand
 from tests.support.group_broker import GroupBroker
 from timewheel_client import Consumer
 
+pytestmark = pytest.mark.alone  # its timeouts are some tens of milliseconds
+
 TROUBLED = (RequestCode.PULL_MESSAGE, RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET)
 SHORT = {
     "connection.CLOSE_TIMEOUT_MS": 50,
