@@ -11,8 +11,9 @@ longer                        1 min    1,440 a day
 
 from __future__ import annotations
 
-__all__ = ["cell_seconds"]
+__all__ = ["MINUTE_S", "cell_seconds"]
 
+MINUTE_S = 60
 _CELLS_MAX = 900
 
 
@@ -23,4 +24,4 @@ def cell_seconds(first_s: int, last_s: int) -> int:
     (1, 10, 60)
     """
     span = last_s - first_s + 1
-    return next((length for length in (1, 10) if span <= _CELLS_MAX * length), 60)
+    return next((length for length in (1, 10) if span <= _CELLS_MAX * length), MINUTE_S)

@@ -23,8 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from bench.lateness.cells import MINUTE_S, cell_seconds
 from bench.lateness.grouping import Longs, Ranked, group, rank
-from bench.lateness.result import AFTER_HOT, AFTER_HOT_MAX_S, DUE_IN_SECOND, NOT_AFTER_HOT
+from bench.lateness.result import AFTER_HOT, AFTER_HOT_MAX_S, CELL, DUE_IN_SECOND, NOT_AFTER_HOT
 from bench.lateness.schemas import FINE_SCHEMA, arrow_schema
 from bench.lateness.settle import BOUNDS, PAIR_ROWS, SECOND_ROWS
 from bench.lateness.sums import HOT_AT_LEAST, HOT_ROWS, HOT_TIMES_MEAN, SUM_COLUMNS, decode, sum_rows, sums_by
@@ -44,6 +45,8 @@ class Marks:
     due_class: Longs
     after_hot: NDArray[np.int8]
     hot_from: int
+    cell_s: int
+    """How long the cells of time of all sources are."""
 
 
 def merge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -84,10 +87,13 @@ def marks_of(merged: pa.Table) -> dict[int, Marks]:
     rows = merged.filter(pc.equal(merged["table"], SECOND_ROWS))
     for source, packed in zip(rows["source"].to_pylist(), rows["packed"].to_pylist(), strict=True):
         found.setdefault(source, []).append(decode(packed))
-    return {source: _marks(_one(parts)) for source, parts in found.items()}
+    dues = {source: _one(parts) for source, parts in found.items()}
+    ends = [(int(one["key"].min()), int(one["key"].max())) for one in dues.values()]
+    cell_s = cell_seconds(min(first for first, _ in ends), max(last for _, last in ends)) if ends else MINUTE_S
+    return {source: _marks(one, cell_s) for source, one in dues.items()}
 
 
-def _marks(dues: Mapping[str, Longs]) -> Marks:
+def _marks(dues: Mapping[str, Longs], cell_s: int) -> Marks:
     seconds, due = dues["key"], dues["count"]
     hot_from = max(int(np.ceil(int(due.sum()) / len(due) * HOT_TIMES_MEAN)), HOT_AT_LEAST)
     hot = seconds[due >= hot_from]
@@ -95,7 +101,7 @@ def _marks(dues: Mapping[str, Longs]) -> Marks:
     since = seconds - hot[np.maximum(last, 0)] if len(hot) else np.full(len(seconds), AFTER_HOT_MAX_S + 1)
     near = (last >= 0) & (since <= AFTER_HOT_MAX_S)
     due_class = BOUNDS[np.searchsorted(BOUNDS, due, side="right") - 1]
-    return Marks(seconds, due_class, np.where(near, since, NOT_AFTER_HOT).astype(np.int8), hot_from)
+    return Marks(seconds, due_class, np.where(near, since, NOT_AFTER_HOT).astype(np.int8), hot_from, cell_s)
 
 
 def spread(batches: Iterable[pa.RecordBatch], marks: Mapping[int, Marks], buckets: int = 1) -> Iterator[pa.RecordBatch]:
@@ -114,18 +120,22 @@ def _spread(source: int, columns: dict[str, Longs], marks: Marks, buckets: int) 
     places = np.searchsorted(marks.seconds, columns["key"][starts])
     times = np.diff(starts, append=len(fresh))
     late = {name: rank(columns[name]) for name in ("lateness_ms", "censored")}
-    for table, values in ((DUE_IN_SECOND, marks.due_class), (AFTER_HOT, marks.after_hot)):
-        some = rank(values[places].astype(np.int64))
+    known = {DUE_IN_SECOND: marks.due_class[places], AFTER_HOT: marks.after_hot[places]}
+    if marks.cell_s < MINUTE_S:  # else they are the minutes, which are counted anyway
+        known[CELL] = columns["key"][starts] // marks.cell_s * marks.cell_s * 1_000
+    for table, values in known.items():
+        some = rank(values.astype(np.int64))
         if some.ranks is not None:
             some = Ranked(some.levels, np.repeat(some.ranks, times))
         yield from sums_by(source, table, {"key": some} | late, len(fresh), buckets, columns["count"])
 
 
 def hot_rows(marks: Mapping[int, Marks]) -> pa.Table:
-    """From how many messages on a second is hot, a row for each source."""
+    """From how many messages on a second is hot (key), and how many seconds a cell has (count), a row for each source."""
     values: dict[str, list[Any]] = {name: [None] * len(marks) for name in _FINE.names}
     values |= {"source": list(marks), "table": [HOT_ROWS] * len(marks)}
     values["key"] = [some.hot_from for some in marks.values()]
+    values["count"] = [some.cell_s for some in marks.values()]
     return pa.table(values, schema=_FINE)
 
 

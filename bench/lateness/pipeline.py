@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.lateness.hdr import percentile_files
 from bench.lateness.job import Engine, Job, Receipts, look_at_delay_stores, look_at_logs
-from bench.lateness.result import HISTOGRAMS, RECEIVED, SUMMARY
+from bench.lateness.result import CELLS, HISTOGRAMS, RECEIVED, SUMMARY
 from bench.lateness.schemas import GAP, STATISTICS
 from bench.lateness.sources import Source, find_sources
 from bench.lateness.summary import Seen, make_summary
@@ -35,13 +35,14 @@ def run_job(engine: Engine, job: Job, say: Say) -> dict[str, Any]:
         notes=[row for row in parts.notes if row["stage"] in (STATISTICS, GAP)],
         hot=parts.hot,
         latest=parts.latest,
+        cell_s=parts.cell_s,
     )
     received: Receipts | None = None
     if job.received:
         say("joining what consumers saw")
         received = engine.receipts(job, _hosts(seen.notes, len(names)))
         more = take_apart(received.sums, names, job.tables, parts.topics)
-        tables |= {name + RECEIVED: table for name, table in more.tables.items()}
+        tables |= {name + RECEIVED: table for name, table in more.tables.items() if name not in CELLS}
         seen.latest_received = more.latest
     summary = make_summary(job, job.as_of_ms, seen, tables, received)
     write_result(job.out, summary, tables)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bench.lateness.cells import MINUTE_S
 from bench.lateness.result import (
     COUNTS,
     DEFINITIONS,
@@ -44,6 +45,7 @@ class Seen:
     hot: dict[str, int]
     latest: Mapping[tuple[str, bool], int] = field(default_factory=dict)
     latest_received: Mapping[tuple[str, bool], int] = field(default_factory=dict)
+    cell_s: int = MINUTE_S
 
 
 def make_summary(
@@ -64,6 +66,7 @@ def make_summary(
         "as_of_ms": as_of_ms,
         "since_ms": job.since_ms,
         "until_ms": job.until_ms,
+        "cell_ms": seen.cell_s * 1_000,
         "sources": parts,
         "total": total,
         "target": job.target.judge(_share_of_target(job, tables[TOPIC])),

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from bench.lateness.grouping import rank
 from bench.lateness.packing import NONE
-from bench.lateness.result import GROUPS, KIND_LEVEL, KIND_TIMED, TOPIC
+from bench.lateness.cells import MINUTE_S
+from bench.lateness.result import CELL, CELLS, GROUPS, KIND_LEVEL, KIND_TIMED, MINUTE, TOPIC
 from bench.lateness.schemas import TOPIC_NAME
 from bench.lateness.settle import COUNT_ROWS, LATEST_ROWS, NOTE_ROWS
 from bench.lateness.sums import HOT_ROWS, SUM_COLUMNS, decode
@@ -30,7 +31,7 @@ _LEVEL = 2
 class Parts:
     """What one run found.
 
-    ``tables``: histograms by name; ``hot``: the limit of a hot second by source name; ``latest``: the exact largest
+    ``tables``: histograms by name; ``cell_s``: how many seconds a cell of `CELL` has; ``hot``: the limit of a hot second by source name; ``latest``: the exact largest
     lateness by source name and whether the message still waits; ``counts`` and ``notes``: rows as dictionaries.
     """
 
@@ -39,6 +40,7 @@ class Parts:
     notes: list[dict[str, Any]]
     hot: dict[str, int]
     latest: dict[tuple[str, bool], int]
+    cell_s: int = MINUTE_S
 
     @property
     def topics(self) -> dict[int, str]:
@@ -68,10 +70,13 @@ def take_apart(
     for row in by_table.get(LATEST_ROWS, none).to_pylist():
         place = names[row["source"]], row["censored"]
         parts.latest[place] = max(row["lateness_ms"], parts.latest.get(place, row["lateness_ms"]))
+    parts.cell_s = min((row["count"] for row in by_table.get(HOT_ROWS, none).to_pylist()), default=MINUTE_S)
     known = parts.topics if topics is None else topics
     for name in GROUPS:
         if not wanted or name == TOPIC or name in wanted:
             parts.tables[name] = _histogram(name, by_table.get(name, none), names, known)
+    if CELL in by_table and (not wanted or MINUTE in wanted):
+        parts.tables[CELL] = _histogram(CELL, by_table[CELL], names, known)
     return parts
 
 
@@ -90,7 +95,7 @@ def _histogram(name: str, rows: pa.Table, names: Sequence[str], topics: Mapping[
         columns["kind"] = _named(found["kind"], {0: KIND_TIMED, 1: KIND_TIMED, _LEVEL: KIND_LEVEL})
         columns["level"] = pa.array(found["level"], pa.int32())
     else:
-        (key,) = GROUPS[name]
+        (key,) = CELLS[name] if name in CELLS else GROUPS[name]
         narrow = key in ("ms_in_second", "after_hot_s")
         columns[key] = pa.array(found["key"], pa.int32() if narrow else pa.int64(), mask=found["key"] == NONE)
     columns |= {"lateness_ms": pa.array(found["lateness_ms"]), "count": pa.array(found["count"])}

@@ -105,6 +105,20 @@ def test_a_known_distribution_gives_exactly_its_figures(spark: Any, tmp_path: Pa
     }
 
 
+@pytest.mark.parametrize(("per_second", "cell_ms", "cells"), [(40, 1_000, 25), (1, 10_000, 100)])
+def test_cells_are_as_short_as_the_run(spark: Any, tmp_path: Path, per_second: int, cell_ms: int, cells: int) -> None:
+    late = np.arange(1_000, dtype=np.int64) % 7
+    make_log(tmp_path / "log", late, record_bytes=300, segment_bytes=1 << 20, per_second=per_second)
+    summary, tables = run(spark, tmp_path / "out", [tmp_path / "log"])
+    assert summary["cell_ms"] == cell_ms
+    expected = Counter((FIRST_DUE_MS + n * 1_000 // per_second) // cell_ms * cell_ms for n in range(1_000))
+    found: Counter[int] = Counter()
+    for row in tables["cell"]:
+        found[row["cell_ms"]] += row["count"]
+    assert found == expected
+    assert abs(len(found) - cells) <= 1
+
+
 def test_processes_find_what_one_finds(tmp_path: Path) -> None:
     from bench.lateness.local_engine import LocalEngine
     from bench.lateness.pipeline import Job, find_sources, run_job
