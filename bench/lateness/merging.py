@@ -120,7 +120,7 @@ def _spread(source: int, columns: dict[str, Longs], marks: Marks, buckets: int) 
     places = np.searchsorted(marks.seconds, columns["key"][starts])
     times = np.diff(starts, append=len(fresh))
     late = {name: rank(columns[name]) for name in ("lateness_ms", "censored")}
-    known = {DUE_IN_SECOND: marks.due_class[places], AFTER_HOT: marks.after_hot[places]}
+    known: dict[str, NDArray[Any]] = {DUE_IN_SECOND: marks.due_class[places], AFTER_HOT: marks.after_hot[places]}
     if marks.cell_s < MINUTE_S:  # else they are the minutes, which are counted anyway
         known[CELL] = columns["key"][starts] // marks.cell_s * marks.cell_s * 1_000
     for table, values in known.items():
@@ -131,7 +131,7 @@ def _spread(source: int, columns: dict[str, Longs], marks: Marks, buckets: int) 
 
 
 def hot_rows(marks: Mapping[int, Marks]) -> pa.Table:
-    """From how many messages on a second is hot (key), and how many seconds a cell has (count), a row for each source."""
+    """A row for each source: from how many messages on a second is hot (key), how many seconds a cell has (count)."""
     values: dict[str, list[Any]] = {name: [None] * len(marks) for name in _FINE.names}
     values |= {"source": list(marks), "table": [HOT_ROWS] * len(marks)}
     values["key"] = [some.hot_from for some in marks.values()]

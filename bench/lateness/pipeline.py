@@ -10,6 +10,7 @@ from typing import Any
 
 from bench.lateness.hdr import percentile_files
 from bench.lateness.job import Engine, Job, Receipts, look_at_delay_stores, look_at_logs
+from bench.lateness.latest import latest_messages
 from bench.lateness.result import CELLS, HISTOGRAMS, RECEIVED, SUMMARY
 from bench.lateness.schemas import GAP, STATISTICS
 from bench.lateness.sources import Source, find_sources
@@ -36,6 +37,7 @@ def run_job(engine: Engine, job: Job, say: Say) -> dict[str, Any]:
         hot=parts.hot,
         latest=parts.latest,
         cell_s=parts.cell_s,
+        late=latest_messages(parts.late, job.sources, job.plans, parts.topics),
     )
     received: Receipts | None = None
     if job.received:

@@ -44,7 +44,8 @@ PACKED_SCHEMA = "part int, packed binary, source int, stage int, topic_id bigint
 
 MESSAGE_SCHEMA = (
     "source int, stage int, state string, offset bigint, store_ms bigint, due_ms bigint, kind int, level int, "
-    "topic_id bigint, text string, requested_ms bigint, lateness_ms bigint, censored boolean, repeats bigint"
+    "topic_id bigint, text string, requested_ms bigint, lateness_ms bigint, censored boolean, repeats bigint, "
+    "id_hi bigint, id_lo bigint, place bigint"
 )
 
 FINE_SCHEMA = (

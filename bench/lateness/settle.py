@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from bench.lateness.buckets import lateness_class
 from bench.lateness.delays import ACCEPTED, CANCELLED, DELIVERED, LIVE, SEEN
 from bench.lateness.grouping import Longs, Ranked, group, rank
+from bench.lateness.latest import late_rows
 from bench.lateness.packing import NONE, Columns, unpack
 from bench.lateness.result import MINUTE, MS_IN_SECOND, REQUESTED, TOPIC
 from bench.lateness.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, arrow_schema, make_batch
@@ -54,7 +55,8 @@ _ROWS_AT_ONCE = 1 << 20
 BOUNDS = np.array([0, *(step * 10**power for power in range(18) for step in (1, 2, 5))])
 
 _OVERDUE = STATES.index("overdue")
-_SUMMED = ("source", "due_ms", "kind", "level", "topic_id", "requested_ms", "lateness_ms", "repeats")
+_SUMMED = ("source", "due_ms", "kind", "level", "topic_id", "requested_ms", "lateness_ms", "repeats",
+           "id_hi", "id_lo", "place")  # fmt: skip
 _MINUTE_MS = 60_000
 
 
@@ -137,6 +139,7 @@ def _messages(rows: Columns, choice: Choice) -> Columns:
     first = np.minimum.reduceat(np.where(delivery, place, count), starts)
     lives = np.maximum.reduceat(np.where(stage == LIVE, place, -1), starts)
     accepted = np.minimum.reduceat(np.where((stage == ACCEPTED) | (stage == SEEN), place, count), starts)
+    stored = np.minimum.reduceat(np.where(stage == ACCEPTED, place, count), starts)
     waits = np.maximum.reduceat((stage == ACCEPTED) | (stage == LIVE), starts)
     cancels = np.maximum.reduceat(stage == CANCELLED, starts)
     deliveries = np.add.reduceat(delivery.astype(np.int64), starts)
@@ -168,6 +171,9 @@ def _messages(rows: Columns, choice: Choice) -> Columns:
         "offset": np.append(rows["offset"], NONE)[first],
         "store_ms": store_ms,
         "due_ms": due_ms,
+        "id_hi": id_hi,
+        "id_lo": rows["id_lo"][starts],
+        "place": np.append(rows["offset"], NONE)[np.where(came, first, stored)],
         **highest,
         "lateness_ms": np.where(delivered | overdue, lateness_ms, NONE),
         "repeats": np.maximum(deliveries - 1, 0),
@@ -175,7 +181,7 @@ def _messages(rows: Columns, choice: Choice) -> Columns:
 
 
 def _message_rows(found: Columns) -> pa.RecordBatch:
-    plain = ("source", "kind", "level", "repeats")
+    plain = ("source", "kind", "level", "repeats", "id_hi", "id_lo")
     values: dict[str, Any] = {name: found[name] for name in plain}
     values |= {name: _nullable(column) for name, column in found.items() if name not in (*plain, "state")}
     values["state"] = pa.array(STATES).take(pa.array(found["state"]))
@@ -218,6 +224,7 @@ def _sums(found: Columns, buckets: int) -> Iterator[pa.RecordBatch]:
         if measured.any():
             kept = some if measured.all() else {name: column[measured] for name, column in some.items()}
             yield _latest(source, kept)
+            yield late_rows(source, kept, kept["state"] == _OVERDUE)
             yield from _histograms(source, kept, buckets)
 
 

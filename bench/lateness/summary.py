@@ -46,6 +46,7 @@ class Seen:
     latest: Mapping[tuple[str, bool], int] = field(default_factory=dict)
     latest_received: Mapping[tuple[str, bool], int] = field(default_factory=dict)
     cell_s: int = MINUTE_S
+    late: list[dict[str, Any]] = field(default_factory=list)
 
 
 def make_summary(
@@ -69,6 +70,7 @@ def make_summary(
         "cell_ms": seen.cell_s * 1_000,
         "sources": parts,
         "total": total,
+        "latest": seen.late,
         "target": job.target.judge(_share_of_target(job, tables[TOPIC])),
         "expectations": [expectation.judge(total) for expectation in job.expectations],
         "definitions": dict(DEFINITIONS),

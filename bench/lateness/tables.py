@@ -6,7 +6,7 @@ Only groups are here. Names of sources and topics are put in for their numbers a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from bench.lateness.grouping import rank
-from bench.lateness.packing import NONE
 from bench.lateness.cells import MINUTE_S
+from bench.lateness.grouping import rank
+from bench.lateness.latest import LATE_ROWS
+from bench.lateness.packing import NONE
 from bench.lateness.result import CELL, CELLS, GROUPS, KIND_LEVEL, KIND_TIMED, MINUTE, TOPIC
 from bench.lateness.schemas import TOPIC_NAME
 from bench.lateness.settle import COUNT_ROWS, LATEST_ROWS, NOTE_ROWS
@@ -31,7 +32,8 @@ _LEVEL = 2
 class Parts:
     """What one run found.
 
-    ``tables``: histograms by name; ``cell_s``: how many seconds a cell of `CELL` has; ``hot``: the limit of a hot second by source name; ``latest``: the exact largest
+    ``cell_s``: how many seconds a cell of `CELL` has; ``late``: the latest messages of each part;
+    ``tables``: histograms by name; ``hot``: the limit of a hot second by source name; ``latest``: the exact largest
     lateness by source name and whether the message still waits; ``counts`` and ``notes``: rows as dictionaries.
     """
 
@@ -41,6 +43,7 @@ class Parts:
     hot: dict[str, int]
     latest: dict[tuple[str, bool], int]
     cell_s: int = MINUTE_S
+    late: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def topics(self) -> dict[int, str]:
@@ -71,6 +74,7 @@ def take_apart(
         place = names[row["source"]], row["censored"]
         parts.latest[place] = max(row["lateness_ms"], parts.latest.get(place, row["lateness_ms"]))
     parts.cell_s = min((row["count"] for row in by_table.get(HOT_ROWS, none).to_pylist()), default=MINUTE_S)
+    parts.late = by_table.get(LATE_ROWS, none).to_pylist()
     known = parts.topics if topics is None else topics
     for name in GROUPS:
         if not wanted or name == TOPIC or name in wanted:

@@ -28,6 +28,7 @@ from bench.report.baseline import baseline_section, read_baseline
 from bench.report.budget import budget_section
 from bench.report.ccdf import Curve, ccdf_chart
 from bench.report.heatmap import MINUTE_MS, heatmap_chart
+from bench.report.latest import latest_section
 from bench.report.page import Html, Section, details, document, figure, joined, note, table, terms
 from bench.report.run import about_run
 from bench.report.tables import Groups, by_group, by_source, delivered_only
@@ -66,6 +67,7 @@ def render(result: Result) -> str:
         Section("verdict", "Verdict", verdict_section(summary, curves, received)),
         *([Section("baseline", "Against the baseline", baseline_section(result, baseline))] if baseline else []),
         Section("budget", "Target, error budget, worst intervals", budget_section(summary, cells, cell_ms)),
+        *([Section("latest", "The latest messages", latest_section(summary))] if "latest" in summary else []),
         Section("ccdf", "How many were later than x", _ccdf(curves, received, (target["share"], target["limit_ms"]))),
         Section("heatmap", "Wall time and lateness", _heatmaps(cells, cell_ms)),
         Section("over-time", "Percentiles and overdue messages over time", groupings.over_time(

@@ -105,7 +105,10 @@ def by_hand(rows: list[Row]) -> Row:
         for name in ("kind", "level", "topic_id", "requested_ms")
     }
     first = deliveries[0] if deliveries else {"offset": None, "store_ms": None}
+    stored = [row for row in rows if row["stage"] == ACCEPTED][:1]
     return {
+        "id_hi": rows[0]["id_hi"], "id_lo": rows[0]["id_lo"],
+        "place": next((row["offset"] for row in (*deliveries[:1], *stored)), None),
         "source": rows[0]["source"], "stage": None, "state": state, "offset": first["offset"],
         "store_ms": first["store_ms"], "due_ms": due, "text": None, "lateness_ms": late,
         "censored": state == "overdue", "repeats": max(0, len(deliveries) - 1), **highest,

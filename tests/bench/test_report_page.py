@@ -24,8 +24,8 @@ from tests.bench.report_world import AS_OF_MS, Message, apache_like, ours_like, 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: extra bench")
 
 SECTIONS = (
-    "verdict", "budget", "ccdf", "heatmap", "over-time", "crowds", "requested", "within-second", "topics", "sources",
-    "run", "definitions", "damage",
+    "verdict", "budget", "latest", "ccdf", "heatmap", "over-time", "crowds", "requested", "within-second", "topics",
+    "sources", "run", "definitions", "damage",
 )  # fmt: skip
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 OVERDUE = [Message("timewheel", AS_OF_MS - 30_000 * k, 30_000 * k, censored=True) for k in range(1, 8)]
@@ -81,7 +81,8 @@ def drawn(result: Result) -> str:
     text = lateness_page.render(result)
     page = Page(text)
     several = len(result.source_names) > 1
-    assert page.sections == [name for name in SECTIONS if name != "sources" or several]
+    left_out = {name for name, there in (("sources", several), ("latest", "latest" in result.summary)) if not there}
+    assert page.sections == [name for name in SECTIONS if name not in left_out]
     assert page.scripts == 1
     assert not page.fetches
     assert len(page.ids) == len(set(page.ids)), "ids are used twice"
@@ -329,6 +330,21 @@ def test_no_name_breaks_the_page() -> None:
     assert "<img" not in text
     assert "alert(1)<" not in text
     assert text.count("<script>") == 1
+
+
+@pytest.mark.usefixtures("words_only")
+def test_the_latest_messages_by_topic_key_and_id() -> None:
+    result = result_of(["timewheel"], [Message("timewheel", AS_OF_MS, 7)])
+    one = {"source": "timewheel", "topic": "orders", "key": "k-1", "message_id": "7F00", "delay_id": "1a",
+           "due_ms": AS_OF_MS, "lateness_ms": 70_000, "overdue": True, "offset": None}  # fmt: skip
+    result.summary["latest"] = [one, *({**one, "topic": name, "key": name, "message_id": None} for name in HOSTILE)]
+    text = drawn(result)
+    seen = words(text).replace("\u00a0", " ")
+    assert "at least 1.2 min 2025-10-09 09:53:20 UTC orders k-1 7F00 1a" in seen
+    assert "<b>" not in text
+    assert 'data-v="70000"' in text
+    result.summary["latest"] = []
+    assert "No message was late, not by a millisecond." in words(drawn(result))
 
 
 @pytest.mark.usefixtures("words_only")
