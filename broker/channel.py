@@ -46,6 +46,7 @@ class ChannelState:
     ``waiting``         dict of opaque to Future: requests pushed to it that it has not answered
     ``memberships``     int, groups that it is in, as a producer and as a consumer (see `broker.clients`)
     ``holds``           set, pulls of it that wait for messages (see `broker.long_poll`)
+    ``parked``          list of requests that wait until the one before them is ready; None: none is waited for
     ``port``            str, which codes are answered: those of `BROKER_PORT`, of `NAME_SERVER_PORT`, none (`NO_PORT`)
     ==================  ======================================================================================
     """
@@ -56,6 +57,7 @@ class ChannelState:
         "language",
         "memberships",
         "next_opaque",
+        "parked",
         "port",
         "serialize_type",
         "version",
@@ -74,6 +76,7 @@ class ChannelState:
         self.holds: set[Any] = set()
         self.memberships = 0
         self.waits_in_line = 0
+        self.parked: list[Any] | None = None
 
 
 class Channel(Protocol):

@@ -25,6 +25,7 @@ from broker.cold_reads import ColdReads
 from broker.config import BrokerConfig
 from broker.dispatcher import Dispatcher
 from broker.groups import SubscriptionGroups
+from broker.large_batch import LargeBatches
 from broker.late_tables import TableWriter
 from broker.live_config import apply_changes, save_changes
 from broker.long_poll import LongPoll
@@ -256,6 +257,7 @@ class BrokerCore:
             waiting_max=config.get_int("sendThreadPoolQueueCapacity"),
             recall_name=config.broker_name if config.get_bool("recallMessageEnable") else None,
         )
+        self.large_batches = LargeBatches(self._call_soon_threadsafe)
         self.parts = self._gathered()
         self.processors = ProcessorSet(
             self.parts,
@@ -290,6 +292,7 @@ class BrokerCore:
             acl=self.acl,
             may=self.may,
             turn=self.turn,
+            large_batches=self.large_batches,
         )
 
     # ------------------------------------------------------------------------------------------------ running
@@ -353,6 +356,7 @@ class BrokerCore:
     def end_tables(self) -> None:
         """Write and answer what waits for a table, after the thread has ended; from now on nothing is late."""
         self.tables.settle()
+        self.large_batches.stop()
         self.dispatcher.finish_line()
 
     def save_offsets(self, if_forgotten: bool = False) -> None:

@@ -135,7 +135,7 @@ class Dispatcher:
         """Handle what one read of a channel brought, in order."""
         now_ms = self._now_ms()
         handlers = self._handlers[channel.state.port]
-        in_line = channel.state.waits_in_line > 0
+        in_line = channel.state.waits_in_line > 0 or channel.state.parked is not None
         wait_count = 0
         for command in commands:
             handler = handlers.get(command.code)
@@ -155,7 +155,7 @@ class Dispatcher:
             except NotYetError as need:
                 self._wait(self._kept(channel, command), need)
                 wait_count += 1
-                in_line = wait_count >= _SLICE  # the rest of the read in later turns
+                in_line = wait_count >= _SLICE or need.alone is not None  # the rest of the read in later turns
                 continue
             except Exception as error:
                 self._failed(channel, command, error)
@@ -271,7 +271,20 @@ class Dispatcher:
         if wait is not None:
             wait.again += 1
             wait.then = need.then
-            need.begin().waiting.append(lambda error: self._written(wait, error))
+            batch = need.begin()
+            if need.alone is None:
+                batch.waiting.append(lambda error: self._written(wait, error))
+            else:
+                wait.channel.state.parked = []
+                batch.waiting.append(lambda error: self._released(wait, error))
+                need.alone()
+
+    def _released(self, wait: _Wait, error: Exception | None) -> None:
+        """What a request waited for alone is there: its turn comes, and behind it that of all that waited for it."""
+        parked, wait.channel.state.parked = wait.channel.state.parked or [], None
+        self._written(wait, error)
+        for behind in parked:
+            self._stand_in_line(behind)
 
     def _written(self, wait: _Wait, error: Exception | None) -> None:
         """The table is written: the request's turn comes."""
@@ -279,6 +292,9 @@ class Dispatcher:
         self._stand_in_line(wait)
 
     def _stand_in_line(self, wait: _Wait) -> None:
+        if wait.channel.state.parked is not None:
+            wait.channel.state.parked.append(wait)
+            return
         heappush(self._line, (wait.number, wait))
         wait.channel.state.waits_in_line += 1
         if not self._line_moves:
@@ -291,7 +307,9 @@ class Dispatcher:
             for _ in range(min(_SLICE, len(self._line))):
                 wait = heappop(self._line)[1]
                 wait.channel.state.waits_in_line -= 1
-                if not self._waits_on(wait):
+                if wait.channel.state.parked is not None:
+                    wait.channel.state.parked.append(wait)
+                elif not self._waits_on(wait):
                     self.running -= 1
                     wait.channel.keep(-wait.size)
         finally:

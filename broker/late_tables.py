@@ -25,9 +25,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["Batch", "LateTable", "NotYetError", "TableWriter"]
+__all__ = ["Batch", "LateTable", "NotYetError", "Outcome", "TableWriter", "Waited"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -49,17 +49,32 @@ class Batch(Generic[K, V]):
         self.applied = False
 
 
+class Waited(Protocol):
+    """Something that requests wait for: a batch, or what else takes a while."""
+
+    waiting: list[Callable[[Outcome], None]]
+
+
 class NotYetError(Exception):
     """A request has to wait for a batch; then ``then`` makes its reply, or without one it is handled again.
 
     ``begin`` gathers what the request changes and answers with the batch. Whoever keeps the request calls it, at once;
     if the request is refused, nothing has happened. ``then`` is called even if the asker has left meanwhile.
+
+    With ``alone`` all that the connection sends behind the request waits until the batch is over, too; it is called
+    when the request waits, and sees to it that the batch gets over.
     """
 
-    def __init__(self, begin: Callable[[], Batch[Any, Any]], then: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self,
+        begin: Callable[[], Waited],
+        then: Callable[[], Any] | None = None,
+        alone: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__("what the request needs is not durable yet")
         self.begin = begin
         self.then = then
+        self.alone = alone
 
 
 class _Ending(Generic[K]):

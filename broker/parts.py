@@ -13,6 +13,7 @@ from broker.cold_reads import ColdReads
 from broker.config import BrokerConfig
 from broker.dispatcher import Dispatcher
 from broker.groups import SubscriptionGroups
+from broker.large_batch import LargeBatches
 from broker.long_poll import LongPoll
 from broker.offsets import ConsumerOffsets
 from broker.queue_locks import QueueLocks
@@ -51,6 +52,7 @@ class BrokerParts:
     acl: Acl | None
     may: May
     turn: Turn
+    large_batches: LargeBatches
 
     def permission(self) -> int:
         """Tell the broker's own permission, which can be changed at run time."""

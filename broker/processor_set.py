@@ -228,6 +228,7 @@ class ProcessorSet:
             permission=parts.permission,
             address=parts.config.advertised,
             random=parts.random,
+            large_batches=parts.large_batches,
         )
 
     def _make_send_back(self) -> SendBackProcessor:

@@ -8,6 +8,7 @@ and becomes a finished record. At the end of the turn `Turn.commit` makes
 2. one ``put_batch`` of the store: everything else, as one write;
 3. the replies, which the server sends as one write for each connection.
 
+Where the store refuses a part of a batch, plug-ins take theirs back, and the turn is answered when that is durable.
 Under SYNC_FLUSH a ticket for both goes to the flusher between 2 and 3, and the replies are made when it says
 that the bytes are durable: nothing is answered before the flush mode's promise is true. Meanwhile the next turns go
 on; one sync serves all turns that wait for it. A sync that fails is answered with FLUSH_DISK_TIMEOUT, RocketMQ's word
@@ -25,8 +26,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.channel import Channel
+from broker.large_batch import LargeBatch, Looking
 from broker.plugin_chain import chained, chained_for_batches
-from broker.put_request import PutRequest, request_of_held, request_of_rows
+from broker.put_request import PutRequest, request_of_held, request_of_large, request_of_rows
 from broker.put_status import failure
 from broker.recall import recallable
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
@@ -35,7 +37,20 @@ from remoting.message import Message, MessageError, UniformBatch, encode_record,
 from remoting.proof import VOUCHER, vouching_flag
 from store.commit_log import KEPT_BYTES_MAX
 from store.errors import StoreError
-from store.hook import Held, OneByOne, Plugin, PutRecord, PutResult, PutRows, PutStatus, Refused
+from store.hook import (
+    Aside,
+    AsidePlugin,
+    DurablyRefusingPlugin,
+    Held,
+    OneByOne,
+    Plugin,
+    PutRecord,
+    PutResult,
+    PutRows,
+    PutStatus,
+    Refused,
+)
+from store.ready_rows import ReadyRows
 
 if TYPE_CHECKING:
     from store.flusher import Ticket
@@ -86,6 +101,8 @@ class Turn:
     ) -> None:
         self._store = store
         self._store_host = store.store_host
+        self.store_host = store.store_host
+        """As records hold it."""
         self._id_prefix = store.store_host.hex().upper()
         self._plugins = tuple(plugins)
         self._before_put = chained(self._plugins)
@@ -100,7 +117,7 @@ class Turn:
         self._usual_reply = region == REGION and trace_on
         self.reply_ext = {"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"}
         self._entries: list[_Entry] = []
-        self._records: list[PutRecord | PutRows] = []
+        self._records: list[PutRecord | PutRows | ReadyRows] = []
         self._held = 0
         self._in_rows = 0  # messages of this turn that are not records of their own
         self._batches = False  # whether a request of this turn has several records, which go together
@@ -232,6 +249,42 @@ class Turn:
         self._gather(channel, command, request, 0)
         return True
 
+    def put_large(
+        self,
+        channel: Channel,
+        command: RemotingCommand,
+        batch: LargeBatch,
+        answer: Callable[[list[PutResult]], RemotingCommand | None],
+    ) -> None:
+        """Gather a large batch that was looked at in slices. ``answer`` gets a result for all that is appended, if
+        anything is, and one for all that plug-ins hold.
+        """
+        request = request_of_large(batch, answer)
+        for aside in request.asides:
+            aside.put_back()
+        self._note_level(batch.level_delay_ms)
+        self._batches = self._batches or bool(request.records)
+        self._mixed = self._mixed or len(request.parts) > 1
+        self._in_rows += max(len(batch.ready) - 1, 0)
+        self._gather(channel, command, request, len(batch.held_ids))
+
+    def looking(self) -> Looking | None:
+        """What is done with each message of a large batch; None if a plug-in cannot look at one in slices."""
+        if not all(isinstance(plugin, AsidePlugin) for plugin in self._plugins):
+            return None
+        return Looking(self._before_put, self._before_put_batch, self._encoded, self._store_host)
+
+    def asides(self) -> list[Aside]:
+        """Have each plug-in begin a large batch."""
+        return [plugin.aside() for plugin in self._plugins if isinstance(plugin, AsidePlugin)]
+
+    def _encoded(self, message: Message) -> tuple[PutRecord, int]:
+        """The record of a message of a batch, and its level's delay in ms (0: none). Raises MessageError."""
+        delay_ms = self._route_level(message) if "DELAY\x01" in message.properties else 0
+        record = encode_record(message, self._store_host)
+        code, keys = tags_code(message.properties), message_keys(message.properties)
+        return PutRecord(message.topic, message.queue_id, record, code, keys, message.due_ms), delay_ms
+
     def _gather(self, channel: Channel, command: RemotingCommand, request: PutRequest, held: int) -> None:
         self._held += held
         self._records += request.records
@@ -276,6 +329,10 @@ class Turn:
 
     def _take_back(self, request: PutRequest) -> None:
         """Have the plug-ins forget what they took of a request that is refused as a whole."""
+        if request.asides:
+            for aside in request.asides:
+                aside.take_back()
+            return
         for held in request.parts:
             if held is not None:
                 for plugin in self._plugins:
@@ -325,7 +382,7 @@ class Turn:
             return
         entries, results, ticket = stored
         self.turn_count += 1
-        if self._flush_sync and ticket is not None:
+        if ticket is not None:
             self.waiting += len(entries)
             self._decide()
             self._store.flusher.submit(ticket, partial(self._flushed, entries, results))
@@ -339,6 +396,7 @@ class Turn:
         self._entries, self._records, self._held, self._level_delay_ms, self._in_rows = [], [], 0, 0, 0
         self._batches = self._mixed = False
         ticket: Ticket | None = None
+        refused: Ticket | None = None
         results: Sequence[PutResult] = ()
         if held:
             try:
@@ -348,12 +406,16 @@ class Turn:
                 entries, records = self._without_held(entries, records, str(error))
         if records:
             results = self._store.put_batch(records, self._units(entries) if batches else None)
-            if mixed:
-                self._take_back_refused(entries, results)
+            if mixed and self._take_back_refused(entries, results):
+                refused = self._taken_back()
             if level_delay_ms:
                 self._wake_levels(results[0].store_ms + level_delay_ms)
             if self._flush_sync:
                 ticket = self._store.commit_ticket().joined(ticket)
+        if not self._flush_sync:
+            ticket = refused
+        elif refused is not None:
+            ticket = refused.joined(ticket)
         self.put_count += len(records) + held + in_rows
         return entries, results, ticket
 
@@ -373,12 +435,12 @@ class Turn:
         return [count for count in counts if count]
 
     def _without_held(
-        self, entries: list[_Entry], records: list[PutRecord | PutRows], remark: str
-    ) -> tuple[list[_Entry], list[PutRecord | PutRows]]:
+        self, entries: list[_Entry], records: list[PutRecord | PutRows | ReadyRows], remark: str
+    ) -> tuple[list[_Entry], list[PutRecord | PutRows | ReadyRows]]:
         """Answer all requests with held messages that they failed; what remains of the turn."""
         kept: list[_Entry] = []
         failed: list[_Entry] = []
-        remaining: list[PutRecord | PutRows] = []
+        remaining: list[PutRecord | PutRows | ReadyRows] = []
         number = 0
         for entry in entries:
             extra, at = entry[4], entry[5]
@@ -392,14 +454,26 @@ class Turn:
         self._answer_failed(failed, PutStatus.SERVICE_NOT_AVAILABLE, remark)
         return kept, remaining
 
-    def _take_back_refused(self, entries: list[_Entry], results: Sequence[PutResult]) -> None:
+    def _taken_back(self) -> Ticket | None:
+        """A ticket for what plug-ins have written to take messages back."""
+        ticket: Ticket | None = None
+        for plugin in self._plugins:
+            if isinstance(plugin, DurablyRefusingPlugin):
+                written = plugin.taken_back()
+                if written is not None:
+                    ticket = written.joined(ticket)
+        return ticket
+
+    def _take_back_refused(self, entries: list[_Entry], results: Sequence[PutResult]) -> bool:
         """Where the store refused some of a batch, what plug-ins hold of it must not be delivered either."""
-        number = 0
+        number, some = 0, False
         for entry in entries:
             count = 1 if entry[5] == 0 else len(entry[4].records) if entry[5] == _REQUEST else 0
             if entry[5] == _REQUEST and any(r.status not in _STORED for r in results[number : number + count]):
                 self._take_back(entry[4])
+                some = True
             number += count
+        return some
 
     # ------------------------------------------------------------------------------------------------ answering
 

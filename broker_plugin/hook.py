@@ -9,10 +9,11 @@ Both calls belong to the network loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from broker_plugin.aside import Aside, AsideFrame
 from broker_plugin.properties import (
     ABSOLUTE,
     DUE_MAX_MS,
@@ -41,11 +42,12 @@ from remoting.message import (
 )
 from remoting.properties import DELAY, OWN_PROPERTIES, TRAN_MSG, remove_properties
 from store.errors import StoreError, StoreFullError
+from store.flusher import Ticket
 from store.hook import Held, HeldBatch, OneByOne, PutStatus, Refused
 
 if TYPE_CHECKING:
     from broker_plugin.sweeper import Sweeper
-    from store.flusher import Flusher, Ticket
+    from store.flusher import Flusher
     from store.spill.model import Block
     from store.spill.spill_store import SpillStore
 
@@ -106,6 +108,8 @@ class Gate:
         self._disk_refusal = disk_refusal
         self._entries: list[tuple[int, int, bytes]] = []
         self._blocks: list[Block] = []  # of the last turn
+        self.asides: list[Aside] = []
+        """Large batches that are a part of this turn."""
         self._next_id = spill.next_id
 
     def before_put(self, message: Message, now_ms: int) -> Held | Refused | None:
@@ -229,18 +233,23 @@ class Gate:
             if held.offset in block.ids:
                 self._spill.withdraw(block, held.offset)
 
+    def taken_back(self) -> Ticket:
+        """Done when what `take_back` has written is durable."""
+        journal = self._spill.journal
+        return Ticket((journal, journal.written))
+
     def commit_turn(self) -> Ticket | None:
         """Journal what was held since the last call; raises StoreError, and then none of it is pending."""
-        entries = self._entries
-        if not entries:
+        entries, asides = self._entries, self.asides
+        if not entries and not asides:
             return None
-        self._entries = []
+        self._entries, self.asides = [], []
         ticket: Ticket | None = None
         self._blocks = []
         refusal = self._disk_refusal()
         if refusal:
             raise StoreFullError(refusal)
-        self._blocks = self._append(entries)
+        self._blocks = self._append(entries, asides)
         for block in self._blocks:
             soonest_ms = min(block.dues)
             ticket = block.ticket.joined(ticket)
@@ -248,34 +257,68 @@ class Gate:
                 self._flusher.submit(block.ticket, partial(self._synced, block, soonest_ms))
             else:
                 self._sweeper.offer(block, soonest_ms)
-        self._stats.accepted += len(entries)
+        self._stats.accepted += len(entries) + sum(map(len, asides))
         return ticket
 
-    def _append(self, entries: list[tuple[int, int, bytes]]) -> list[Block]:
+    def _append(self, entries: list[tuple[int, int, bytes]], asides: list[Aside]) -> list[Block]:
         """Append as one frame, or where that would be larger than a frame may be, as several; all or nothing."""
         blocks: list[Block] = []
         try:
-            if sum([len(entry[2]) for entry in entries]) + len(entries) * ROW_BYTES <= self._frame_bytes:
-                return [self._spill.append(entries)]
-            first = size = 0
-            for at, entry in enumerate(entries):
-                needs = len(entry[2]) + ROW_BYTES
-                if size + needs > self._frame_bytes:
-                    blocks.append(self._spill.append(entries[first:at]))
-                    first, size = at, 0
-                size += needs
-            blocks.append(self._spill.append(entries[first:]))
+            if entries:
+                if sum([len(entry[2]) for entry in entries]) + len(entries) * ROW_BYTES <= self._frame_bytes:
+                    blocks.append(self._spill.append(entries))
+                else:
+                    for part, _ in self._parts(entries):
+                        blocks.append(self._spill.append(part))
+            for aside in asides:
+                for frame in aside.frames:
+                    block = self._spill.append_columns(frame.dues, frame.ids, frame.records, bytes(frame.rows))
+                    blocks.append(block)
+                    aside.blocks.append(block)
         except StoreError:
             self._take_out(blocks)
             raise
         return blocks
 
+    def _parts(self, entries: list[tuple[int, int, bytes]]) -> Iterator[tuple[list[tuple[int, int, bytes]], int]]:
+        """Cut entries into such as fit into a frame, with the bytes that they take there."""
+        first = size = 0
+        for at, entry in enumerate(entries):
+            needs = len(entry[2]) + ROW_BYTES
+            if size + needs > self._frame_bytes:
+                yield entries[first:at], size
+                first, size = at, 0
+            size += needs
+        yield entries[first:], size
+
     def _take_out(self, blocks: list[Block]) -> None:
         """Cancel what of a failed turn was written already: its senders are told that it was not."""
         with self._spill.lock:
             for block in blocks:
-                for delay_id in block.ids:
-                    self._spill.withdraw(block, delay_id)
+                self._spill.withdraw_block(block)
+
+    # ------------------------------------------------------------------------------------------------ large batches
+
+    def mark(self) -> int:
+        """How many messages this turn holds so far."""
+        return len(self._entries)
+
+    def cut(self, mark: int, frames: list[AsideFrame]) -> None:
+        """Take what was held since the mark out of this turn and into frames."""
+        entries = self._entries[mark:]
+        if not entries:
+            return
+        del self._entries[mark:]
+        for part, size in self._parts(entries):
+            if not frames or frames[-1].size + size > self._frame_bytes:
+                frames.append(AsideFrame())
+            frames[-1].add(part, size)
+
+    def forget(self, aside: Aside) -> None:
+        """Forget a large batch that is a part of this turn, or of the one that was just journalled."""
+        if aside in self.asides:
+            self.asides.remove(aside)
+        self._take_out(aside.blocks)
 
     def _synced(self, block: Block, soonest_ms: int, ok: bool) -> None:
         # After a failed sync the sender was told that nothing is promised; but the bytes are in the journal and

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from broker_plugin.aside import Aside
 from broker_plugin.clock import Clock, StepWatch
 from broker_plugin.commands import Commands
 from broker_plugin.delivery import Deliverer
@@ -190,9 +191,17 @@ class DelayPlugin:
         """Look at a client batch as a whole."""
         return self.gate.before_put_batch(batch, now_ms)
 
+    def aside(self) -> Aside:
+        """Make what a large batch keeps its held messages in until all of it is checked."""
+        return Aside(self.gate)
+
     def take_back(self, held: Held) -> None:
         """Forget one that was held in this turn."""
         self.gate.take_back(held)
+
+    def taken_back(self) -> Ticket | None:
+        """A ticket for what `take_back` has written."""
+        return self.gate.taken_back()
 
     def commit_turn(self) -> Ticket | None:
         """Journal what was held since the last call."""

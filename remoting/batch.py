@@ -12,7 +12,7 @@ from struct import error as struct_error
 
 from remoting.errors import MessageError
 
-__all__ = ["join_batch", "split_batch"]
+__all__ = ["batch_slice", "join_batch", "split_batch"]
 
 _BATCH_HEAD = Struct(">iiiii")
 _SHORT = Struct(">h")
@@ -47,6 +47,30 @@ def split_batch(body: bytes, most: int = 1 << 31) -> list[tuple[int, bytes, str]
     except struct_error as error:
         raise MessageError(f"batch element {len(elements)} is cut off") from error
     return elements
+
+
+def batch_slice(body: bytes, at: int, messages_max: int, text_bytes_max: int, number: int = 0) -> tuple[int, int]:
+    """Where a slice of a batch that begins at ``at`` ends, and how many messages it has.
+
+    It ends behind ``messages_max`` of them, or behind the one with which their properties have ``text_bytes_max``.
+    Raises MessageError for a message that cannot be read; ``number`` is that of the slice's first.
+    """
+    end, count, texts = len(body), 0, 0
+    try:
+        while at < end and count < messages_max and texts < text_bytes_max:
+            _, _, _, _, length = _BATCH_HEAD.unpack_from(body, at)
+            text_at = at + 22 + length
+            if length < 0 or text_at > end:
+                raise MessageError(f"batch element {number + count}: body of {length} bytes, {end - at - 20} are left")
+            (size,) = _SHORT.unpack_from(body, text_at - 2)
+            at = text_at + size
+            if size < 0 or at > end:
+                raise MessageError(f"batch element {number + count}: properties of {size} bytes")
+            texts += size
+            count += 1
+    except struct_error as error:
+        raise MessageError(f"batch element {number + count} is cut off") from error
+    return at, count
 
 
 def join_batch(elements: Iterable[tuple[int, bytes, str]]) -> bytes:

@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from remoting.batch import join_batch, split_batch
+from remoting.batch import batch_slice, join_batch, split_batch
 from remoting.errors import MessageError, RecordError
 from remoting.hosts import NO_HOST, decode_host, encode_host, message_id, message_ids, parse_message_id
 from remoting.keys import java_hash, message_keys, tag_hash, tags_code
@@ -64,6 +64,7 @@ __all__ = [
     "RecordRows",
     "StoredMessage",
     "UniformBatch",
+    "batch_slice",
     "decode_host",
     "decode_record",
     "encode_host",

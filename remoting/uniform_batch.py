@@ -25,6 +25,7 @@ __all__ = ["UniformBatch", "split_uniform"]
 
 _FLAG_AND_LENGTH = Struct(">12xii")
 _SEPARATOR = b"\x02"
+_NAMES_MAX = 64
 
 
 class UniformBatch:
@@ -69,8 +70,13 @@ class UniformBatch:
         return column.split(_mark(name.encode()))[1:]
 
 
-def split_uniform(message: Message, data: bytes, most: int = 1 << 31) -> UniformBatch | None:
-    """Split a client batch into columns; None if its elements are not of one make, cannot be read, or are too many."""
+def split_uniform(
+    message: Message, data: bytes, most: int = 1 << 31, text_bytes_max: int = 1 << 31
+) -> UniformBatch | None:
+    """Split a client batch into columns; None if its elements are not of one make, cannot be read, or are too many.
+
+    ``text_bytes_max``: the most bytes that all properties together may have.
+    """
     flags: list[int] = []
     bodies: list[bytes] = []
     texts: list[bytes] = []
@@ -103,6 +109,8 @@ def split_uniform(message: Message, data: bytes, most: int = 1 << 31) -> Uniform
     if not texts[0]:
         return None if any(texts) else UniformBatch(message, flags, bodies, texts, (), [])
     joined = _SEPARATOR.join(texts)
+    if len(joined) > text_bytes_max:
+        return None
     names = _names(texts[0])
     if names is None or not _is_text(joined):
         return None
@@ -113,7 +121,9 @@ def split_uniform(message: Message, data: bytes, most: int = 1 << 31) -> Uniform
 
 
 def _names(text: bytes) -> list[bytes] | None:
-    """The names in a property text; None if it has a pair without one, or one twice."""
+    """The names in a property text; None if it has a pair without one, or one twice, or more than anybody writes."""
+    if text.count(_SEPARATOR) > _NAMES_MAX:
+        return None
     names: list[bytes] = []
     for pair in text[:-1].split(_SEPARATOR):
         name, separator, _ = pair.partition(b"\x01")

@@ -46,11 +46,14 @@ if TYPE_CHECKING:
     from store.flusher import Flusher, Ticket
 
 __all__ = [
+    "Aside",
+    "AsidePlugin",
     "BatchPlugin",
     "BlockTarget",
     "CommandOutcome",
     "CommandResult",
     "DeliveryTarget",
+    "DurablyRefusingPlugin",
     "Held",
     "HeldBatch",
     "OneByOne",
@@ -286,6 +289,49 @@ class PunctualPlugin(Plugin, Protocol):
 
     def is_behind(self) -> bool:
         """Whether they are late with it: then the network loop takes less of the interpreter. Any thread, no lock."""
+        ...
+
+
+class Aside(Protocol):
+    """What a plug-in holds of a large batch, which is looked at in slices, with other turns between them.
+
+    For each slice: `begin`, `Plugin.before_put` or `before_put_batch` for its messages, `take`. When all are checked,
+    `put_back` makes them a part of the present turn, as if `before_put` had taken all of them now. If the batch is
+    given up before that, the host just drops this. Network loop only.
+    """
+
+    def begin(self) -> None:
+        """A slice begins."""
+        ...
+
+    def take(self) -> None:
+        """The slice is over: what was held in it is no part of the present turn."""
+        ...
+
+    def put_back(self) -> None:
+        """Make all of it a part of the present turn."""
+        ...
+
+    def take_back(self) -> None:
+        """As `Plugin.take_back`, for all of it: this turn, or the one that was just journalled."""
+        ...
+
+
+@runtime_checkable
+class AsidePlugin(Plugin, Protocol):
+    """A plug-in that can look at a large batch in slices. Brokers with one that cannot look at it in one go."""
+
+    def aside(self) -> Aside:
+        """Begin a large batch."""
+        ...
+
+
+@runtime_checkable
+class DurablyRefusingPlugin(Plugin, Protocol):
+    """A plug-in that has to write something when a message is taken back after `commit_turn`."""
+
+    def taken_back(self) -> Ticket | None:
+        """A ticket for all that `take_back` has written; the refusal is answered when it is durable."""
         ...
 
 

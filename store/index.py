@@ -69,6 +69,11 @@ def _hash(topic: str, key: str) -> int:
     return crc32(f"{topic}#{key}".encode())
 
 
+def key_base(topic: str) -> int:
+    """What the hash of a key of this topic begins with: the hash is ``crc32(key, base)``."""
+    return crc32(f"{topic}#".encode())
+
+
 class _Part:
     """Entries of one block as sorted columns in memory."""
 
@@ -275,6 +280,12 @@ class KeyIndex:
         hashes = map(crc32, keys, repeat(base))
         self._pending += b"".join(map(_pack_row, hashes, offsets, repeat(store_ms)))
 
+    def add_hashes(self, hashes: _Column, offsets: _Column, store_ms: int) -> None:
+        """Take note of keys by their hashes (see `key_base`), a position for each (under the append lock)."""
+        rows = np.empty(len(hashes), _ROWS)
+        rows["hash"], rows["position"], rows["store_ms"] = hashes, offsets, store_ms
+        self._pending += rows.tobytes()
+
     def add_columns(
         self, topics: list[str], keys: list[list[bytes]], delay_ids: list[bytes], offsets: _Column, store_ms: int
     ) -> None:
@@ -296,7 +307,7 @@ class KeyIndex:
     def _new_base(self, topic: str) -> int:
         if len(self._bases) >= _TOPICS_MAX:
             self._bases.clear()
-        base = self._bases[topic] = crc32(f"{topic}#".encode())
+        base = self._bases[topic] = key_base(topic)
         return base
 
     def covers(self, to_offset: int) -> None:

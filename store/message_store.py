@@ -48,6 +48,7 @@ from store.level_tables import LevelTables
 from store.options import StoreOptions
 from store.put import in_queue
 from store.put_block import PutBlock
+from store.ready_rows import ReadyRows
 from store.recovery import Recovery
 from store.retention import Retention, levels_need, readable_bytes
 from store.store_reader import PullResult, PullStatus, StoreReader
@@ -214,14 +215,16 @@ class MessageStore(StoreReader):
 
     # ------------------------------------------------------------------------------------------ putting
 
-    def put_batch(self, records: Sequence[PutRecord | PutRows], units: Sequence[int] | None = None) -> list[PutResult]:
+    def put_batch(
+        self, records: Sequence[PutRecord | PutRows | ReadyRows], units: Sequence[int] | None = None
+    ) -> list[PutResult]:
         """Append finished records in order; one result each, never an exception for what is refused.
 
         The clock is read once, inside the append lock. A record that is due later is not appended (NOT_DUE), nor is
         a guarded one whose topic is gone or may not be written. ``units`` cuts the records into groups (their
         lengths, in order): a group is appended as one write into one segment, or not at all; if one of its records is
-        refused, all of them get its result. `PutRows` are a group of their own, with one result: that of their first
-        record.
+        refused, all of them get its result. `PutRows` and `ReadyRows` are a group of their own, with one result:
+        the position of their first record, and the number of their first message.
         """
         if not records:
             return []
@@ -238,6 +241,8 @@ class MessageStore(StoreReader):
                 first = records[start]
                 if isinstance(first, PutRows):
                     results[start] = self._append_rows(first, now_ms, arrived)
+                elif isinstance(first, ReadyRows):
+                    results[start] = self._append_ready(first, now_ms, arrived)
                 else:
                     group = cast(Sequence[PutRecord], records if units is None else records[start : start + count])
                     self._append(group, results, start, now_ms, arrived, allowed, units is not None and count > 1)
@@ -316,7 +321,7 @@ class MessageStore(StoreReader):
         """The largest record that a put takes: what a segment holds."""
         return self.commit_log.record_bytes_max
 
-    def _refusal(self, records: Sequence[PutRecord | PutRows]) -> tuple[PutStatus, str] | None:
+    def _refusal(self, records: Sequence[PutRecord | PutRows | ReadyRows]) -> tuple[PutStatus, str] | None:
         if self._closed:
             return PutStatus.SERVICE_NOT_AVAILABLE, "the store is closed"
         if self.retention.disk_status is not _OK and not all(record.guarded or record.accepted for record in records):
@@ -436,6 +441,38 @@ class MessageStore(StoreReader):
         self.put_count += len(sizes)
         self.put_bytes += end - offset
         return PutResult(_OK, offset, number, now_ms)
+
+    def _append_ready(self, put: ReadyRows, now_ms: int, arrived: dict[ConsumeQueue, None]) -> PutResult:
+        """Number, write and derive a group that was gathered in slices. Caller holds the append lock."""
+        log = self.commit_log
+        if put.due_ms > now_ms:
+            return PutResult(PutStatus.NOT_DUE, store_ms=now_ms)
+        largest = int(put.sizes.max())
+        if largest > log.record_bytes_max:
+            remark = f"record of {largest} bytes, at most {log.record_bytes_max} are possible"
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
+        queues = [self.queues.get(topic, queue_id) for topic, queue_id, _ in put.queues]
+        counts = [count for _, _, count in put.queues]
+        begins = list(accumulate(counts, initial=0))
+        ahead = [queue.next - begin for queue, begin in zip(queues, begins, strict=False)]
+        numbers = np.arange(len(put)) + np.repeat(ahead, counts)
+        offset, error = log.append_whole(put.data_bytes, lambda position: put.joined(numbers, position, now_ms))
+        if error is not None:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=str(error))
+        for (topic, _, _), sample, begin, end in zip(put.queues, put.samples, begins, begins[1:], strict=False):
+            if topic == SCHEDULE_TOPIC and sample is not None:  # a queue of a level: all are due together
+                put.tags_codes[begin:end] = self._schedule_code(sample, now_ms)
+        offsets = put.places(offset)
+        entries = pack_entries(offsets, put.sizes, put.tags_codes)
+        for queue, begin, end in zip(queues, begins, begins[1:], strict=False):
+            queue.add_packed(entries[begin * QUEUE_ENTRY_BYTES : end * QUEUE_ENTRY_BYTES])
+            self.queues.mark_dirty(queue)
+            arrived[queue] = None
+        self.index.add_hashes(put.hashes, offsets[put.owners], now_ms)
+        self._last = (int(offsets[-1]), int(put.sizes[-1]), now_ms)
+        self.put_count += len(put)
+        self.put_bytes += put.data_bytes
+        return PutResult(_OK, offset, int(numbers[put.rows.argmin()]), now_ms)
 
     def _why_not(
         self, record: PutRecord, now_ms: int, limit: int, allowed: dict[tuple[str, int], int]

@@ -26,17 +26,20 @@ committed transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
 from broker.channel import Channel, peer_text
 from broker.dispatcher import Handler
+from broker.large_batch import SLICE_MESSAGES, SLICE_TEXT_BYTES, LargeBatch, LargeBatches
+from broker.late_tables import NotYetError
 from broker.processors.remarks import NUL, group_not_exist, nul_in_properties, topic_not_exist
 from broker.topics import DLQ_PREFIX, NOT_ALLOWED_TO_SEND, RETRY_PREFIX, TopicConfig, Topics, topic_problem
 from remoting.codes import Permission, RequestCode, ResponseCode, SysFlag
 from remoting.command import RemotingCommand
 from remoting.headers import SendHeader
-from remoting.message import Message, MessageError, split_batch, split_uniform
+from remoting.message import Message, MessageError, UniformBatch, batch_slice, split_batch, split_uniform
 from remoting.properties import (
     CLUSTER,
     DELAY,
@@ -89,6 +92,7 @@ class SendProcessor:
         permission: The broker's own permission (``brokerPermission``).
         address: The broker's address, for remarks.
         random: Picks a queue for senders that leave the choice to the broker.
+        large_batches: Looks at large batches in slices; without it each is looked at in one go.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class SendProcessor:
         permission: Callable[[], int] = lambda: 6,
         address: str = "127.0.0.1",
         random: Random | None = None,
+        large_batches: LargeBatches | None = None,
     ) -> None:
         self._topics = topics
         self._table = topics.table
@@ -117,6 +122,11 @@ class SendProcessor:
         self._permission = permission
         self._address = address
         self._random = random or Random()
+        self._large_batches = large_batches
+        self._looking = None if large_batches is None else turn.looking()
+        self._columns_max = (BATCH_MESSAGES_MAX, 1 << 31)
+        if self._looking is not None:
+            self._columns_max = (SLICE_MESSAGES, SLICE_TEXT_BYTES)
         ext = turn.reply_ext
         self._added = "".join(
             f"{name}\x01{value}\x02"
@@ -342,22 +352,19 @@ class SendProcessor:
         unique_key = get_property(header.properties, UNIQ_KEY)
         if self._put_uniform(channel, command, header, topic, queue_id, unique_key, now_ms):
             return None
+        if self._looking is not None and self._large_batches is not None:
+            self._raise_if_large(channel, command, header, topic, queue_id, now_ms)
         try:
             elements = split_batch(command.body, BATCH_MESSAGES_MAX)
         except MessageError as error:
             return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, str(error))
         messages: list[Message] = []
         for flag, body, properties in elements:
-            if NUL in properties:
-                remark = f"message {len(messages)} of the batch: {nul_in_properties(properties)}"
-                return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, remark)
-            if self._is_half(header, properties):
-                remark = "a batch cannot hold a transaction's half message"
-                return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, remark)
             message = self._element(channel, header, topic, queue_id)
-            message.flag = flag
-            message.body = body
-            message.properties = self._cleaned(properties)
+            why = self._complete_element(header, message, flag, body, properties)
+            if why is not None:
+                remark = f"message {len(messages)} of the batch: {why}"
+                return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, remark)
             messages.append(message)
         if not messages:
             return self._refuse(command, PutStatus.MESSAGE_ILLEGAL, "the batch is empty")
@@ -380,14 +387,101 @@ class SendProcessor:
         now_ms: int,
     ) -> bool:
         """Hand a batch on as columns if nothing about it is out of the ordinary: a fifth of the time."""
-        batch = split_uniform(self._element(channel, header, topic, queue_id), command.body, BATCH_MESSAGES_MAX)
-        if batch is None or not _ODD.isdisjoint(batch.names):
+        batch = split_uniform(self._element(channel, header, topic, queue_id), command.body, *self._columns_max)
+        if batch is None or not self._has_columns(batch):
             return False
 
         def answer(result: PutResult, offsets: Sequence[int]) -> RemotingCommand:
             return self._answer_batch(command, queue_id, unique_key, result, result.queue_offset, offsets)
 
         return self._turn.put_uniform(channel, command, batch, answer, now_ms)
+
+    @staticmethod
+    def _has_columns(batch: UniformBatch) -> bool:
+        return _ODD.isdisjoint(batch.names)
+
+    def _complete_element(
+        self, header: SendHeader, message: Message, flag: int, body: bytes, properties: str
+    ) -> str | None:
+        """Give a message of a batch what is its own; why it cannot be stored, if so."""
+        if NUL in properties:
+            return nul_in_properties(properties)
+        if self._is_half(header, properties):
+            return "a batch cannot hold a transaction's half message"
+        message.flag = flag
+        message.body = body
+        message.properties = self._cleaned(properties)
+        return None
+
+    # ------------------------------------------------------------------------------------------------ large batches
+
+    def _raise_if_large(
+        self,
+        channel: Channel,
+        command: RemotingCommand,
+        header: SendHeader,
+        topic: TopicConfig,
+        queue_id: int,
+        now_ms: int,
+    ) -> None:
+        """Raise NotYetError for a batch that is to be looked at in slices."""
+        large, looking, body = self._large_batches, self._looking, command.body
+        if large is None or looking is None or not large.slicing:
+            return
+        try:
+            if batch_slice(body, 0, SLICE_MESSAGES, SLICE_TEXT_BYTES)[0] == len(body):
+                return
+        except MessageError:
+            return  # the caller says which
+        batch = LargeBatch(
+            channel,
+            body,
+            messages_max=BATCH_MESSAGES_MAX,
+            element=partial(self._element, channel, header, topic, queue_id),
+            columns=self._has_columns,
+            complete=partial(self._complete_element, header),
+            looking=looking,
+            asides=self._turn.asides(),
+            now_ms=now_ms,
+        )
+        header.queue_id = queue_id  # also where the choice was ours
+        then = partial(self._put_large, channel, command, header, batch)
+        raise NotYetError(lambda: batch, then, partial(large.begin, batch))
+
+    def _put_large(
+        self, channel: Channel, command: RemotingCommand, header: SendHeader, batch: LargeBatch
+    ) -> RemotingCommand | None:
+        """Go on with a batch when all of it was looked at; the reply if it is refused."""
+        if channel.closed:
+            return None
+        if batch.error is not None:
+            raise batch.error
+        if batch.stopped:
+            return self._refuse(command, PutStatus.SERVICE_NOT_AVAILABLE, "the broker is stopping")
+        if batch.refused is not None:
+            return self._refuse(command, *batch.refused)
+        if self._turn.refusing:
+            return self._overloaded(command)
+        admitted = self.admit(channel, command, header)  # what was right when it came may have changed
+        if isinstance(admitted, RemotingCommand):
+            return admitted
+        unique_key = get_property(header.properties, UNIQ_KEY)
+
+        def answer(results: list[PutResult]) -> RemotingCommand:
+            result, first = _decisive(results), results[0]
+            if result.status not in (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT):
+                return self._refuse(command, result.status, result.remark)
+            ids = batch.ids(self._turn.store_host, first.offset)
+            number = 0 if batch.first_is_held else first.queue_offset
+            flushed = result.status is PutStatus.PUT_OK
+            return self._turn.stored(
+                command.serialize_type, command.opaque, ids, header.queue_id, number, unique_key, flushed
+            )
+
+        self._turn.put_large(channel, command, batch, answer)
+        return None
+
+    # ------------------------------------------------------------------------------------------------ replies
 
     @staticmethod
     def _element(channel: Channel, header: SendHeader, topic: TopicConfig, queue_id: int) -> Message:

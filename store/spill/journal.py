@@ -141,13 +141,22 @@ class Journal:
         return [segment for segment in self.segments if segment.complete and not segment.live]
 
     def append(
-        self, kind: int, dues: Sequence[int], ids: Sequence[int], versions: Sequence[int], records: Sequence[bytes]
+        self,
+        kind: int,
+        dues: Sequence[int],
+        ids: Sequence[int],
+        versions: Sequence[int],
+        records: Sequence[bytes],
+        rows: bytes | None = None,
     ) -> Block:
         """Write one frame; all or nothing. StoreError: nothing was written as far as anybody can see.
 
+        ``rows``: what `encode_rows` makes of the others, if it was made already.
+
         StoreDoubtError: it was refused, but a crash may bring it back; nothing else is appended until that is over.
         """
-        rows = encode_rows(dues, ids, versions, records)
+        if rows is None:
+            rows = encode_rows(dues, ids, versions, records)
         size = FRAME_BYTES + len(rows) + sum(map(len, records))
         if self._left is not None:
             self.clear()

@@ -173,12 +173,18 @@ class SpillStore:
         Raises StoreFullError when there is no room (nothing is pending then), StoreError for other failures.
         """
         dues, ids, records = zip(*entries, strict=True)
+        return self.append_columns(dues, ids, records, None)
+
+    def append_columns(
+        self, dues: Sequence[int], ids: Sequence[int], records: Sequence[bytes], rows: bytes | None
+    ) -> Block:
+        """The same as columns; ``rows`` if they were encoded already."""
         if not min(dues) >= 0 or not max(dues) < DUE_LIMIT:
             raise StoreError(f"due times from {min(dues)} to {max(dues)}: 0 to {DUE_LIMIT - 1} ms are possible")
         if self._owed:
             self.settle()
         self._room.take(FRAME_BYTES + len(dues) * FRAME_ROW_BYTES + sum(map(len, records)))
-        block = self._journal.append(ACCEPT, dues, ids, (0,) * len(dues), records)
+        block = self._journal.append(ACCEPT, dues, ids, (0,) * len(dues), records, rows)
         self._appended += len(dues)
         return block
 
@@ -218,6 +224,18 @@ class SpillStore:
             place = block.ids.index(delay_id)
             self._state.mark_done((block.refs[place],))
             self._owed.append((block.dues[place], delay_id))
+
+    def withdraw_block(self, block: Block) -> None:
+        """Cancel all records of a block that was just appended, by one frame. Caller holds the lock.
+
+        They are done at once. If the frame cannot be written now, it is before anything else (see `settle`).
+        """
+        if not block.published:
+            self.publish(block)
+        self._state.mark_done(block.refs)
+        self._owed += zip(block.dues, block.ids, strict=True)
+        with contextlib.suppress(StoreError):
+            self.settle()
 
     def settle(self) -> None:
         """Write the cancels of `withdraw` that could not be written, and clear what a failed write has left.

@@ -19,6 +19,7 @@ from broker.config import BrokerConfig
 from broker.core import BrokerCore
 from broker.groups import SubscriptionGroup
 from broker.namesrv import NameServer
+from broker.processors.send import BATCH_MESSAGES_MAX
 from broker.routes import OwnBroker, QueueData
 from broker.topics import TopicConfig
 from remoting.codes import REQUEST_HEADER_MAX_BYTES, RequestCode
@@ -44,8 +45,6 @@ __all__ = [
 _C = RequestCode
 TOPICS, GROUPS, QUEUES, OFFSETS, STORED, ROUTES = 30_000, 30_000, 65_536, 200_000, 3_000, 60_000
 MOST = 16 * 1024 * 1024 - 2_000
-BATCH_MESSAGES = 256
-"""Messages in a batch here: what larger ones take is not bounded yet."""
 _LONG = "x" * 200_000
 _SETTINGS = {"autoCreateTopicEnable": "false", "enablePropertyFilter": "true", "mappedFileSizeConsumeQueue": "2000"}
 _MIB = 1 << 20
@@ -267,10 +266,16 @@ _PULL = {
     "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0, "expressionType": "TAG",
 }  # fmt: skip
 _SQL = " OR ".join(f"a = '{n}'" for n in range(100))
-_TEXTS = ("", "a\x01b\x02", properties(KEYS="k " * 20), properties(WAIT="true", UNIQ_KEY="A" * 32))
+_TEXTS = (
+    "",
+    "a\x01b\x02",
+    properties(KEYS="k l m n"),
+    properties(KEYS="k " * 20),
+    properties(WAIT="true", UNIQ_KEY="A" * 32),
+)
 _BATCHES = (
-    *(join_batch([(0, b"", text)] * BATCH_MESSAGES) for text in _TEXTS),
-    join_batch([(0, b"", f"a{n}\x01b\x02") for n in range(BATCH_MESSAGES)]),
+    *(join_batch([(0, b"", text)] * BATCH_MESSAGES_MAX) for text in _TEXTS),
+    join_batch([(0, b"", f"a{n}\x01b\x02") for n in range(BATCH_MESSAGES_MAX)]),
 )
 _TOPIC = {
     "topic": "Big", "defaultTopic": "TBW102", "readQueueNums": QUEUES, "writeQueueNums": QUEUES, "perm": 6,

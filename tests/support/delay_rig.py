@@ -126,6 +126,10 @@ class FakeSpill:
         except StoreFullError:
             self.mark_done([block.refs[block.ids.index(delay_id)]])
 
+    def withdraw_block(self, block: Block) -> None:
+        for taken in list(block.ids):
+            self.withdraw(block, taken)
+
     def abandon(self, block: Block) -> None:
         self._locked()
         block.published = True

@@ -1,0 +1,70 @@
+"""`Aside`: what the gate takes of a large batch, over several turns of the network loop, journalled by one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from store.spill.format import encode_rows
+
+if TYPE_CHECKING:
+    from broker_plugin.hook import Gate
+    from store.spill.model import Block
+
+__all__ = ["Aside", "AsideFrame"]
+
+
+class AsideFrame:
+    """Held messages that make one frame of the journal, as columns; ``rows`` are encoded already."""
+
+    __slots__ = ("dues", "ids", "records", "rows", "size")
+
+    def __init__(self) -> None:
+        self.dues: list[int] = []
+        self.ids: list[int] = []
+        self.records: list[bytes] = []
+        self.rows = bytearray()
+        self.size = 0  # as `SpillStore.append_bytes_max` counts it
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def add(self, entries: Sequence[tuple[int, int, bytes]], size: int) -> None:
+        """Take in more messages: due time, delay id, record."""
+        dues, ids, records = zip(*entries, strict=True)
+        self.rows += encode_rows(dues, ids, (0,) * len(ids), records)
+        self.dues += dues
+        self.ids += ids
+        self.records += records
+        self.size += size
+
+
+class Aside:
+    """See `store.hook.Aside`."""
+
+    __slots__ = ("_gate", "_mark", "blocks", "frames")
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._mark = 0
+        self.frames: list[AsideFrame] = []
+        self.blocks: list[Block] = []  # of the turn that journalled it
+
+    def __len__(self) -> int:
+        return sum(map(len, self.frames))
+
+    def begin(self) -> None:
+        """A slice begins."""
+        self._mark = self._gate.mark()
+
+    def take(self) -> None:
+        """The slice is over: what it had the gate hold is no part of the present turn."""
+        self._gate.cut(self._mark, self.frames)
+
+    def put_back(self) -> None:
+        """Make all of it a part of the present turn."""
+        self._gate.asides.append(self)
+
+    def take_back(self) -> None:
+        """Forget it, if need be also after its turn was journalled."""
+        self._gate.forget(self)
