@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from store.spill.format import encode_rows
 
 if TYPE_CHECKING:
-    from broker_plugin.hook import Gate
     from store.spill.model import Block
 
 __all__ = ["Aside", "AsideFrame"]
@@ -39,12 +38,28 @@ class AsideFrame:
         self.size += size
 
 
+class Cutter(Protocol):
+    """What an aside needs of the gate (`broker_plugin.hook.Gate`)."""
+
+    asides: list[Aside]
+    """Asides that the present turn journals."""
+
+    def mark(self) -> int:
+        """Where the present turn's held messages end."""
+
+    def cut(self, mark: int, frames: list[AsideFrame]) -> None:
+        """Move what is held behind a mark out of the turn, into frames."""
+
+    def forget(self, aside: Aside) -> None:
+        """Take an aside out of its turn, journalled or not."""
+
+
 class Aside:
     """See `store.hook.Aside`."""
 
     __slots__ = ("_gate", "_mark", "blocks", "frames")
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Cutter) -> None:
         self._gate = gate
         self._mark = 0
         self.frames: list[AsideFrame] = []
