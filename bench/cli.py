@@ -13,12 +13,12 @@ from typing import Any
 import click
 from rich.console import Console
 
-from bench.machine import PageCache, describe
+from bench.figures.results import Section, document, read, sections_of, write
+from bench.figures.table import markdown, print_section
 from bench.peers.catalogue import OURS, PEERS, VARIANTS
 from bench.report import ReportError, write_report
-from bench.results import Section, document, read, sections_of, write
-from bench.session import BenchError, Session
-from bench.table import markdown, print_section
+from bench.running.machine import PageCache, describe
+from bench.running.session import BenchError, Session
 from bench.workloads import send
 from bench.workloads.catalogue import WORKLOADS
 from remoting.printable import printable

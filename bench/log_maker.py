@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from remoting.message import Message, encode_record
-from store.log_scan import blank_record
+from remoting.messages.message import Message, encode_record
+from store.log.log_scan import blank_record
 
 __all__ = ["main", "make_log", "spread_lateness"]
 

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from remoting.properties import TW_DUE, TW_ID
+from remoting.messages.properties import TW_DUE, TW_ID
 
 __all__ = ["Lateness", "delivered", "main", "measure"]
 

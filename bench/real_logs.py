@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.generator.load import Load, LoadResult
 from bench.peers.catalogue import OURS, PEERS
 from bench.peers.system import Setup, System
-from bench.session import answer, end, spawn
+from bench.running.session import answer, end, spawn
 
 __all__ = ["leave_store", "main"]
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from store.files import Files
-from store.spill.model import SpillOptions
+from store.disk.files import Files
+from store.spill.rows.model import SpillOptions
 from store.spill.spill_store import SpillStore
 
 __all__ = ["main"]

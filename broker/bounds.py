@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.namesrv import NameServer
+    from broker.figures.traffic import Traffic
+    from broker.naming.namesrv import NameServer
+    from broker.net.server import Server
     from broker.parts import BrokerParts
     from broker.processor_set import ProcessorSet
-    from broker.processors.pull import PullProcessor
-    from broker.server import Server
-    from broker.traffic import Traffic
+    from broker.pulling.pull import PullProcessor
 
 __all__ = ["Bound", "broker_bounds", "figures", "name_server_bounds", "server_bounds"]
 
@@ -61,35 +61,39 @@ def _names(parts: BrokerParts, traffic: Traffic) -> list[Bound]:
             lambda: len(topics.table),
             lambda: topics.auto_create_max,
             "maxAutoCreateTopicNum",
-            ("topics:Topics.table",),
+            ("tables.topics:Topics.table",),
         ),
         Bound(
             "SubscriptionGroups",
             lambda: len(groups.table),
             lambda: groups.auto_create_max,
             "maxAutoCreateSubscriptionGroupNum",
-            ("groups:SubscriptionGroups.table",),
+            ("tables.groups:SubscriptionGroups.table",),
         ),
         Bound(
             "ConsumerOffsets",
             lambda: max(offsets.count, offsets.pulled_count),
             lambda: offsets.count_max,
             "maxConsumerOffsetNum",
-            ("offsets:ConsumerOffsets.table", "offsets:ConsumerOffsets.resets", "offsets:ConsumerOffsets.pulled"),
+            (
+                "tables.offsets:ConsumerOffsets.table",
+                "tables.offsets:ConsumerOffsets.resets",
+                "tables.offsets:ConsumerOffsets.pulled",
+            ),
         ),
         Bound(
             "QueueLocks",
             lambda: parts.locks.count,
             lambda: parts.locks.count_max,
             "",
-            ("queue_locks:QueueLocks._groups",),
+            ("tables.queue_locks:QueueLocks._groups",),
         ),
         Bound(
             "TrafficSeries",
             lambda: traffic.series_count,
             lambda: traffic.series_max,
             "",
-            ("traffic:Traffic._tables", "traffic:_Series.samples"),
+            ("figures.traffic:Traffic._tables", "figures.traffic:_Series.samples"),
         ),
         Bound(
             "UndecidedTransactions",
@@ -110,12 +114,12 @@ def _clients(parts: BrokerParts) -> list[Bound]:
             lambda: clients.memberships_max,
             "",
             (
-                "clients:Clients.consumers",
-                "clients:Clients.producers",
-                "clients:Clients._producers_by_id",
-                "clients:Clients._consumers_of",
-                "clients:Clients._producers_of",
-                "clients:ConsumerGroup.clients",
+                "net.clients:Clients.consumers",
+                "net.clients:Clients.producers",
+                "net.clients:Clients._producers_by_id",
+                "net.clients:Clients._consumers_of",
+                "net.clients:Clients._producers_of",
+                "net.clients:ConsumerGroup.clients",
             ),
         ),
         Bound(
@@ -123,7 +127,7 @@ def _clients(parts: BrokerParts) -> list[Bound]:
             lambda: clients.subscription_bytes,
             lambda: clients.subscription_bytes_max,
             "",
-            ("clients:ConsumerGroup.subscriptions",),
+            ("net.clients:ConsumerGroup.subscriptions",),
         ),
     ]
 
@@ -137,14 +141,14 @@ def _requests(parts: BrokerParts, pull: PullProcessor) -> list[Bound]:
             lambda: turn.waiting_max,
             "sendThreadPoolQueueCapacity",
             (
-                "turn:Turn._entries",
-                "turn:Turn._records",
-                "turn:Turn._durable",
-                "put_request:PutRequest.asides",
-                "put_request:PutRequest.parts",
-                "put_request:PutRequest.records",
-                "processors.transaction:TransactionProcessor._deciding",
-                "processors.transaction:_Deciding.waiting",
+                "turns.turn:Turn._entries",
+                "turns.turn:Turn._records",
+                "turns.turn:Turn._durable",
+                "turns.put_request:PutRequest.asides",
+                "turns.put_request:PutRequest.parts",
+                "turns.put_request:PutRequest.records",
+                "transactions.transaction_processor:TransactionProcessor._deciding",
+                "transactions.transaction_processor:_Deciding.waiting",
             ),
         ),
         Bound(
@@ -153,10 +157,10 @@ def _requests(parts: BrokerParts, pull: PullProcessor) -> list[Bound]:
             lambda: pull.waiting_max,
             "pullThreadPoolQueueCapacity",
             (
-                "long_poll:LongPoll._holds",
-                "long_poll:LongPoll._deadlines",
-                "long_poll:LongPoll._arrivals",
-                "channel:ChannelState.holds",
+                "pulling.long_poll:LongPoll._holds",
+                "pulling.long_poll:LongPoll._deadlines",
+                "pulling.long_poll:LongPoll._arrivals",
+                "net.channel:ChannelState.holds",
             ),
         ),
         Bound(
@@ -165,18 +169,18 @@ def _requests(parts: BrokerParts, pull: PullProcessor) -> list[Bound]:
             lambda: dispatcher.running_max,
             "replyThreadPoolQueueCapacity",
             (
-                "dispatcher:Dispatcher._tasks",
-                "dispatcher:Dispatcher._line",
-                "late_tables:Batch.changes",
-                "late_tables:Batch.waiting",
-                "late_tables:LateTable._coming",
-                "late_tables:LateTable._endings",
-                "channel:ChannelState.waiting",
-                "large_batch:LargeBatches._batches",
-                "large_batch:LargeBatch.waiting",
-                "large_batch:LargeBatch.held_ids",
-                "large_batch:LargeBatch._held_rows",
-                "processors.resume:ResumeProcessor._resuming",
+                "net.dispatcher:Dispatcher._tasks",
+                "net.dispatcher:Dispatcher._line",
+                "tables.late_tables:Batch.changes",
+                "tables.late_tables:Batch.waiting",
+                "tables.late_tables:LateTable._coming",
+                "tables.late_tables:LateTable._endings",
+                "net.channel:ChannelState.waiting",
+                "turns.large_batch:LargeBatches._batches",
+                "turns.large_batch:LargeBatch.waiting",
+                "turns.large_batch:LargeBatch.held_ids",
+                "turns.large_batch:LargeBatch._held_rows",
+                "transactions.resume:ResumeProcessor._resuming",
             ),
         ),
     ]
@@ -191,11 +195,11 @@ def server_bounds(server: Server) -> list[Bound]:
             lambda: server.connections_max,
             "",
             (
-                "server:Server._connections",
-                "server:Server._targets",
-                "server:Server._waiting",
-                "server:Server._dirty",
-                "server:Connection._rest",
+                "net.server:Server._connections",
+                "net.server:Server._targets",
+                "net.server:Server._waiting",
+                "net.server:Server._dirty",
+                "net.server:Connection._rest",
             ),
         ),
         Bound(
@@ -203,7 +207,7 @@ def server_bounds(server: Server) -> list[Bound]:
             lambda: server.held_bytes,
             lambda: server.held_max_bytes,
             "connectionBytesMax",
-            ("server:Connection._out", "server:Connection._backlog"),
+            ("net.server:Connection._out", "net.server:Connection._backlog"),
         ),
     ]
 
@@ -218,10 +222,10 @@ def name_server_bounds(name_server: NameServer) -> list[Bound]:
             lambda: routes.brokers_max,
             "",
             (
-                "routes:RouteTable._brokers",
-                "routes:RouteTable._live",
-                "routes:RouteTable._filter_servers",
-                "routes:_Live.data_version",
+                "naming.routes:RouteTable._brokers",
+                "naming.routes:RouteTable._live",
+                "naming.routes:RouteTable._filter_servers",
+                "naming.routes:_Live.data_version",
             ),
         ),
         Bound(
@@ -229,13 +233,13 @@ def name_server_bounds(name_server: NameServer) -> list[Bound]:
             lambda: routes.topic_count,
             lambda: routes.topics_max,
             "",
-            ("routes:RouteTable._topics",),
+            ("naming.routes:RouteTable._topics",),
         ),
         Bound(
             "KeyValues",
             lambda: name_server.kv_bytes,
             lambda: name_server.kv_bytes_max,
             "",
-            ("namesrv:NameServer._kv", "namesrv:NameServer._settings"),
+            ("naming.namesrv:NameServer._kv", "naming.namesrv:NameServer._settings"),
         ),
     ]

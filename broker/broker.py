@@ -19,32 +19,32 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from broker.bounds import name_server_bounds, server_bounds
-from broker.channel import NAME_SERVER_PORT
-from broker.config import BrokerConfig, ConfigError
+from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.core import BrokerCore
-from broker.flow_control import FlowControl
-from broker.json_files import JsonFile
 from broker.live_config import take_over
 from broker.lookout import Lookout
-from broker.namesrv import NameServer
+from broker.naming.namesrv import NameServer
+from broker.naming.registration import Registration
+from broker.naming.routes import OwnBroker
+from broker.net.channel import NAME_SERVER_PORT
+from broker.net.flow_control import FlowControl
+from broker.net.requester import Requester
+from broker.net.server import Server
+from broker.net.tls import make_tls
 from broker.open_files import connections_max
-from broker.plugin_chain import someone_behind
 from broker.plugins import load_plugins
-from broker.registration import Registration
-from broker.requester import Requester
-from broker.routes import OwnBroker
-from broker.server import Server
-from broker.tls import make_tls
-from store.errors import StoreError
+from broker.tables.json_files import JsonFile
+from broker.turns.plugin_chain import someone_behind
+from store.disk.errors import StoreError
 
 if TYPE_CHECKING:
-    from broker.clients import Clients
-    from broker.groups import SubscriptionGroups
-    from broker.offsets import ConsumerOffsets
-    from broker.topics import Topics
-    from store.files import Files
-    from store.hook import Plugin
+    from broker.net.clients import Clients
+    from broker.tables.groups import SubscriptionGroups
+    from broker.tables.offsets import ConsumerOffsets
+    from broker.tables.topics import Topics
+    from store.disk.files import Files
     from store.message_store import MessageStore
+    from store.put.plugin_api import Plugin
 
 __all__ = ["Broker"]
 

@@ -15,37 +15,37 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from broker.access import May, everybody_may
-from broker.acl import Acl
+from broker.access.access_table import May, everybody_may
+from broker.access.acl import Acl
 from broker.bounds import broker_bounds, figures
-from broker.channel import Channel
-from broker.clients import Clients
-from broker.clock import now_ms as wall_clock_ms
-from broker.cold_reads import ColdReads
-from broker.config import BrokerConfig
-from broker.dispatcher import Dispatcher
-from broker.groups import SubscriptionGroups
-from broker.large_batch import LargeBatches
-from broker.late_tables import TableWriter
+from broker.config.broker_config import BrokerConfig
 from broker.live_config import apply_changes, save_changes
-from broker.long_poll import LongPoll
-from broker.offsets import ConsumerOffsets
+from broker.net.channel import Channel
+from broker.net.clients import Clients
+from broker.net.clock import now_ms as wall_clock_ms
+from broker.net.dispatcher import Dispatcher
 from broker.parts import BrokerParts
 from broker.processor_set import ProcessorSet
-from broker.queue_locks import QueueLocks
-from broker.topics import Topics
-from broker.transaction_checks import TRANSACTIONS_GROUP
-from broker.transaction_messages import op_message
-from broker.turn import Turn
-from remoting.message import encode_host
-from store.delay_levels import DelayLevels
-from store.errors import StoreCorruptError, StoreError, StoreFormatError
-from store.files import Files
+from broker.pulling.cold_reads import ColdReads
+from broker.pulling.long_poll import LongPoll
+from broker.tables.groups import SubscriptionGroups
+from broker.tables.late_tables import TableWriter
+from broker.tables.offsets import ConsumerOffsets
+from broker.tables.queue_locks import QueueLocks
+from broker.tables.topics import Topics
+from broker.transactions.transaction_checks import TRANSACTIONS_GROUP
+from broker.transactions.transaction_messages import op_message
+from broker.turns.large_batch import LargeBatches
+from broker.turns.turn import Turn
+from remoting.messages.message import encode_host
+from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
+from store.disk.files import Files
 from store.half_messages import DECIDED, HALF_TOPIC, OP_TOPIC, SECTION, HalfMessages
-from store.hook import Plugin, PluginContext, PutStatus, put_record
-from store.level_scheduler import LevelScheduler
+from store.levels.delay_levels import DelayLevels
+from store.levels.level_scheduler import LevelScheduler
 from store.message_store import MessageStore
 from store.options import StoreOptions
+from store.put.plugin_api import Plugin, PluginContext, PutStatus, put_record
 
 __all__ = ["BrokerCore"]
 

@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from broker.config import BrokerConfig
-from broker.config_keys import USED_KEYS, shown
-from broker.live_keys import BOUND_KEYS, LIVE_KEYS, PULL_KEYS, RETENTION_KEYS, TOPIC_KEYS
+from broker.config.broker_config import BrokerConfig
+from broker.config.config_keys import USED_KEYS, shown
+from broker.config.live_keys import BOUND_KEYS, LIVE_KEYS, PULL_KEYS, RETENTION_KEYS, TOPIC_KEYS
+from broker.config.properties_file import update_properties_file
 from broker.parts import BrokerParts
 from broker.processor_set import ProcessorSet
-from broker.properties_file import update_properties_file
-from store.files import Files
+from store.disk.files import Files
 from store.options import StoreOptions
 
 __all__ = ["apply_changes", "save_changes", "take_over"]

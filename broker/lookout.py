@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.long_poll import LongPoll
-    from broker.turn import Turn
+    from broker.pulling.long_poll import LongPoll
+    from broker.turns.turn import Turn
 
 __all__ = ["Lookout"]
 

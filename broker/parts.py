@@ -6,23 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from broker.access import May
-from broker.acl import Acl
-from broker.clients import Clients
-from broker.cold_reads import ColdReads
-from broker.config import BrokerConfig
-from broker.dispatcher import Dispatcher
-from broker.groups import SubscriptionGroups
-from broker.large_batch import LargeBatches
-from broker.long_poll import LongPoll
-from broker.offsets import ConsumerOffsets
-from broker.queue_locks import QueueLocks
-from broker.topics import Topics
-from broker.turn import Turn
+from broker.access.access_table import May
+from broker.access.acl import Acl
+from broker.config.broker_config import BrokerConfig
+from broker.net.clients import Clients
+from broker.net.dispatcher import Dispatcher
+from broker.pulling.cold_reads import ColdReads
+from broker.pulling.long_poll import LongPoll
+from broker.tables.groups import SubscriptionGroups
+from broker.tables.offsets import ConsumerOffsets
+from broker.tables.queue_locks import QueueLocks
+from broker.tables.topics import Topics
+from broker.turns.large_batch import LargeBatches
+from broker.turns.turn import Turn
 from store.half_messages import HalfMessages
-from store.hook import Plugin
-from store.level_scheduler import LevelScheduler
+from store.levels.level_scheduler import LevelScheduler
 from store.message_store import MessageStore
+from store.put.plugin_api import Plugin
 
 __all__ = ["BrokerParts"]
 

@@ -1,6 +1,6 @@
 """Finding plug-ins: by the name of an entry point in the group ``timewheel.plugins``, or as ``package.module:Class``.
 
-The broker knows plug-ins by `store.hook.Plugin` only, ours like anybody's.
+The broker knows plug-ins by `store.put.plugin_api.Plugin` only, ours like anybody's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 
-from store.hook import Plugin
+from store.put.plugin_api import Plugin
 
 __all__ = ["GROUP", "PluginError", "load_plugin", "load_plugins"]
 
@@ -44,7 +44,7 @@ def load_plugin(name: str) -> Plugin:
         raise PluginError(f"plug-in {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(plugin, Plugin):
         missing = [member for member in _MEMBERS if not hasattr(plugin, member)]
-        raise PluginError(f"plug-in {name!r} is no store.hook.Plugin: it lacks {', '.join(missing)}")
+        raise PluginError(f"plug-in {name!r} is no store.put.plugin_api.Plugin: it lacks {', '.join(missing)}")
     return plugin
 
 

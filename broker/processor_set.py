@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from broker.acl_rules import PUB
-from broker.asides import Asides
-from broker.dispatcher import Processor
+from broker.access.acl_rules import PUB
+from broker.figures.traffic import Traffic
+from broker.net.asides import Asides
+from broker.net.dispatcher import Processor
 from broker.parts import BrokerParts
 from broker.processors.admin import AdminProcessor
 from broker.processors.client import ClientProcessor
@@ -16,19 +17,18 @@ from broker.processors.consumer_status import ConsumerStatusProcessor
 from broker.processors.lock import LockProcessor
 from broker.processors.offsets import OffsetProcessor
 from broker.processors.progress import ProgressProcessor
-from broker.processors.pull import PullLimits, PullProcessor
 from broker.processors.query import QueryProcessor
 from broker.processors.queue_view import QueueViewProcessor
-from broker.processors.recall import RecallProcessor
-from broker.processors.reply import ReplyProcessor
-from broker.processors.resume import ResumeProcessor
 from broker.processors.runtime import RuntimeProcessor
-from broker.processors.send import SendProcessor
-from broker.processors.send_back import SendBackProcessor
-from broker.processors.transaction import TransactionProcessor
-from broker.traffic import Traffic
-from broker.transaction_checks import CheckRules, TransactionChecks
-from broker.unique_keys import UniqueKeys
+from broker.pulling.pull import PullLimits, PullProcessor
+from broker.sending.recall import RecallProcessor
+from broker.sending.reply import ReplyProcessor
+from broker.sending.send import SendProcessor
+from broker.sending.send_back import SendBackProcessor
+from broker.sending.unique_keys import UniqueKeys
+from broker.transactions.resume import ResumeProcessor
+from broker.transactions.transaction_checks import CheckRules, TransactionChecks
+from broker.transactions.transaction_processor import TransactionProcessor
 from remoting.signing import ACCESS_KEY
 
 __all__ = ["ProcessorSet"]

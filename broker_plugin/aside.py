@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from store.spill.format import encode_rows
+from store.spill.rows.format import encode_rows
 
 if TYPE_CHECKING:
-    from store.spill.model import Block
+    from store.spill.rows.model import Block
 
 __all__ = ["Aside", "AsideFrame"]
 
@@ -55,7 +55,7 @@ class Cutter(Protocol):
 
 
 class Aside:
-    """See `store.hook.Aside`."""
+    """See `store.put.plugin_api.Aside`."""
 
     __slots__ = ("_gate", "_mark", "blocks", "frames")
 

@@ -23,17 +23,17 @@ from broker_plugin.ranges import KEY_MAX, Key
 from broker_plugin.states import State, answer
 from broker_plugin.stats import Stats
 from remoting.layout import LONG, OFFSET_AT, SYS_FLAG_AT
-from remoting.message import Message, RecordError, decode_record, encode_record, record_fields
-from store.errors import StoreError
-from store.flusher import Flusher, Ticket
-from store.hook import CommandOutcome, CommandResult, DeliveryTarget, PendingMessage, SettlingTarget
+from remoting.messages.message import Message, RecordError, decode_record, encode_record, record_fields
+from store.disk.errors import StoreError
+from store.disk.flusher import Flusher, Ticket
+from store.put.plugin_api import CommandOutcome, CommandResult, DeliveryTarget, PendingMessage, SettlingTarget
 
 if TYPE_CHECKING:
     from threading import RLock
 
     from broker_plugin.recovery import Recovery
     from broker_plugin.sweeper import Sweeper
-    from store.spill.model import Found
+    from store.spill.rows.model import Found
     from store.spill.spill_store import SpillStore
 
 __all__ = ["LIST_MAX", "Commands"]

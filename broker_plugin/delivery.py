@@ -5,7 +5,7 @@ it is not done *now*, under the lock under which it is marked. Who asks for it (
 retry of failures) matters for order and punctuality, never for correctness: two that ask for the same record
 are no harm, nor is one that asks for it twice in a batch.
 
-Many records that look alike are put as a block (`store.put_block`), if the target takes blocks; whatever is unusual
+Many records that look alike are put as a block (`store.put.put_block`), if the target takes blocks; whatever is unusual
 about them is sorted out by putting them one by one.
 
 What `DeliveryTarget.put_batch` says of each record, and what is made of it::
@@ -32,12 +32,12 @@ from broker_plugin.failures import ANY_TOPIC, UNREADABLE, Failures
 from broker_plugin.properties import own_properties_of
 from broker_plugin.stats import Lateness, Stats
 from remoting.layout import HOST_BYTES, HOSTS_V6, STORE_HOST_AT, SYS_FLAG_LOW_AT
-from remoting.message import RecordError, record_fields
-from store.errors import StoreError
-from store.hook import BlockTarget, DeliveryTarget, PutBlock, PutRecord, PutResult, PutStatus
+from remoting.messages.message import RecordError, record_fields
+from store.disk.errors import StoreError
+from store.put.plugin_api import BlockTarget, DeliveryTarget, PutBlock, PutRecord, PutResult, PutStatus
 
 if TYPE_CHECKING:
-    from store.checkpoint import DeliveryCheckpoint
+    from store.disk.checkpoint import DeliveryCheckpoint
     from store.spill.spill_store import SpillStore
 
 __all__ = ["BATCH_BYTES", "Deliverer", "Outcome"]

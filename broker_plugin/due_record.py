@@ -3,7 +3,7 @@
 Decoding a property text and finding four names in it costs three microseconds. Here the record's bytes are searched
 for ``\\x02NAME\\x01``, and only what is found is decoded. A record in which not all of it stands as most senders write
 it (no unique key or delay id; keys or a tag first of the text; an empty value; several keys; IPv6; a long topic) is
-left to `store.hook.put_record_of`: this answers the same in every case, and a test compares them.
+left to `store.put.plugin_api.put_record_of`: this answers the same in every case, and a test compares them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from remoting.layout import BODY_AT, HOSTS_V6, MAGIC_V1, RECORD, RECORD_BYTES_MIN
-from remoting.message import java_hash
-from remoting.properties import KEYS, TAGS, TW_ID, UNIQ_KEY
-from store.hook import PutRecord, put_record_of
+from remoting.messages.message import java_hash
+from remoting.messages.properties import KEYS, TAGS, TW_ID, UNIQ_KEY
+from store.put.plugin_api import PutRecord, put_record_of
 
 __all__ = ["due_record"]
 
@@ -51,7 +51,7 @@ def due_record(record: bytes, due_ms: int) -> PutRecord:
     if begin > size or record[end] << 8 | record[end + 1] != size - begin or record[-1] != 2:
         return put_record_of(record, due_ms)
     text = record[begin:]
-    # The last of two with one name counts, as in `remoting.properties`.
+    # The last of two with one name counts, as in `remoting.messages.properties`.
     id_at = text.rfind(_TW_ID) + 9
     unique_at = text.rfind(_UNIQ_KEY) + 10
     if unique_at == 9 and not text.startswith(_UNIQ_KEY_FIRST):  # where its value begins if it is the first of all

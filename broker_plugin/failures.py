@@ -19,7 +19,7 @@ with the topic ``*`` takes in what is new.
 
 from __future__ import annotations
 
-from store.hook import PutStatus
+from store.put.plugin_api import PutStatus
 
 __all__ = ["ANY_TOPIC", "BACKOFF_MAX_MS", "BACKOFF_MIN_MS", "UNREADABLE", "FailedGroup", "Failures", "backoff_ms"]
 

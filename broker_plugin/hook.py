@@ -32,7 +32,7 @@ from broker_plugin.properties import (
     without_timers,
 )
 from broker_plugin.stats import Stats
-from remoting.message import (
+from remoting.messages.message import (
     MAX_PROPERTIES_BYTES,
     Message,
     MessageError,
@@ -40,15 +40,15 @@ from remoting.message import (
     UniformBatch,
     encode_record,
 )
-from remoting.properties import DELAY, OWN_PROPERTIES, TRAN_MSG, remove_properties
-from store.errors import StoreError, StoreFullError
-from store.flusher import Ticket
-from store.hook import Held, HeldBatch, OneByOne, PutStatus, Refused
+from remoting.messages.properties import DELAY, OWN_PROPERTIES, TRAN_MSG, remove_properties
+from store.disk.errors import StoreError, StoreFullError
+from store.disk.flusher import Ticket
+from store.put.plugin_api import Held, HeldBatch, OneByOne, PutStatus, Refused
 
 if TYPE_CHECKING:
     from broker_plugin.sweeper import Sweeper
-    from store.flusher import Flusher
-    from store.spill.model import Block
+    from store.disk.flusher import Flusher
+    from store.spill.rows.model import Block
     from store.spill.spill_store import SpillStore
 
 __all__ = ["Gate"]

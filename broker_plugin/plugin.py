@@ -1,4 +1,4 @@
-"""`DelayPlugin`: arbitrary-time delay for any broker that hosts `store.hook.Plugin`.
+"""`DelayPlugin`: arbitrary-time delay for any broker that hosts `store.put.plugin_api.Plugin`.
 
 The parts, and who may call them::
 
@@ -29,15 +29,15 @@ from broker_plugin.spiller import Spiller
 from broker_plugin.stats import Lateness, Rate, Stats
 from broker_plugin.sweeper import ARMED_MAX, HAND_MAX, Sweeper
 from broker_plugin.worker import Worker
-from remoting.message import Message, RecordError, UniformBatch, record_fields
-from remoting.properties import TW_ID
-from store.errors import StoreFormatError
-from store.hook import CommandResult, Held, HeldBatch, OneByOne, PendingMessage, PluginContext, Refused
-from store.spill.model import SpillOptions
+from remoting.messages.message import Message, RecordError, UniformBatch, record_fields
+from remoting.messages.properties import TW_ID
+from store.disk.errors import StoreFormatError
+from store.put.plugin_api import CommandResult, Held, HeldBatch, OneByOne, PendingMessage, PluginContext, Refused
+from store.spill.rows.model import SpillOptions
 from store.spill.spill_store import SpillStore
 
 if TYPE_CHECKING:
-    from store.flusher import Ticket
+    from store.disk.flusher import Ticket
 
 __all__ = ["DelayPlugin", "config_number", "spill_options"]
 
@@ -53,7 +53,7 @@ BEHIND_MS = 5
 
 
 class DelayPlugin:
-    """Delivers messages at their millisecond; see `store.hook.Plugin` for what each call promises."""
+    """Delivers messages at their millisecond; see `store.put.plugin_api.Plugin` for what each call promises."""
 
     name = "delay"
 

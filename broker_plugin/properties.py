@@ -21,7 +21,7 @@ are removed from everything that a client brings.
 
 from __future__ import annotations
 
-from remoting.properties import (
+from remoting.messages.properties import (
     DELAY,
     OWN_PROPERTIES,
     STARTDELIVERTIME,
@@ -34,7 +34,7 @@ from remoting.properties import (
     get_property,
     remove_properties,
 )
-from store.delay_id import DELAY_ID_BASE, id_text
+from store.disk.delay_id import DELAY_ID_BASE, id_text
 
 __all__ = [
     "ABSOLUTE",

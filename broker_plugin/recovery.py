@@ -26,7 +26,7 @@ from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import FailedGroup, Failures
 from broker_plugin.pace import BATCH_MAX, LONG_SLICE_NS, Pace
 from broker_plugin.ranges import KEY_MAX, Key, KeyRange, KeyRanges
-from store.errors import StoreClosedError, StoreError
+from store.disk.errors import StoreClosedError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from broker_plugin.pace import Pace
 
 if TYPE_CHECKING:
-    from store.checkpoint import DeliveryCheckpoint
+    from store.disk.checkpoint import DeliveryCheckpoint
     from store.spill.spill_store import SpillStore
 
 __all__ = ["Spiller"]

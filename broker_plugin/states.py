@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from store.hook import CommandOutcome
+from store.put.plugin_api import CommandOutcome
 
 __all__ = ["ANSWERS", "FINAL", "MOVES", "PENDING", "IllegalMoveError", "Move", "State", "after", "answer"]
 

@@ -40,8 +40,8 @@ from broker_plugin.clock import WAIT_MAX_MS, Clock
 from broker_plugin.delivery import Deliverer
 from broker_plugin.pace import BATCH_MAX, Pace
 from broker_plugin.ranges import KEY_MAX, Key, KeyRanges
-from store.errors import StoreClosedError, StoreError
-from store.spill.model import Columns
+from store.disk.errors import StoreClosedError, StoreError
+from store.spill.rows.model import Columns
 from timewheel import TimingWheel
 from timewheel.check import problems_of
 
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from threading import RLock
 
-    from store.flusher import Ticket
-    from store.spill.model import Block
+    from store.disk.flusher import Ticket
+    from store.spill.rows.model import Block
     from store.spill.spill_store import SpillStore
 
 __all__ = ["ARMED_MAX", "HAND_MAX", "LOOKAHEAD_MS", "Sweeper"]

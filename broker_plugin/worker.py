@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from broker_plugin.clock import WAIT_MAX_MS, Alarm, Clock, StepWatch
 from broker_plugin.pace import Pace
-from store.errors import StoreClosedError
+from store.disk.errors import StoreClosedError
 
 __all__ = ["Worker"]
 

@@ -24,12 +24,12 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from remoting.message import RecordError, decode_record, record_fields
-from remoting.properties import TAGS, TRAN_PREPARED_QUEUE_OFFSET, UNIQ_KEY, get_property
-from store.consume_queue import PRE_BLANK_SIZE
-from store.errors import StoreCorruptError, StoreError
-from store.level_copy import HALF_TOPIC
-from store.level_queue import Entry
+from remoting.messages.message import RecordError, decode_record, record_fields
+from remoting.messages.properties import TAGS, TRAN_PREPARED_QUEUE_OFFSET, UNIQ_KEY, get_property
+from store.derived.consume_queue import PRE_BLANK_SIZE
+from store.disk.errors import StoreCorruptError, StoreError
+from store.levels.level_copy import HALF_TOPIC
+from store.levels.level_queue import Entry
 
 __all__ = [
     "CHECKED",

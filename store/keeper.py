@@ -16,14 +16,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from store.apache_files import ApacheCheckpoint
-from store.commit_log import CommitLog
-from store.consume_queue import ConsumeQueue
-from store.consume_queues import ConsumeQueues
-from store.errors import StoreError
-from store.files import Files
-from store.index import KeyIndex
-from store.progress import Progress
+from store.derived.consume_queue import ConsumeQueue
+from store.derived.consume_queues import ConsumeQueues
+from store.derived.index import KeyIndex
+from store.derived.progress import Progress
+from store.disk.apache_files import ApacheCheckpoint
+from store.disk.errors import StoreError
+from store.disk.files import Files
+from store.log.commit_log import CommitLog
 
 __all__ = ["Keeper"]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from remoting.errors import RecordError
 from remoting.layout import BODY_AT_MAX, BODY_BYTES_BACK
-from remoting.record import body_bounds, record_fields
-from store.consume_queue import ENTRY, PRE_BLANK_SIZE
+from remoting.messages.record import body_bounds, record_fields
+from store.derived.consume_queue import ENTRY, PRE_BLANK_SIZE
 from store.store_reader import PullResult, PullStatus
 
 if TYPE_CHECKING:

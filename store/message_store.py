@@ -28,27 +28,27 @@ from typing import cast
 import numpy as np
 
 from remoting.layout import LONG, QUEUE_ENTRY_BYTES, SYS_FLAG_LOW_AT
-from remoting.message import store_ms_at
-from store.apache_files import TIMER_TOPIC, check_layout, check_timer
-from store.apache_index import ApacheIndex
-from store.checkpoint import DeliveryCheckpoint
-from store.commit_log import CommitLog
-from store.consume_queue import ENTRY, ConsumeQueue, pack_entries
-from store.consume_queues import ConsumeQueues
-from store.delay_id import DELAY_ID_BASE
-from store.dispatch import SCHEDULE_TOPIC, UNQUEUED_BIT, Derived, as_queued
-from store.errors import StoreError
-from store.files import Files
-from store.flusher import Flusher, Ticket
-from store.hook import PutRecord, PutResult, PutRows, PutStatus
-from store.identity import store_identity
-from store.index import KeyIndex
+from remoting.messages.message import store_ms_at
+from store.derived.apache_index import ApacheIndex
+from store.derived.consume_queue import ENTRY, ConsumeQueue, pack_entries
+from store.derived.consume_queues import ConsumeQueues
+from store.derived.dispatch import SCHEDULE_TOPIC, UNQUEUED_BIT, Derived, as_queued
+from store.derived.index import KeyIndex
+from store.disk.apache_files import TIMER_TOPIC, check_layout, check_timer
+from store.disk.checkpoint import DeliveryCheckpoint
+from store.disk.delay_id import DELAY_ID_BASE
+from store.disk.errors import StoreError
+from store.disk.files import Files
+from store.disk.flusher import Flusher, Ticket
+from store.disk.identity import store_identity
 from store.keeper import Keeper
-from store.level_tables import LevelTables
+from store.levels.level_tables import LevelTables
+from store.log.commit_log import CommitLog
 from store.options import StoreOptions
-from store.put import in_queue
-from store.put_block import PutBlock
-from store.ready_rows import ReadyRows
+from store.put.plugin_api import PutRecord, PutResult, PutRows, PutStatus
+from store.put.put_block import PutBlock
+from store.put.put_record import in_queue
+from store.put.ready_rows import ReadyRows
 from store.recovery import Recovery
 from store.retention import Retention, levels_need, readable_bytes
 from store.store_reader import PullResult, PullStatus, StoreReader

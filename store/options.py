@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from store.errors import StoreError
+from store.disk.errors import StoreError
 
 __all__ = ["DEFAULT_DELAY_LEVELS", "StoreOptions", "parse_delay_levels"]
 

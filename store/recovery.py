@@ -19,16 +19,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from store.apache_files import ApacheCheckpoint
-from store.commit_log import CommitLog
-from store.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
-from store.consume_queues import ConsumeQueues, Placed
-from store.dispatch import Derived
-from store.files import Files
-from store.index import KeyIndex
-from store.log_scan import valid_size
-from store.progress import Progress
-from store.segments import segment_name
+from store.derived.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
+from store.derived.consume_queues import ConsumeQueues, Placed
+from store.derived.dispatch import Derived
+from store.derived.index import KeyIndex
+from store.derived.progress import Progress
+from store.disk.apache_files import ApacheCheckpoint
+from store.disk.files import Files
+from store.disk.segments import segment_name
+from store.log.commit_log import CommitLog
+from store.log.log_scan import valid_size
 
 __all__ = ["Recovery"]
 

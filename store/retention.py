@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from store.commit_log import CommitLog
-from store.consume_queue import ConsumeQueue
-from store.consume_queues import ConsumeQueues
-from store.dispatch import SCHEDULE_TOPIC
-from store.errors import StoreError
-from store.files import Files
-from store.hook import PutStatus
+from store.derived.consume_queue import ConsumeQueue
+from store.derived.consume_queues import ConsumeQueues
+from store.derived.dispatch import SCHEDULE_TOPIC
+from store.disk.errors import StoreError
+from store.disk.files import Files
+from store.log.commit_log import CommitLog
 from store.options import StoreOptions
+from store.put.plugin_api import PutStatus
 
 __all__ = ["Retention", "levels_need", "readable_bytes"]
 

@@ -6,25 +6,25 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
 
+from remoting.filters.subscription import TagFilter
 from remoting.layout import LONG, QUEUE_OFFSET_AT, STORE_MS_AT_V6
-from remoting.message import message_keys, record_fields, store_ms_at
-from remoting.properties import TW_ID, get_property
-from remoting.subscription import TagFilter
-from store.apache_index import ApacheIndex
-from store.commit_log import CommitLog
-from store.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue
-from store.consume_queues import ConsumeQueues
-from store.delay_id import id_text
-from store.dispatch import delivered_key
-from store.errors import StoreError
-from store.index import KeyIndex
-from store.queue_check import QueueCheck
+from remoting.messages.message import message_keys, record_fields, store_ms_at
+from remoting.messages.properties import TW_ID, get_property
+from store.derived.apache_index import ApacheIndex
+from store.derived.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue
+from store.derived.consume_queues import ConsumeQueues
+from store.derived.dispatch import delivered_key
+from store.derived.index import KeyIndex
+from store.derived.queue_check import QueueCheck
+from store.disk.delay_id import id_text
+from store.disk.errors import StoreError
+from store.log.commit_log import CommitLog
 
 __all__ = ["PullResult", "PullStatus", "StoreReader"]
 
 _HEAD_BYTES = STORE_MS_AT_V6 + LONG.size
 """Of a record, up to its store time wherever that stands."""
-"""Positions from here on are not in the CommitLog: they name delayed messages (see `store.hook.Held`)."""
+"""Positions from here on are not in the CommitLog: they name delayed messages (see `store.put.plugin_api.Held`)."""
 
 _FILTER_ENTRIES_MAX = 4_000
 """Entries that one filtered pull looks at before it answers that nothing matched so far."""

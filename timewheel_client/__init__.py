@@ -5,10 +5,16 @@ Works with Timewheel's broker and with Apache's. See docs/client.md.
 
 from __future__ import annotations
 
-from timewheel_client.connection import Connection
-from timewheel_client.consumer import Consumer
-from timewheel_client.credentials import Credentials
-from timewheel_client.errors import (
+from timewheel_client.consuming.consumer import Consumer
+from timewheel_client.consuming.pulled import UndecodableMessage
+from timewheel_client.consuming.received import Message
+from timewheel_client.consuming.subscriptions import Sql
+from timewheel_client.net.connection import Connection
+from timewheel_client.net.credentials import Credentials
+from timewheel_client.net.tls import tls_context
+from timewheel_client.producing.producer import Producer
+from timewheel_client.values.client_values import BatchMessage, RecallResult, SendResult
+from timewheel_client.values.errors import (
     BrokerError,
     ClientError,
     ClosedError,
@@ -17,13 +23,7 @@ from timewheel_client.errors import (
     RequestTimeoutError,
     SendError,
 )
-from timewheel_client.producer import Producer
-from timewheel_client.pulled import UndecodableMessage
-from timewheel_client.received import Message
-from timewheel_client.routes import MessageQueue
-from timewheel_client.subscriptions import Sql
-from timewheel_client.tls import tls_context
-from timewheel_client.values import BatchMessage, RecallResult, SendResult
+from timewheel_client.values.routes import MessageQueue
 
 __all__ = [
     "BatchMessage",

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.figures.stats import weighted_percentile
 from bench.generator.load import Load, LoadResult
 from bench.generator.protocols import PROTOCOLS, ReplyCounter
 from bench.generator.ring import Ring, opaque_of
-from bench.stats import weighted_percentile
 
 __all__ = ["Sender"]
 

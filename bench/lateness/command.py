@@ -34,7 +34,7 @@ from bench.lateness.summary import verdict
 from bench.lateness.target import Target
 from bench.report import ReportError, write_report
 from remoting.printable import printable
-from store.errors import StoreError
+from store.disk.errors import StoreError
 
 __all__ = ["lateness_command", "our_error"]
 

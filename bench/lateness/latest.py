@@ -21,8 +21,8 @@ from bench.lateness.records import Segment
 from bench.lateness.schemas import FINE_SCHEMA, arrow_schema, make_batch
 from bench.lateness.sources import Source
 from bench.lateness.storage import StorageError, storage_for
-from remoting.message import record_fields
-from remoting.properties import get_property
+from remoting.messages.message import record_fields
+from remoting.messages.properties import get_property
 
 __all__ = ["LATE_MOST", "LATE_ROWS", "late_rows", "latest_messages"]
 

@@ -9,7 +9,7 @@ import click
 from bench.lateness.expect import Expectation, ExpectationError, parse_expectation
 from bench.lateness.result import GROUPS
 from bench.lateness.target import Target, parse_target
-from timewheel_client.times import parse_instant
+from timewheel_client.values.times import parse_instant
 
 __all__ = ["EXAMPLES", "WORDS", "ExpectType", "InstantType", "TablesType", "TargetType", "Words"]
 

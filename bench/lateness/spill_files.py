@@ -32,10 +32,10 @@ from remoting.layout import (
     RECORD,
     UNSIGNED_SHORT,
 )
-from remoting.message import record_fields, record_size
-from store.errors import StoreError
-from store.spill.done_set import DoneSet
-from store.spill.format import (
+from remoting.messages.message import record_fields, record_size
+from store.disk.errors import StoreError
+from store.spill.rows.done_set import DoneSet
+from store.spill.rows.format import (
     CANCEL,
     END,
     FRAME_MAGIC,
@@ -47,7 +47,7 @@ from store.spill.format import (
     read_frame,
     read_place_page,
 )
-from store.spill.manifest import Manifest
+from store.spill.rows.manifest import Manifest
 
 __all__ = ["Rows", "SpillFile", "SpillMovedError", "plan_spill", "read_spill_file"]
 

@@ -23,9 +23,9 @@ def write_report(folder: Path) -> Path:
     The folder is one of ``timewheel lateness --out`` or of ``timewheel bench --out``. Raises ReportError if it is
     neither, or if what draws (matplotlib) is not installed.
     """
+    from bench.figures.results import read
     from bench.lateness.result import SUMMARY, ResultError, read_result
     from bench.report import bench_page, lateness_page
-    from bench.results import read
 
     path = folder / lateness_page.NAME
     try:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.figures.results import OURS, Case, Figure, sections_of
+from bench.figures.results import Section as Measured
+from bench.figures.table import case_text, constants, rows
 from bench.report.page import Html, Section, bullets, document, figure, joined, note, table
 from bench.report.systems import Palette, given_ccdf_chart, numbers_chart, spread_chart
-from bench.results import OURS, Case, Figure, sections_of
-from bench.results import Section as Measured
-from bench.table import case_text, constants, rows
 
 __all__ = ["NAME", "render", "write"]
 
@@ -28,7 +28,7 @@ def write(content: Mapping[str, Any], path: Path) -> None:
 
 
 def render(content: Mapping[str, Any]) -> str:
-    """Return the page of a results document (`bench.results.document`) as one HTML text that needs no network."""
+    """Return the page of a results document (`bench.figures.results.document`) as one HTML text without network."""
     measured = sections_of(dict(content))
     names = [OURS, *(s["name"] for s in content["systems"]), *(f.system for m in measured for f in m.figures)]
     palette: Palette = {name: number for number, name in enumerate(dict.fromkeys(names))}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.results import Section
-from bench.session import Session
+from bench.figures.results import Section
+from bench.running.session import Session
 from bench.workloads import crash, disk, hot_second, lateness, pending, send, wheel
 
 __all__ = ["WORKLOADS"]

@@ -6,12 +6,12 @@ import contextlib
 import random
 import time
 
+from bench.figures.results import Case, Section
 from bench.generator.arrivals import Arrivals
 from bench.generator.load import Load
 from bench.generator.probe import first_accepted
 from bench.peers.system import Running, Setup, System
-from bench.results import Case, Section
-from bench.session import Catch, Session
+from bench.running.session import Catch, Session
 
 __all__ = ["run"]
 

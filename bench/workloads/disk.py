@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.results import Case, Section
-from bench.session import Session
-from store.files import Files
-from store.spill.model import SpillOptions
+from bench.figures.results import Case, Section
+from bench.running.session import Session
+from store.disk.files import Files
+from store.spill.rows.model import SpillOptions
 from store.spill.spill_store import SpillStore
 
 __all__ = ["run"]

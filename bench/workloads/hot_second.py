@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import time
 
+from bench.figures.results import Case, Section
+from bench.figures.stats import percentile
 from bench.generator.arrivals import Arrivals
 from bench.generator.load import Load
 from bench.peers.system import Setup, System
-from bench.results import Case, Section
-from bench.session import Session
-from bench.stats import percentile
+from bench.running.session import Session
 from bench.workloads.lateness import count_losses
 
 __all__ = ["run"]

@@ -8,13 +8,13 @@ import time
 import numpy as np
 import numpy.typing as npt
 
+from bench.figures.results import Case, Curve, Section
+from bench.figures.stats import ccdf, percentile
 from bench.generator.arrivals import Verdict
 from bench.generator.load import Kind, Load
 from bench.peers.catalogue import VARIANTS
 from bench.peers.system import Running, Setup, System
-from bench.results import Case, Curve, Section
-from bench.session import Session
-from bench.stats import ccdf, percentile
+from bench.running.session import Session
 
 __all__ = ["LatenessCase", "add_lateness", "count_losses", "latencies", "run"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import time
 
+from bench.figures.results import OURS, Case, Section
 from bench.generator.load import Load
 from bench.generator.probe import first_accepted
-from bench.machine import CpuMeter, resident_bytes, store_bytes
 from bench.peers.system import Running, Setup, System
-from bench.results import OURS, Case, Section
-from bench.session import Session
+from bench.running.machine import CpuMeter, resident_bytes, store_bytes
+from bench.running.session import Session
 
 __all__ = ["memory", "restart"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 
+from bench.figures.results import Case, Section
 from bench.generator.load import Kind, Load, LoadResult
-from bench.machine import CpuMeter
 from bench.peers.system import Running, Setup, System
-from bench.results import Case, Section
-from bench.session import BenchError, Session
+from bench.running.machine import CpuMeter
+from bench.running.session import BenchError, Session
 
 __all__ = ["BATCH", "FLUSHES", "KINDS", "SHAPES", "SendChoice", "default_choice", "run"]
 

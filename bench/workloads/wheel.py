@@ -16,9 +16,9 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from bench import wheel_bench
-from bench.results import Case, Section
-from bench.session import Session
+from bench.figures.results import Case, Section
+from bench.running.session import Session
+from bench.workloads import wheel_bench
 
 __all__ = ["PARTS", "run"]
 

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import click
 
-from remoting.build import build_name
+from remoting.messages.build import build_name
 from remoting.printable import printable
 
 __all__ = ["CommandGroup", "main"]

@@ -20,11 +20,11 @@ import click
 from broker.cli.common import one_line_errors, pairs, say
 from broker.cli.overlay import OverlayFiles
 from broker.cli.repair import repair_store
-from broker.config import BrokerConfig, load_config
+from broker.config.broker_config import BrokerConfig, load_config
 from broker.core import BrokerCore
 from broker.open_files import raise_quietly
 from broker.plugins import load_plugins
-from store.files import Files
+from store.disk.files import Files
 
 __all__ = ["Findings", "check_command", "check_store"]
 

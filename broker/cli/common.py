@@ -15,12 +15,12 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from broker.config import ConfigError
+from broker.config.broker_config import ConfigError
 from broker.plugins import PluginError
 from remoting.printable import printable
-from store.errors import StoreError
-from timewheel_client.errors import ClientError
-from timewheel_client.tls import Tls, tls_context
+from store.disk.errors import StoreError
+from timewheel_client.net.tls import Tls, tls_context
+from timewheel_client.values.errors import ClientError
 
 __all__ = [
     "USER_ERRORS",

@@ -19,8 +19,8 @@ from broker.cli.common import (
 )
 from remoting.json_dialect import dumps
 from timewheel_client import Consumer, Message
-from timewheel_client.times import format_instant
-from timewheel_client.tls import Tls
+from timewheel_client.net.tls import Tls
+from timewheel_client.values.times import format_instant
 
 __all__ = ["consume_command", "message_line", "message_record"]
 

@@ -21,10 +21,10 @@ from broker.broker import Broker
 from broker.cli.common import one_line_errors, run_until_signal, say, settle
 from broker.cli.demo_view import DemoView, live_view
 from broker.cli.tally import Tally
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from remoting.printable import printable
 from timewheel_client import Consumer, Producer
-from timewheel_client.core import now_ms
+from timewheel_client.net.client_core import now_ms
 
 __all__ = ["demo_command"]
 

@@ -19,8 +19,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 
-from store.errors import StoreError
-from store.files import File, Files
+from store.disk.errors import StoreError
+from store.disk.files import File, Files
 
 __all__ = ["OverlayFile", "OverlayFiles"]
 

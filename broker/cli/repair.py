@@ -3,14 +3,14 @@
 In this order, because each part is mended by what the ones before it say:
 
 1. the store's id, from the files that carry it;
-2. the delivery checkpoint and the manifest of the delay store (`store.spill.repair.mended_section`);
-3. the CommitLog (`store.log_repair`), at least as far as the checkpoint says that it was durable;
-4. journal and runs of the delay store (`store.spill.repair`);
+2. the delivery checkpoint and the manifest of the delay store (`store.spill.upkeep.repair.mended_section`);
+3. the CommitLog (`store.log.log_repair`), at least as far as the checkpoint says that it was durable;
+4. journal and runs of the delay store (`store.spill.upkeep.repair`);
 5. what is derived from the CommitLog: put aside if that has changed, or if a ConsumeQueue file has not the configured
    size and nothing says which it should have, so that the next start derives it again;
 6. the tables under ``config``: a version that cannot be read makes room for the one before.
 
-All that is taken out or overwritten is put under ``timewheel/aside/repair-NNNN`` first (`store.aside`).
+All that is taken out or overwritten is put under ``timewheel/aside/repair-NNNN`` first (`store.disk.aside`).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.config import BrokerConfig
-from broker.groups import SubscriptionGroups
-from broker.offsets import ConsumerOffsets
-from broker.topics import Topics
+from broker.config.broker_config import BrokerConfig
+from broker.tables.groups import SubscriptionGroups
+from broker.tables.offsets import ConsumerOffsets
+from broker.tables.topics import Topics
 from remoting.layout import CHECKPOINT, MANIFEST, Table
-from store.aside import Aside
-from store.checkpoint import DeliveryCheckpoint
-from store.consume_queues import ConsumeQueues
-from store.delay_offsets import DelayOffsets
-from store.errors import StoreCorruptError, StoreError, StoreFormatError
-from store.files import Files
-from store.identity import FORMAT_VERSION, identity_text, store_identity
-from store.log_repair import repair_log
+from store.derived.consume_queues import ConsumeQueues
+from store.derived.progress import Progress
+from store.disk.aside import Aside
+from store.disk.checkpoint import DeliveryCheckpoint
+from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
+from store.disk.files import Files
+from store.disk.identity import FORMAT_VERSION, identity_text, store_identity
+from store.levels.delay_offsets import DelayOffsets
+from store.log.log_repair import repair_log
 from store.options import StoreOptions
-from store.progress import Progress
-from store.spill.manifest import Manifest
-from store.spill.repair import mended_section, repair_spill
+from store.spill.rows.manifest import Manifest
+from store.spill.upkeep.repair import mended_section, repair_spill
 
 __all__ = ["repair_store"]
 

@@ -13,10 +13,10 @@ import click
 
 from broker.broker import Broker
 from broker.cli.common import USER_ERRORS, one_line_errors, pairs, run_until_signal, say, settle
-from broker.config import BrokerConfig, load_config, parse_address, parse_addresses
-from broker.logs import IN_FILE_ONLY, log_settings, start_logging
+from broker.config.broker_config import BrokerConfig, load_config, parse_address, parse_addresses
+from broker.config.logs import IN_FILE_ONLY, log_settings, start_logging
 from broker.open_files import raise_limit
-from store.errors import StoreError
+from store.disk.errors import StoreError
 
 __all__ = ["broker_command", "options_to_values", "ready_line"]
 

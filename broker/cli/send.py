@@ -10,9 +10,9 @@ import click
 
 from broker.cli.common import account_option, namesrv_option, one_line_errors, pairs, say, secret_of, tls_options
 from timewheel_client import Producer
-from timewheel_client.core import now_ms
-from timewheel_client.times import format_instant, format_span, parse_instant, parse_span
-from timewheel_client.tls import Tls
+from timewheel_client.net.client_core import now_ms
+from timewheel_client.net.tls import Tls
+from timewheel_client.values.times import format_instant, format_span, parse_instant, parse_span
 
 __all__ = ["send_command"]
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.asides import Asides, dump_table
-from broker.channel import Channel
-from broker.groups import GROUPS_MAX, SubscriptionGroup
-from broker.topics import TOPICS_MAX, TopicConfig, group_problem, topic_problem
+from broker.net.asides import Asides, dump_table
+from broker.net.channel import Channel
+from broker.tables.groups import GROUPS_MAX, SubscriptionGroup
+from broker.tables.topics import TOPICS_MAX, TopicConfig, group_problem, topic_problem
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
@@ -27,10 +27,10 @@ from remoting.headers import TopicHeader, need_str, opt_bool, opt_str
 from remoting.json_dialect import dumps, loads_body
 
 if TYPE_CHECKING:
-    from broker.dispatcher import Handler
-    from broker.groups import SubscriptionGroups
-    from broker.offsets import ConsumerOffsets
-    from broker.topics import Topics
+    from broker.net.dispatcher import Handler
+    from broker.tables.groups import SubscriptionGroups
+    from broker.tables.offsets import ConsumerOffsets
+    from broker.tables.topics import Topics
 
 __all__ = ["AdminProcessor"]
 

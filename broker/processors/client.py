@@ -8,21 +8,21 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.channel import Channel, peer_text
-from broker.clients import ClientInfo, Clients, ConsumerGroup, Subscription, checked_client_id
-from broker.dispatcher import Dispatcher, Handler
-from broker.processors.selection import no_such_filter
-from broker.topics import RETRY_PREFIX
+from broker.net.channel import Channel, peer_text
+from broker.net.clients import ClientInfo, Clients, ConsumerGroup, Subscription, checked_client_id
+from broker.net.dispatcher import Dispatcher, Handler
+from broker.pulling.selection import no_such_filter
+from broker.tables.topics import RETRY_PREFIX
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
+from remoting.filters.sql_filter import SQL92, Sql92Error, compile_sql92
 from remoting.headers import need_str
 from remoting.json_dialect import dumps, loads_body
-from remoting.sql_filter import SQL92, Sql92Error, compile_sql92
 
 if TYPE_CHECKING:
-    from broker.groups import SubscriptionGroups
-    from broker.topics import Topics
+    from broker.tables.groups import SubscriptionGroups
+    from broker.tables.topics import Topics
 
 __all__ = ["ClientProcessor"]
 

@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from broker.asides import Asides
-from broker.channel import Channel
-from broker.clients import ClientInfo, Clients
-from broker.dispatcher import Dispatcher, Handler
+from broker.net.asides import Asides
+from broker.net.channel import Channel
+from broker.net.clients import ClientInfo, Clients
+from broker.net.dispatcher import Dispatcher, Handler
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.channel import Channel
-from broker.clients import checked_client_id
-from broker.dispatcher import Handler
-from broker.queue_locks import Queue, QueueLocks
+from broker.net.channel import Channel
+from broker.net.clients import checked_client_id
+from broker.net.dispatcher import Handler
+from broker.tables.queue_locks import Queue, QueueLocks
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
 from remoting.json_dialect import dumps, loads_body
 
 if TYPE_CHECKING:
-    from broker.groups import SubscriptionGroups
-    from broker.topics import Topics
+    from broker.tables.groups import SubscriptionGroups
+    from broker.tables.topics import Topics
 
 __all__ = ["LockProcessor"]
 

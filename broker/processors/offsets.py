@@ -7,17 +7,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from broker.channel import Channel
-from broker.dispatcher import Handler
-from broker.topics import RETRY_PREFIX
+from broker.net.channel import Channel
+from broker.net.dispatcher import Handler
+from broker.tables.topics import RETRY_PREFIX
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.headers import HeaderError, need_int, need_long, need_str, opt_bool
 
 if TYPE_CHECKING:
-    from broker.groups import SubscriptionGroups
-    from broker.offsets import ConsumerOffsets
-    from broker.topics import Topics
+    from broker.tables.groups import SubscriptionGroups
+    from broker.tables.offsets import ConsumerOffsets
+    from broker.tables.topics import Topics
     from store.message_store import MessageStore
 
 __all__ = ["OffsetProcessor"]

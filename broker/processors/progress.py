@@ -20,23 +20,23 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.asides import Asides, dump_table
-from broker.channel import Channel, peer_text
-from broker.topics import group_problem
+from broker.net.asides import Asides, dump_table
+from broker.net.channel import Channel, peer_text
+from broker.tables.topics import group_problem
 from remoting.codes import MAX_FRAME_BYTES, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
 from remoting.headers import need_long, need_str, opt_int, opt_long, opt_str
 from remoting.json_dialect import dump_queue_map, dumps
-from remoting.message import MessageError, parse_message_id
+from remoting.messages.message import MessageError, parse_message_id
 
 if TYPE_CHECKING:
-    from broker.clients import ClientInfo, Clients
-    from broker.dispatcher import Dispatcher, Handler
-    from broker.groups import SubscriptionGroups
-    from broker.offsets import ConsumerOffsets
-    from broker.topics import TopicConfig, Topics
-    from broker.traffic import Traffic
+    from broker.figures.traffic import Traffic
+    from broker.net.clients import ClientInfo, Clients
+    from broker.net.dispatcher import Dispatcher, Handler
+    from broker.tables.groups import SubscriptionGroups
+    from broker.tables.offsets import ConsumerOffsets
+    from broker.tables.topics import TopicConfig, Topics
     from store.message_store import MessageStore
 
 __all__ = ["ProgressProcessor"]

@@ -10,20 +10,20 @@ import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.access import May, everybody_may
-from broker.acl_rules import SUB
-from broker.channel import Channel
-from broker.dispatcher import Handler
-from broker.stored_access import meant_topic
+from broker.access.access_table import May, everybody_may
+from broker.access.acl_rules import SUB
+from broker.access.stored_access import meant_topic
+from broker.net.channel import Channel
+from broker.net.dispatcher import Handler
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.headers import QueryMessageHeader, need_long
-from remoting.message import decode_record
-from store.delay_id import DELAY_ID_BASE
+from remoting.messages.message import decode_record
+from store.disk.delay_id import DELAY_ID_BASE
 
 if TYPE_CHECKING:
-    from store.hook import Plugin
     from store.message_store import MessageStore
+    from store.put.plugin_api import Plugin
 
 __all__ = ["QueryProcessor"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.channel import Channel
+from broker.net.channel import Channel
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.headers import need_int, need_long, need_str, opt_str
 from remoting.json_dialect import dumps
 
 if TYPE_CHECKING:
-    from broker.clients import Clients
-    from broker.dispatcher import Handler
+    from broker.net.clients import Clients
+    from broker.net.dispatcher import Handler
     from store.message_store import MessageStore
 
 __all__ = ["QueueViewProcessor"]

@@ -11,22 +11,22 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from broker.channel import Channel
-from broker.config_keys import ConfigError, is_secret, shown
-from broker.json_files import DataVersion
-from broker.live_keys import check_change
-from broker.properties_file import PropertiesError, parse_properties_file
-from broker.stats import Rates
+from broker.config.config_keys import ConfigError, is_secret, shown
+from broker.config.live_keys import check_change
+from broker.config.properties_file import PropertiesError, parse_properties_file
+from broker.figures.stats import Rates
+from broker.net.channel import Channel
+from broker.tables.json_files import DataVersion
 from remoting.codes import VERSION, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.json_dialect import dumps
-from store.errors import StoreError
+from store.disk.errors import StoreError
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
-    from broker.dispatcher import Handler
-    from store.hook import Plugin
+    from broker.config.broker_config import BrokerConfig
+    from broker.net.dispatcher import Handler
     from store.message_store import MessageStore
+    from store.put.plugin_api import Plugin
 
 __all__ = ["VERSION_TEXT", "RuntimeProcessor"]
 

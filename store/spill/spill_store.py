@@ -24,7 +24,7 @@ Exactly once, by three rules
     2. *Done* is a bit in memory, made under the delivery lock together with the append to the CommitLog. It becomes
        durable with the checkpoint (P, done-sets); after a crash the CommitLog behind P says which bits are missing
        (`restore_delivered_many`), the journal behind its position in the checkpoint says what was cancelled or moved.
-    3. *Moved between files* is one replacement of the manifest (`store.spill.relocate`).
+    3. *Moved between files* is one replacement of the manifest (`store.spill.upkeep.relocate`).
 
 Costs (1 KiB messages, 16 a frame; ``python -m bench.spill_bench``): appending 1.0 µs a message beside the write
 itself, publishing 0.5, scanning 1.5 and reading 1.5 with a few runs (5 and 8 with 190 that overlap), 4 µs in the
@@ -50,22 +50,22 @@ from pathlib import Path
 import numpy as np
 
 from remoting.layout import FRAME_BYTES, FRAME_ROW_BYTES
-from store.delay_id import SEQUENCE_MAX, delay_id
-from store.errors import StoreError, StoreFullError
-from store.files import Files
-from store.flusher import Syncable, Ticket
-from store.slab import Slab
-from store.spill import checking
-from store.spill.directory import SpillDirectory
-from store.spill.format import ACCEPT, CANCEL, MOVE
-from store.spill.housekeeping import Housekeeping
-from store.spill.journal import Journal
-from store.spill.model import Block, Columns, Found, Key, SpillOptions
-from store.spill.opening import encode_section, open_sources
-from store.spill.room import Room
-from store.spill.run import PageCache
-from store.spill.segment import Segment
-from store.spill.state import SpillState
+from store.disk.delay_id import SEQUENCE_MAX, delay_id
+from store.disk.errors import StoreError, StoreFullError
+from store.disk.files import Files
+from store.disk.flusher import Syncable, Ticket
+from store.disk.slab import Slab
+from store.spill.journal.journal import Journal
+from store.spill.journal.segment import Segment
+from store.spill.rows.format import ACCEPT, CANCEL, MOVE
+from store.spill.rows.model import Block, Columns, Found, Key, SpillOptions
+from store.spill.runs.run import PageCache
+from store.spill.state.directory import SpillDirectory
+from store.spill.state.spill_state import SpillState
+from store.spill.upkeep import checking
+from store.spill.upkeep.housekeeping import Housekeeping
+from store.spill.upkeep.opening import encode_section, open_sources
+from store.spill.upkeep.room import Room
 
 __all__ = ["SpillStore"]
 

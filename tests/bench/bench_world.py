@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from bench.results import Case, Curve, Section, SystemNote, document
+from bench.figures.results import Case, Curve, Section, SystemNote, document
 
 __all__ = ["SYSTEMS", "results_of"]
 

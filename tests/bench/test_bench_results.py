@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.results import Case, Curve, Section, SystemNote, document, ratios, read, sections_of, write
-from bench.stats import ccdf, percentile, ratio, weighted_percentile
-from bench.table import markdown, number, rows
+from bench.figures.results import Case, Curve, Section, SystemNote, document, ratios, read, sections_of, write
+from bench.figures.stats import ccdf, percentile, ratio, weighted_percentile
+from bench.figures.table import markdown, number, rows
 
 MACHINE = {
     "cpu": "A CPU",

@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from bench.cli import bench
+from bench.figures.results import Section, SystemNote, document, write
 from bench.generator.arrivals import Arrivals
 from bench.generator.load import Load, LoadResult
-from bench.machine import PageCache, memory_limits
 from bench.peers.cache import MissingToolError
 from bench.peers.catalogue import OURS, PEERS
 from bench.peers.system import Running, Setup, System
-from bench.results import Section, SystemNote, document, write
-from bench.session import Session, merged, shares
+from bench.running.machine import PageCache, memory_limits
+from bench.running.session import Session, merged, shares
 from bench.workloads.catalogue import WORKLOADS
 from bench.workloads.lateness import count_losses
 from bench.workloads.send import BATCH, SHAPES
@@ -66,7 +66,7 @@ def test_filling_the_page_cache_ends_with_little_free_and_reads_nothing_twice(
 ) -> None:
     free = [900 << 20, 600 << 20, 200 << 20, 900 << 20, 50 << 20]
     known = {"MemTotal": 1 << 30}
-    monkeypatch.setattr("bench.machine._meminfo_bytes", lambda name: known.get(name) or free.pop(0))
+    monkeypatch.setattr("bench.running.machine._meminfo_bytes", lambda name: known.get(name) or free.pop(0))
     cache = PageCache(tmp_path, 300 << 20)
     assert [cache.fill(), cache.fill()] == [128 << 20, 64 << 20]
     assert not free

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from bench.lateness.spill_files import plan_spill, read_spill_file
 from bench.lateness.storage import storage_for
-from remoting.message import Message, encode_record
-from store.files import Files
-from store.spill.model import SpillOptions
+from remoting.messages.message import Message, encode_record
+from store.disk.files import Files
+from store.spill.rows.model import SpillOptions
 from store.spill.spill_store import SpillStore
 
 NOW_MS = 1_700_000_000_000

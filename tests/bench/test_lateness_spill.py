@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from store.files import Files
+from store.disk.files import Files
 from store.spill.spill_store import SpillStore
 from tests.store.spill_world import STORE_ID, tiny_options
 

@@ -21,7 +21,7 @@ from bench.lateness.buckets import EXACT_MS, lateness_class
 from bench.lateness.result import QUANTILES, Lateness, percentiles, share_within
 from bench.lateness.target import DEFAULT_TARGET, parse_target
 from bench.report.verdict import headline
-from remoting.message import Message as Record
+from remoting.messages.message import Message as Record
 from tests.bench.report_world import AS_OF_MS, Message, result_of
 from tests.support.lateness_world import HOST, HOST_V6, START_MS, Log, class_of, make_world, write_world
 
@@ -196,8 +196,8 @@ def test_a_damaged_manifest_with_a_whole_copy(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     from bench.lateness.spill_files import plan_spill
     from bench.lateness.storage import storage_for
-    from store.errors import StoreCorruptError
-    from store.spill.manifest import Manifest
+    from store.disk.errors import StoreCorruptError
+    from store.spill.rows.manifest import Manifest
 
     folder = tmp_path / "store" / "timewheel" / "delay"
     folder.mkdir(parents=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.figures.results import sections_of, write
+from bench.figures.stats import median
+from bench.figures.table import number
 from bench.report import ReportError, __main__, bench_page, write_report
-from bench.results import sections_of, write
-from bench.stats import median
-from bench.table import number
 from tests.bench.bench_world import SYSTEMS, results_of
 from tests.bench.test_report_page import Page, words
 

@@ -13,19 +13,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from broker.channel import BROKER_PORT, NAME_SERVER_PORT, MemoryChannel
-from broker.clients import ClientInfo, Subscription
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.core import BrokerCore
-from broker.groups import SubscriptionGroup
-from broker.namesrv import NameServer
-from broker.processors.send import BATCH_MESSAGES_MAX
-from broker.routes import OwnBroker, QueueData
-from broker.topics import TopicConfig
+from broker.naming.namesrv import NameServer
+from broker.naming.routes import OwnBroker, QueueData
+from broker.net.channel import BROKER_PORT, NAME_SERVER_PORT, MemoryChannel
+from broker.net.clients import ClientInfo, Subscription
+from broker.sending.send import BATCH_MESSAGES_MAX
+from broker.tables.groups import SubscriptionGroup
+from broker.tables.topics import TopicConfig
 from remoting.codes import REQUEST_HEADER_MAX_BYTES, RequestCode
 from remoting.command import SERIALIZE_BINARY, RemotingCommand, encode_command
 from remoting.json_dialect import BODY_BYTES_MAX, DIALECT_BYTES_MAX, FLAT_BYTES_MAX, dumps
-from remoting.message import join_batch
+from remoting.messages.message import join_batch
 from tests.broker.core_rig import START_MS, properties
 from tests.broker.loop_watch import AnsweringChannel, LoopWatch
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from broker.channel import MemoryChannel
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.core import BrokerCore
+from broker.net.channel import MemoryChannel
 from remoting.codes import FLAG_ONEWAY, RequestCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.connection import FrameDecoder
 from remoting.json_dialect import dumps
-from remoting.message import Message, StoredMessage, decode_record, record_size
-from remoting.properties import format_properties
-from store.files import Files
-from store.hook import Held, Plugin, PluginContext, PutStatus, Refused
+from remoting.messages.message import Message, StoredMessage, decode_record, record_size
+from remoting.messages.properties import format_properties
+from store.disk.files import Files
+from store.put.plugin_api import Held, Plugin, PluginContext, PutStatus, Refused
 
 __all__ = ["Client", "FakePlugin", "Rig", "greeted", "properties", "records_of", "sound"]
 

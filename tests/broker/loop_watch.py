@@ -16,9 +16,9 @@ from typing import Any, Self
 
 import pytest
 
-from broker.channel import BROKER_PORT, MemoryChannel
 from broker.cli.common import GC_THRESHOLDS
 from broker.core import BrokerCore
+from broker.net.channel import BROKER_PORT, MemoryChannel
 from remoting.codes import REQUEST_HEADER_MAX_BYTES
 from remoting.command import RemotingCommand
 from remoting.connection import FrameDecoder

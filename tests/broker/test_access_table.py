@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.access import ACCESS, ANYBODY, NOBODY
+from broker.access.access_table import ACCESS, ANYBODY, NOBODY
 from broker.broker import Broker
-from broker.channel import BROKER_PORT, NAME_SERVER_PORT, NO_PORT
+from broker.net.channel import BROKER_PORT, NAME_SERVER_PORT, NO_PORT
 from remoting.codes import RequestCode, ResponseCode
 from remoting.json_dialect import dumps
-from remoting.message import parse_message_id
+from remoting.messages.message import parse_message_id
 from remoting.signing import sign
 from tests.broker.core_rig import properties
 from tests.broker.test_broker import Caller, config_in, send_fields
@@ -222,7 +222,7 @@ async def test_each_port_answers_its_own_codes_and_no_others(tmp_path):
 @pytest.mark.asyncio
 async def test_what_is_not_in_the_table_is_for_nobody(tmp_path, monkeypatch):
     async with world_in(tmp_path) as (_, peers):
-        monkeypatch.setattr("broker.acl.ACCESS", {})
+        monkeypatch.setattr("broker.access.acl.ACCESS", {})
         for role in ("unsigned", "pub-and-sub", "the-admin"):
             reply = await peers[BROKER_PORT, role].ask(RequestCode.GET_BROKER_RUNTIME_INFO, {})
             assert reply.code == ResponseCode.NO_PERMISSION

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.acl_file import AclFileError, read_acl_file
-from broker.acl_rules import PUB, SUB, AclRules, address_pattern
+from broker.access.acl_file import AclFileError, read_acl_file
+from broker.access.acl_rules import PUB, SUB, AclRules, address_pattern
 from remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from remoting.json_dialect import dumps
 from remoting.signing import sign
@@ -367,7 +367,7 @@ def test_the_signature_of_a_long_body_is_not_worked_out(rig, monkeypatch):
     """16 MiB held the network loop for 20 ms and more; no message is that long."""
     client = writer(rig)
     assert "The broker" not in str(client.send("T", body=bytes(4 << 20)).remark)
-    monkeypatch.setattr("broker.acl.fits", lambda *_: 1 / 0)
+    monkeypatch.setattr("broker.access.acl.fits", lambda *_: 1 / 0)
     refused = client.send("T", body=bytes((4 << 20) + 1))
     assert refused.code == ResponseCode.NO_PERMISSION
     assert "a body of at most 4194304 bytes, this one 4194305" in str(refused.remark)

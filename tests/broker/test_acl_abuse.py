@@ -5,11 +5,11 @@ import struct
 
 import pytest
 
-from broker.namesrv import NameServer
-from broker.routes import OwnBroker
+from broker.naming.namesrv import NameServer
+from broker.naming.routes import OwnBroker
 from remoting.codes import RequestCode, ResponseCode
 from remoting.json_dialect import dumps
-from remoting.message import Message, encode_record, parse_message_id
+from remoting.messages.message import Message, encode_record, parse_message_id
 from remoting.signing import sign
 from tests.broker.core_rig import FakePlugin, Rig, properties
 from tests.broker.test_acl import Signed

@@ -10,14 +10,14 @@ import struct
 
 import pytest
 
-from broker.access import ACCESS, ACCOUNT
-from broker.namesrv import NameServer
+from broker.access.access_table import ACCESS, ACCOUNT
+from broker.naming.namesrv import NameServer
+from broker.naming.routes import OwnBroker
 from broker.plugins import load_plugin
-from broker.routes import OwnBroker
-from remoting.batch import join_batch
 from remoting.codes import RequestCode
 from remoting.json_dialect import dumps
-from remoting.message import parse_message_id
+from remoting.messages.batch import join_batch
+from remoting.messages.message import parse_message_id
 from tests.broker.core_rig import Rig, properties
 from tests.broker.test_acl import Signed
 from tests.broker.test_acl_abuse import RULES

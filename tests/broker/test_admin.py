@@ -4,25 +4,25 @@ import asyncio
 
 import pytest
 
-from broker.asides import Asides
-from broker.channel import MemoryChannel
-from broker.clients import ClientInfo, Clients, Subscription
-from broker.config import BrokerConfig
-from broker.dispatcher import Dispatcher
-from broker.groups import SubscriptionGroups
-from broker.offsets import ConsumerOffsets
+from broker.config.broker_config import BrokerConfig
+from broker.figures.stats import Rates
+from broker.figures.traffic import Traffic
+from broker.net.asides import Asides
+from broker.net.channel import MemoryChannel
+from broker.net.clients import ClientInfo, Clients, Subscription
+from broker.net.dispatcher import Dispatcher
 from broker.processors.admin import AdminProcessor
 from broker.processors.progress import ProgressProcessor
 from broker.processors.runtime import RuntimeProcessor
-from broker.stats import Rates
-from broker.topics import TopicConfig, Topics
-from broker.traffic import Traffic
+from broker.tables.groups import SubscriptionGroups
+from broker.tables.offsets import ConsumerOffsets
+from broker.tables.topics import TopicConfig, Topics
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.connection import FrameDecoder
 from remoting.json_dialect import dumps, loads, queue_map
-from remoting.message import encode_host, message_id
-from store.files import Files
+from remoting.messages.message import encode_host, message_id
+from store.disk.files import Files
 
 BOOTED_MS = 1_763_600_000_000
 TOPIC = {

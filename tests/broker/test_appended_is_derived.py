@@ -16,15 +16,15 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.core import BrokerCore
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode
-from remoting.message import MAX_PROPERTIES_BYTES, join_batch, record_fields
-from remoting.properties import format_properties
-from store.consume_queue import ENTRY
-from store.hook import PutStatus
+from remoting.messages.message import MAX_PROPERTIES_BYTES, join_batch, record_fields
+from remoting.messages.properties import format_properties
+from store.derived.consume_queue import ENTRY
 from store.message_store import MessageStore
+from store.put.plugin_api import PutStatus
 from tests.broker.core_rig import START_MS, FakePlugin, Rig, records_of
 from tests.support.simdisk import SimDisk
 

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from broker import clients as clients_module
 from broker.bounds import Bound, figures, name_server_bounds
-from broker.channel import MemoryChannel
-from broker.json_files import JsonFile
-from broker.namesrv import NameServer
-from broker.processors.transaction import _ASKING_MAX, COMMIT
-from broker.routes import OwnBroker
-from remoting import keys
+from broker.naming.namesrv import NameServer
+from broker.naming.routes import OwnBroker
+from broker.net import clients as clients_module
+from broker.net.channel import MemoryChannel
+from broker.tables.json_files import JsonFile
+from broker.transactions.transaction_processor import _ASKING_MAX, COMMIT
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.json_dialect import dumps, loads
-from store.files import Files
+from remoting.messages import keys
+from store.disk.files import Files
 from tests.broker.core_rig import Client, Rig, properties
 
 OK = ResponseCode.SUCCESS

@@ -11,13 +11,13 @@ import time
 import pytest
 
 from broker.broker import Broker
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.plugins import PluginError, load_plugin, load_plugins
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.connection import FrameDecoder
-from remoting.message import parse_message_id
-from store.errors import StoreLockedError
+from remoting.messages.message import parse_message_id
+from store.disk.errors import StoreLockedError
 from tests.broker.core_rig import FakePlugin, properties, records_of
 from tests.support.ports import free_ports_around
 
@@ -324,8 +324,8 @@ def test_delayed_messages_come_at_their_time_and_survive_a_restart(tmp_path):
         ("nobody", "there is no plug-in 'nobody' among the installed ones"),
         ("no.such.module:Plugin", "ModuleNotFoundError"),
         ("broker.plugins:Nothing", "there is no Nothing in broker.plugins"),
-        ("broker.channel:MemoryChannel", "is no store.hook.Plugin: it lacks before_put, cancel"),
-        ("builtins:print", "is no store.hook.Plugin"),
+        ("broker.net.channel:MemoryChannel", "is no store.put.plugin_api.Plugin: it lacks before_put, cancel"),
+        ("builtins:print", "is no store.put.plugin_api.Plugin"),
     ],
 )
 def test_plugins_that_cannot_be_loaded(name, text):

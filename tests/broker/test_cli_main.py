@@ -19,9 +19,9 @@ from broker.cli.common import pairs
 from broker.cli.demo_view import DemoView, live_view
 from broker.cli.run import _until_stopped, options_to_values
 from broker.cli.tally import Tally
-from broker.config import BrokerConfig
-from broker.logs import IN_FILE_ONLY, PlaceLimit, log_directory, log_settings, start_logging
-from store.errors import StoreError
+from broker.config.broker_config import BrokerConfig
+from broker.config.logs import IN_FILE_ONLY, PlaceLimit, log_directory, log_settings, start_logging
+from store.disk.errors import StoreError
 
 Capture = pytest.CaptureFixture[str]
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.cli.overlay import OverlayFiles
-from store.errors import StoreError
-from store.files import Files
+from store.disk.errors import StoreError
+from store.disk.files import Files
 
 SIZES = st.integers(0, 40)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.cli.tally import Tally, percentile, summary
-from timewheel_client.times import format_instant, format_span, parse_instant, parse_span
+from timewheel_client.values.times import format_instant, format_span, parse_instant, parse_span
 
 NEW_YEAR_2030 = 1_893_456_000_000
 

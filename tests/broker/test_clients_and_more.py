@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from broker.processors.send_back import retry_message
+from broker.sending.send_back import retry_message
 from remoting.codes import RequestCode, ResponseCode
-from remoting.message import parse_message_id
-from store.delay_id import DELAY_ID_BASE
+from remoting.messages.message import parse_message_id
+from store.disk.delay_id import DELAY_ID_BASE
 from tests.broker.core_rig import START_MS, FakePlugin, Rig, properties, records_of
 
 KEY = "0" * 32
@@ -341,7 +341,7 @@ def test_a_send_back_that_the_store_refuses(client, rig):
 
 
 def rig_result(_rig):
-    from store.hook import PutResult, PutStatus
+    from store.put.plugin_api import PutResult, PutStatus
 
     return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark="full")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.put_status import failure
+from broker.turns.put_status import failure
 from remoting.codes import ResponseCode
-from remoting.message import Message, encode_host
-from store.files import Files
-from store.hook import PutStatus, put_record
+from remoting.messages.message import Message, encode_host
+from store.disk.files import Files
 from store.message_store import MessageStore
 from store.options import StoreOptions
+from store.put.plugin_api import PutStatus, put_record
 
 NOON_MS = 1_800_000_000_000
 

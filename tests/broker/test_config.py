@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import broker.cli.tally
-import broker.config
-import broker.config_keys
-import broker.properties_file
-import timewheel_client.times
-from broker.apache_keys import NO_EFFECT_GROUPS
-from broker.config import (
+import broker.config.broker_config
+import broker.config.config_keys
+import broker.config.properties_file
+import timewheel_client.values.times
+from broker.config.apache_keys import NO_EFFECT_GROUPS
+from broker.config.broker_config import (
     NO_EFFECT_KEYS,
     OWN_KEYS,
     USED_KEYS,
@@ -28,7 +28,7 @@ from broker_plugin.pace import BATCH_MAX
 from broker_plugin.plugin import spill_options
 from broker_plugin.sweeper import ARMED_MAX, HAND_MAX
 from store.options import StoreOptions
-from store.spill.model import SpillOptions
+from store.spill.rows.model import SpillOptions
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 
@@ -347,7 +347,13 @@ def test_the_plugin_reads_the_keys_of_the_spill_store(key: str) -> None:
 
 
 def test_examples() -> None:
-    for module in (broker.config, broker.config_keys, broker.properties_file, timewheel_client.times, broker.cli.tally):
+    for module in (
+        broker.config.broker_config,
+        broker.config.config_keys,
+        broker.config.properties_file,
+        timewheel_client.values.times,
+        broker.cli.tally,
+    ):
         outcome = doctest.testmod(module)
         assert outcome.attempted > 0
         assert outcome.failed == 0

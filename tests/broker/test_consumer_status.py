@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from broker.asides import Asides
-from broker.channel import MemoryChannel
-from broker.clients import ClientInfo, Clients, Subscription
-from broker.dispatcher import Dispatcher
+from broker.net.asides import Asides
+from broker.net.channel import MemoryChannel
+from broker.net.clients import ClientInfo, Clients, Subscription
+from broker.net.dispatcher import Dispatcher
 from broker.processors.consumer_status import ConsumerStatusProcessor
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
-from remoting.message import MessageError, join_batch
-from remoting.properties import format_properties
-from store.dispatch import SCHEDULE_TOPIC, Derived
+from remoting.messages.message import MessageError, join_batch
+from remoting.messages.properties import format_properties
+from store.derived.dispatch import SCHEDULE_TOPIC, Derived
 from tests.broker.core_rig import Client, Rig
 from tests.simulation.inline import run_inline
 from tests.support import hostile

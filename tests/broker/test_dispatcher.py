@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from broker.channel import MemoryChannel
-from broker.dispatcher import Dispatcher
+from broker.net.channel import MemoryChannel
+from broker.net.dispatcher import Dispatcher
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode
 from remoting.command import RemotingCommand, request
 from remoting.connection import FrameDecoder

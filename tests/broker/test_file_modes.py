@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.acl import Acl
-from broker.config import BrokerConfig
+from broker.access.acl import Acl
+from broker.config.broker_config import BrokerConfig
+from broker.config.logs import start_logging
 from broker.live_config import save_changes
-from broker.logs import start_logging
-from store.errors import StoreError
-from store.files import Files
+from store.disk.errors import StoreError
+from store.disk.files import Files
 from tests.broker.core_rig import Rig
 from tests.broker.test_acl import RULES
 
@@ -87,7 +87,7 @@ def test_a_configuration_whose_owner_cannot_be_kept_stays_as_it_was(tmp_path, mo
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("store.files.os.fchmod", refuse)
+    monkeypatch.setattr("store.disk.files.os.fchmod", refuse)
     with pytest.raises(StoreError, match=r"cannot keep owner and mode of .*broker\.conf"):
         save_changes(Files(), path, {"a": "2"})
     assert path.read_bytes() == b"a=1\n" and list(tmp_path.iterdir()) == [path]
@@ -122,6 +122,6 @@ def test_rules_may_lie_where_nothing_can_be_written(tmp_path, monkeypatch):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(name))
         return real_open(name, flags, *more, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("store.files.os.open", read_only)
+    monkeypatch.setattr("store.disk.files.os.open", read_only)
     acl = Acl(Files(), path)
     assert not acl.reload()

@@ -12,7 +12,7 @@ import pytest
 
 from remoting.codes import RequestCode, ResponseCode
 from remoting.hosts import encode_host
-from remoting.message import OFFSET_AT, QUEUE_OFFSET_AT, Message, encode_record, message_id, parse_message_id
+from remoting.messages.message import OFFSET_AT, QUEUE_OFFSET_AT, Message, encode_record, message_id, parse_message_id
 from tests.broker.core_rig import Client, Rig, greeted, properties, sound
 from tests.broker.test_transactions import COMMIT, DISCARDED, HALF, ROLLBACK, bodies, check_round, checks_of, end, half
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from broker.groups import SubscriptionGroup, SubscriptionGroups
+from broker.naming.registration import parse_registration
+from broker.naming.routes import TOPICS_MAX
 from broker.processors import admin
-from broker.registration import parse_registration
-from broker.routes import TOPICS_MAX
-from broker.topics import TopicConfig, Topics
+from broker.tables.groups import SubscriptionGroup, SubscriptionGroups
+from broker.tables.topics import TopicConfig, Topics
 from remoting.codes import RequestCode, ResponseCode
 from remoting.errors import ProtocolError
 from remoting.json_dialect import dumps
-from store.files import Files
+from store.disk.files import Files
 from tests.broker.core_rig import Client, Rig
 
 HUGE = 10**30

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from broker.channel import KEPT_OF_ONE_MAX_BYTES, MemoryChannel, kept_size
-from broker.dispatcher import Dispatcher
-from broker.topics import TopicConfig
+from broker.net.channel import KEPT_OF_ONE_MAX_BYTES, MemoryChannel, kept_size
+from broker.net.dispatcher import Dispatcher
+from broker.tables.topics import TopicConfig
 from remoting.codes import MAX_FRAME_BYTES, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.connection import FrameDecoder

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.processors.send import BATCH_MESSAGES_MAX
+from broker.sending.send import BATCH_MESSAGES_MAX
 from remoting import command as commands
 from remoting.codes import RequestCode, ResponseCode
-from remoting.message import join_batch
+from remoting.messages.message import join_batch
 from tests.broker.core_rig import Client, Rig
 
 SMALL_FRAME = 60_000

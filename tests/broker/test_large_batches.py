@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from broker.large_batch import KEYS_MAX, SLICE_MESSAGES, SLICE_TEXT_BYTES
-from broker.processors.send import BATCH_MESSAGES_MAX
+from broker.sending.send import BATCH_MESSAGES_MAX
+from broker.turns.large_batch import KEYS_MAX, SLICE_MESSAGES, SLICE_TEXT_BYTES
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode, ResponseCode
-from remoting.message import MessageError, batch_slice, decode_record, join_batch
-from store.dispatch import SCHEDULE_TOPIC
-from store.hook import PutStatus
+from remoting.messages.message import MessageError, batch_slice, decode_record, join_batch
+from store.derived.dispatch import SCHEDULE_TOPIC
+from store.put.plugin_api import PutStatus
 from tests.broker.core_rig import START_MS, Client, FakePlugin, Rig, properties
 from tests.broker.loop_watch import bound_ms
 

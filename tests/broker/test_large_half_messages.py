@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker import transaction_messages
-from broker.transaction_messages import immunity_ms
+from broker.transactions import transaction_messages
+from broker.transactions.transaction_messages import immunity_ms
 from remoting.codes import RequestCode, ResponseCode
-from remoting.message import MAX_PROPERTIES_BYTES, record_fields
+from remoting.messages.message import MAX_PROPERTIES_BYTES, record_fields
 from tests.broker.core_rig import Client, Rig, properties
 from tests.broker.test_transactions import (
     COMMIT,
@@ -52,7 +52,7 @@ def refused(client: Client, **more: Any) -> str:
 
 def unreserved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accept as older versions did."""
-    from broker.processors import transaction
+    from broker.transactions import transaction_processor as transaction
 
     monkeypatch.setattr(transaction, "no_room", lambda *_: "")
 
@@ -126,7 +126,7 @@ def test_one_that_is_too_large_already_is_shown_and_given_up(
 
 
 def map_checks(commands: list[Any]) -> list[Any]:
-    from remoting.message import decode_record
+    from remoting.messages.message import decode_record
 
     return [decode_record(one.body) for one in commands if one.code == RequestCode.CHECK_TRANSACTION_STATE]
 
@@ -142,7 +142,7 @@ def test_an_error_of_one_answer_is_its_own(tmp_path: Path, monkeypatch: pytest.M
         rig, client = rig_of(tmp_path / mode, flushDiskType=mode)
         turn = rig.core.turn
         from remoting.command import RemotingCommand
-        from remoting.message import Message
+        from remoting.messages.message import Message
 
         for fails in (False, True):
             with monkeypatch.context() as patched:
@@ -170,7 +170,7 @@ def test_what_cannot_be_shown_is_given_up_all_the_same(
     half(client)
     if checked:
         check_round(rig)
-    from broker import transaction_checks
+    from broker.transactions import transaction_checks
     from remoting.errors import MessageError
 
     def cannot(*_: Any) -> bytes:

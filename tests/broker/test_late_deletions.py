@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.groups import SubscriptionGroup
-from broker.topics import TopicConfig
+from broker.tables.groups import SubscriptionGroup
+from broker.tables.topics import TopicConfig
 from remoting.codes import RequestCode, ResponseCode
 from remoting.json_dialect import dumps
-from store.errors import StoreError
+from store.disk.errors import StoreError
 from tests.broker.core_rig import Client, Rig
 from tests.broker.test_late_tables import OK, ROOT, Late, codes, send
 from tests.simulation.inline import run_inline

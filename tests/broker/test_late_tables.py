@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from broker.broker import Broker
-from broker.json_files import JsonFile
+from broker.tables.json_files import JsonFile
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.connection import FrameDecoder
 from remoting.json_dialect import dumps
-from remoting.message import decode_record
-from store.errors import StoreError
+from remoting.messages.message import decode_record
+from store.disk.errors import StoreError
 from tests.broker.core_rig import Client, Rig
 from tests.broker.test_broker import caller_of, config_in, pull_fields, send_fields
 from tests.simulation.inline import run_inline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.linger import LINGER_S, SKIP_MAX, Linger
+from broker.net.linger import LINGER_S, SKIP_MAX, Linger
 
 LOOK_S = LINGER_S / 10
 

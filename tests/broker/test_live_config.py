@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import USED_KEYS, load_config
-from broker.config_keys import shown
+from broker.config.broker_config import USED_KEYS, load_config
+from broker.config.config_keys import shown
+from broker.config.live_keys import LIVE_KEYS
+from broker.config.properties_file import parse_properties_file, update_properties_file
 from broker.live_config import take_over
-from broker.live_keys import LIVE_KEYS
-from broker.properties_file import parse_properties_file, update_properties_file
 from remoting.codes import RequestCode, ResponseCode
-from store.errors import StoreFullError
+from store.disk.errors import StoreFullError
 from tests.broker.core_rig import START_MS, Client, Rig
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "operations.md"

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.channel import MemoryChannel
-from broker.long_poll import Hold, LongPoll
+from broker.net.channel import MemoryChannel
+from broker.pulling.long_poll import Hold, LongPoll
 
 
 def make_hold(channel: MemoryChannel, queue: tuple[str, int], deadline_ms: int, answers: list, wanted: bool = True):

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from broker.channel import MemoryChannel
-from broker.long_poll import Hold, LongPoll
 from broker.lookout import Lookout
+from broker.net.channel import MemoryChannel
+from broker.pulling.long_poll import Hold, LongPoll
 
 
 class Turn:

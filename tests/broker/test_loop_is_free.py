@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.channel import BROKER_PORT, NAME_SERVER_PORT, MemoryChannel
-from broker.clients import ClientInfo
-from broker.topics import TopicConfig
+from broker.net.channel import BROKER_PORT, NAME_SERVER_PORT, MemoryChannel
+from broker.net.clients import ClientInfo
+from broker.tables.topics import TopicConfig
 from remoting.codes import RequestCode
 from tests.broker.big_broker import (
     BODIES,

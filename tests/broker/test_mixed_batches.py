@@ -8,8 +8,8 @@ import pytest
 
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode
-from remoting.message import join_batch
-from store.hook import PutRecord, PutResult, PutStatus
+from remoting.messages.message import join_batch
+from store.put.plugin_api import PutRecord, PutResult, PutStatus
 from tests.broker.core_rig import Rig, properties
 
 MIXED = join_batch([(0, b"later", properties(TIMER_DELAY_MS=5)), (0, b"now", "")])

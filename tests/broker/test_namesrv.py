@@ -6,19 +6,19 @@ import zlib
 
 import pytest
 
-from broker.channel import MemoryChannel
-from broker.dispatcher import Dispatcher
-from broker.groups import SubscriptionGroup, SubscriptionGroups
-from broker.json_files import JsonFile
-from broker.namesrv import NameServer
-from broker.registration import register_command
-from broker.routes import OwnBroker
-from broker.topics import TopicConfig, Topics
+from broker.naming.namesrv import NameServer
+from broker.naming.registration import register_command
+from broker.naming.routes import OwnBroker
+from broker.net.channel import MemoryChannel
+from broker.net.dispatcher import Dispatcher
+from broker.tables.groups import SubscriptionGroup, SubscriptionGroups
+from broker.tables.json_files import JsonFile
+from broker.tables.topics import TopicConfig, Topics
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand, encode_command, request
 from remoting.connection import FrameDecoder
 from remoting.json_dialect import dumps, loads
-from store.files import Files
+from store.disk.files import Files
 
 ADDRESS = "127.0.0.1:10911"
 OTHER = {"brokerAddr": "192.0.2.5:10911", "brokerId": "0", "brokerName": "broker-b", "clusterName": "C2"}

@@ -9,7 +9,7 @@ import pytest
 
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode, ResponseCode
-from remoting.message import join_batch
+from remoting.messages.message import join_batch
 from tests.broker.core_rig import Rig, properties
 
 PLACES = {

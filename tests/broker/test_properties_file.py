@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.properties_file import PropertiesError, parse_properties_file
+from broker.config.properties_file import PropertiesError, parse_properties_file
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import json
 import aiofiles
 import pytest
 
-from broker import cold_reads
-from broker.cold_reads import ColdReads
-from broker.processors.pull import PullLimits
+from broker.pulling import cold_reads
+from broker.pulling.cold_reads import ColdReads
+from broker.pulling.pull import PullLimits
 from remoting.codes import RequestCode, ResponseCode
-from store.errors import StoreError
+from store.disk.errors import StoreError
 from tests.broker.core_rig import Rig, properties, records_of
 
 
@@ -311,7 +311,7 @@ def test_more_pulls_than_may_wait_are_told_that_it_is_busy(tmp_path):
 
 @pytest.mark.pure
 def test_one_connection_may_not_have_all_the_pulls_that_wait(rig, client, monkeypatch):
-    monkeypatch.setattr("broker.processors.pull._WAITING_OF_ONE_MAX", 1)
+    monkeypatch.setattr("broker.pulling.pull._WAITING_OF_ONE_MAX", 1)
     fill(client, "A")
     other = rig.client(50007)
     for asker in (client, client, other):

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from broker.config import load_config
+from broker.config.broker_config import load_config
 from remoting.json_dialect import dumps
-from store.files import Files
+from store.disk.files import Files
 from store.message_store import MessageStore
 from store.options import StoreOptions
 from tests.broker.core_rig import START_MS, Client, Rig, properties

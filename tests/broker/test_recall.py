@@ -4,13 +4,13 @@ import base64
 
 import pytest
 
-from broker.recall import RecallHandle
+from broker.turns.recall_handle import RecallHandle
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode, ResponseCode
 from remoting.errors import ProtocolError
-from remoting.properties import MSG_REGION
-from store.errors import StoreError
-from store.hook import CommandOutcome, CommandResult
+from remoting.messages.properties import MSG_REGION
+from store.disk.errors import StoreError
+from store.put.plugin_api import CommandOutcome, CommandResult
 from tests.broker.core_rig import START_MS, FakePlugin, Rig, properties
 
 ON = {"recallMessageEnable": "true"}

@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
-from broker.namesrv import NameServer
-from broker.registration import Registration, parse_registration, register_command
-from broker.topics import TopicConfig, Topics
+from broker.naming.namesrv import NameServer
+from broker.naming.registration import Registration, parse_registration, register_command
+from broker.tables.topics import TopicConfig, Topics
 from remoting.codes import RequestCode
 from remoting.errors import ProtocolError
 from remoting.json_dialect import loads
-from store.files import Files
+from store.disk.files import Files
 
 IDENTITY = {"brokerAddr": "192.0.2.1:10911", "brokerId": "0", "brokerName": "broker-a", "clusterName": "C"}
 

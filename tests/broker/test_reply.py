@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from broker.processors import reply as reply_module
+from broker.sending import reply as reply_module
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
-from remoting.message import parse_message_id
-from remoting.properties import parse_properties
+from remoting.messages.message import parse_message_id
+from remoting.messages.properties import parse_properties
 from tests.broker.core_rig import Client, Rig, properties
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"

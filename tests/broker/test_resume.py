@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from remoting.codes import RequestCode, ResponseCode
-from remoting.message import message_id
+from remoting.messages.message import message_id
 from tests.broker.core_rig import Client, Rig, properties
 from tests.broker.test_transactions import COMMIT, DISCARDED, ROLLBACK, bodies, check_round, checks_of, end, half
 

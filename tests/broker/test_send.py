@@ -3,10 +3,10 @@
 import pytest
 
 from remoting.codes import RequestCode, ResponseCode
-from remoting.message import join_batch, parse_message_id
-from remoting.properties import parse_properties
-from store.errors import StoreError
-from store.hook import PutStatus
+from remoting.messages.message import join_batch, parse_message_id
+from remoting.messages.properties import parse_properties
+from store.disk.errors import StoreError
+from store.put.plugin_api import PutStatus
 from tests.broker.core_rig import FakePlugin, Rig, properties
 
 KEY = "0" * 32

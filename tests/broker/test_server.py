@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from broker.dispatcher import Dispatcher
-from broker.requester import Requester
-from broker.server import Server
+from broker.net.dispatcher import Dispatcher
+from broker.net.requester import Requester
+from broker.net.server import Server
 from remoting.command import RemotingCommand, encode_command, request
 from remoting.connection import FrameDecoder
 
@@ -298,7 +298,7 @@ def test_nobody_gets_in_before_listen():
 
 
 def test_without_file_descriptors_accepting_pauses_and_goes_on(monkeypatch, caplog):
-    monkeypatch.setattr("broker.server._NO_FILES_PAUSE_S", 0.01)
+    monkeypatch.setattr("broker.net.server._NO_FILES_PAUSE_S", 0.01)
 
     async def run():
         async with Rig() as rig:

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from broker.flow_control import FlowControl
+from broker.net.flow_control import FlowControl
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.connection import FrameDecoder
@@ -152,7 +152,7 @@ def test_one_connection_too_many_is_turned_away_and_the_log_says_what_to_do(capl
 
 @pytest.mark.pure
 def test_who_cannot_be_read_in_time_comes_first_in_the_next_slice_and_is_late(monkeypatch):
-    monkeypatch.setattr("broker.server._SLICE_S", -1.0)
+    monkeypatch.setattr("broker.net.server._SLICE_S", -1.0)
 
     async def run():
         async with Rig() as rig:
@@ -211,7 +211,7 @@ def test_sends_that_waited_too_long_are_answered_broker_busy_and_the_rest_is_ser
 
 @pytest.mark.pure
 def test_while_too_much_waits_for_a_sync_sends_are_rejected_with_the_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr("broker.turn.KEPT_BYTES_MAX", 100)
+    monkeypatch.setattr("broker.turns.turn.KEPT_BYTES_MAX", 100)
     rig = CoreRig(tmp_path / "store")
     client, turn = rig.client(), rig.core.turn
     assert client.send("T").code == 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode
-from remoting.message import StoredMessage, parse_message_id
+from remoting.messages.message import StoredMessage, parse_message_id
 from tests.broker.core_rig import START_MS, Rig, properties
 
 LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h 3h 4h"

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from broker.processors.send_back import retry_message
+from broker.sending.send_back import retry_message
 from remoting.codes import RequestCode, ResponseCode
-from remoting.message import SYS_FLAG_AT, decode_record, join_batch
-from store.dispatch import as_queued, is_queued
-from store.files import Files
-from store.hook import PutBlock, PutRecord
+from remoting.messages.message import SYS_FLAG_AT, decode_record, join_batch
+from store.derived.dispatch import as_queued, is_queued
+from store.disk.files import Files
+from store.disk.slab import Slab
 from store.message_store import MessageStore
-from store.slab import Slab
+from store.put.plugin_api import PutBlock, PutRecord
 from tests.broker.core_rig import Client, Rig, greeted, properties, sound
 from tests.store.test_message_store import Clock, bodies, made, opened
 from tests.support.simdisk import SimDisk

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.channel import MemoryChannel
-from broker.clients import ClientInfo, Clients, ConsumerGroup, Subscription
-from broker.groups import SYSTEM_GROUPS, SubscriptionGroup, SubscriptionGroups
-from broker.json_files import JsonFile
-from broker.offsets import ConsumerOffsets
-from broker.queue_locks import LOCK_LIFE_MS, QueueLocks
-from broker.topics import TopicConfig, Topics, group_problem, topic_problem
-from broker.unique_keys import UniqueKeys
+from broker.net.channel import MemoryChannel
+from broker.net.clients import ClientInfo, Clients, ConsumerGroup, Subscription
+from broker.sending.unique_keys import UniqueKeys
+from broker.tables.groups import SYSTEM_GROUPS, SubscriptionGroup, SubscriptionGroups
+from broker.tables.json_files import JsonFile
+from broker.tables.offsets import ConsumerOffsets
+from broker.tables.queue_locks import LOCK_LIFE_MS, QueueLocks
+from broker.tables.topics import TopicConfig, Topics, group_problem, topic_problem
 from remoting.errors import ProtocolError
-from remoting.message import java_hash
-from store.errors import StoreCorruptError, StoreFullError
-from store.files import Files
+from remoting.messages.message import java_hash
+from store.disk.errors import StoreCorruptError, StoreFullError
+from store.disk.files import Files
 from tests.support.simdisk import PowerCut, SimDisk
 
 

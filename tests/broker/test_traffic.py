@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.traffic import Traffic, _sizes
+from broker.figures.traffic import Traffic, _sizes
 from remoting.codes import RequestCode, ResponseCode
 from remoting.json_dialect import loads
 from tests.broker.core_rig import Rig

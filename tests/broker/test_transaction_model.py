@@ -14,11 +14,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.core import BrokerCore
 from remoting.codes import FLAG_ONEWAY, RequestCode
-from remoting.message import StoredMessage, decode_record, parse_message_id
-from remoting.properties import get_property
+from remoting.messages.message import StoredMessage, decode_record, parse_message_id
+from remoting.messages.properties import get_property
 from tests.broker.core_rig import START_MS, Client, Rig, properties
 from tests.support.simdisk import PowerCut, SimDisk
 

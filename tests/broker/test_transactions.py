@@ -9,11 +9,11 @@ import pytest
 
 from broker.core import BrokerCore
 from remoting.codes import RequestCode, ResponseCode
-from remoting.message import StoredMessage, decode_record, parse_message_id
-from remoting.proof import is_vouched_for, is_voucher, sum_before, text_sum
-from remoting.properties import parse_properties
-from store.errors import StoreError
-from store.hook import PutRecord, PutStatus
+from remoting.messages.message import StoredMessage, decode_record, parse_message_id
+from remoting.messages.proof import is_vouched_for, is_voucher, sum_before, text_sum
+from remoting.messages.properties import parse_properties
+from store.disk.errors import StoreError
+from store.put.plugin_api import PutRecord, PutStatus
 from tests.broker.core_rig import Client, Rig, properties
 
 HALF, OP, DISCARDED = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"

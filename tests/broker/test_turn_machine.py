@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from remoting.codes import FLAG_ONEWAY, RequestCode
-from remoting.message import join_batch, parse_message_id
-from store.errors import StoreError
-from store.hook import PutStatus
+from remoting.messages.message import join_batch, parse_message_id
+from store.disk.errors import StoreError
+from store.put.plugin_api import PutStatus
 from tests.broker.core_rig import FakePlugin, Rig, properties
 
 TEXTS = {

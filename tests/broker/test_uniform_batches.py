@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.channel import MemoryChannel
+from broker.net.channel import MemoryChannel
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode
-from remoting.message import UniformBatch, join_batch
-from store.errors import StoreError
-from store.hook import HeldBatch, OneByOne, PutStatus
+from remoting.messages.message import UniformBatch, join_batch
+from store.disk.errors import StoreError
+from store.put.plugin_api import HeldBatch, OneByOne, PutStatus
 from tests.broker.core_rig import START_MS, Client, FakePlugin, Rig, properties
 
 SIZES = {"mappedFileSizeCommitLog": 9000, "timewheelSegmentBytes": 20_000, "maxMessageSize": 8000}

@@ -8,7 +8,7 @@ import pytest
 
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode, ResponseCode
-from remoting.message import MAX_PROPERTIES_BYTES, join_batch
+from remoting.messages.message import MAX_PROPERTIES_BYTES, join_batch
 from tests.broker.core_rig import START_MS, FakePlugin, Rig, properties, sound
 
 PLACES = [0, 1, 2]

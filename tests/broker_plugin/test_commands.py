@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.message import decode_record
-from remoting.properties import parse_properties
-from store.errors import StoreFullError, SyncFailedError
-from store.hook import CommandOutcome
+from remoting.messages.message import decode_record
+from remoting.messages.properties import parse_properties
+from store.disk.errors import StoreFullError, SyncFailedError
+from store.put.plugin_api import CommandOutcome
 from tests.support.delay_rig import START_MS, Rig
 
 NOW = START_MS

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from broker_plugin.failures import BACKOFF_MAX_MS
 from broker_plugin.properties import own_properties_of
 from broker_plugin.states import PENDING, Move, State, after, answer
-from remoting.message import record_fields
-from store.hook import CommandOutcome, PutRecord
+from remoting.messages.message import record_fields
+from store.put.plugin_api import CommandOutcome, PutRecord
 from tests.support.delay_rig import Rig, body_of
 
 delays = st.one_of(st.integers(1, 12), st.sampled_from([5, 5, 40, 900, 1000, 1001, 3000]))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from store.errors import SyncFailedError
+from store.disk.errors import SyncFailedError
 from tests.support.delay_world import DelayWorld
 
 delays = st.one_of(st.integers(1, 12), st.sampled_from([5, 40, 900, 1001, 3000, 10_000, 60_000]))

@@ -1,4 +1,4 @@
-"""The quick way to a delivery answers what `store.hook.put_record_of` answers, for every record and for none."""
+"""The quick way to a delivery answers what `put_record_of` of `store.put.plugin_api` answers, for every record."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_plugin.due_record import due_record
-from remoting.message import Message, RecordError, encode_record
-from store.hook import PutRecord, put_record_of
+from remoting.messages.message import Message, RecordError, encode_record
+from store.put.plugin_api import PutRecord, put_record_of
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 HOST6 = bytes(20)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from broker_plugin.hook import Gate
-from remoting.message import Message, decode_record
-from remoting.properties import format_properties, parse_properties
-from store.errors import StoreFullError
-from store.hook import Held, PutStatus, Refused
+from remoting.messages.message import Message, decode_record
+from remoting.messages.properties import format_properties, parse_properties
+from store.disk.errors import StoreFullError
+from store.put.plugin_api import Held, PutStatus, Refused
 from tests.support.delay_rig import HOST, START_MS, Rig
 
 NOW = START_MS

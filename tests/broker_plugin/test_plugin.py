@@ -1,4 +1,4 @@
-"""`DelayPlugin` as a host sees it: real files, real threads, the calls of `store.hook.Plugin`."""
+"""`DelayPlugin` as a host sees it: real files, real threads, the calls of `store.put.plugin_api.Plugin`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.plugin_chain import someone_behind
+from broker.turns.plugin_chain import someone_behind
 from broker_plugin.plugin import DelayPlugin, config_number, spill_options
-from remoting.message import Message, decode_record
-from remoting.properties import TW_DUE, format_properties
-from store.errors import StoreFormatError
-from store.files import Files
-from store.hook import CommandOutcome, Held, Plugin, PluginContext, PunctualPlugin, Refused
+from remoting.messages.message import Message, decode_record
+from remoting.messages.properties import TW_DUE, format_properties
+from store.disk.errors import StoreFormatError
+from store.disk.files import Files
 from store.message_store import MessageStore
 from store.options import StoreOptions
+from store.put.plugin_api import CommandOutcome, Held, Plugin, PluginContext, PunctualPlugin, Refused
 from tests.support.delay_rig import HOST
 
 

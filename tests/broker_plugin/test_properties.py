@@ -22,8 +22,8 @@ from broker_plugin.properties import (
     stamped,
     without_timers,
 )
-from remoting.properties import format_properties, parse_properties
-from store.delay_id import delay_id, id_text
+from remoting.messages.properties import format_properties, parse_properties
+from store.disk.delay_id import delay_id, id_text
 
 NOW = 1_700_000_000_000
 

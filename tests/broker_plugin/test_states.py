@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from broker_plugin.states import ANSWERS, FINAL, MOVES, PENDING, IllegalMoveError, Move, State, after, answer
-from store.hook import CommandOutcome
+from store.put.plugin_api import CommandOutcome
 
 ON_DISK = {State.ACCEPTED, State.SPILLED}
 WAITING = {State.ACCEPTED, State.SPILLED, State.ARMED, State.FAILED}

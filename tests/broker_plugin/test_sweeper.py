@@ -8,8 +8,8 @@ import pytest
 
 from broker_plugin.ranges import KEY_MAX
 from broker_plugin.sweeper import CROWD_SHARE, CROWDS_MAX, HAND_MAX, SCAN_MAX
-from remoting.message import decode_record
-from store.errors import StoreError
+from remoting.messages.message import decode_record
+from store.disk.errors import StoreError
 from tests.support.delay_rig import START_MS, Rig
 
 NOW = START_MS

@@ -10,7 +10,7 @@ from broker_plugin.clock import Alarm, Clock, StepWatch
 from broker_plugin.delivery import BLOCK_MIN
 from broker_plugin.pace import BATCH_MAX, BATCH_MIN, BUSY_YIELD_S, LONG_SLICE_NS, YIELD_S, Pace
 from broker_plugin.worker import Worker
-from store.errors import StoreClosedError
+from store.disk.errors import StoreClosedError
 
 
 def test_a_ring_is_kept_until_somebody_waits() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import store.files as store_files
+import store.disk.files as store_files
 from broker.cli.check import check_command
 from broker.cli.repair import repair_store
-from broker.config import BrokerConfig
-from store.errors import StoreCorruptError, StoreFormatError
+from broker.config.broker_config import BrokerConfig
+from store.disk.errors import StoreCorruptError, StoreFormatError
 from tests.support.damage_world import QUEUES, SEEDS_OF_THE_SUITE, TOPICS, VALUES, Life, Machine, judge
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from remoting.message import join_batch
-from remoting.properties import format_properties
+from remoting.messages.message import join_batch
+from remoting.messages.properties import format_properties
 from tests.simulation.fresh import FRESH_SEED
 from tests.support import hostile
 from tests.support.fault_storm import FaultyBroker

@@ -9,7 +9,7 @@ import pytest
 
 from remoting.codes import ResponseCode
 from remoting.command import RemotingCommand
-from store.files import Files
+from store.disk.files import Files
 from tests.broker.core_rig import Client, properties
 from tests.support.damage_world import START_MS, Machine, consume
 

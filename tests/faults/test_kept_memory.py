@@ -17,7 +17,7 @@ import pytest
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.connection import FrameDecoder
-from remoting.properties import format_properties
+from remoting.messages.properties import format_properties
 from tests.support.fault_storm import FaultyBroker
 from tests.support.pull_fields import pull_fields
 from tests.support.wire import Wire

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from remoting.message import Message, encode_host
-from store.files import Files
-from store.hook import PutStatus, put_record
+from remoting.messages.message import Message, encode_host
+from store.disk.files import Files
 from store.message_store import MessageStore
 from store.options import StoreOptions
+from store.put.plugin_api import PutStatus, put_record
 from tests.support.commitlog import without_sum
 from tests.support.fault_ledger import stored_messages
 from tests.support.fault_storm import FaultyBroker

@@ -10,11 +10,11 @@ from zlib import crc32
 
 import pytest
 
-import store.files as store_files
-from store.checkpoint import DeliveryCheckpoint
-from store.errors import StoreCorruptError, StoreFormatError
-from store.files import Files
-from store.identity import store_identity
+import store.disk.files as store_files
+from store.disk.checkpoint import DeliveryCheckpoint
+from store.disk.errors import StoreCorruptError, StoreFormatError
+from store.disk.files import Files
+from store.disk.identity import store_identity
 from tests.support.damage_world import Life, Machine
 
 Spoil = Callable[[Path], tuple[Path, int]]

@@ -6,20 +6,20 @@ import json
 from collections.abc import Hashable
 from pathlib import Path
 
-import broker.acl_file
-import broker.acl_rules
-import broker.groups
-import broker.json_files
-import broker.offsets
-import broker.properties_file
-import broker.topics
-from broker.acl_file import AclFileError
-from broker.acl_rules import AclRules
-from broker.groups import SubscriptionGroup, SubscriptionGroups
-from broker.offsets import ConsumerOffsets
-from broker.properties_file import PropertiesError, parse_properties_file, update_properties_file
-from broker.topics import TopicConfig, Topics
-from store.errors import StoreCorruptError
+import broker.access.acl_file
+import broker.access.acl_rules
+import broker.config.properties_file
+import broker.tables.groups
+import broker.tables.json_files
+import broker.tables.offsets
+import broker.tables.topics
+from broker.access.acl_file import AclFileError
+from broker.access.acl_rules import AclRules
+from broker.config.properties_file import PropertiesError, parse_properties_file, update_properties_file
+from broker.tables.groups import SubscriptionGroup, SubscriptionGroups
+from broker.tables.offsets import ConsumerOffsets
+from broker.tables.topics import TopicConfig, Topics
+from store.disk.errors import StoreCorruptError
 from tests.fuzz.engine import Target
 from tests.fuzz.memory import MemoryFiles
 from tests.fuzz.wire_targets import JSON_WORDS, make_json
@@ -146,17 +146,23 @@ def run_properties_file(data: bytes) -> Hashable:
 TARGETS = (
     Target(
         *("config_tables", run_tables, _tables, ()),
-        (broker.json_files, broker.topics, broker.groups, broker.offsets),
+        (broker.tables.json_files, broker.tables.topics, broker.tables.groups, broker.tables.offsets),
         words=(*JSON_WORDS, *(f'"{name}"'.encode() for name in ("T@g", "stateVersion", "perm", "attributes", "order"))),
         make=make_json,
         memory=2_000,
     ),
     Target(
-        *("acl_file", run_acl, lambda: [ACL.encode()], (AclFileError,), (broker.acl_file, broker.acl_rules)),
+        *(
+            "acl_file",
+            run_acl,
+            lambda: [ACL.encode()],
+            (AclFileError,),
+            (broker.access.acl_file, broker.access.acl_rules),
+        ),
         words=ACL_WORDS,
     ),
     Target(
-        *("properties_file", run_properties_file, lambda: [CONF], (PropertiesError,), (broker.properties_file,)),
+        *("properties_file", run_properties_file, lambda: [CONF], (PropertiesError,), (broker.config.properties_file,)),
         words=(
             b"\\",
             b"\\u",

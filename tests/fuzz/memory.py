@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from store.errors import StoreError
-from store.files import File, Files
+from store.disk.errors import StoreError
+from store.disk.files import File, Files
 
 __all__ = ["MemoryFile", "MemoryFiles"]
 

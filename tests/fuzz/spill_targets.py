@@ -9,23 +9,25 @@ from zlib import crc32
 
 import numpy as np
 
-import store.spill.checking
-import store.spill.directory
-import store.spill.done_set
-import store.spill.format
-import store.spill.journal
-import store.spill.manifest
-import store.spill.opening
-import store.spill.replay
-import store.spill.run
-import store.spill.segment
-import store.spill.segment_columns
+import store.spill.journal.journal
+import store.spill.journal.replay
+import store.spill.journal.segment
+import store.spill.journal.segment_columns
+import store.spill.rows.done_set
+import store.spill.rows.format
+import store.spill.rows.manifest
+import store.spill.runs.run
+import store.spill.state.directory
+import store.spill.upkeep.checking
+import store.spill.upkeep.opening
 from remoting.layout import FILE_HEADER_BYTES, FRAME_BYTES, FRAME_ROW_BYTES, PAGE_HEAD_BYTES, RUN_TRAILER_BYTES
-from store.delay_id import DELAY_ID_BASE
-from store.errors import StoreCorruptError, StoreError, StoreFormatError
-from store.spill import checking
-from store.spill.done_set import DoneSet
-from store.spill.format import (
+from store.disk.delay_id import DELAY_ID_BASE
+from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
+from store.spill.journal.replay import cut_behind, read_segment, replay, write_again
+from store.spill.journal.segment import Segment
+from store.spill.journal.segment_columns import SegmentColumns
+from store.spill.rows.done_set import DoneSet
+from store.spill.rows.format import (
     ACCEPT,
     CANCEL,
     END,
@@ -38,16 +40,14 @@ from store.spill.format import (
     frame_seed,
     page_seed,
 )
-from store.spill.index_writer import IndexWriter
-from store.spill.manifest import DataEntry, Manifest
-from store.spill.model import DUE_MAX, SpillOptions
-from store.spill.opening import decode_section, encode_section
-from store.spill.replay import cut_behind, read_segment, replay, write_again
-from store.spill.run import PageCache, Run
-from store.spill.run_writer import RunWriter
-from store.spill.segment import Segment
-from store.spill.segment_columns import SegmentColumns
+from store.spill.rows.manifest import DataEntry, Manifest
+from store.spill.rows.model import DUE_MAX, SpillOptions
+from store.spill.runs.index_writer import IndexWriter
+from store.spill.runs.run import PageCache, Run
+from store.spill.runs.run_writer import RunWriter
 from store.spill.spill_store import SpillStore
+from store.spill.upkeep import checking
+from store.spill.upkeep.opening import decode_section, encode_section
 from tests.fuzz.engine import Target
 from tests.fuzz.memory import MemoryFile, MemoryFiles
 from tests.fuzz.store_targets import STORE_ID
@@ -279,10 +279,10 @@ def _sections() -> list[bytes]:
 def _manifest() -> Manifest:
     manifest = Manifest(STORE_ID)
     manifest.epoch, manifest.next_no, manifest.relied = 3, 9, True
-    manifest.segments = [store.spill.manifest.SegmentEntry(1, 0, 900, (DUE_MAX, DUE_MAX))]
-    manifest.segments.append(store.spill.manifest.SegmentEntry(2, 900, 900, (5_000, DELAY_ID_BASE)))
-    manifest.runs = [store.spill.manifest.RunEntry(7, 1, 9, RUNS[1][1])]
-    manifest.runs.append(store.spill.manifest.RunEntry(8, 0, 7, RUNS[3][1], DataEntry(1, 0, 900)))
+    manifest.segments = [store.spill.rows.manifest.SegmentEntry(1, 0, 900, (DUE_MAX, DUE_MAX))]
+    manifest.segments.append(store.spill.rows.manifest.SegmentEntry(2, 900, 900, (5_000, DELAY_ID_BASE)))
+    manifest.runs = [store.spill.rows.manifest.RunEntry(7, 1, 9, RUNS[1][1])]
+    manifest.runs.append(store.spill.rows.manifest.RunEntry(8, 0, 7, RUNS[3][1], DataEntry(1, 0, 900)))
     return manifest
 
 
@@ -401,25 +401,42 @@ def run_store(data: bytes) -> Hashable:
 TARGETS = (
     Target(
         *("journal", run_journal, _journal, DAMAGED),
-        (store.spill.replay, store.spill.journal, store.spill.segment, store.spill.format),
+        (store.spill.journal.replay, store.spill.journal.journal, store.spill.journal.segment, store.spill.rows.format),
         words=(b"TWJF", b"TWJF\x01\0", b"TWJF\x02\0", b"TWJF\x03\0", b"TWJF\x09\0", bytes(48)),
         repair=repair_journal,
     ),
     Target(
         *("run", run_run, lambda: [bytes([n]) + data for n, (data, _) in enumerate(RUNS)], DAMAGED),
-        (store.spill.run, store.spill.format, store.spill.checking, store.spill.segment_columns),
+        (
+            store.spill.runs.run,
+            store.spill.rows.format,
+            store.spill.upkeep.checking,
+            store.spill.journal.segment_columns,
+        ),
         words=(bytes(PAGE_HEAD_BYTES),),
         repair=repair_run,
     ),
-    Target("done_sets", run_done_set, _sections, DAMAGED, (store.spill.done_set, store.spill.opening), memory=2_000),
+    Target(
+        "done_sets",
+        run_done_set,
+        _sections,
+        DAMAGED,
+        (store.spill.rows.done_set, store.spill.upkeep.opening),
+        memory=2_000,
+    ),
     Target(
         *("manifest", run_manifest, lambda: [_manifest().encode(), Manifest(STORE_ID).encode()], DAMAGED),
-        (store.spill.manifest, store.spill.format),
+        (store.spill.rows.manifest, store.spill.rows.format),
         repair=repair_manifest,
     ),
     Target(
         *("delay_store", run_store, _stores, (StoreError,)),
-        (store.spill.opening, store.spill.directory, store.spill.replay, store.spill.checking),
+        (
+            store.spill.upkeep.opening,
+            store.spill.state.directory,
+            store.spill.journal.replay,
+            store.spill.upkeep.checking,
+        ),
         in_place=True,
     ),
 )

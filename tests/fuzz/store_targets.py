@@ -9,47 +9,47 @@ from struct import Struct, pack
 from zlib import crc32
 
 import broker_plugin.due_record
-import remoting.record
-import remoting.stored
-import store.apache_files
-import store.apache_index
-import store.checkpoint
-import store.commit_log
-import store.consume_queue
-import store.delay_offsets
-import store.dispatch
+import remoting.messages.record
+import remoting.messages.stored
+import store.derived.apache_index
+import store.derived.consume_queue
+import store.derived.dispatch
+import store.derived.index
+import store.derived.progress
+import store.disk.apache_files
+import store.disk.checkpoint
+import store.disk.identity
+import store.disk.segments
 import store.half_messages
-import store.identity
-import store.index
-import store.level_copy
-import store.level_progress
-import store.level_queue
-import store.log_reader
-import store.log_scan
-import store.progress
-import store.segments
+import store.levels.delay_offsets
+import store.levels.level_copy
+import store.levels.level_progress
+import store.levels.level_queue
+import store.log.commit_log
+import store.log.log_reader
+import store.log.log_scan
 from broker_plugin.due_record import due_record
 from remoting.errors import RecordError
-from remoting.record import Message, encode_record, record_fields
-from remoting.stored import decode_record
-from store.apache_files import TIMER_TOPIC, ApacheCheckpoint, check_timer, read_timer_check
-from store.apache_index import ApacheIndex
-from store.checkpoint import DeliveryCheckpoint
-from store.commit_log import CommitLog
-from store.consume_queue import ENTRY, ConsumeQueue
-from store.delay_offsets import DelayOffsets
-from store.dispatch import Derived
-from store.errors import StoreCorruptError, StoreFormatError
-from store.file_cache import FileCache
+from remoting.messages.record import Message, encode_record, record_fields
+from remoting.messages.stored import decode_record
+from store.derived.apache_index import ApacheIndex
+from store.derived.consume_queue import ENTRY, ConsumeQueue
+from store.derived.dispatch import Derived
+from store.derived.index import KeyIndex
+from store.derived.progress import Progress
+from store.disk.apache_files import TIMER_TOPIC, ApacheCheckpoint, check_timer, read_timer_check
+from store.disk.checkpoint import DeliveryCheckpoint
+from store.disk.errors import StoreCorruptError, StoreFormatError
+from store.disk.file_cache import FileCache
+from store.disk.identity import store_identity
+from store.disk.segments import segment_name
 from store.half_messages import HalfMessages
-from store.identity import store_identity
-from store.index import KeyIndex
-from store.level_copy import copy_of, mark_of
-from store.level_progress import LevelProgress
-from store.log_scan import Stop, blank_record, valid_size, walk
-from store.progress import Progress
-from store.put import put_record_of
-from store.segments import segment_name
+from store.levels.delay_offsets import DelayOffsets
+from store.levels.level_copy import copy_of, mark_of
+from store.levels.level_progress import LevelProgress
+from store.log.commit_log import CommitLog
+from store.log.log_scan import Stop, blank_record, valid_size, walk
+from store.put.put_record import put_record_of
 from tests.fuzz.engine import Target
 from tests.fuzz.memory import MemoryFile, MemoryFiles
 from tests.fuzz.wire_targets import JSON_WORDS, OWN, PROPERTIES, TIMED
@@ -524,7 +524,13 @@ def run_delay_offsets(data: bytes) -> Hashable:
     return len(offsets)
 
 
-_RECORD_MODULES = (remoting.record, remoting.stored, store.dispatch, store.level_copy, broker_plugin.due_record)
+_RECORD_MODULES = (
+    remoting.messages.record,
+    remoting.messages.stored,
+    store.derived.dispatch,
+    store.levels.level_copy,
+    broker_plugin.due_record,
+)
 _RECORD_WORDS = (
     *(
         b"\xda\xa3\x20\xa7",
@@ -546,29 +552,37 @@ TARGETS = (
     ),
     Target(
         *("log_scan", run_scan, lambda: [_segment(4_096), _segment(4_096, True), _segment(0)], ()),
-        (store.log_scan,),
+        (store.log.log_scan,),
         words=_RECORD_WORDS[:3],
     ),
     Target(
         *("commit_log", run_log, lambda: [_segment(0) + _segment(SEGMENT) + _segment(2 * SEGMENT, True), _segment(0)]),
-        *(DAMAGED, (store.commit_log, store.log_reader, store.log_scan, store.segments)),
+        *(DAMAGED, (store.log.commit_log, store.log.log_reader, store.log.log_scan, store.disk.segments)),
         words=_RECORD_WORDS[:3],
         repair=repair_log,
     ),
     Target(
         *("consume_queue", run_queue, lambda: [_entries(0, 10) + _entries(10, 10) + _entries(20, 4), _entries(0, 3)]),
-        *(DAMAGED, (store.consume_queue,)),
+        *(DAMAGED, (store.derived.consume_queue,)),
         words=(ENTRY.pack(0, 0x7FFFFFFF, 0), ENTRY.pack((1 << 63) - 1, 5, 0), ENTRY.pack(0, 0, 0)),
     ),
     Target(
-        *("key_index", run_index, _index_files, (StoreFormatError,), (store.index,)),
+        *("key_index", run_index, _index_files, (StoreFormatError,), (store.derived.index,)),
         words=(b"TWK1", b"TWK2"),
         repair=repair_index,
     ),
-    Target(*("apache_index", run_apache_index, lambda: [bytes(range(1, 200)), bytes(100)], (), (store.apache_index,))),
+    Target(
+        *(
+            "apache_index",
+            run_apache_index,
+            lambda: [bytes(range(1, 200)), bytes(100)],
+            (),
+            (store.derived.apache_index,),
+        )
+    ),
     Target(
         *("checkpoint", run_checkpoint, _checkpoints, DAMAGED),
-        (store.checkpoint, store.level_progress, store.level_queue, store.half_messages),
+        (store.disk.checkpoint, store.levels.level_progress, store.levels.level_queue, store.half_messages),
         words=(
             b"\x00\x06levels",
             b"transactions",
@@ -583,7 +597,7 @@ TARGETS = (
         repair=repair_checkpoint,
     ),
     Target(
-        *("progress", run_progress, _progresses, DAMAGED, (store.progress, store.log_reader)),
+        *("progress", run_progress, _progresses, DAMAGED, (store.derived.progress, store.log.log_reader)),
         repair=repair_progress,
     ),
     Target(
@@ -593,7 +607,7 @@ TARGETS = (
             lambda: [b"Do not edit.\nformat=1\nid=" + STORE_ID.hex().encode() + b"\n"],
             DAMAGED,
         ),
-        (store.identity,),
+        (store.disk.identity,),
         words=(b"format=", b"id=", b"\n", b"=", b"\xc2\xb2", b"9" * 5000, b"\xd9\xa3"),
     ),
     Target(
@@ -603,7 +617,7 @@ TARGETS = (
             lambda: [b"\x20" + pack(">qqqq", 5, 0, 3, 0) + bytes(80), bytes(200)],
             DAMAGED,
         ),
-        (store.apache_files,),
+        (store.disk.apache_files,),
     ),
     Target(
         *(
@@ -611,7 +625,7 @@ TARGETS = (
             run_delay_offsets,
             lambda: [b'{"dataVersion":{"counter":3},"offsetTable":{1:12,2:3}}', b" "],
         ),
-        *((StoreCorruptError,), (store.delay_offsets,)),
+        *((StoreCorruptError,), (store.levels.delay_offsets,)),
         words=JSON_WORDS,
         memory=2_000,
     ),

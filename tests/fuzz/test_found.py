@@ -11,34 +11,36 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from broker.acl_file import AclFileError
-from broker.acl_rules import AclRules
-from broker.clients import Subscription
-from broker.groups import SubscriptionGroups
-from broker.json_files import DataVersion
-from broker.offsets import ConsumerOffsets
-from broker.properties_file import parse_properties_file, update_properties_file
-from broker.topics import Topics
-from remoting import command, sql_filter
+from broker.access.acl_file import AclFileError
+from broker.access.acl_rules import AclRules
+from broker.config.properties_file import parse_properties_file, update_properties_file
+from broker.net.clients import Subscription
+from broker.tables.groups import SubscriptionGroups
+from broker.tables.json_files import DataVersion
+from broker.tables.offsets import ConsumerOffsets
+from broker.tables.topics import Topics
+from remoting import command
 from remoting.connection import FrameDecoder
 from remoting.errors import ProtocolError, RecordError
+from remoting.filters import sql_filter
+from remoting.filters.sql_filter import compile_sql92
 from remoting.json_dialect import loads
 from remoting.layout import FILE_HEADER_BYTES
-from remoting.record import Message, encode_record
-from remoting.sql_filter import compile_sql92
-from store.commit_log import CommitLog
-from store.consume_queue import ENTRY, ConsumeQueue
-from store.delay_id import DELAY_ID_BASE
-from store.delay_offsets import DelayOffsets
-from store.errors import StoreCorruptError, StoreError
-from store.file_cache import FileCache
-from store.identity import store_identity
-from store.index import KeyIndex
-from store.level_copy import copy_of, mark_of
-from store.segments import segment_name
-from store.spill.checking import _check_frames
-from store.spill.done_set import DoneSet
-from store.spill.format import (
+from remoting.messages.record import Message, encode_record
+from store.derived.consume_queue import ENTRY, ConsumeQueue
+from store.derived.index import KeyIndex
+from store.disk.delay_id import DELAY_ID_BASE
+from store.disk.errors import StoreCorruptError, StoreError
+from store.disk.file_cache import FileCache
+from store.disk.identity import store_identity
+from store.disk.segments import segment_name
+from store.levels.delay_offsets import DelayOffsets
+from store.levels.level_copy import copy_of, mark_of
+from store.log.commit_log import CommitLog
+from store.spill.journal.replay import replay
+from store.spill.journal.segment import Segment
+from store.spill.rows.done_set import DoneSet
+from store.spill.rows.format import (
     ACCEPT,
     JOURNAL_MAGIC,
     ColumnPage,
@@ -49,10 +51,9 @@ from store.spill.format import (
     frame_seed,
     page_seed,
 )
-from store.spill.manifest import Manifest, RunEntry
-from store.spill.replay import replay
-from store.spill.run import PageCache, Run
-from store.spill.segment import Segment
+from store.spill.rows.manifest import Manifest, RunEntry
+from store.spill.runs.run import PageCache, Run
+from store.spill.upkeep.checking import _check_frames
 from tests.fuzz.memory import MemoryFile, MemoryFiles
 from tests.fuzz.spill_targets import PAGE, ROOT, RUNS, SEED, SEGMENT, STORE_ID, _written
 

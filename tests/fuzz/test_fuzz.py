@@ -8,9 +8,9 @@ from struct import unpack_from
 
 import pytest
 
-import remoting.batch
-from remoting import batch
+import remoting.messages.batch
 from remoting.errors import MessageError
+from remoting.messages import batch
 from tests.fuzz import engine
 from tests.fuzz.engine import BLOCK, Target, input_of, run_block
 from tests.fuzz.targets import TARGETS, shares
@@ -57,7 +57,7 @@ def test_a_repair_leaves_what_is_right_as_it_is(name: str) -> None:
 
 
 def planted(run: Callable[[bytes], object]) -> Target:
-    return Target("planted", run, _batches, (MessageError,), (remoting.batch,))
+    return Target("planted", run, _batches, (MessageError,), (remoting.messages.batch,))
 
 
 def trusting_split(data: bytes) -> int:

@@ -9,33 +9,34 @@ from struct import pack
 from typing import Any
 from zlib import crc32
 
-import broker.acl
-import broker.clients
+import broker.access.acl
+import broker.naming.registration
+import broker.naming.routes
+import broker.net.clients
 import broker.processors.lock
-import broker.registration
-import broker.routes
 import broker_plugin.properties
-import remoting.batch
 import remoting.command
 import remoting.connection
+import remoting.filters.sql_filter
+import remoting.filters.sql_nodes
+import remoting.filters.sql_tokens
+import remoting.filters.sql_values
+import remoting.filters.subscription
 import remoting.headers
 import remoting.hosts
 import remoting.json_dialect
-import remoting.keys
-import remoting.properties
-import remoting.sql_filter
-import remoting.sql_nodes
-import remoting.sql_tokens
-import remoting.sql_values
-import remoting.subscription
-from broker.clients import Subscription
-from broker.registration import parse_registration
+import remoting.messages.batch
+import remoting.messages.keys
+import remoting.messages.properties
+from broker.naming.registration import parse_registration
+from broker.net.clients import Subscription
 from broker_plugin.properties import TimerError, disarmed, own_properties_of, read_due, stamped, without_timers
-from remoting.batch import join_batch, split_batch
 from remoting.codes import SERIALIZE_BINARY, SERIALIZE_JSON
 from remoting.command import RemotingCommand, decode_frame, encode_command, request
 from remoting.connection import FrameDecoder
 from remoting.errors import HeaderError, MessageError, ProtocolError
+from remoting.filters.sql_filter import Sql92Error, compile_sql92
+from remoting.filters.subscription import TagFilter
 from remoting.headers import (
     EndTransactionHeader,
     PullHeader,
@@ -54,10 +55,9 @@ from remoting.json_dialect import (
     loads_body,
     queue_map,
 )
-from remoting.keys import message_keys, tags_code
-from remoting.properties import get_property, has_property, parse_properties, remove_properties, with_property
-from remoting.sql_filter import Sql92Error, compile_sql92
-from remoting.subscription import TagFilter
+from remoting.messages.batch import join_batch, split_batch
+from remoting.messages.keys import message_keys, tags_code
+from remoting.messages.properties import get_property, has_property, parse_properties, remove_properties, with_property
 from tests.fuzz.engine import Target
 
 __all__ = ["TARGETS"]
@@ -529,10 +529,10 @@ def run_tags(data: bytes) -> Hashable:
 
 _JSON_MODULES = (
     remoting.json_dialect,
-    broker.clients,
+    broker.net.clients,
     broker.processors.lock,
-    broker.registration,
-    broker.routes,
+    broker.naming.registration,
+    broker.naming.routes,
 )
 _EXT_WORDS = (b'"extFields":{', b'":"', b'","', b'":[', b'":{', b"},", b'"code":', b'"opaque":', b'"remark":')
 
@@ -556,7 +556,7 @@ TARGETS = (
     ),
     Target(
         *("properties", run_properties, lambda: [text.encode() for text in (PROPERTIES, TIMED, OWN, "")], ()),
-        (remoting.properties, remoting.keys, broker_plugin.properties),
+        (remoting.messages.properties, remoting.messages.keys, broker_plugin.properties),
         words=(
             *(b"\x01", b"\x02", b"KEYS\x01", b"\x02TAGS\x01", b"__TW_ID\x01", b"TIMER_DELIVER_MS\x01", b"DELAY\x01"),
             *(
@@ -571,7 +571,7 @@ TARGETS = (
         ),
         in_loop=True,
     ),
-    Target("batch", run_batch, _batches, (MessageError,), (remoting.batch,), in_loop=True),
+    Target("batch", run_batch, _batches, (MessageError,), (remoting.messages.batch,), in_loop=True),
     Target(
         *("message_id", run_message_id, lambda: [b"C0A8010100002A9F0000000000000064", b"0" * 56], (MessageError,)),
         (remoting.hosts,),
@@ -592,7 +592,12 @@ TARGETS = (
     ),
     Target(
         *("sql92", run_sql, lambda: [text.encode() for text in SQL_TEXTS], (Sql92Error,)),
-        (remoting.sql_filter, remoting.sql_nodes, remoting.sql_tokens, remoting.sql_values),
+        (
+            remoting.filters.sql_filter,
+            remoting.filters.sql_nodes,
+            remoting.filters.sql_tokens,
+            remoting.filters.sql_values,
+        ),
         words=SQL_WORDS,
         make=make_sql,
         memory=2_000,
@@ -600,7 +605,7 @@ TARGETS = (
     ),
     Target(
         *("tags", run_tags, lambda: [b"*", b"TagA || TagB", b"||", b" a||||b "], (ProtocolError,)),
-        (remoting.subscription,),
+        (remoting.filters.subscription,),
         words=(b"||", b"|", b"*", b" ", b"\xf0\x9f\x98\x80"),
         in_loop=True,
     ),

@@ -47,12 +47,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 OF_AN_EXTRA = {"fsspec", "pyarrow", "pyspark"}
 
 # Of remoting, a plug-in sees messages, their properties and where a record's fields stand, not the wire.
-PLUGIN_SEES_OF_REMOTING = {"remoting.layout", "remoting.message", "remoting.properties"}
+PLUGIN_SEES_OF_REMOTING = {"remoting.layout", "remoting.messages.message", "remoting.messages.properties"}
 
-FILES = {"store/files.py"}
-SOCKETS = {"broker/server.py", "timewheel_client/connection.py"}
-TLS = {"broker/tls.py", "timewheel_client/tls.py"}  # they may know ssl, but no socket
-CLOCKS = {"broker/clock.py", "broker_plugin/clock.py"}
+FILES = {"store/disk/files.py"}
+SOCKETS = {"broker/net/server.py", "timewheel_client/net/connection.py"}
+TLS = {"broker/net/tls.py", "timewheel_client/net/tls.py"}  # they may know ssl, but no socket
+CLOCKS = {"broker/net/clock.py", "broker_plugin/clock.py"}
 # The client and the command line are programs of their own: they may ask for the time.
 FREE_OF_CLOCK_RULE = ("timewheel_client/", "broker/cli/", "bench/")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from broker.bounds import Bound, name_server_bounds, server_bounds
-from broker.config_keys import USED_KEYS
-from broker.namesrv import NameServer
-from broker.server import Server
+from broker.config.config_keys import USED_KEYS
+from broker.naming.namesrv import NameServer
+from broker.net.server import Server
 from tests.broker.core_rig import Rig
 
 ROOT = Path(__file__).parents[2]
@@ -21,33 +21,33 @@ TABLES = {"dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counter
 FIXED = {
     # what the program, its configuration or an administrator's file has
     "broker:Broker._timers": "four of them",
-    "config:BrokerConfig.plugins": "a configuration file",
-    "config:BrokerConfig.no_effect": "a configuration file",
-    "config:BrokerConfig.unknown": "a configuration file",
-    "config:BrokerConfig.values": "a configuration file, and keys that are known",
-    "config:BrokerConfig.warnings": "a configuration file",
+    "config.broker_config:BrokerConfig.plugins": "a configuration file",
+    "config.broker_config:BrokerConfig.no_effect": "a configuration file",
+    "config.broker_config:BrokerConfig.unknown": "a configuration file",
+    "config.broker_config:BrokerConfig.values": "a configuration file, and keys that are known",
+    "config.broker_config:BrokerConfig.warnings": "a configuration file",
     "core:BrokerCore._opened": "plug-ins",
     "core:BrokerCore.config_listeners": "parts of the program",
-    "dispatcher:Dispatcher._handlers": "request codes that are served",
-    "groups:SubscriptionGroups.forbidden": "read from a file, never added to",
-    "groups:SubscriptionGroup.fields": "one value for each field of a group; an administrator's",
-    "logs:PlaceLimit._places": "places in the program that log",
-    "processors.transaction:TransactionProcessor.counts": "three outcomes",
-    "registration:Registration._changed": "name servers of the configuration",
-    "registration:Registration._identity": "four fields",
-    "registration:Registration._tasks": "name servers of the configuration",
-    "registration:Registration.status": "name servers of the configuration",
-    "requester:Requester._channels": "name servers of the configuration",
-    "requester:Requester._connecting": "name servers of the configuration",
-    "server:Server._listeners": "three ports",
-    "server:Server.closed_listeners": "parts of the program",
-    "topics:Topics.listeners": "parts of the program",
-    "turn:Turn.reply_ext": "two fields",
+    "net.dispatcher:Dispatcher._handlers": "request codes that are served",
+    "tables.groups:SubscriptionGroups.forbidden": "read from a file, never added to",
+    "tables.groups:SubscriptionGroup.fields": "one value for each field of a group; an administrator's",
+    "config.logs:PlaceLimit._places": "places in the program that log",
+    "transactions.transaction_processor:TransactionProcessor.counts": "three outcomes",
+    "naming.registration:Registration._changed": "name servers of the configuration",
+    "naming.registration:Registration._identity": "four fields",
+    "naming.registration:Registration._tasks": "name servers of the configuration",
+    "naming.registration:Registration.status": "name servers of the configuration",
+    "net.requester:Requester._channels": "name servers of the configuration",
+    "net.requester:Requester._connecting": "name servers of the configuration",
+    "net.server:Server._listeners": "three ports",
+    "net.server:Server.closed_listeners": "parts of the program",
+    "tables.topics:Topics.listeners": "parts of the program",
+    "turns.turn:Turn.reply_ext": "two fields",
     # what is bounded by another table or by its own making
-    "channel:MemoryChannel.sent": "has no connection: for tests, and the broker's own decisions, which answer nobody",
-    "stats:Rates._samples": "a deque with a maxlen",
-    "topics:TopicConfig.attributes": "three names that are known",
-    "traffic:Traffic._ends": "the store's queues: those of the topics",
+    "net.channel:MemoryChannel.sent": "has no connection: for tests, and the broker's own decisions",
+    "figures.stats:Rates._samples": "a deque with a maxlen",
+    "tables.topics:TopicConfig.attributes": "three names that are known",
+    "figures.traffic:Traffic._ends": "the store's queues: those of the topics",
 }
 """Attributes that no peer can grow, each with the reason."""
 

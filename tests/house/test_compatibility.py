@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.namesrv import NameServer
+from broker.naming.namesrv import NameServer
 from remoting.codes import RequestCode, ResponseCode
 from tests.broker.core_rig import Rig
 from tests.support.codes_table import BY, DOCUMENT, Row, read_table

@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from remoting.build import build_name
+from remoting.messages.build import build_name
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("bench", "broker", "broker_plugin", "remoting", "store", "timewheel", "timewheel_client")
@@ -34,7 +34,7 @@ def test_none_of_them_defines_a_protocol_or_asks_for_slots() -> None:
 
 
 def test_a_checkout_runs_from_its_sources() -> None:
-    loaded = sys.modules["remoting.build"].__file__ or ""
+    loaded = sys.modules["remoting.messages.build"].__file__ or ""
     if Path(loaded).is_relative_to(ROOT / "remoting"):
         assert build_name() == "pure Python"
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from remoting.message import Message, decode_record, encode_host
-from remoting.properties import format_properties
-from store.errors import StoreFormatError
-from store.files import Files
-from store.hook import put_record
+from remoting.messages.message import Message, decode_record, encode_host
+from remoting.messages.properties import format_properties
+from store.disk.errors import StoreFormatError
+from store.disk.files import Files
 from store.message_store import MessageStore, PullStatus
 from store.options import StoreOptions
+from store.put.plugin_api import put_record
 from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
 from tests.support.need import need
 from tests.support.pull_fields import pull_fields

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remoting.sql_filter import Sql92Error, compile_sql92
+from remoting.filters.sql_filter import Sql92Error, compile_sql92
 from tests.support.apache import VERSION, apache_jars
 from tests.support.cache import cached, need_tools, run_tool
 from tests.support.need import need

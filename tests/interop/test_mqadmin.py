@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.config import OWN_KEYS, USED_KEYS
+from broker.config.broker_config import OWN_KEYS, USED_KEYS
 from tests.interop.mqadmin_forms import DIFFERENCES, Difference, normal_lines, table_of, unexplained
 from tests.support.admin import MqAdmin, admin_classes
 from tests.support.apache import ApacheBroker, ApacheNameServer

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from remoting.message import encode_host
+from remoting.messages.message import encode_host
 from tests.interop.workload import NUMBER
 from tests.support.admin import MqAdmin
 from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting import checksum
+from remoting.messages import checksum
 
 
 @given(st.binary(max_size=70_000), st.integers(0, 0xFFFFFFFF), st.integers(0, 100))

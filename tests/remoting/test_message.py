@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.message import (
+from remoting.messages.message import (
     MAGIC_V1,
     MAGIC_V2,
     NO_HOST,
@@ -31,7 +31,7 @@ from remoting.message import (
     store_ms_at,
     tags_code,
 )
-from remoting.properties import format_properties
+from remoting.messages.properties import format_properties
 from tests.support.commitlog import without_sum
 
 int32 = st.integers(-(2**31), 2**31 - 1)

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remoting.errors import MessageError
-from remoting.properties import (
+from remoting.messages.properties import (
     OWN_PROPERTIES,
     format_properties,
     get_property,

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from remoting.properties import format_properties
-from remoting.sql_filter import Sql92Error, compile_sql92
-from remoting.sql_values import IncomparableError, compare_doubles, java_double, java_integer
+from remoting.filters.sql_filter import Sql92Error, compile_sql92
+from remoting.filters.sql_values import IncomparableError, compare_doubles, java_double, java_integer
+from remoting.messages.properties import format_properties
 
 MESSAGE = format_properties(
     {"five": "5", "half": "5.5", "word": "north", "yes": "true", "Shout": "TRUE", "big": "3000000000", "blank": " 7 "}

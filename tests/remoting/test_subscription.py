@@ -3,8 +3,8 @@
 import pytest
 
 from remoting.errors import ProtocolError
-from remoting.message import java_hash
-from remoting.subscription import TagFilter, split_expression
+from remoting.filters.subscription import TagFilter, split_expression
+from remoting.messages.message import java_hash
 
 
 @pytest.mark.parametrize("expression", ["*", "", None])

@@ -24,18 +24,18 @@ from tests.support.simdisk import PowerCut
 __all__ = ["Baton", "Deadlock", "SimLock", "Task", "simulated"]
 
 MODULES = (
-    "store.commit_log",
-    "store.level_scheduler",
-    "store.file_cache",
+    "store.log.commit_log",
+    "store.levels.level_scheduler",
+    "store.disk.file_cache",
     "store.keeper",
     "store.message_store",
-    "store.checkpoint",
-    "store.flusher",
+    "store.disk.checkpoint",
+    "store.disk.flusher",
     "store.spill.spill_store",
-    "store.spill.directory",
-    "store.spill.journal",
+    "store.spill.state.directory",
+    "store.spill.journal.journal",
     "broker.core",
-    "broker.late_tables",
+    "broker.tables.late_tables",
 )
 """Every module that makes locks."""
 
@@ -218,7 +218,7 @@ class _Condition(SimLock):
 @contextmanager
 def simulated(baton: Baton | None, store_id: int) -> Iterator[None]:
     """Build a broker with locks of ``baton`` (None: real ones) and, if its store is new, with this store id."""
-    identity = importlib.import_module("store.identity")
+    identity = importlib.import_module("store.disk.identity")
     before: list[tuple[Any, str, Any]] = [(identity, "uuid", identity.uuid)]
     identity.uuid = SimpleNamespace(uuid4=lambda: uuid.UUID(int=store_id + 1))  # type: ignore[attr-defined]
     locks: Any = threading

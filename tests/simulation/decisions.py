@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.json_dialect import dumps
-from remoting.proof import is_proof
-from remoting.properties import TAGS, get_property
+from remoting.messages.proof import is_proof
+from remoting.messages.properties import TAGS, get_property
 from store.half_messages import CHECKED, DECIDED, DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from store.segments import segment_name
+from store.disk.segments import segment_name
 from tests.simulation.kinds import Kind, Violation
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from store.errors import StoreError, SyncFailedError
+from store.disk.errors import StoreError, SyncFailedError
 from tests.support.simdisk import PowerCut, SimDisk
 
 __all__ = ["Fault", "ReadFault", "fails", "fails_and_then", "power_fails_at", "reads_fail"]

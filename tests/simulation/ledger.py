@@ -19,10 +19,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
 from broker_plugin.properties import own_properties_of
-from remoting.message import record_fields, store_ms_at
-from remoting.properties import TW_LEVEL, get_property, parse_properties
-from store.dispatch import SCHEDULE_TOPIC
-from store.hook import CommandOutcome
+from remoting.messages.message import record_fields, store_ms_at
+from remoting.messages.properties import TW_LEVEL, get_property, parse_properties
+from store.derived.dispatch import SCHEDULE_TOPIC
+from store.put.plugin_api import CommandOutcome
 from tests.simulation.decisions import COMMIT, DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, ROLLBACK, BrokenError, Decisions
 from tests.simulation.kinds import Kind, Violation
 from tests.simulation.names import Names

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from broker_plugin.failures import BACKOFF_MAX_MS
-from store.errors import StoreError
+from store.disk.errors import StoreError
 from tests.simulation.decisions import COMMIT, ROLLBACK
 from tests.simulation.durable import CHECKPOINT
 from tests.simulation.faults import fails, fails_and_then, power_fails_at, reads_fail

@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
-from store.errors import StoreError
+from store.disk.errors import StoreError
 from tests.simulation.kinds import Kind
 
 __all__ = ["ERRORS", "SEEDS", "Plant", "PlantError", "guarded", "swap"]

@@ -14,36 +14,36 @@ from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
-import store.commit_log
-import store.log_scan
-import store.spill.opening
-import store.spill.replay
+import store.log.commit_log
+import store.log.log_scan
+import store.spill.journal.replay
+import store.spill.upkeep.opening
 from broker.core import BrokerCore
-from broker.late_tables import LateTable
-from broker.turn import Turn
+from broker.tables.late_tables import LateTable
+from broker.turns.turn import Turn
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import UNREADABLE, Failures
 from broker_plugin.plugin import DelayPlugin
 from broker_plugin.sweeper import Sweeper
-from store.checkpoint import DeliveryCheckpoint
-from store.commit_log import CommitLog
-from store.delay_id import delay_id
-from store.errors import StoreError
-from store.files import Files
-from store.flusher import Flusher
+from store.disk.checkpoint import DeliveryCheckpoint
+from store.disk.delay_id import delay_id
+from store.disk.errors import StoreError
+from store.disk.files import Files
+from store.disk.flusher import Flusher
+from store.disk.segments import Segment
 from store.half_messages import HalfMessages
-from store.hook import PutResult, PutStatus
-from store.level_progress import LevelProgress
-from store.level_scheduler import LevelScheduler
+from store.levels.level_progress import LevelProgress
+from store.levels.level_scheduler import LevelScheduler
+from store.log.commit_log import CommitLog
 from store.message_store import MessageStore
+from store.put.plugin_api import PutResult, PutStatus
 from store.retention import Retention
-from store.segments import Segment
-from store.spill.format import MOVE
-from store.spill.housekeeping import Housekeeping
-from store.spill.journal import Journal
-from store.spill.run import Run
-from store.spill.run_writer import RunWriter
+from store.spill.journal.journal import Journal
+from store.spill.rows.format import MOVE
+from store.spill.runs.run import Run
+from store.spill.runs.run_writer import RunWriter
 from store.spill.spill_store import SpillStore
+from store.spill.upkeep.housekeeping import Housekeeping
 from tests.simulation.kinds import Kind
 from tests.simulation.plant import Plant, swap
 from timewheel import TimingWheel
@@ -349,11 +349,11 @@ PLANTED: dict[str, Plant] = {
         Kind.EARLY,
     ),
     "a torn tail of the log is accepted": Plant(
-        swap((store.commit_log, "walk", partial(store.commit_log.walk, check_crc=False))),
+        swap((store.log.commit_log, "walk", partial(store.log.commit_log.walk, check_crc=False))),
         *(Kind.CONTENT, Kind.CHECK, Kind.QUEUES, Kind.LOST),
     ),
     "a torn frame of the journal is accepted": Plant(
-        swap((store.spill.replay, "records_are_whole", lambda *_: True)), *(*_LOST, Kind.CHECK)
+        swap((store.spill.journal.replay, "records_are_whole", lambda *_: True)), *(*_LOST, Kind.CHECK)
     ),
     "what a failed write left behind stays": Plant(
         swap((CommitLog, "_clear_torn", _torn_left)), *(Kind.REFUSED, Kind.TWICE, Kind.COMMAND, Kind.BATCH)
@@ -395,7 +395,9 @@ PLANTED: dict[str, Plant] = {
         *(*_LOST, Kind.CHECK),
         first=265,
     ),
-    "the journal's end is not zeroed": Plant(swap((store.spill.opening, "cut_behind", lambda _: None)), Kind.DURABLE),
+    "the journal's end is not zeroed": Plant(
+        swap((store.spill.upkeep.opening, "cut_behind", lambda _: None)), Kind.DURABLE
+    ),
     "the log is not written again after an unclean end": Plant(
         swap((CommitLog, "_write_again", lambda *_: None)), *_GONE
     ),
@@ -404,7 +406,7 @@ PLANTED: dict[str, Plant] = {
         swap((HalfMessages, "needed_offset", _nothing_on_its_way)), *(Kind.LOST, Kind.UNPINNED)
     ),
     "a record's checksum is not looked at": Plant(
-        swap((store.log_scan, "is_proof", lambda _: False)), *(Kind.CONTENT, Kind.QUEUES, Kind.CHECK, Kind.TWICE)
+        swap((store.log.log_scan, "is_proof", lambda _: False)), *(Kind.CONTENT, Kind.QUEUES, Kind.CHECK, Kind.TWICE)
     ),
     "a table's change is answered before it is durable": Plant(swap((LateTable, "write", _write_one_late)), Kind.NAMES),
     "no checkpoint after all queues were derived": Plant(

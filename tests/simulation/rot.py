@@ -13,9 +13,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from remoting.message import record_size
-from remoting.proof import is_proof, proof_field
-from store.errors import StoreError
+from remoting.messages.message import record_size
+from remoting.messages.proof import is_proof, proof_field
+from store.disk.errors import StoreError
 from tests.simulation.kinds import Kind, Violation
 from tests.simulation.life import Life
 from tests.simulation.world import ROOT

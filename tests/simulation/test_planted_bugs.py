@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store.flusher import Flusher
+from store.disk.flusher import Flusher
 from tests.simulation.crashes import run_seed
 from tests.simulation.kinds import Kind
 from tests.simulation.plant import ERRORS, SEEDS, Plant, PlantError, swap

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from broker.channel import MemoryChannel
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.core import BrokerCore
+from broker.net.channel import MemoryChannel
 from broker_plugin.plugin import DelayPlugin
 from broker_plugin.properties import own_properties_of
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.connection import FrameDecoder
-from remoting.message import record_fields
-from remoting.properties import format_properties
-from store.hook import CommandOutcome
+from remoting.messages.message import record_fields
+from remoting.messages.properties import format_properties
+from store.put.plugin_api import CommandOutcome
 from tests.simulation.ledger import body_of
 
 MESSAGES = 1500

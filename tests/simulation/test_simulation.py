@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from store.hook import PutBlock, PutResult
 from store.message_store import MessageStore
+from store.put.plugin_api import PutBlock, PutResult
 from tests.simulation.baton import Baton, Deadlock, SimLock, Task
 from tests.simulation.crashes import replay_line, run_seed
 from tests.simulation.fresh import FRESH_SEED

@@ -16,17 +16,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from broker.channel import MemoryChannel
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.core import BrokerCore
+from broker.net.channel import MemoryChannel
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.connection import FrameDecoder
-from remoting.message import join_batch, record_fields, record_size
-from remoting.properties import format_properties
-from store.errors import StoreError
-from store.hook import PutStatus
+from remoting.messages.message import join_batch, record_fields, record_size
+from remoting.messages.properties import format_properties
+from store.disk.errors import StoreError
+from store.put.plugin_api import PutStatus
 from tests.simulation.baton import Baton, SimLock, Task, simulated
 from tests.simulation.decisions import COMMIT, ROLLBACK, Producer
 from tests.simulation.durable import check_durable

@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from store.errors import StoreDoubtError, StoreError, SyncFailedError
-from store.spill.model import Block, SpillOptions
+from store.disk.errors import StoreDoubtError, StoreError, SyncFailedError
+from store.spill.rows.model import Block, SpillOptions
 from store.spill.spill_store import SpillStore
 from tests.support.simdisk import PowerCut, SimDisk
 

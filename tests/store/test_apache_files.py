@@ -9,11 +9,11 @@ import pytest
 
 from remoting.layout import INDEX_FILE_BYTES as FILE_BYTES
 from remoting.layout import INDEX_FILE_SLOTS as SLOTS
-from remoting.message import java_hash
-from store.apache_files import ApacheCheckpoint, check_timer, read_timer_check
-from store.apache_index import ApacheIndex
-from store.errors import StoreFormatError
-from store.files import Files
+from remoting.messages.message import java_hash
+from store.derived.apache_index import ApacheIndex
+from store.disk.apache_files import ApacheCheckpoint, check_timer, read_timer_check
+from store.disk.errors import StoreFormatError
+from store.disk.files import Files
 
 
 class IndexWriter:

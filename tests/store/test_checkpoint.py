@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from store.checkpoint import DeliveryCheckpoint
-from store.errors import StoreCorruptError, StoreError, StoreFormatError, SyncFailedError
-from store.files import Files
+from store.disk.checkpoint import DeliveryCheckpoint
+from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError, SyncFailedError
+from store.disk.files import Files
 
 STORE_ID = bytes(range(16))
 

@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from remoting.message import MAGIC_BLANK, Message, decode_record, encode_host, encode_record
-from store.commit_log import CommitLog
-from store.errors import StoreCorruptError, StoreError, StoreFormatError, StoreFullError, SyncFailedError
-from store.files import Files
+from remoting.messages.message import MAGIC_BLANK, Message, decode_record, encode_host, encode_record
+from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError, StoreFullError, SyncFailedError
+from store.disk.files import Files
+from store.log.commit_log import CommitLog
 from tests.support.simdisk import PowerCut, SimDisk
 
 HOST = encode_host("127.0.0.1", 10911)
@@ -217,7 +217,7 @@ def test_after_a_failed_sync_the_same_bytes_are_written_again() -> None:
 
 
 def test_with_too_much_unsynced_it_stays_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.commit_log.KEPT_BYTES_MAX", 300)
+    monkeypatch.setattr("store.log.commit_log.KEPT_BYTES_MAX", 300)
     disk = SimDisk()
     log = opened(disk, 1000)
     for n in range(5):
@@ -348,8 +348,8 @@ def test_an_interrupted_birth_of_the_last_file_is_mended(tmp_path: Path) -> None
 
 
 def test_records_larger_than_a_read_are_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.log_scan._READ_BYTES", 150)
-    monkeypatch.setattr("store.log_scan.walk.__kwdefaults__", {**(walk_defaults()), "read_bytes": 150})
+    monkeypatch.setattr("store.log.log_scan._READ_BYTES", 150)
+    monkeypatch.setattr("store.log.log_scan.walk.__kwdefaults__", {**(walk_defaults()), "read_bytes": 150})
     log = opened(SimDisk(), 5000)
     sizes = [1, 300, 20, 149, 58, 59, 60, 700]
     log.append([record(b"x" * n) for n in sizes], range(8), 1)
@@ -358,7 +358,7 @@ def test_records_larger_than_a_read_are_scanned(monkeypatch: pytest.MonkeyPatch)
 
 
 def walk_defaults() -> dict[str, object]:
-    from store.log_scan import walk
+    from store.log.log_scan import walk
 
     return dict(walk.__kwdefaults__ or {})
 

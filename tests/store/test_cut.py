@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from remoting.message import Message, decode_record, encode_host
-from store.errors import StoreError, SyncFailedError
-from store.hook import PutStatus, put_record
+from remoting.messages.message import Message, decode_record, encode_host
+from store.disk.errors import StoreError, SyncFailedError
 from store.message_store import MessageStore
 from store.options import StoreOptions
+from store.put.plugin_api import PutStatus, put_record
 from tests.support.simdisk import SimDisk
 
 HOST = encode_host("127.0.0.1", 10911)

@@ -6,10 +6,10 @@ import doctest
 
 import pytest
 
-import store.delay_levels
-from remoting.message import Message, MessageError
-from remoting.properties import parse_properties
-from store.delay_levels import SCHEDULE_TOPIC, DelayLevels
+import store.levels.delay_levels
+from remoting.messages.message import Message, MessageError
+from remoting.messages.properties import parse_properties
+from store.levels.delay_levels import SCHEDULE_TOPIC, DelayLevels
 from store.options import DEFAULT_DELAY_LEVELS, parse_delay_levels
 
 LEVELS = DelayLevels(parse_delay_levels(DEFAULT_DELAY_LEVELS))
@@ -65,5 +65,5 @@ def test_a_level_that_is_no_number_is_refused(value: str) -> None:
 
 
 def test_the_examples_in_the_docstrings_run() -> None:
-    outcome = doctest.testmod(store.delay_levels)
+    outcome = doctest.testmod(store.levels.delay_levels)
     assert outcome.attempted and not outcome.failed

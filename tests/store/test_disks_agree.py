@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.cli.overlay import OverlayFiles
-from store.errors import StoreError, SyncFailedError
-from store.files import File, Files
+from store.disk.errors import StoreError, SyncFailedError
+from store.disk.files import File, Files
 from tests.support.simdisk import PowerCut, SimDisk
 
 NAMES = ("a", "b", "d", "d/a", "d/b", "d/e", "d/e/a")

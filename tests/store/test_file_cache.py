@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from store.consume_queue import ConsumeQueue
-from store.errors import StoreError
-from store.file_cache import FileCache
-from store.files import File, Files
+from store.derived.consume_queue import ConsumeQueue
+from store.disk.errors import StoreError
+from store.disk.file_cache import FileCache
+from store.disk.files import File, Files
 
 
 class Between(Files):

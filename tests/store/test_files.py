@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import StoreError, StoreFullError, StoreLockedError, SyncFailedError
-from store.files import HOT_BYTES_MAX, File, Files
+from store.disk.errors import StoreError, StoreFullError, StoreLockedError, SyncFailedError
+from store.disk.files import HOT_BYTES_MAX, File, Files
 
 
 @pytest.fixture
@@ -191,8 +191,8 @@ def test_the_lock_keeps_out_this_process_and_others(files: Files, tmp_path: Path
         files.lock(path)
     child = (
         "import sys, pathlib\n"
-        "from store.files import Files\n"
-        "from store.errors import StoreLockedError\n"
+        "from store.disk.files import Files\n"
+        "from store.disk.errors import StoreLockedError\n"
         "try: Files().lock(pathlib.Path(sys.argv[1]))\n"
         "except StoreLockedError as e: print(e)\n"
     )

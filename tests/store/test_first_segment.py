@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import StoreFormatError
-from store.files import Files
+from store.disk.errors import StoreFormatError
+from store.disk.files import Files
 from store.message_store import MessageStore
 from store.options import StoreOptions
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from store.errors import SyncFailedError
-from store.flusher import Flusher, Ticket
+from store.disk.errors import SyncFailedError
+from store.disk.flusher import Flusher, Ticket
 
 
 class Dummy:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from store.hook import PutRecord, PutResult, PutStatus
 from store.message_store import MessageStore
+from store.put.plugin_api import PutRecord, PutResult, PutStatus
 from tests.store.test_message_store import SMALL, Clock, bodies, made, opened
 from tests.support.simdisk import SimDisk
 

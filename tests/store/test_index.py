@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.errors import StoreFormatError
-from store.files import Files
-from store.index import KeyIndex
+from store.derived.index import KeyIndex
+from store.disk.errors import StoreFormatError
+from store.disk.files import Files
 from tests.support.simdisk import SimDisk
 
 FOREVER = 1 << 60

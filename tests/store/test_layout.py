@@ -25,8 +25,8 @@ from remoting.layout import (
     TABLES,
     Table,
 )
-from remoting.message import Message, encode_record, store_ms_at
-from remoting.record import body_bounds
+from remoting.messages.message import Message, encode_record, store_ms_at
+from remoting.messages.record import body_bounds
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/disk-format.md"
 MARK = re.compile(r"<!-- layout(?P<at> at)?: (?P<names>[^>]+) -->")

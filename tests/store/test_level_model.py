@@ -10,14 +10,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from remoting.message import Message, decode_record, encode_host
-from remoting.properties import get_property
-from store.delay_levels import DelayLevels
-from store.hook import PutStatus, put_record
-from store.level_queue import Entry, LevelQueue
-from store.level_scheduler import LevelScheduler
+from remoting.messages.message import Message, decode_record, encode_host
+from remoting.messages.properties import get_property
+from store.levels.delay_levels import DelayLevels
+from store.levels.level_queue import Entry, LevelQueue
+from store.levels.level_scheduler import LevelScheduler
 from store.message_store import MessageStore
 from store.options import StoreOptions
+from store.put.plugin_api import PutStatus, put_record
 from tests.support.simdisk import SimDisk
 
 HOST = encode_host("127.0.0.1", 10911)

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from remoting.message import Message, StoredMessage, decode_record, encode_host
-from remoting.properties import format_properties, parse_properties
-from store.delay_levels import SCHEDULE_TOPIC, DelayLevels
-from store.errors import StoreCorruptError, StoreError
-from store.files import Files
-from store.hook import PutRecord, PutResult, PutStatus, put_record
-from store.level_scheduler import LevelScheduler
+from remoting.messages.message import Message, StoredMessage, decode_record, encode_host
+from remoting.messages.properties import format_properties, parse_properties
+from store.disk.errors import StoreCorruptError, StoreError
+from store.disk.files import Files
+from store.levels.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from store.levels.level_scheduler import LevelScheduler
 from store.message_store import MessageStore
 from store.options import StoreOptions
+from store.put.plugin_api import PutRecord, PutResult, PutStatus, put_record
 
 START_MS = 1_700_000_000_000
 HOST = encode_host("127.0.0.1", 10911)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from remoting.checksum import crc32
-from store.errors import StoreFormatError
-from store.level_tables import LevelTables
+from remoting.messages.checksum import crc32
+from store.disk.errors import StoreFormatError
+from store.levels.level_tables import LevelTables
 from tests.support.simdisk import SimDisk
 
 PATH = Path("/store/timewheel/levels")

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.transaction_messages import committed_message, discarded_message, make_half, op_message
+from broker.transactions.transaction_messages import committed_message, discarded_message, make_half, op_message
 from remoting.errors import RecordError
-from remoting.message import Message, decode_record, encode_host, encode_record
-from remoting.proof import is_proof, proof_field, sum_before, text_sum, vouching_flag
-from remoting.properties import TAGS, with_property
-from remoting.record_rows import RecordRows
-from store.commit_log import CommitLog
-from store.errors import StoreCorruptError
+from remoting.messages.message import Message, decode_record, encode_host, encode_record
+from remoting.messages.proof import is_proof, proof_field, sum_before, text_sum, vouching_flag
+from remoting.messages.properties import TAGS, with_property
+from remoting.messages.record_rows import RecordRows
+from store.disk.errors import StoreCorruptError
 from store.half_messages import DECIDED
-from store.log_scan import Stop, valid_size, walk
+from store.log.commit_log import CommitLog
+from store.log.log_scan import Stop, valid_size, walk
 from tests.support.commitlog import parse_record, without_sum
 from tests.support.simdisk import SimDisk
 

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from remoting.filters.sql_filter import compile_sql92
 from remoting.layout import BODY_AT_MAX
-from remoting.message import Message, encode_host, encode_record, record_fields
-from remoting.properties import format_properties, get_property
-from remoting.record import body_bounds
-from remoting.sql_filter import compile_sql92
-from store.files import Files
-from store.hook import put_record
+from remoting.messages.message import Message, encode_host, encode_record, record_fields
+from remoting.messages.properties import format_properties, get_property
+from remoting.messages.record import body_bounds
+from store.disk.files import Files
 from store.matching import ENTRIES_MAX, pull_matching
 from store.message_store import MessageStore, PullStatus
+from store.put.plugin_api import put_record
 
 HOST = encode_host("192.0.2.1", 10911)
 

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from remoting.message import Message, decode_record, encode_host
-from remoting.properties import TW_ID, format_properties
-from remoting.subscription import TagFilter
-from store.delay_id import DELAY_ID_BASE
-from store.errors import (
+from remoting.filters.subscription import TagFilter
+from remoting.messages.message import Message, decode_record, encode_host
+from remoting.messages.properties import TW_ID, format_properties
+from store.disk.delay_id import DELAY_ID_BASE
+from store.disk.errors import (
     StoreCorruptError,
     StoreError,
     StoreFormatError,
     StoreLockedError,
     SyncFailedError,
 )
-from store.files import Files
-from store.hook import PutRecord, PutStatus, put_record, put_record_of
+from store.disk.files import Files
 from store.message_store import MessageStore, PullStatus
 from store.options import StoreOptions, parse_delay_levels
+from store.put.plugin_api import PutRecord, PutStatus, put_record, put_record_of
 from tests.support.commitlog import without_sum
 from tests.support.simdisk import PowerCut, SimDisk
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.message import Message, encode_record
-from store.errors import StoreFullError
-from store.hook import PutRecord, PutResult, PutStatus, put_record_of
+from remoting.messages.message import Message, encode_record
+from store.disk.errors import StoreFullError
+from store.disk.slab import Slab
+from store.log.recent import adjacent_runs
 from store.message_store import MessageStore
 from store.options import StoreOptions
-from store.put_block import PutBlock
-from store.recent import adjacent_runs
-from store.slab import Slab
+from store.put.plugin_api import PutRecord, PutResult, PutStatus, put_record_of
+from store.put.put_block import PutBlock
 from tests.support.simdisk import SimDisk
 
 HOST, HOST6 = bytes((127, 0, 0, 1, 0, 0, 42, 159)), bytes(20)

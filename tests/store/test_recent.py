@@ -1,12 +1,12 @@
-"""`store.recent`: the newest bytes of the log from memory, always what was appended there, or None."""
+"""`store.log.recent`: the newest bytes of the log from memory, always what was appended there, or None."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.commit_log import CommitLog
-from store.recent import RecentBytes
+from store.log.commit_log import CommitLog
+from store.log.recent import RecentBytes
 from tests.store.test_commit_log import opened, record
 from tests.support.simdisk import SimDisk
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from broker_plugin.plugin import DelayPlugin
-from remoting.message import Message, decode_record, encode_host
-from remoting.properties import with_property
-from store.errors import StoreError, SyncFailedError
-from store.hook import CommandOutcome, Held, PluginContext, PutStatus, SettlingTarget, put_record
+from remoting.messages.message import Message, decode_record, encode_host
+from remoting.messages.properties import with_property
+from store.disk.errors import StoreError, SyncFailedError
 from store.message_store import MessageStore
 from store.options import StoreOptions
+from store.put.plugin_api import CommandOutcome, Held, PluginContext, PutStatus, SettlingTarget, put_record
 from tests.support.simdisk import SimDisk
 
 HOST = encode_host("127.0.0.1", 10911)

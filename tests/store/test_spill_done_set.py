@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.errors import StoreCorruptError
-from store.spill.done_set import DoneSet
+from store.disk.errors import StoreCorruptError
+from store.spill.rows.done_set import DoneSet
 
 SPAN = 80
 

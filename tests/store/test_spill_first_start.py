@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from store.spill.model import SpillOptions
+from store.spill.rows.model import SpillOptions
 from store.spill.spill_store import SpillStore
 from tests.support.simdisk import PowerCut, SimDisk
 

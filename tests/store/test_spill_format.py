@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.layout import FRAME_BYTES, FRAME_ROW_BYTES, RUN_TRAILER_BYTES
-from store.delay_id import delay_id, id_text, parse_id_text
-from store.errors import StoreCorruptError, StoreFormatError
-from store.spill.format import (
+from store.disk.delay_id import delay_id, id_text, parse_id_text
+from store.disk.errors import StoreCorruptError, StoreFormatError
+from store.spill.rows.format import (
     ACCEPT,
     CANCEL,
     END,
@@ -34,9 +34,9 @@ from store.spill.format import (
     read_id_page,
     run_trailer,
 )
-from store.spill.manifest import Manifest, RunEntry, SegmentEntry
-from store.spill.model import LAST_KEY
-from store.spill.opening import decode_section, encode_section
+from store.spill.rows.manifest import Manifest, RunEntry, SegmentEntry
+from store.spill.rows.model import LAST_KEY
+from store.spill.upkeep.opening import decode_section, encode_section
 
 STORE_ID = bytes(range(16))
 SEED = frame_seed(STORE_ID)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from store.errors import StoreError, StoreFullError, SyncFailedError
-from store.spill.manifest import RunEntry
-from store.spill.model import Key, SpillOptions
-from store.spill.run import Run
+from store.disk.errors import StoreError, StoreFullError, SyncFailedError
+from store.spill.rows.manifest import RunEntry
+from store.spill.rows.model import Key, SpillOptions
+from store.spill.runs.run import Run
 from store.spill.spill_store import SpillStore
 from tests.store.spill_world import FOREVER, ROOT, STORE_ID, tiny_options
 from tests.support.simdisk import SimDisk

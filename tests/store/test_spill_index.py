@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from remoting.layout import FRAME_BYTES
-from remoting.message import Message, encode_record
-from remoting.properties import TW_DUE, TW_ID
-from store.aside import Aside
-from store.delay_id import id_text
-from store.errors import StoreCorruptError
-from store.spill import housekeeping
-from store.spill.manifest import DataEntry
-from store.spill.repair import repair_spill
-from store.spill.run import Run
-from store.spill.segment import Segment
-from store.spill.segment_columns import SegmentColumns
+from remoting.messages.message import Message, encode_record
+from remoting.messages.properties import TW_DUE, TW_ID
+from store.disk.aside import Aside
+from store.disk.delay_id import id_text
+from store.disk.errors import StoreCorruptError
+from store.spill.journal.segment import Segment
+from store.spill.journal.segment_columns import SegmentColumns
+from store.spill.rows.manifest import DataEntry
+from store.spill.runs.run import Run
+from store.spill.upkeep import housekeeping
+from store.spill.upkeep.repair import repair_spill
 from tests.store.spill_world import ROOT, STORE_ID
 from tests.store.test_spill_store import Rig
 

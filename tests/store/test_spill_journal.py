@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import (
+from store.disk.errors import (
     StoreClosedError,
     StoreCorruptError,
     StoreDoubtError,
@@ -14,8 +14,8 @@ from store.errors import (
     StoreFullError,
     SyncFailedError,
 )
-from store.spill.journal import Journal
-from store.spill.model import Block
+from store.spill.journal.journal import Journal
+from store.spill.rows.model import Block
 from store.spill.spill_store import SpillStore
 from tests.store.spill_world import FOREVER, ROOT, STORE_ID, tiny_options
 from tests.support.simdisk import SimDisk

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.spill import merge
-from store.spill.merge import Cursor, first_of
-from store.spill.model import Key
-from store.spill.source import Batch, Fetch
+from store.spill.rows import merge
+from store.spill.rows.merge import Cursor, first_of
+from store.spill.rows.model import Key
+from store.spill.rows.source import Batch, Fetch
 
 
 def listed(source: int, sorted_keys: list[Key]) -> Fetch:

@@ -9,11 +9,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from store.errors import StoreError, StoreFullError, SyncFailedError
-from store.spill import housekeeping, index_writer, merge, opening, relocate, replay, run_writer, state
-from store.spill.journal import Journal
-from store.spill.run import Run
-from store.spill.segment import Segment
+from store.disk.errors import StoreError, StoreFullError, SyncFailedError
+from store.spill.journal import replay
+from store.spill.journal.journal import Journal
+from store.spill.journal.segment import Segment
+from store.spill.rows import merge
+from store.spill.runs import index_writer, run_writer
+from store.spill.runs.run import Run
+from store.spill.state import spill_state as state
+from store.spill.upkeep import housekeeping, opening, relocate
 from tests.store.spill_world import SpillWorld
 from tests.support.simdisk import PowerCut
 

@@ -10,12 +10,12 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from store.errors import StoreCorruptError
-from store.spill import run_writer
-from store.spill.model import DUE_MAX, Key
-from store.spill.run import PageCache, Run
-from store.spill.run_writer import RunWriter
-from store.spill.source import Longs
+from store.disk.errors import StoreCorruptError
+from store.spill.rows.model import DUE_MAX, Key
+from store.spill.rows.source import Longs
+from store.spill.runs import run_writer
+from store.spill.runs.run import PageCache, Run
+from store.spill.runs.run_writer import RunWriter
 from tests.support.simdisk import SimDisk
 
 ROOT = Path("/runs")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from store.delay_id import SEQUENCE_MAX, delay_id
-from store.errors import StoreCorruptError, StoreError, StoreFormatError, StoreFullError
-from store.spill.model import RecordCorruptError, SpillOptions
-from store.spill.removals import read_removals, write_removals
-from store.spill.run import Run
-from store.spill.segment import Segment
+from store.disk.delay_id import SEQUENCE_MAX, delay_id
+from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError, StoreFullError
+from store.spill.journal.segment import Segment
+from store.spill.rows.model import RecordCorruptError, SpillOptions
+from store.spill.runs.run import Run
 from store.spill.spill_store import SpillStore
+from store.spill.state.removals import read_removals, write_removals
 from tests.store.spill_world import FOREVER, ROOT, STORE_ID, tiny_options
 from tests.support.simdisk import PowerCut, SimDisk
 

@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
-from store.errors import StoreError, SyncFailedError
-from store.files import Files
-from store.spill.directory import SpillDirectory
-from store.spill.model import SpillOptions
-from store.spill.run_writer import run_name
+from store.disk.errors import StoreError, SyncFailedError
+from store.disk.files import Files
+from store.spill.rows.model import SpillOptions
+from store.spill.runs.run_writer import run_name
 from store.spill.spill_store import SpillStore
+from store.spill.state.directory import SpillDirectory
 from tests.support.simdisk import SimDisk
 
 STORE_ID = bytes(range(16))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from store.files import Files
-from store.spill.model import Block, SpillOptions
+from store.disk.files import Files
+from store.spill.rows.model import Block, SpillOptions
 from store.spill.spill_store import SpillStore
 
 STORE_ID = bytes(range(16))

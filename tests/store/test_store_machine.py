@@ -9,12 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from remoting.message import Message, decode_record, encode_host
-from store.errors import StoreError, SyncFailedError
-from store.flusher import Ticket
-from store.hook import PutRecord, PutStatus, put_record
+from remoting.messages.message import Message, decode_record, encode_host
+from store.disk.errors import StoreError, SyncFailedError
+from store.disk.flusher import Ticket
 from store.message_store import MessageStore, PullStatus
 from store.options import StoreOptions
+from store.put.plugin_api import PutRecord, PutStatus, put_record
 from tests.support.simdisk import PowerCut, SimDisk
 
 HOST = encode_host("127.0.0.1", 10911)

@@ -28,20 +28,20 @@ from typing import Any
 
 import numpy as np
 
-import store.files as store_files
+import store.disk.files as store_files
 from broker.cli.repair import repair_store
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.core import BrokerCore
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode
 from remoting.layout import FILE_HEADER_BYTES, FRAME_BYTES, FRAME_ROW_BYTES
-from remoting.message import parse_message_id, record_fields
-from store.errors import StoreError
-from store.files import Files
-from store.hook import CommandOutcome
-from store.level_copy import HALF_TOPIC
-from store.spill.format import frame_seed, read_frame
-from store.spill.run import Run
+from remoting.messages.message import parse_message_id, record_fields
+from store.disk.errors import StoreError
+from store.disk.files import Files
+from store.levels.level_copy import HALF_TOPIC
+from store.put.plugin_api import CommandOutcome
+from store.spill.rows.format import frame_seed, read_frame
+from store.spill.runs.run import Run
 from tests.broker.core_rig import Client, properties
 
 __all__ = ["KINDS", "SEEDS_OF_THE_SUITE", "VALUES", "Damage", "Life", "Machine", "ViolationError", "damage", "judge"]

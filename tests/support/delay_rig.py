@@ -19,14 +19,14 @@ from broker_plugin.ranges import KeyRanges
 from broker_plugin.recovery import Recovery
 from broker_plugin.stats import Stats
 from broker_plugin.sweeper import Sweeper
-from remoting.message import Message
-from remoting.properties import TW_ID, format_properties, get_property
-from store.delay_id import delay_id
-from store.errors import StoreFullError, SyncFailedError
-from store.flusher import Flusher, Ticket
-from store.hook import PutRecord, PutResult, PutStatus
-from store.slab import Slab
-from store.spill.model import Block, Columns, Found, RecordCorruptError
+from remoting.messages.message import Message
+from remoting.messages.properties import TW_ID, format_properties, get_property
+from store.disk.delay_id import delay_id
+from store.disk.errors import StoreFullError, SyncFailedError
+from store.disk.flusher import Flusher, Ticket
+from store.disk.slab import Slab
+from store.put.plugin_api import PutRecord, PutResult, PutStatus
+from store.spill.rows.model import Block, Columns, Found, RecordCorruptError
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 START_MS = 1_700_000_000_000

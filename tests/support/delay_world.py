@@ -12,12 +12,12 @@ from pathlib import Path
 
 from broker_plugin.plugin import DelayPlugin
 from broker_plugin.properties import own_properties_of
-from remoting.message import Message, record_fields
-from remoting.properties import format_properties
-from store.errors import StoreError
-from store.hook import CommandOutcome, Held, PluginContext, PutStatus
+from remoting.messages.message import Message, record_fields
+from remoting.messages.properties import format_properties
+from store.disk.errors import StoreError
 from store.message_store import MessageStore
 from store.options import StoreOptions
+from store.put.plugin_api import CommandOutcome, Held, PluginContext, PutStatus
 from tests.support.delay_rig import HOST, START_MS, ManualClock, body_of
 from tests.support.simdisk import PowerCut, SimDisk
 

@@ -1,7 +1,7 @@
 """The real broker with faults on command: it dies inside a chosen disk call, its disk is full, its clock is set.
 
 A program around `broker.cli`: the process, the sockets, the threads and the files are real; only the doors
-`store.files` and `time` are opened a little. What is to happen stands in a small control file that the test writes
+`store.disk.files` and `time` are opened a little. What is to happen stands in a small control file that the test writes
 while the broker runs (`Control`)::
 
     0   die_in      i64  disk calls until it dies by SIGKILL inside one (0: never); counted down by the broker
@@ -71,8 +71,8 @@ def _set_clock(control: Control) -> None:
 
 
 def _break_disk(control: Control) -> None:
-    from store import files
-    from store.errors import StoreFullError, SyncFailedError
+    from store.disk import files
+    from store.disk.errors import StoreFullError, SyncFailedError
 
     rng = random.Random()
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand, encode_command
-from remoting.message import QUEUE_OFFSET_AT, Message, encode_host, encode_record
-from remoting.properties import format_properties
+from remoting.messages.message import QUEUE_OFFSET_AT, Message, encode_host, encode_record
+from remoting.messages.properties import format_properties
 from tests.support.fake_broker import FakeBroker
 from timewheel_client import Consumer
 from timewheel_client import Message as Received

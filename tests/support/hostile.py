@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from random import Random
 
-from remoting.message import Message, encode_record
-from remoting.properties import (
+from remoting.messages.message import Message, encode_record
+from remoting.messages.properties import (
     DELAY,
     KEYS,
     NAME_VALUE_SEPARATOR,

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remoting.message import Message, encode_record
+from remoting.messages.message import Message, encode_record
 
 __all__ = ["LEVELS_MS", "Log", "World", "class_of", "count_world", "make_world", "write_world"]
 

@@ -20,8 +20,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from store.errors import StoreError, StoreFullError, StoreLockedError, SyncFailedError
-from store.files import File, Files
+from store.disk.errors import StoreError, StoreFullError, StoreLockedError, SyncFailedError
+from store.disk.files import File, Files
 
 __all__ = ["PowerCut", "SimDisk"]
 

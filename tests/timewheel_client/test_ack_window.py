@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from timewheel_client.ack_window import AckWindow
+from timewheel_client.consuming.ack_window import AckWindow
 
 
 class AckWindowMachine(RuleBasedStateMachine):

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
-from remoting.properties import parse_properties
+from remoting.messages.properties import parse_properties
 from tests.support.fake_broker import FakeBroker
 from timewheel_client import BatchMessage, Consumer, MessageQueue, Producer, Sql
-from timewheel_client.reserved import RESERVED_NAMES, ReceivedProperties
-from timewheel_client.values import properties_text
+from timewheel_client.values.client_values import properties_text
+from timewheel_client.values.reserved import RESERVED_NAMES, ReceivedProperties
 
 SEND = RequestCode.SEND_MESSAGE_V2
 

@@ -15,7 +15,7 @@ import pytest
 from tests.support.certificates import make_certificate
 from tests.support.ours import ROOT, OurBroker
 from timewheel_client import ConnectionFailedError, Consumer, Producer, RequestTimeoutError
-from timewheel_client.send_back import send_back
+from timewheel_client.consuming.send_back import send_back
 
 pytestmark = pytest.mark.process
 

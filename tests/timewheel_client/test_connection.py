@@ -8,10 +8,10 @@ from remoting.command import RemotingCommand, encode_command
 from remoting.signing import fits
 from tests.support.fake_broker import FakeBroker
 from timewheel_client import Consumer, Producer
-from timewheel_client.connection import Connection, split_address
-from timewheel_client.connection_table import ConnectionTable
-from timewheel_client.credentials import Credentials, credentials_of
-from timewheel_client.errors import ClosedError, ConnectionFailedError, RequestTimeoutError
+from timewheel_client.net.connection import Connection, split_address
+from timewheel_client.net.connection_table import ConnectionTable
+from timewheel_client.net.credentials import Credentials, credentials_of
+from timewheel_client.values.errors import ClosedError, ConnectionFailedError, RequestTimeoutError
 
 
 def test_split_address() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from remoting.codes import PullSysFlag, RequestCode
 from remoting.command import RemotingCommand, encode_command
-from remoting.properties import parse_properties
+from remoting.messages.properties import parse_properties
 from tests.support.group_broker import GroupBroker, take, until
 from timewheel_client import BrokerError, Consumer
 
@@ -117,7 +117,7 @@ async def test_offsets_of_several_queues_are_saved_one_after_the_other() -> None
 async def test_leaving_does_not_wait_for_a_broker_for_ever(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("timewheel_client.consumer.LEAVE_MS", 1)
+    monkeypatch.setattr("timewheel_client.consuming.consumer.LEAVE_MS", 1)
     async with GroupBroker({"t": 1, "%RETRY%g": 1}) as broker:
         broker.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda _: None
         broker.put("t", 0, b"x")
@@ -197,7 +197,7 @@ async def test_pulling_pauses_while_too_much_is_open() -> None:
 
 @pytest.mark.asyncio
 async def test_an_offset_that_does_not_exist_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timewheel_client.queue_reader.ERROR_PAUSE_MS", 1)
+    monkeypatch.setattr("timewheel_client.consuming.queue_reader.ERROR_PAUSE_MS", 1)
     async with GroupBroker({"t": 1, "%RETRY%g": 1}) as broker:
         broker.offsets[("t", 0)] = 99
         broker.put("t", 0, b"first")
@@ -280,7 +280,7 @@ async def test_a_refused_expression_ends_the_iteration() -> None:
 
 @pytest.mark.asyncio
 async def test_a_topic_may_come_into_being_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timewheel_client.core.MISSING_ROUTE_MS", (1, 5))
+    monkeypatch.setattr("timewheel_client.net.client_core.MISSING_ROUTE_MS", (1, 5))
     async with (
         GroupBroker({"%RETRY%g": 1}) as broker,
         Consumer(broker.address, "g", "t", start_from="first") as consumer,
@@ -293,7 +293,7 @@ async def test_a_topic_may_come_into_being_later(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.asyncio
 async def test_reading_goes_on_after_a_broken_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timewheel_client.queue_reader.ERROR_PAUSE_MS", 1)
+    monkeypatch.setattr("timewheel_client.consuming.queue_reader.ERROR_PAUSE_MS", 1)
     async with GroupBroker({"t": 1, "%RETRY%g": 1}) as broker, Consumer(broker.address, "g", "t") as consumer:
         await until(lambda: len(broker.held) == 2)
         heartbeats = len(broker.of(RequestCode.HEART_BEAT))
@@ -336,7 +336,7 @@ def test_arguments_that_make_no_sense() -> None:
 
 @pytest.mark.asyncio
 async def test_offsets_are_saved_soon_when_all_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timewheel_client.queue_reader.SAVE_SOON_MS", 1)
+    monkeypatch.setattr("timewheel_client.consuming.queue_reader.SAVE_SOON_MS", 1)
     async with GroupBroker({"t": 1, "%RETRY%g": 1}) as broker:
         for number in range(2):
             broker.put("t", 0, b"%d" % number)

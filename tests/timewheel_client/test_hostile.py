@@ -21,7 +21,7 @@ from remoting.command import RemotingCommand, encode_command
 from tests.support.fake_broker import FakeBroker
 from tests.support.group_broker import until
 from timewheel_client import ClientError, Consumer, Producer
-from timewheel_client.routes import MAX_QUEUES, route_of
+from timewheel_client.values.routes import MAX_QUEUES, route_of
 
 pytestmark = pytest.mark.alone  # its timeouts are some tens of milliseconds
 

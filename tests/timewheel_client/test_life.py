@@ -235,7 +235,7 @@ async def test_a_name_server_that_accepts_and_says_nothing_holds_no_close() -> N
 async def test_a_broker_that_answers_no_question_holds_the_start_for_a_while_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("timewheel_client.consumer.SETTLE_MS", 20)
+    monkeypatch.setattr("timewheel_client.consuming.consumer.SETTLE_MS", 20)
     async with GroupBroker({"t": 1, "%RETRY%g": 1}) as broker:
         held: list[RemotingCommand] = []
         broker.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = held.append  # type: ignore[assignment]

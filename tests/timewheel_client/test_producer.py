@@ -6,8 +6,8 @@ import pytest
 
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
-from remoting.message import split_batch
-from remoting.properties import parse_properties
+from remoting.messages.message import split_batch
+from remoting.messages.properties import parse_properties
 from tests.support.fake_broker import FakeBroker
 from timewheel_client import (
     BatchMessage,
@@ -107,7 +107,7 @@ async def test_no_topic_and_no_template() -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("code", "tries"), [(1, 3), (16, 3), (17, 3), (204, 3), (205, 3), (13, 1), (29, 1), (215, 1)])
 async def test_which_codes_are_tried_again(code: int, tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timewheel_client.tries.RETRY_PAUSE_MS", 0)
+    monkeypatch.setattr("timewheel_client.net.tries.RETRY_PAUSE_MS", 0)
     async with storing({"t": 1}) as broker, Producer(broker.address) as producer:
         broker.handlers[SEND] = lambda command: command.reply(code, "no")
         with pytest.raises(SendError, match="no") as caught:

@@ -20,8 +20,8 @@ from timewheel_client import (
     RequestTimeoutError,
     SendError,
 )
-from timewheel_client.connection import Connection
-from timewheel_client.connection_table import ConnectionTable
+from timewheel_client.net.connection import Connection
+from timewheel_client.net.connection_table import ConnectionTable
 
 pytestmark = pytest.mark.alone  # its timeouts are some tens of milliseconds
 
@@ -47,8 +47,8 @@ def stall(broker: FakeBroker) -> None:
 @pytest.mark.asyncio
 async def test_a_broker_that_does_not_read_holds_neither_send_nor_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """A send took 20 s with ``timeout_ms=2000``: it waited for the socket to be writable, and nobody counted that."""
-    monkeypatch.setattr("timewheel_client.connection.CLOSE_TIMEOUT_MS", 50)
-    monkeypatch.setattr("timewheel_client.core.UNREGISTER_TIMEOUT_MS", 50)
+    monkeypatch.setattr("timewheel_client.net.connection.CLOSE_TIMEOUT_MS", 50)
+    monkeypatch.setattr("timewheel_client.net.client_core.UNREGISTER_TIMEOUT_MS", 50)
     async with storing() as broker:
         producer = await Producer(broker.address, timeout_ms=100, attempt_timeout_ms=50).start()
         await producer.send("t", b"")
@@ -107,7 +107,7 @@ async def test_who_waits_for_a_connect_or_a_route_at_the_close_is_told_so() -> N
 
 @pytest.mark.asyncio
 async def test_a_connection_whose_peer_says_nothing_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timewheel_client.connection.MUTE_MS", 20)
+    monkeypatch.setattr("timewheel_client.net.connection.MUTE_MS", 20)
     async with storing() as broker:
         table = ConnectionTable()
         await table.request(broker.address, 10)
@@ -129,7 +129,7 @@ async def test_a_connection_whose_peer_says_nothing_any_more_is_given_up(monkeyp
 
 @pytest.mark.asyncio
 async def test_a_slow_peer_that_says_something_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timewheel_client.connection.MUTE_MS", 20)
+    monkeypatch.setattr("timewheel_client.net.connection.MUTE_MS", 20)
     async with storing() as broker:
         table = ConnectionTable()
         broker.handlers[10] = lambda _: None
@@ -150,11 +150,11 @@ async def test_a_slow_peer_that_says_something_is_not_given_up(monkeypatch: pyte
 @pytest.mark.asyncio
 async def test_a_consumer_behind_a_half_open_connection_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The heartbeat is the probe: pulls wait for half a minute and tell nothing."""
-    monkeypatch.setattr("timewheel_client.connection.MUTE_MS", 20)
-    monkeypatch.setattr("timewheel_client.connection_table.REQUEST_TIMEOUT_MS", 30)
-    monkeypatch.setattr("timewheel_client.core.HEARTBEAT_MS", 20)
-    monkeypatch.setattr("timewheel_client.core.HEARTBEAT_TIMEOUT_MS", 60)
-    monkeypatch.setattr("timewheel_client.queue_reader.ERROR_PAUSE_MS", 1)
+    monkeypatch.setattr("timewheel_client.net.connection.MUTE_MS", 20)
+    monkeypatch.setattr("timewheel_client.net.connection_table.REQUEST_TIMEOUT_MS", 30)
+    monkeypatch.setattr("timewheel_client.net.client_core.HEARTBEAT_MS", 20)
+    monkeypatch.setattr("timewheel_client.net.client_core.HEARTBEAT_TIMEOUT_MS", 60)
+    monkeypatch.setattr("timewheel_client.consuming.queue_reader.ERROR_PAUSE_MS", 1)
     async with GroupBroker({"t": 1, "%RETRY%g": 1}) as broker, Consumer(broker.address, "g", "t") as consumer:
         await until(lambda: len(broker.held) == 2)
         broker.held.clear()
@@ -186,8 +186,8 @@ async def test_a_send_outlives_the_restart_of_its_broker(
     fixed: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three tries were used up within 0.3 s, whatever ``timeout_ms`` said."""
-    monkeypatch.setattr("timewheel_client.tries.RETRY_PAUSE_MS", 1)
-    monkeypatch.setattr("timewheel_client.tries.MAX_PAUSE_MS", 5)
+    monkeypatch.setattr("timewheel_client.net.tries.RETRY_PAUSE_MS", 1)
+    monkeypatch.setattr("timewheel_client.net.tries.MAX_PAUSE_MS", 5)
     async with storing() as broker:
         async with Producer(broker.address) as producer:
             await producer.send("t", b"before")
@@ -222,7 +222,7 @@ async def test_a_send_outlives_the_restart_of_its_broker(
 async def test_a_broker_that_says_not_now_is_asked_until_the_time_is_up(
     code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timewheel_client.tries.RETRY_PAUSE_MS", 1)
+    monkeypatch.setattr("timewheel_client.net.tries.RETRY_PAUSE_MS", 1)
     async with storing() as broker:
         broker.handlers[SEND] = lambda command: command.reply(code, "not now")
         async with Producer(broker.address, timeout_ms=60) as producer:

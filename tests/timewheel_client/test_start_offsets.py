@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from remoting.codes import RequestCode
-from remoting.properties import parse_properties
+from remoting.messages.properties import parse_properties
 from tests.support.group_broker import GroupBroker, take, until
 from timewheel_client import BrokerError, Consumer, Sql
 
@@ -40,7 +40,7 @@ async def test_a_young_queue_s_place_is_saved_too() -> None:
 
 @pytest.mark.asyncio
 async def test_nothing_is_pulled_before_the_place_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timewheel_client.queue_reader.ERROR_PAUSE_MS", 1)
+    monkeypatch.setattr("timewheel_client.consuming.queue_reader.ERROR_PAUSE_MS", 1)
     async with GroupBroker({"t": 1, "%RETRY%g": 1}) as broker:
         broker.put("t", 0, b"old")
         refusals = iter([1, 1])

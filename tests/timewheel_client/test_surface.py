@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 import timewheel_client
-from timewheel_client import ack_window, allocation, arguments, connection, delivery_time, reserved, subscriptions
+from timewheel_client.consuming import ack_window, allocation, subscriptions
+from timewheel_client.net import connection
+from timewheel_client.values import arguments, delivery_time, reserved
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "client.md"
 

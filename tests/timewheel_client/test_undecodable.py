@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
-from remoting.message import Message as WireMessage
-from remoting.message import decode_record, encode_host, encode_record
+from remoting.messages.message import Message as WireMessage
+from remoting.messages.message import decode_record, encode_host, encode_record
 from tests.support.group_broker import GroupBroker, take, until
 from timewheel_client import Consumer, Message, MessageQueue, UndecodableMessage
-from timewheel_client.pulled import BadRecord, read_pulled
+from timewheel_client.consuming.pulled import BadRecord, read_pulled
 
 HOST = encode_host("127.0.0.1", 10911)
 PULL = RequestCode.PULL_MESSAGE
@@ -161,8 +161,8 @@ def test_any_bytes_are_read_as_far_as_they_are_records(
 
 @pytest.mark.asyncio
 async def test_a_reader_survives_answers_that_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timewheel_client.queue_reader.ERROR_PAUSE_MS", 1)
-    monkeypatch.setattr("timewheel_client.queue_reader.BUSY_PAUSE_MS", 1)
+    monkeypatch.setattr("timewheel_client.consuming.queue_reader.ERROR_PAUSE_MS", 1)
+    monkeypatch.setattr("timewheel_client.consuming.queue_reader.BUSY_PAUSE_MS", 1)
     async with GroupBroker({"t": 1, "%RETRY%g": 1}) as broker:
         for number in range(4):
             broker.put("t", 0, b"%d" % number)

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.message import Message as WireMessage
-from remoting.message import decode_record, encode_host, encode_record, java_hash
-from remoting.properties import format_properties, parse_properties
-from timewheel_client.delivery_time import delivery_properties, epoch_ms, span_ms
-from timewheel_client.errors import BrokerError
-from timewheel_client.received import Message
-from timewheel_client.routes import MessageQueue, queue_for_key, route_of, template_route
-from timewheel_client.unique_id import UniqueIds
-from timewheel_client.values import properties_text
+from remoting.messages.message import Message as WireMessage
+from remoting.messages.message import decode_record, encode_host, encode_record, java_hash
+from remoting.messages.properties import format_properties, parse_properties
+from timewheel_client.consuming.received import Message
+from timewheel_client.values.client_values import properties_text
+from timewheel_client.values.delivery_time import delivery_properties, epoch_ms, span_ms
+from timewheel_client.values.errors import BrokerError
+from timewheel_client.values.routes import MessageQueue, queue_for_key, route_of, template_route
+from timewheel_client.values.unique_id import UniqueIds
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

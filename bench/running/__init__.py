@@ -1,0 +1,1 @@
+"""One run: the machine, and a system under load."""

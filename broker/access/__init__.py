@@ -1,0 +1,1 @@
+"""Who may do what: access rules, accounts, and the table of request codes."""

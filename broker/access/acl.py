@@ -1,0 +1,163 @@
+"""Access control: each request is looked at before its processor is, if ``aclEnable`` is set.
+
+In this order, as Apache's ``PlainPermissionManager``: an address that needs no account; the account; an address that
+needs no signature; the signature; the account's rights to the topics and groups of the request. What is refused is
+answered with NO_PERMISSION and the reason; the connection lives on. What each request needs stands in
+`broker.access.access_table`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.access.access_table import ACCESS, ADMIN, ANYBODY, NOBODY, Need, Rule
+from broker.access.acl_file import AclFileError
+from broker.access.acl_rules import PUB, Account, AclRules
+from broker.net.channel import Channel, peer_text
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import ProtocolError
+from remoting.signing import ACCESS_KEY, SIGNATURE, fits
+from store.disk.errors import StoreError
+
+if TYPE_CHECKING:
+    from broker.net.clients import ClientInfo
+    from store.disk.files import Files
+
+__all__ = ["Acl"]
+
+_LOG = logging.getLogger(__name__)
+_TRACES = ("RMQ_SYS_TRACE_TOPIC", PUB)
+
+
+class Acl:
+    """The rules of a file, and the check of each request against them.
+
+    Raises AclFileError for a file that is missing or cannot be used: a broker without its rules must not start.
+    """
+
+    def __init__(self, files: Files, path: Path, body_max_bytes: int = 4 << 20) -> None:
+        """``body_max_bytes``: the longest body whose signature is worked out, which others wait for."""
+        self._files = files
+        self._body_max_bytes = body_max_bytes
+        self._path = path
+        self._seen: bytes | None = self._read()
+        self._rules = self._parse(self._seen)
+        self.trouble = ""
+        """Why the file, as it is now, cannot be used."""
+        if files.open_to_others(path) & 0o007:
+            _LOG.warning("%s has secret keys in it and is open to everybody: chmod o= %s", path, path)
+
+    def _read(self) -> bytes:
+        try:
+            return self._files.read_file(self._path)
+        except StoreError as error:
+            raise AclFileError(f"aclEnable=true needs the file {self._path}: {error}") from error
+
+    def _parse(self, data: bytes) -> AclRules:
+        try:
+            return AclRules.read(data)
+        except AclFileError as error:
+            raise AclFileError(f"{self._path}: {error}") from None
+
+    def reload(self) -> bool:
+        """Read the file again if it has changed; whether there are new rules.
+
+        A bad or missing file changes nothing, and is logged once, not each time that it is looked at.
+        """
+        data: bytes | None = None
+        try:
+            data = self._read()
+            if data == self._seen:
+                return False
+            self._rules = self._parse(data)
+        except AclFileError as error:
+            if data != self._seen or str(error) != self.trouble:
+                _LOG.error("the access rules stay as they were: %s", error)
+            self._seen, self.trouble = data, str(error)
+            return False
+        self._seen, self.trouble = data, ""
+        _LOG.info("new access rules from %s: %d accounts", self._path, len(self._rules.accounts))
+        return True
+
+    def guard(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
+        """The reply that refuses a request by the table `ACCESS`, or None if it may go on."""
+        rule = ACCESS.get(command.code)
+        if rule is not None and rule.role is ANYBODY:
+            return None
+        return self._reply(channel, command, self._reason(channel, command, rule))
+
+    def may(self, channel: Channel, command: RemotingCommand, needs: Iterable[Need]) -> RemotingCommand | None:
+        """The reply that refuses a request whose topics are known only now, or None if it may go on.
+
+        Asks for the account and its signature in any case, so for requests that anybody may send, too.
+        """
+        account = self._account(channel, command)
+        reason = _denied(account, needs) if isinstance(account, Account) else account
+        return self._reply(channel, command, reason)
+
+    def client_may(self, client: ClientInfo, needs: Iterable[Need]) -> bool:
+        """Whether a client that has announced itself may be shown something."""
+        rules, address = self._rules, client.channel.peer[0]
+        account = rules.accounts.get(client.account)
+        if any(matches(address) for matches in rules.white):
+            return True
+        return account is not None and (account.is_white(address) or _denied(account, needs) is None)
+
+    def _reply(self, channel: Channel, command: RemotingCommand, reason: str | None) -> RemotingCommand | None:
+        if reason is None:
+            return None
+        access_key = (command.ext.get(ACCESS_KEY) or "nobody")[:100]
+        _LOG.warning("%s: request %d of %s refused: %s", peer_text(channel), command.code, access_key, reason)
+        return command.reply(ResponseCode.NO_PERMISSION, reason)
+
+    def _reason(self, channel: Channel, command: RemotingCommand, rule: Rule | None) -> str | None:
+        account = self._account(channel, command)
+        if not isinstance(account, Account):
+            return account
+        if rule is None or rule.role is NOBODY:
+            return f"Nobody may send request code={command.code}: it is not in the table of access"
+        if account.admin:
+            return None
+        if rule.role is ADMIN:
+            key = account.access_key
+            return f"Need admin permission for request code={command.code}, but accessKey={key} is not"
+        try:
+            needs = list(rule.of(command))
+        except (ProtocolError, KeyError, TypeError, AttributeError) as error:
+            return f"Request code={command.code} does not say what it is about: {error!r:.200}"
+        return _denied(account, needs)
+
+    def _account(self, channel: Channel, command: RemotingCommand) -> Account | str | None:
+        """Who sends a request: an account, None for an address that needs none, or why it is nobody that we know."""
+        rules, address = self._rules, channel.peer[0]
+        if any(matches(address) for matches in rules.white):
+            return None
+        ext = command.ext
+        access_key = ext.get(ACCESS_KEY)
+        if access_key is None:
+            return "No accessKey is configured"
+        account = rules.accounts.get(access_key)
+        if account is None:
+            return f"No acl config for {access_key:.100}"
+        if account.is_white(address):
+            return None
+        if len(command.body) > self._body_max_bytes:
+            return f"A signed request has a body of at most {self._body_max_bytes} bytes, this one {len(command.body)}"
+        if not fits(ext.get(SIGNATURE), ext, command.body, account.secret_key, command.version):
+            return f"Check signature failed for accessKey={access_key}"
+        return account
+
+
+def _denied(account: Account, needs: Iterable[Need]) -> str | None:
+    if account.admin:
+        return None
+    for topic, right in needs:
+        # Message traces come with whatever account the messages themselves have.
+        refusal = None if (topic, right) == _TRACES else account.refusal(topic, right)
+        if refusal is not None:
+            return refusal
+    return None

@@ -1,0 +1,1 @@
+"""The embedded name server, routes, and registration with other name servers."""

@@ -1,0 +1,475 @@
+"""Routes: which brokers hold which queues of a topic, as a name server keeps them.
+
+Two sources feed one picture:
+
+* the broker in this process (`OwnBroker`): its topics are read from its own table at the moment of asking, so a
+  topic that was just created is in the next answer;
+* brokers that register over the wire (`RouteTable.register`), which are forgotten when they say so, when their
+  connection closes, or after 120 s of silence.
+
+The rules for the second are Apache's (RouteInfoManager), the surprising ones too: a registration adds and changes
+topics but never removes any, because brokers also send only what has changed; so a topic that was deleted on
+its broker stays until DELETE_TOPIC_IN_NAMESRV or until the broker is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from remoting.codes import Permission
+from remoting.errors import ProtocolError
+from remoting.json_dialect import dumps
+
+if TYPE_CHECKING:
+    from broker.net.channel import Channel
+    from broker.tables.topics import TopicConfig, Topics
+
+__all__ = [
+    "BROKERS_MAX",
+    "BROKER_EXPIRED_MS",
+    "NAME_CHARS_MAX",
+    "TOPICS_MAX",
+    "BrokerEntry",
+    "OwnBroker",
+    "QueueData",
+    "RouteTable",
+    "RoutesFullError",
+    "broker_json",
+    "route_json",
+]
+
+BROKERS_MAX = 1_000
+"""Most brokers that may be registered, by names as by processes; and most processes of one name."""
+TOPICS_MAX = 200_000
+"""Most topics of registered brokers, counted once for each broker that has them."""
+NAME_CHARS_MAX = 255
+_VERSION_BYTES_MAX = 1_000
+_FILTER_SERVERS_MAX = 16
+
+BROKER_EXPIRED_MS = 120_000
+"""Silence after which a registered broker is forgotten, unless it asked for another time itself."""
+
+_MASTER_ID = 0
+_READ_WRITE = int(Permission.READ | Permission.WRITE)
+
+
+class RoutesFullError(ProtocolError):
+    """A registration that is more than a name server keeps; the text has the figures."""
+
+
+class QueueData:
+    """A topic's queues on one broker."""
+
+    __slots__ = ("perm", "read_queue_nums", "sys_flag", "write_queue_nums")
+
+    def __init__(self, read_queue_nums: int, write_queue_nums: int, perm: int, sys_flag: int) -> None:
+        self.read_queue_nums = read_queue_nums
+        self.write_queue_nums = write_queue_nums
+        self.perm = perm
+        self.sys_flag = sys_flag
+
+    def to_json(self, broker_name: str) -> dict[str, Any]:
+        """Write it with Apache's names."""
+        return {
+            "brokerName": broker_name,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_nums,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queue_nums,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> QueueData:
+        """Read a topic configuration or a QueueData; raises TypeError, ValueError or AttributeError."""
+        numbers = (
+            int(document.get("readQueueNums", 16)),
+            int(document.get("writeQueueNums", 16)),
+            int(document.get("perm", _READ_WRITE)),
+            int(document.get("topicSysFlag") or document.get("topicSynFlag") or 0),
+        )
+        for number in numbers:
+            if not -(1 << 31) <= number < 1 << 31:  # it would stand in routes, where no JSON can hold it
+                raise ValueError(f"not an int32: {number}")
+        return cls(*numbers)
+
+
+class BrokerEntry:
+    """A broker name with the addresses of its master (id 0) and its slaves."""
+
+    __slots__ = ("addresses", "cluster", "enable_acting_master", "name")
+
+    def __init__(self, name: str, cluster: str, addresses: dict[int, str], enable_acting_master: bool = False) -> None:
+        self.name = name
+        self.cluster = cluster
+        self.addresses = addresses
+        self.enable_acting_master = enable_acting_master
+
+    def any_address(self) -> str:
+        """Answer with the master's address, else with some slave's."""
+        return self.addresses.get(_MASTER_ID) or next(iter(self.addresses.values()), "")
+
+
+class OwnBroker:
+    """The broker in this process.
+
+    ``address`` is the advertised ``ip:port``, empty until it listens; ``permission`` reads ``brokerPermission``.
+    """
+
+    __slots__ = ("address", "cluster", "name", "permission", "topics", "write_wiped")
+
+    def __init__(
+        self,
+        name: str,
+        cluster: str,
+        topics: Topics,
+        address: str = "",
+        permission: Callable[[], int] = lambda: _READ_WRITE,
+    ) -> None:
+        self.name = name
+        self.cluster = cluster
+        self.topics = topics
+        self.address = address
+        self.permission = permission
+        self.write_wiped = False
+
+    def queue_data(self, topic: str) -> QueueData | None:
+        """Read a topic's queues from the broker's own table; the broker's permission limits the topic's."""
+        config = self.topics.get(topic)
+        return None if config is None else self.data_of(config)
+
+    def data_of(self, config: TopicConfig) -> QueueData:
+        """What a route says of a topic with this configuration."""
+        perm = config.perm
+        if self.write_wiped:
+            perm &= ~int(Permission.WRITE)
+        broker_perm = self.permission()
+        if broker_perm & _READ_WRITE != _READ_WRITE:
+            perm &= broker_perm
+        return QueueData(config.read_queue_nums, config.write_queue_nums, perm, config.sys_flag)
+
+
+class _Live:
+    """What is known about one registered broker process."""
+
+    __slots__ = ("channel", "data_version", "ha_address", "timeout_ms", "updated_ms")
+
+    def __init__(
+        self, channel: Channel | None, now_ms: int, timeout_ms: int, data_version: Mapping[str, Any], ha_address: str
+    ) -> None:
+        self.channel = channel
+        self.updated_ms = now_ms
+        self.timeout_ms = timeout_ms
+        self.data_version = dict(data_version)
+        self.ha_address = ha_address
+
+
+class RouteTable:
+    """Brokers, clusters and topics. Only the network loop uses it.
+
+    Args:
+        own: The broker in this process; None for a name server without one.
+        brokers_max, topics_max: Bounds, since any peer may register; beyond them it is refused (RoutesFullError).
+    """
+
+    def __init__(
+        self, own: OwnBroker | None = None, brokers_max: int = BROKERS_MAX, topics_max: int = TOPICS_MAX
+    ) -> None:
+        self.own = own
+        self.brokers_max = brokers_max
+        self.topics_max = topics_max
+        self.topic_count = 0
+        """Topics of registered brokers, counted once for each broker that has them."""
+        self._brokers: dict[str, BrokerEntry] = {}
+        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._live: dict[tuple[str, str], _Live] = {}  # (cluster, address)
+        self._filter_servers: dict[str, list[str]] = {}  # address to filter servers
+
+    @property
+    def broker_count(self) -> int:
+        """How many brokers are registered, by names or by processes, whichever is more."""
+        return max(len(self._brokers), len(self._live))
+
+    # ------------------------------------------------------------------------------------------ asking
+
+    def _own_entry(self) -> BrokerEntry | None:
+        own = self.own
+        if own is None or not own.address:
+            return None
+        return BrokerEntry(own.name, own.cluster, {_MASTER_ID: own.address})
+
+    def brokers(self) -> list[BrokerEntry]:
+        """List all brokers, our own first."""
+        entry = self._own_entry()
+        return ([entry] if entry else []) + list(self._brokers.values())
+
+    def route(self, topic: str) -> tuple[list[BrokerEntry], dict[str, QueueData], dict[str, list[str]]]:
+        """Answer with a topic's (brokers, queues by broker name, filter servers by address); no brokers: unknown."""
+        queues = dict(self._topics.get(topic, {}))
+        own = self.own
+        if own is not None and own.address and (data := own.queue_data(topic)) is not None:
+            queues[own.name] = data
+        if not queues:
+            return [], {}, {}
+        brokers = [entry for entry in self.brokers() if entry.name in queues and entry.addresses]
+        addresses = [address for entry in brokers for address in entry.addresses.values()]
+        filters = {address: self._filter_servers[address] for address in addresses if address in self._filter_servers}
+        return brokers, queues, filters
+
+    def clusters(self) -> dict[str, list[str]]:
+        """List the broker names of each cluster."""
+        found: dict[str, list[str]] = {}
+        for entry in self.brokers():
+            found.setdefault(entry.cluster, []).append(entry.name)
+        return found
+
+    def member_group(self, name: str) -> BrokerEntry | None:
+        """Answer with a broker name's addresses."""
+        return next((entry for entry in self.brokers() if entry.name == name), None)
+
+    def topics(self, cluster: str | None = None) -> list[str]:
+        """List the topics of all brokers, or of one cluster's, sorted. Any thread."""
+        names = {entry.name for entry in self.brokers() if cluster in (None, entry.cluster)}
+        topics = list(self._topics.items())
+        found = {topic for topic, queues in topics if cluster is None or not names.isdisjoint(list(queues))}
+        if self.own is not None and self.own.name in names:
+            found.update(list(self.own.topics.table))
+        return sorted(found)
+
+    def data_version(self, cluster: str, address: str) -> dict[str, Any] | None:
+        """Answer with the version of its topics that a broker last registered."""
+        live = self._live.get((cluster, address))
+        return live.data_version if live else None
+
+    # ------------------------------------------------------------------------------------------ brokers of others
+
+    def register(
+        self,
+        *,
+        cluster: str,
+        name: str,
+        broker_id: int,
+        address: str,
+        ha_address: str,
+        topics: Mapping[str, QueueData],
+        data_version: Mapping[str, Any],
+        now_ms: int,
+        channel: Channel | None = None,
+        timeout_ms: int = BROKER_EXPIRED_MS,
+        enable_acting_master: bool = False,
+        filter_servers: list[str] | None = None,
+    ) -> tuple[str, str] | None:
+        """Note a broker's registration. For a slave: (address, HA address) of its master if that is known.
+
+        Raises RoutesFullError, and nothing has changed then.
+        """
+        filter_servers = filter_servers or []
+        self._check_words(cluster, name, address, ha_address, *map(str, filter_servers), *topics)
+        self._check_broker(cluster, name, broker_id, address)
+        if len(dumps(data_version)) > _VERSION_BYTES_MAX or len(filter_servers) > _FILTER_SERVERS_MAX:
+            raise RoutesFullError(
+                f"broker {name}: a data version has at most {_VERSION_BYTES_MAX} bytes, and a broker "
+                f"at most {_FILTER_SERVERS_MAX} filter servers"
+            )
+        if broker_id == _MASTER_ID:
+            self._check_topics(sum(name not in self._topics.get(topic, ()) for topic in topics))
+        entry = self._brokers.get(name)
+        if entry is None:
+            entry = self._brokers[name] = BrokerEntry(name, cluster, {})
+        entry.cluster = cluster
+        entry.enable_acting_master = enable_acting_master
+        for known_id in [i for i, known in entry.addresses.items() if known == address and i != broker_id]:
+            del entry.addresses[known_id]
+        first = broker_id not in entry.addresses
+        entry.addresses[broker_id] = address
+        known = self._live.get((cluster, address))
+        changed = known is None or first or known.data_version != dict(data_version)
+        self._live[cluster, address] = _Live(channel, now_ms, timeout_ms, data_version, ha_address)
+        if filter_servers:
+            self._filter_servers[address] = filter_servers
+        else:
+            self._filter_servers.pop(address, None)
+        if broker_id != _MASTER_ID:
+            master = entry.addresses.get(_MASTER_ID)
+            master_live = self._live.get((cluster, master)) if master else None
+            return (master, master_live.ha_address) if master and master_live else None
+        if changed:
+            for topic, data in topics.items():
+                self._put_queues(topic, name, data)
+        return None
+
+    @staticmethod
+    def _check_words(*words: str) -> None:
+        for word in words:
+            if len(word) > NAME_CHARS_MAX:
+                raise RoutesFullError(
+                    f"a name has at most {NAME_CHARS_MAX} characters, this one {len(word)}: {word:.100}…"
+                )
+
+    def _check_broker(self, cluster: str, name: str, broker_id: int, address: str) -> None:
+        entry = self._brokers.get(name)
+        news = entry is None or (cluster, address) not in self._live
+        if news and self.broker_count >= self.brokers_max:
+            raise RoutesFullError(f"{self.broker_count} brokers are registered, at most {self.brokers_max} may be")
+        if entry is not None and broker_id not in entry.addresses and len(entry.addresses) >= self.brokers_max:
+            raise RoutesFullError(
+                f"broker {name} has {len(entry.addresses)} processes, at most {self.brokers_max} may be"
+            )
+
+    def _check_topics(self, more: int) -> None:
+        if more and self.topic_count + more > self.topics_max:
+            raise RoutesFullError(
+                f"{self.topic_count} topics are registered, each broker's counted for itself; with {more} more they "
+                f"are above {self.topics_max}"
+            )
+
+    def check_room(self, name: str, topics: Mapping[str, QueueData]) -> None:
+        """Raise RoutesFullError if a broker's topics are too many or have names that are too long. Any thread."""
+        self._check_words(*topics)
+        self._check_topics(sum(name not in self._topics.get(topic, ()) for topic in topics))
+
+    def would_change(
+        self, cluster: str, name: str, broker_id: int, address: str, data_version: Mapping[str, Any]
+    ) -> bool:
+        """Whether a registration is more than a heartbeat: its topics count then."""
+        entry, known = self._brokers.get(name), self._live.get((cluster, address))
+        first = entry is None or broker_id not in entry.addresses
+        return first or known is None or known.data_version != dict(data_version)
+
+    def add_topics(self, name: str, topics: Mapping[str, QueueData]) -> None:
+        """Add more topics of a broker that is registered; nothing if it is not any more."""
+        if name in self._brokers:
+            for topic, data in topics.items():
+                self._put_queues(topic, name, data)
+
+    def _put_queues(self, topic: str, name: str, data: QueueData) -> None:
+        queues = self._topics.setdefault(topic, {})
+        self.topic_count += name not in queues
+        queues[name] = data
+
+    def heard(self, cluster: str, address: str, now_ms: int) -> bool:
+        """Note a broker's heartbeat; whether the broker is known."""
+        live = self._live.get((cluster, address))
+        if live is None:
+            return False
+        live.updated_ms = now_ms
+        return True
+
+    def unregister(self, cluster: str, name: str, broker_id: int, address: str) -> None:
+        """Forget a broker process; its topics go with the last process of its name.
+
+        A request that names another broker than the one at the address changes nothing, or what it has would stay.
+        """
+        entry = self._brokers.get(name)
+        if entry is None or entry.addresses.get(broker_id) != address:
+            return
+        self._live.pop((cluster, address), None)
+        self._filter_servers.pop(address, None)
+        del entry.addresses[broker_id]
+        if not entry.addresses:
+            del self._brokers[name]
+            self._drop_broker(name)
+        elif _MASTER_ID not in entry.addresses:  # slaves serve readers only
+            for queues in self._topics.values():
+                if name in queues:
+                    queues[name].perm &= ~int(Permission.WRITE)
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Forget the brokers that registered over a channel."""
+        self._forget([key for key, live in self._live.items() if live.channel is channel])
+
+    def expire(self, now_ms: int) -> list[str]:
+        """Forget the brokers that have been silent for too long; return their addresses."""
+        silent = [key for key, live in self._live.items() if live.updated_ms + live.timeout_ms < now_ms]
+        self._forget(silent)
+        return [address for _, address in silent]
+
+    def _forget(self, keys: list[tuple[str, str]]) -> None:
+        for cluster, address in keys:
+            self._live.pop((cluster, address), None)
+            for entry in list(self._brokers.values()):
+                if entry.cluster == cluster:
+                    for broker_id in [i for i, known in entry.addresses.items() if known == address]:
+                        self.unregister(cluster, entry.name, broker_id, address)
+
+    # ------------------------------------------------------------------------------------------ by command
+
+    def set_writable(self, name: str, writable: bool) -> int:
+        """Take the write permission from all topics of a broker, or give it back; how many topics that were."""
+        count = 0
+        if self.own is not None and self.own.name == name:
+            self.own.write_wiped = not writable
+            count += len(self.own.topics.table)
+        unwritable = ~int(Permission.WRITE)  # worked out once: an enum's arithmetic costs a microsecond
+        for queues in self._topics.values():
+            data = queues.get(name)
+            if data is not None:
+                data.perm = _READ_WRITE if writable else data.perm & unwritable
+                count += 1
+        return count
+
+    def put_topic(self, topic: str, queues: Mapping[str, QueueData]) -> None:
+        """Add a topic for brokers that are known; those that are not are left out. Raises RoutesFullError."""
+        names = {entry.name for entry in self.brokers()}
+        known = {name: data for name, data in queues.items() if name in names}
+        self._check_words(topic)
+        self._check_topics(sum(name not in self._topics.get(topic, ()) for name in known))
+        for name, data in known.items():
+            self._put_queues(topic, name, data)
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, everywhere or in one cluster. A topic that our own broker has stays: it is there."""
+        if cluster is None:
+            self.topic_count -= len(self._topics.pop(topic, ()))
+            return
+        for name in self.clusters().get(cluster, []):
+            self._drop_queues(topic, name)
+
+    def _drop_broker(self, name: str) -> None:
+        """Forget all queues of a broker: one pass over the topics, there may be a hundred thousand."""
+        topics = self._topics
+        self.topic_count -= sum([name in queues for queues in topics.values()])
+        self._topics = {topic: queues for topic, queues in topics.items() if queues.pop(name, None) is None or queues}
+
+    def _drop_queues(self, topic: str, name: str) -> None:
+        queues = self._topics.get(topic)
+        if queues is not None:
+            self.topic_count -= queues.pop(name, None) is not None
+            if not queues:
+                del self._topics[topic]
+
+
+# ------------------------------------------------------------------------------------------------ bodies
+
+
+def broker_json(entry: BrokerEntry, quoted: bool, acting: bool = True) -> bytes:
+    """Write BrokerData (or, without ``acting``, BrokerMemberGroup)."""
+    form = b'"%d":%b' if quoted else b"%d:%b"
+    addresses = b",".join(form % (broker_id, dumps(address)) for broker_id, address in sorted(entry.addresses.items()))
+    tail = b"}"
+    if acting:
+        tail = b',"enableActingMaster":' + (b"true}" if entry.enable_acting_master else b"false}")
+    names = b'},"brokerName":' + dumps(entry.name) + b',"cluster":' + dumps(entry.cluster)
+    return b'{"brokerAddrs":{' + addresses + names + tail
+
+
+def route_json(
+    brokers: list[BrokerEntry],
+    queues: Mapping[str, QueueData],
+    filters: Mapping[str, list[str]],
+    quoted: bool = True,
+    order: str | None = None,
+) -> bytes:
+    """Write TopicRouteData, compact: some clients cut ``brokerAddrs`` out of the text by hand.
+
+    ``order`` is written without a ``;`` at its end, which one client does not survive.
+    """
+    data = [queues[name].to_json(name) for name in sorted(queues)]
+    parts = [
+        b'"brokerDatas":[' + b",".join(broker_json(entry, quoted) for entry in brokers) + b"]",
+        b'"filterServerTable":' + dumps(filters),
+    ]
+    if order and order.rstrip(";"):
+        parts.append(b'"orderTopicConf":' + dumps(order.rstrip(";")))
+    parts.append(b'"queueDatas":' + dumps(data))
+    return b"{" + b",".join(parts) + b"}"

@@ -1,0 +1,163 @@
+"""A connection as the processors see it: something to send to, with a peer, and a few notes about the peer.
+
+Processors know nothing of sockets, so that a test or a simulation runs them over a `MemoryChannel`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from remoting.messages.message import encode_host
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from remoting.command import RemotingCommand
+
+__all__ = [
+    "BROKER_PORT",
+    "KEPT_OF_ONE_MAX_BYTES",
+    "NAME_SERVER_PORT",
+    "NO_PORT",
+    "Channel",
+    "ChannelState",
+    "MemoryChannel",
+    "kept_size",
+    "peer_text",
+]
+
+KEPT_OF_ONE_MAX_BYTES = 64 << 20
+"""Most bytes of one connection's requests that are kept until they are answered; as much as its replies may have."""
+BROKER_PORT, NAME_SERVER_PORT, NO_PORT = "broker", "name server", "none"
+"""Over what a peer is connected: the broker's ports, the name server's, or a connection that we have opened."""
+
+_REQUEST_BYTES = 2_000  # what a request that is kept costs beside its texts: task or hold, header, closures
+_FIELD_BYTES = 120
+
+
+class ChannelState:
+    """What is known about a peer.
+
+    ==================  ======================================================================================
+    ``born_host``       bytes, the peer's address as a record holds it
+    ``serialize_type``  int, how the peer writes its headers; what is pushed to it is written the same way
+    ``language``        str, ``version`` int: as of its last heartbeat
+    ``next_opaque``     int, number of the next request that is pushed to it
+    ``waiting``         dict of opaque to Future: requests pushed to it that it has not answered
+    ``memberships``     int, groups that it is in, as a producer and as a consumer (see `broker.net.clients`)
+    ``holds``           set, pulls of it that wait for messages (see `broker.pulling.long_poll`)
+    ``parked``          list of requests that wait until the one before them is ready; None: none is waited for
+    ``port``            str, which codes are answered: those of `BROKER_PORT`, of `NAME_SERVER_PORT`, none (`NO_PORT`)
+    ==================  ======================================================================================
+    """
+
+    __slots__ = (
+        "born_host",
+        "holds",
+        "language",
+        "memberships",
+        "next_opaque",
+        "parked",
+        "port",
+        "serialize_type",
+        "version",
+        "waiting",
+        "waits_in_line",
+    )
+
+    def __init__(self, peer: tuple[str, int], port: str = BROKER_PORT) -> None:
+        self.port = port
+        self.born_host = encode_host(*peer)
+        self.serialize_type = 0
+        self.language = "OTHER"
+        self.version = 0
+        self.next_opaque = 1
+        self.waiting: dict[int, Future[RemotingCommand]] = {}
+        self.holds: set[Any] = set()
+        self.memberships = 0
+        self.waits_in_line = 0
+        self.parked: list[Any] | None = None
+
+
+class Channel(Protocol):
+    """One connection of a client. Only the network loop's thread may use it."""
+
+    peer: tuple[str, int]
+    state: ChannelState
+    kept_bytes: int
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        ...
+
+    def send(self, data: bytes) -> None:
+        """Send a frame; all of a turn go out together. Does nothing on a closed channel."""
+        ...
+
+    def send_at_once(self, data: bytes) -> None:
+        """The same for what may be large: it does not wait for the end of the turn then."""
+        ...
+
+    def keep(self, size: int) -> None:
+        """Count bytes of its requests that are kept until they are answered (below 0: no longer).
+
+        They count against the bound of all connections together, so the channel may be closed when this returns.
+        Does nothing on a closed channel.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close after what was sent."""
+        ...
+
+
+class MemoryChannel:
+    """A channel without a connection: it keeps the frames that were sent to it, in ``sent``."""
+
+    __slots__ = ("closed", "kept_bytes", "peer", "sent", "state")
+
+    def __init__(self, peer: tuple[str, int] = ("127.0.0.1", 50000)) -> None:
+        self.peer = peer
+        self.state = ChannelState(peer)
+        self.closed = False
+        self.kept_bytes = 0
+        self.sent: list[bytes] = []
+
+    def send(self, data: bytes) -> None:
+        """Keep a frame."""
+        if not self.closed:
+            self.sent.append(data)
+
+    def send_at_once(self, data: bytes) -> None:
+        """Keep a frame."""
+        self.send(data)
+
+    def keep(self, size: int) -> None:
+        """Count what is kept."""
+        if not self.closed:
+            self.kept_bytes += size
+
+    def close(self) -> None:
+        """Take nothing any more."""
+        self.closed = True
+        self.kept_bytes = 0
+
+    def take(self) -> bytes:
+        """Hand out what was sent since the last call."""
+        data = b"".join(self.sent)
+        self.sent.clear()
+        return data
+
+
+def kept_size(command: RemotingCommand) -> int:
+    """About how many bytes a request costs that is kept whole."""
+    size = _REQUEST_BYTES + len(command.body)
+    for name, value in command.ext.items():
+        size += _FIELD_BYTES + len(name) + len(value)
+    return size
+
+
+def peer_text(channel: Channel) -> str:
+    """Write a channel's peer as ``host:port``."""
+    return f"{channel.peer[0]}:{channel.peer[1]}"

@@ -1,0 +1,409 @@
+"""Who is connected: producers and consumers by group, and what each consumer group subscribes to.
+
+Clients announce themselves by heartbeats. An entry goes when the client says so, when its channel closes (some
+clients never say so) or when it has been silent for ``expire_ms``. Members of a group work out among themselves who
+reads which queue, from the list of client ids: so the list is sorted, has each id once, and every change of it is
+told to them (``on_change``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from broker.net.channel import Channel
+from remoting.errors import ProtocolError
+from remoting.filters.sql_filter import SQL92, PropertyFilter, Sql92Error, compile_sql92
+from remoting.filters.subscription import SUBSCRIBE_ALL, TagFilter
+
+__all__ = [
+    "BROADCASTING",
+    "CLIENT_ID_CHARS_MAX",
+    "GROUP_CHARS_MAX",
+    "MEMBERSHIPS_MAX",
+    "MEMBERSHIPS_OF_ONE_MAX",
+    "SUBSCRIPTION_BYTES_MAX",
+    "ClientInfo",
+    "Clients",
+    "ClientsFullError",
+    "ConsumerGroup",
+    "Subscription",
+    "checked_client_id",
+]
+
+BROADCASTING = "BROADCASTING"
+TAG = "TAG"
+CLIENT_ID_CHARS_MAX = 1_024
+GROUP_CHARS_MAX = 255
+MEMBERSHIPS_MAX = 200_000
+"""Most memberships of clients in groups, about half a KiB each."""
+MEMBERSHIPS_OF_ONE_MAX = 20_000
+"""The same of one connection."""
+SUBSCRIPTION_BYTES_MAX = 64 << 20
+"""Most bytes of all groups' subscriptions, as `Subscription.size` counts them."""
+
+_WORD_CHARS_MAX = 64
+_SUBSCRIPTION_BYTES, _TAG_BYTES, _SQL_CHAR_BYTES = 500, 150, 150
+
+
+class ClientsFullError(ProtocolError):
+    """There are too many clients in too many groups, or their subscriptions are too long; the text has the figures."""
+
+
+def checked_client_id(client_id: str) -> str:
+    """Answer with a client's id; raises ProtocolError for one that is too long to be kept."""
+    if len(client_id) > CLIENT_ID_CHARS_MAX:
+        text = f"a client id has at most {CLIENT_ID_CHARS_MAX} characters, this one {len(client_id)}"
+        raise ProtocolError(f"{text}: {client_id:.100}…")
+    return client_id
+
+
+class Subscription:
+    """What a group reads of one topic.
+
+    ``filter`` is made of the tags' texts, not of the codes that a client computed. With SQL92 ``is_tag`` is False and
+    ``wants`` is the filter; where that is None, ``problem`` says what is wrong with the expression. ``size`` is about
+    how many bytes it takes.
+    """
+
+    __slots__ = (
+        "_problem",
+        "_wants",
+        "expression",
+        "expression_type",
+        "filter",
+        "size",
+        "tags",
+        "topic",
+        "version",
+    )
+
+    def __init__(self, topic: str, expression: str, expression_type: str, version: int, tags: Iterable[str]) -> None:
+        self.topic = topic
+        self.expression = expression or SUBSCRIBE_ALL
+        self.expression_type = expression_type or TAG
+        self.version = version
+        self.tags = tuple(tags)
+        if self.expression == SUBSCRIBE_ALL or not self.is_tag:
+            self.filter = TagFilter(None)
+        elif self.tags:
+            self.filter = TagFilter.from_tags(self.tags)
+        else:
+            self.filter = TagFilter.from_expression(self.expression)
+        self._wants: PropertyFilter | None = None
+        self._problem: str | None = None if self.expression_type == SQL92 else ""
+        self.size = _SUBSCRIPTION_BYTES + len(topic) + len(self.expression) + len(self.expression_type)
+        self.size += sum(map(len, self.tags)) + (len(self.tags) + len(self.filter.codes or ())) * _TAG_BYTES
+        self.size += len(self.expression) * _SQL_CHAR_BYTES if self.expression_type == SQL92 else 0
+
+    @property
+    def wants(self) -> PropertyFilter | None:
+        """The filter of a SQL92 subscription; None if it cannot be read. Compiled when it is first asked for."""
+        self._compile()
+        return self._wants
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with a SQL92 expression; empty if nothing is."""
+        self._compile()
+        return self._problem or ""
+
+    def _compile(self) -> None:
+        if self._problem is None:
+            self._problem = ""
+            try:
+                self._wants = compile_sql92(self.expression)
+            except Sql92Error as error:
+                self._problem = str(error)
+
+    @property
+    def is_tag(self) -> bool:
+        """Whether it selects by tags."""
+        return self.expression_type == TAG
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Subscription:
+        """Read a heartbeat's SubscriptionData; raises ProtocolError."""
+        try:
+            return cls(
+                str(document["topic"]),
+                str(document.get("subString") or SUBSCRIBE_ALL),
+                str(document.get("expressionType") or TAG),
+                int(document.get("subVersion") or 0),
+                [str(tag) for tag in document.get("tagsSet") or ()],
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise ProtocolError(f"unreadable subscription: {error!r}: {document!r:.200}") from error
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it with Apache's names."""
+        return {
+            "classFilterMode": False,
+            "codeSet": sorted(self.filter.codes or ()),
+            "expressionType": self.expression_type,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": list(self.tags),
+            "topic": self.topic,
+        }
+
+
+class ClientInfo:
+    """One client on one channel; ``updated_ms`` is its last heartbeat.
+
+    ``account`` is the access key that signed it, empty where nobody is asked for one.
+    """
+
+    __slots__ = ("account", "channel", "client_id", "language", "updated_ms", "version")
+
+    def __init__(
+        self, channel: Channel, client_id: str, language: str, version: int, now_ms: int, account: str = ""
+    ) -> None:
+        self.account = account
+        self.channel = channel
+        self.client_id = client_id
+        self.language = language[:_WORD_CHARS_MAX]
+        self.version = version
+        self.updated_ms = now_ms
+
+
+class ConsumerGroup:
+    """The connected members of one consumer group and what they subscribe to."""
+
+    __slots__ = (
+        "clients",
+        "consume_from_where",
+        "consume_type",
+        "message_model",
+        "name",
+        "subscription_bytes",
+        "subscriptions",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.clients: dict[Channel, ClientInfo] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.subscription_bytes = 0
+        self.consume_type = "CONSUME_PASSIVELY"
+        self.message_model = "CLUSTERING"
+        self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
+
+    @property
+    def is_broadcast(self) -> bool:
+        """Whether each member reads everything and keeps its own offsets."""
+        return self.message_model == BROADCASTING
+
+    def client_ids(self) -> list[str]:
+        """List the members' ids, sorted, each once."""
+        return sorted({client.client_id for client in self.clients.values()})
+
+    def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
+        """Take over the subscriptions of a heartbeat; whether topics came or went."""
+        wanted = {subscription.topic: subscription for subscription in subscriptions}
+        changed = wanted.keys() != self.subscriptions.keys()
+        for topic, subscription in wanted.items():
+            known = self.subscriptions.get(topic)
+            if known is None or subscription.version > known.version:
+                self.subscriptions[topic] = subscription
+        for topic in self.subscriptions.keys() - wanted.keys():
+            del self.subscriptions[topic]
+        self.subscription_bytes = sum(subscription.size for subscription in self.subscriptions.values())
+        return changed
+
+
+class Clients:
+    """The tables of producers and consumers. Only the network loop uses them.
+
+    Args:
+        expire_ms: Silence after which a client is taken for gone (``channelExpiredTimeout``).
+        on_change: Called with a `ConsumerGroup` whose members or topics changed.
+        memberships_max, subscription_bytes_max: Bounds; a heartbeat beyond them is refused.
+    """
+
+    def __init__(
+        self,
+        expire_ms: int = 120_000,
+        on_change: Callable[[ConsumerGroup], None] = lambda _: None,
+        memberships_max: int = MEMBERSHIPS_MAX,
+        subscription_bytes_max: int = SUBSCRIPTION_BYTES_MAX,
+    ) -> None:
+        self._expire_ms = expire_ms
+        self.on_change = on_change
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.producers: dict[str, dict[Channel, ClientInfo]] = {}
+        self._producers_by_id: dict[str, ClientInfo] = {}
+        self.memberships_max = memberships_max
+        self.memberships = 0
+        """Memberships of clients in groups: each producer and each consumer, once for each of its groups."""
+        self.subscription_bytes_max = subscription_bytes_max
+        self.subscription_bytes = 0
+        self._consumers_of: dict[Channel, dict[str, None]] = {}  # the groups of each channel, so that its end is cheap
+        self._producers_of: dict[Channel, dict[str, None]] = {}
+
+    def register_consumer(
+        self,
+        group: str,
+        client: ClientInfo,
+        *,
+        consume_type: str,
+        message_model: str,
+        consume_from_where: str,
+        subscriptions: Iterable[Subscription] | None,
+        notify: bool = True,
+    ) -> bool:
+        """Note a consumer's heartbeat; whether members or topics changed.
+
+        ``subscriptions`` None keeps what is known. ``notify`` False keeps a change to itself. Raises ClientsFullError,
+        and nothing has changed then.
+        """
+        entry = self.consumers.get(group)
+        known = None if entry is None else entry.clients.get(client.channel)
+        before = 0 if entry is None else entry.subscription_bytes
+        if subscriptions is not None:
+            subscriptions = list(subscriptions)
+            self._check_subscriptions(group, sum(each.size for each in subscriptions) - before)
+        if known is None:
+            self._join(group, client)
+        if entry is None:
+            entry = self.consumers[group] = ConsumerGroup(group)
+        entry.consume_type = consume_type[:_WORD_CHARS_MAX]
+        entry.message_model = message_model[:_WORD_CHARS_MAX]
+        entry.consume_from_where = consume_from_where[:_WORD_CHARS_MAX]
+        changed = known is None or known.client_id != client.client_id
+        entry.clients[client.channel] = client
+        self._consumers_of.setdefault(client.channel, {})[group] = None
+        if subscriptions is not None:
+            changed = entry.subscribe(subscriptions) or changed
+            self.subscription_bytes += entry.subscription_bytes - before
+        if changed and notify and not entry.is_broadcast:
+            self.on_change(entry)
+        return changed
+
+    def register_producer(self, group: str, client: ClientInfo) -> None:
+        """Note a producer's heartbeat. Raises ClientsFullError, and nothing has changed then.
+
+        A client id belongs to one account as long as that is connected.
+        """
+        known = self.producers.get(group, {}).get(client.channel)
+        if known is None:
+            self._join(group, client)
+        elif known.client_id != client.client_id:  # or its old ids would be kept
+            self._forget_id(known)
+        self.producers.setdefault(group, {})[client.channel] = client
+        self._producers_of.setdefault(client.channel, {})[group] = None
+        holder = self._producers_by_id.get(client.client_id)
+        if holder is None or holder.channel.closed or holder.account == client.account:
+            self._producers_by_id[client.client_id] = client
+
+    def _join(self, group: str, client: ClientInfo) -> None:
+        """Count a membership, or refuse it."""
+        if len(group) > GROUP_CHARS_MAX:
+            text = f"a group's name has at most {GROUP_CHARS_MAX} characters, this one {len(group)}"
+            raise ClientsFullError(f"{text}: {group:.100}…")
+        state = client.channel.state
+        if self.memberships >= self.memberships_max or state.memberships >= MEMBERSHIPS_OF_ONE_MAX:
+            raise ClientsFullError(
+                f"client {client.client_id:.100} cannot join group {group}: clients are in {self.memberships} groups, "
+                f"each counted for itself, at most {self.memberships_max} may be; this connection's in "
+                f"{state.memberships}, at most {MEMBERSHIPS_OF_ONE_MAX}"
+            )
+        self.memberships += 1
+        state.memberships += 1
+
+    def _left(self, groups_of: dict[Channel, dict[str, None]], channel: Channel, group: str) -> None:
+        """Note that a channel is in a group no more."""
+        self.memberships -= 1
+        channel.state.memberships -= 1
+        groups = groups_of.get(channel)
+        if groups is not None:
+            groups.pop(group, None)
+            if not groups:
+                del groups_of[channel]
+
+    def _check_subscriptions(self, group: str, more: int) -> None:
+        if more > 0 and self.subscription_bytes + more > self.subscription_bytes_max:
+            raise ClientsFullError(
+                f"the subscriptions of group {group} take {more} bytes more, those of all groups take "
+                f"{self.subscription_bytes}, at most {self.subscription_bytes_max} may be"
+            )
+
+    def _forget_id(self, client: ClientInfo) -> None:
+        """Find a producer by its id no longer, unless somebody else has that id by now."""
+        known = self._producers_by_id.get(client.client_id)
+        if known is not None and known.channel is client.channel:
+            del self._producers_by_id[client.client_id]
+
+    def unregister_consumer(self, group: str, channel: Channel, notify: bool = True) -> bool:
+        """Take a consumer out of its group; whether it was in it."""
+        entry = self.consumers.get(group)
+        if entry is None or entry.clients.pop(channel, None) is None:
+            return False
+        self._left(self._consumers_of, channel, group)
+        if not entry.clients:
+            self.subscription_bytes -= entry.subscription_bytes
+            del self.consumers[group]
+        elif notify and not entry.is_broadcast:
+            self.on_change(entry)
+        return True
+
+    def unregister_producer(self, group: str, channel: Channel) -> None:
+        """Take a producer out of its group."""
+        members = self.producers.get(group)
+        if members is None:
+            return
+        gone = members.pop(channel, None)
+        if not members:
+            del self.producers[group]
+        if gone is None:
+            return
+        self._left(self._producers_of, channel, group)
+        if channel not in self._producers_of:
+            self._forget_id(gone)
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Take out everything that came over a channel."""
+        while not self.leave(channel, MEMBERSHIPS_OF_ONE_MAX):
+            pass
+
+    def leave(self, channel: Channel, most: int) -> bool:
+        """Take a channel out of some groups; whether it is in none any more."""
+        consumers = list(islice(self._consumers_of.get(channel, ()), most))
+        for group in consumers:
+            self.unregister_consumer(group, channel)
+        for group in list(islice(self._producers_of.get(channel, ()), most - len(consumers))):
+            self.unregister_producer(group, channel)
+        return channel not in self._consumers_of and channel not in self._producers_of
+
+    def expire(self, now_ms: int) -> list[Channel]:
+        """Take out who has been silent for too long, and return their channels, to be closed."""
+        before = now_ms - self._expire_ms
+        gone = {
+            client.channel
+            for members in (*(group.clients for group in self.consumers.values()), *self.producers.values())
+            for client in members.values()
+            if client.updated_ms < before
+        }
+        for channel in gone:
+            self.channel_closed(channel)
+        return list(gone)
+
+    def find_consumer(self, group: str, client_id: str) -> ClientInfo | None:
+        """Find a group's member by its id."""
+        entry = self.consumers.get(group)
+        members = entry.clients.values() if entry else ()
+        return next((client for client in members if client.client_id == client_id), None)
+
+    def find_producer(self, client_id: str) -> ClientInfo | None:
+        """Find a producer of any group by its id, on the connection over which it was heard last."""
+        return self._producers_by_id.get(client_id)
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """Answer with what a connected group reads of a topic."""
+        entry = self.consumers.get(group)
+        return entry.subscriptions.get(topic) if entry else None
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """List the connected groups that subscribe to a topic, sorted. Any thread."""
+        return sorted(name for name, entry in list(self.consumers.items()) if topic in entry.subscriptions)

@@ -1,0 +1,413 @@
+"""From a request's code to what answers it, and requests of our own that are pushed to clients.
+
+A processor is any object with ``handlers()``: a mapping of request code to a method ``(channel, command, now_ms)``
+that answers with
+
+===============  =====================================================================================
+RemotingCommand  the reply, sent at once (and dropped if the request was one-way)
+None             no reply, or one that comes later: the method has seen to it
+coroutine        runs as a task; its result is treated in the same way
+NotYetError      (raised) the request is handled again, or answered, when a table has been written
+===============  =====================================================================================
+
+Each port answers its own codes and no others, so that a firewall in front of one is one in front of its codes.
+
+A method raises `HeaderError` (or another ProtocolError) for a request that it cannot read; that, and any bug, is
+answered with SYSTEM_ERROR and the error's text, and the connection lives on. So is a request whose reply would not fit
+into a frame: Apache's frames end at 16 MiB too, and its clients drop a connection that brings a longer one.
+
+A request that runs as a task is kept whole until it is answered: it waits for a client (request-reply, questions
+of administrators) or for the disk. Who asks on meanwhile is refused with SYSTEM_BUSY beyond `KEPT_OF_ONE_MAX_BYTES` of
+one connection, and beyond ``running_max`` requests of all; their bytes count as kept for the connection that sent them.
+The same holds for requests that wait for a table.
+
+When a table is written, those that waited for it get into line. `_SLICE` of them are handled in one turn of the loop,
+always the one that came first; those of a connection that is gone are dropped, but for what has changed a table: who
+deletes a topic and leaves has it deleted with its messages. What a connection sends while some of its own stand there
+gets into line behind them. So no send overtakes another one of the same connection to the same new topic: what the
+earlier one waits for shows in the same moment in which it gets into line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+from broker.net.channel import (
+    BROKER_PORT,
+    KEPT_OF_ONE_MAX_BYTES,
+    NAME_SERVER_PORT,
+    NO_PORT,
+    Channel,
+    kept_size,
+    peer_text,
+)
+from broker.tables.late_tables import NotYetError
+from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+from remoting.command import RemotingCommand, encode_command
+from remoting.errors import ProtocolError
+
+__all__ = ["Dispatcher", "Handler", "Processor"]
+
+Reply = RemotingCommand | None
+Handler = Callable[[Channel, RemotingCommand, int], "Reply | Coroutine[Any, Any, Reply]"]
+
+Guard = Callable[[Channel, RemotingCommand], Reply]
+"""Answers with the reply that refuses a request, or None."""
+
+_LOG = logging.getLogger(__name__)
+_SLICE = 64
+"""Requests that are handled again in one turn of the loop, and requests of one read that find a table to wait for."""
+_TABLES_MAX = 16
+"""Tables that one request may wait for, one after the other: its group, the group's retry topic, the dead letters."""
+
+
+class _Wait:
+    """A request that waits for a table, or for its turn behind one that did."""
+
+    __slots__ = ("again", "channel", "command", "error", "number", "size", "then")
+
+    def __init__(self, channel: Channel, command: RemotingCommand, size: int, number: int) -> None:
+        self.channel = channel
+        self.command = command
+        self.size = size
+        self.number = number  # in the order in which requests came
+        self.again = 0  # how often it has waited
+        self.then: Callable[[], Reply] | None = None
+        self.error: Exception | None = None
+
+
+class Processor(Protocol):
+    """Answers a family of requests."""
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """List what it answers: request code to method."""
+        ...
+
+
+class Dispatcher:
+    """The table of handlers, and what runs on behalf of it. Only the network loop uses it.
+
+    Args:
+        now_ms: The clock that handlers are told.
+        spawn: Runs a coroutine; by default as a task of the running loop.
+        running_max: So many requests may wait for a client's answer or the disk (``replyThreadPoolQueueCapacity``).
+        call_soon: Runs something in one of the next turns of the loop.
+    """
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], None] | None = None,
+        running_max: int = 10_000,
+        call_soon: Callable[[Callable[[], None]], object] = lambda call: call(),
+    ) -> None:
+        self._now_ms = now_ms
+        self.spawn = spawn or self._spawn_task
+        self._handlers: dict[str, dict[int, Handler]] = {BROKER_PORT: {}, NAME_SERVER_PORT: {}, NO_PORT: {}}
+        self.guard: Guard | None = None
+        """Asked before every handler that is added from then on."""
+        self._call_soon = call_soon
+        self._line: list[tuple[int, _Wait]] = []
+        self._number = 0
+        self._line_moves = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.running_max = running_max
+        self.running = 0
+        """Requests that run as tasks, and are not answered yet."""
+        self.refused_count = 0
+        """Requests that were refused since the start because too many ran."""
+
+    def add(self, processor: Processor, port: str = BROKER_PORT) -> None:
+        """Have a processor answer its codes, on one of the ports."""
+        handlers = self._handlers[port]
+        for code, handler in processor.handlers().items():
+            handlers[int(code)] = handler if self.guard is None else _guarded(self.guard, handler)
+
+    def codes(self, port: str = BROKER_PORT) -> set[int]:
+        """List the codes that are answered on a port."""
+        return set(self._handlers[port])
+
+    def received(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+        """Handle what one read of a channel brought, in order."""
+        now_ms = self._now_ms()
+        handlers = self._handlers[channel.state.port]
+        in_line = channel.state.waits_in_line > 0 or channel.state.parked is not None
+        wait_count = 0
+        for command in commands:
+            handler = handlers.get(command.code)
+            if command.flag & FLAG_RESPONSE:
+                self._answered(channel, command)
+                continue
+            if in_line:
+                wait = self._kept(channel, command)
+                if wait is not None:
+                    self._stand_in_line(wait)
+                continue
+            if handler is None:
+                self.answer(channel, command, self._not_supported(command))
+                continue
+            try:
+                result = handler(channel, command, now_ms)
+            except NotYetError as need:
+                self._wait(self._kept(channel, command), need)
+                wait_count += 1
+                in_line = wait_count >= _SLICE or need.alone is not None  # the rest of the read in later turns
+                continue
+            except Exception as error:
+                self._failed(channel, command, error)
+                continue
+            if result is None:
+                continue
+            if isinstance(result, RemotingCommand):
+                self.answer(channel, command, result)
+                if channel.closed:
+                    return  # it did not take its replies: to make those to the rest of this read would be in vain
+            else:
+                self._run_later(channel, command, result)
+
+    @staticmethod
+    def _not_supported(command: RemotingCommand) -> RemotingCommand:
+        remark = f" request type {command.code} not supported"
+        return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+    def answer(self, channel: Channel, command: RemotingCommand, reply: RemotingCommand) -> None:
+        """Send a reply, unless the request was one-way; an error in its place if no frame can hold it."""
+        if command.flag & FLAG_ONEWAY:
+            return
+        try:
+            frame = encode_command(reply)
+        except ProtocolError as error:
+            _LOG.warning("%s: no reply to request %d: %s", peer_text(channel), command.code, error)
+            remark = f"the reply to request {command.code} cannot be sent: {error!s:.300}; ask for less at a time"
+            frame = encode_command(command.reply(ResponseCode.SYSTEM_ERROR, remark))
+        channel.send_at_once(frame)
+
+    def tell(self, channel: Channel, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
+        """Push a one-way request to a client."""
+        serialize_type = channel.state.serialize_type
+        command = RemotingCommand(code, 0, FLAG_ONEWAY, ext=ext, body=body, serialize_type=serialize_type)
+        self._push(channel, command)
+
+    async def ask(
+        self,
+        channel: Channel,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        timeout_ms: int = 10_000,
+    ) -> RemotingCommand:
+        """Push a request to a client and wait for its reply.
+
+        Raises TimeoutError when none comes in time, ConnectionError when the channel closes before.
+        """
+        command = RemotingCommand(code, 0, ext=ext, body=body, serialize_type=channel.state.serialize_type)
+        return await self.ask_command(channel, command, timeout_ms)
+
+    async def ask_command(
+        self, channel: Channel, command: RemotingCommand, timeout_ms: int = 10_000
+    ) -> RemotingCommand:
+        """The same with a request that is made already; its opaque is set here."""
+        if channel.closed:
+            raise ConnectionError(f"{peer_text(channel)} is not connected")
+        self._push(channel, command)
+        waiting = channel.state.waiting
+        future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        waiting[command.opaque] = future
+        try:
+            return await asyncio.wait_for(future, timeout_ms / 1000)
+        finally:
+            waiting.pop(command.opaque, None)
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Tell those who wait for an answer over this channel that none will come."""
+        for future in channel.state.waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionError(f"{peer_text(channel)} closed the connection"))
+        channel.state.waiting.clear()
+
+    async def stop(self) -> None:
+        """Cancel what still runs."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _push(self, channel: Channel, command: RemotingCommand) -> None:
+        """Send a request under the channel's next number."""
+        state = channel.state
+        command.opaque = state.next_opaque
+        state.next_opaque = state.next_opaque + 1 & 0x7FFFFFFF
+        channel.send(encode_command(command))
+
+    def _answered(self, channel: Channel, command: RemotingCommand) -> None:
+        future = channel.state.waiting.pop(command.opaque, None)
+        if future is not None and not future.done():
+            future.set_result(command)
+
+    def _failed(self, channel: Channel, command: RemotingCommand, error: Exception) -> None:
+        if isinstance(error, ProtocolError):
+            _LOG.warning("%s: request %d refused: %s", peer_text(channel), command.code, error)
+        else:
+            _LOG.exception("%s: request %d failed", peer_text(channel), command.code, exc_info=error)
+        text = f"{type(error).__name__}: {error}"
+        self.answer(channel, command, command.reply(ResponseCode.SYSTEM_ERROR, text))
+
+    # ------------------------------------------------------------------------------------------- waiting for tables
+
+    def _kept(self, channel: Channel, command: RemotingCommand) -> _Wait | None:
+        """Keep a request, as the last that came; None if it was refused."""
+        size = self._keep(channel, command)
+        if size is None:
+            return None
+        self._number += 1
+        return _Wait(channel, command, size, self._number)
+
+    def _wait(self, wait: _Wait | None, need: NotYetError) -> None:
+        """Let a request wait until a table is written."""
+        if wait is not None:
+            wait.again += 1
+            wait.then = need.then
+            batch = need.begin()
+            if need.alone is None:
+                batch.waiting.append(lambda error: self._written(wait, error))
+            else:
+                wait.channel.state.parked = []
+                batch.waiting.append(lambda error: self._released(wait, error))
+                need.alone()
+
+    def _released(self, wait: _Wait, error: Exception | None) -> None:
+        """What a request waited for alone is there: its turn comes, and behind it that of all that waited for it."""
+        parked, wait.channel.state.parked = wait.channel.state.parked or [], None
+        self._written(wait, error)
+        for behind in parked:
+            self._stand_in_line(behind)
+
+    def _written(self, wait: _Wait, error: Exception | None) -> None:
+        """The table is written: the request's turn comes."""
+        wait.error = error
+        self._stand_in_line(wait)
+
+    def _stand_in_line(self, wait: _Wait) -> None:
+        if wait.channel.state.parked is not None:
+            wait.channel.state.parked.append(wait)
+            return
+        heappush(self._line, (wait.number, wait))
+        wait.channel.state.waits_in_line += 1
+        if not self._line_moves:
+            self._line_moves = True
+            self._call_soon(self._move_line)
+
+    def _move_line(self) -> None:
+        """Handle some of those whose turn it is."""
+        try:
+            for _ in range(min(_SLICE, len(self._line))):
+                wait = heappop(self._line)[1]
+                wait.channel.state.waits_in_line -= 1
+                if wait.channel.state.parked is not None:
+                    wait.channel.state.parked.append(wait)
+                elif not self._waits_on(wait):
+                    self.running -= 1
+                    wait.channel.keep(-wait.size)
+        finally:
+            self._line_moves = bool(self._line)
+            if self._line_moves:
+                self._call_soon(self._move_line)
+
+    def finish_line(self) -> None:
+        """Handle all whose turn it is, now: the broker stops."""
+        while self._line:
+            self._move_line()
+
+    def _waits_on(self, wait: _Wait) -> bool:
+        """Handle a request whose turn it is; whether it has to wait for another table."""
+        channel, command = wait.channel, wait.command
+        if channel.closed and (wait.then is None or wait.error is not None):
+            return False  # nobody hears the answer; what was begun for a ``then`` is brought to its end
+        if wait.error is not None:
+            self._failed(channel, command, wait.error)
+            return False
+        try:
+            if wait.then is not None:
+                result: Reply | Coroutine[Any, Any, Reply] = wait.then()
+            else:
+                handler = self._handlers[channel.state.port].get(command.code)
+                if handler is None:
+                    result = self._not_supported(command)
+                else:
+                    result = handler(channel, command, self._now_ms())
+        except NotYetError as need:
+            if wait.again < _TABLES_MAX:
+                self._wait(wait, need)
+                return True
+            self._failed(channel, command, need)
+            return False
+        except Exception as error:
+            self._failed(channel, command, error)
+            return False
+        if isinstance(result, RemotingCommand):
+            self.answer(channel, command, result)
+        elif result is not None:
+            self._run_later(channel, command, result)
+        return False
+
+    # ------------------------------------------------------------------------------------------- running as tasks
+
+    def _keep(self, channel: Channel, command: RemotingCommand) -> int | None:
+        """Count a request that is kept until it is answered; its size, or None if it was refused."""
+        size = kept_size(command)
+        kept = channel.kept_bytes + size
+        if self.running >= self.running_max or kept > KEPT_OF_ONE_MAX_BYTES:
+            self.refused_count += 1
+            remark = (
+                f"[OVERLOAD]system busy, start flow control for a while: {self.running} requests wait to be answered, "
+                f"at most {self.running_max} may (replyThreadPoolQueueCapacity); "
+                f"with this one {kept} bytes of this connection, at most {KEPT_OF_ONE_MAX_BYTES} may"
+            )
+            self.answer(channel, command, command.reply(ResponseCode.SYSTEM_BUSY, remark))
+            return None
+        channel.keep(size)
+        if channel.closed:  # the bytes of all connections were too many, and it had the most of them
+            return None
+        self.running += 1
+        return size
+
+    def _run_later(self, channel: Channel, command: RemotingCommand, work: Coroutine[Any, Any, Reply]) -> None:
+        """Have a request run as a task, unless too many do."""
+        size = self._keep(channel, command)
+        if size is None:
+            work.close()
+        else:
+            self.spawn(self._run(channel, command, work, size))
+
+    async def _run(
+        self, channel: Channel, command: RemotingCommand, work: Coroutine[Any, Any, Reply], size: int
+    ) -> None:
+        try:
+            reply = await work
+        except NotYetError as need:
+            self._wait(self._kept(channel, command), need)
+        except Exception as error:
+            self._failed(channel, command, error)
+        else:
+            if reply is not None:
+                self.answer(channel, command, reply)
+        finally:
+            self.running -= 1
+            channel.keep(-size)
+
+    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _guarded(guard: Guard, handler: Handler) -> Handler:
+    def guarded(channel: Channel, command: RemotingCommand, now_ms: int) -> Reply | Coroutine[Any, Any, Reply]:
+        refusal = guard(channel, command)
+        return handler(channel, command, now_ms) if refusal is None else refusal
+
+    return guarded

@@ -1,0 +1,63 @@
+"""Flow control: sends that waited too long before they could be read are turned away, in Apache's words.
+
+Apache's broker has a queue in front of its send threads, and a timer that throws out of it what has been there for
+``waitTimeMillsInSendQueue``. This broker has no such queue: what it cannot read yet stays with the kernel, where it
+costs no memory here and holds the sender up. When more connections are ready than one slice of the network loop can
+read (see `broker.net.server`), their sends wait; by then their senders may have given up, and storing what they send
+again would only make the queue longer. An answer costs less than an append, so the loop catches up.
+
+"period in queue" is how long the connection was seen to be ready, so a lower bound; "size of queue" is how many
+connections wait to be read.
+"""
+
+from __future__ import annotations
+
+from broker.net.channel import Channel
+from broker.net.dispatcher import Dispatcher
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+
+__all__ = ["FlowControl"]
+
+_SENDS = frozenset(
+    (
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.RECALL_MESSAGE,
+    )
+)
+"""What Apache's broker puts into its send queue."""
+
+
+class FlowControl:
+    """Takes what waited, hands on what may be served, and refuses the rest.
+
+    Args:
+        dispatcher: Serves, and answers.
+        patience_ms: Longest wait of a send that is served (``waitTimeMillsInSendQueue``).
+    """
+
+    def __init__(self, dispatcher: Dispatcher, patience_ms: int) -> None:
+        self._dispatcher = dispatcher
+        self._patience_ms = patience_ms
+        self.refused_count = 0
+        """Sends turned away since the start."""
+
+    def late(self, channel: Channel, commands: list[RemotingCommand], waited_ms: int, waiting: int) -> None:
+        """Handle what one read brought of a connection that had been ready for ``waited_ms``."""
+        dispatcher = self._dispatcher
+        if waited_ms <= self._patience_ms:
+            dispatcher.received(channel, commands)
+            return
+        remark = (
+            "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+            f"period in queue: {waited_ms}ms, size of queue: {waiting}"
+        )
+        for command in commands:
+            if command.code in _SENDS and not command.is_response:
+                self.refused_count += 1
+                dispatcher.answer(channel, command, command.reply(ResponseCode.SYSTEM_BUSY, remark))
+            else:
+                dispatcher.received(channel, (command,))

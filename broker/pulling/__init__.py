@@ -1,0 +1,1 @@
+"""Requests that read messages, and what they wait for."""

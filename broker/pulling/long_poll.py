@@ -1,0 +1,225 @@
+"""Pulls that found nothing and wait for a message: held per queue, woken by arrivals, ended by their deadline.
+
+A hold is kept while its queue has nothing for it. When messages arrive in the queue the pull is tried again from
+where the last try ended: found, it is answered; otherwise (the tags did not match) it goes on waiting. At its
+deadline it is answered with whatever there is.
+
+Arrivals are reported by whichever thread appended (`arrived`), and looked at by the network loop (`drain`). No
+wake-up is lost between the pull that finds nothing and its hold: the hold is registered first, then the queue's end
+is looked at once more by whoever holds; an append raises the end first and then looks for holds.
+
+An answer costs a pull's request, its look and its reply, however few messages it has. When many small answers would
+take most of the network loop's time, they are made more rarely, and each has more messages (`paced`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+from broker.net.channel import Channel
+
+__all__ = ["Hold", "LongPoll"]
+
+_DONE_MAX = 1_000
+_REST_FACTOR = 3
+"""So many times as long as answers took, none are made: they take a quarter of the time at most."""
+_REST_MAX_S = 0.004
+_REST_MIN_S = 0.0005
+"""A rest that is nearly over is over: the loop's timers are no finer than a millisecond."""
+
+Queue = tuple[str, int]
+"""Topic and queue id."""
+
+
+class Hold:
+    """One pull that waits.
+
+    ``retry(final)`` tries it again and says whether it has been answered; with ``final`` it always is. ``size`` is
+    about how many bytes it keeps.
+    """
+
+    __slots__ = ("channel", "deadline_ms", "done", "queue", "retry", "size")
+
+    def __init__(
+        self, channel: Channel, queue: Queue, deadline_ms: int, retry: Callable[[bool], bool], size: int = 2_000
+    ) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.deadline_ms = deadline_ms
+        self.retry = retry
+        self.size = size
+        self.done = False
+
+
+class LongPoll:
+    """All holds. `arrived` may be called from any thread, the rest by the network loop only.
+
+    Args:
+        wake: Has the network loop call `drain` soon; called from any other thread.
+    """
+
+    def __init__(self, wake: Callable[[], Any] = lambda: None) -> None:
+        self._wake = wake
+        self._loop_thread = threading.get_ident()
+        self._holds: dict[Queue, list[Hold]] = {}
+        self._deadlines: list[tuple[int, int, Hold]] = []
+        self._numbers = count()
+        self._done = 0  # about how many entries of the heap are done
+        self._arrivals: deque[Queue] = deque()
+        self._waking = False
+        self.count = 0
+        """Pulls that are held."""
+        self.alarm_ms = 0
+        """When `expire` will be called next, as far as its caller has said."""
+        self.sooner: Callable[[], Any] = lambda: None
+        """Called for a hold that ends before ``alarm_ms``."""
+        self._clock: Callable[[], float] | None = None
+        self._later: Callable[[float, Callable[[], None]], object] = lambda _delay_s, _call: None
+        self._resume_s = 0.0
+        self._is_resting = False
+
+    def __len__(self) -> int:
+        return self.count
+
+    def bind(self) -> None:
+        """Take the calling thread for the network loop's: its own arrivals need no wake-up."""
+        self._loop_thread = threading.get_ident()
+
+    def paced(self, clock: Callable[[], float], later: Callable[[float, Callable[[], None]], object]) -> None:
+        """Have answers to arrivals take no more than a quarter of the time, in seconds of ``clock``.
+
+        ``later`` calls something in the network loop after so many seconds. A rest is 4 ms at most.
+        """
+        self._clock, self._later = clock, later
+
+    def hold(self, hold: Hold) -> None:
+        """Keep a pull until something arrives in its queue. Its channel may be closed when this returns."""
+        self._holds.setdefault(hold.queue, []).append(hold)
+        self.count += 1
+        hold.channel.state.holds.add(hold)
+        heapq.heappush(self._deadlines, (hold.deadline_ms, next(self._numbers), hold))
+        hold.channel.keep(hold.size)
+        if hold.deadline_ms < self.alarm_ms:
+            self.sooner()
+
+    def arrived(self, queues: Sequence[Queue]) -> None:
+        """Messages can be pulled from these queues (any thread)."""
+        holds = self._holds
+        if not holds:
+            return
+        for queue in queues:
+            if queue in holds:
+                self._arrivals.append(queue)
+        if self._arrivals and not self._waking and threading.get_ident() != self._loop_thread:
+            self._waking = True
+            self._wake()
+
+    def drain(self) -> None:
+        """Try the pulls of all queues in which something arrived, unless that is to be rested from."""
+        self._waking = False
+        arrivals, clock = self._arrivals, self._clock
+        if not arrivals:
+            return
+        if clock is None:
+            self._answer()
+            return
+        begin = clock()
+        rest_s = self._resume_s - begin
+        if rest_s > _REST_MIN_S:
+            self._waking = True  # nobody need wake the loop until then
+            if not self._is_resting:
+                self._is_resting = True
+                self._later(rest_s, self._rested)
+            return
+        self._answer()
+        end = clock()
+        self._resume_s = end + min(_REST_FACTOR * (end - begin), _REST_MAX_S)
+
+    def _rested(self) -> None:
+        self._is_resting = False
+        if self._arrivals:
+            self._wake()
+
+    def _answer(self) -> None:
+        arrivals = self._arrivals
+        queues: set[Queue] = set()
+        while arrivals:
+            queues.add(arrivals.popleft())
+        for queue in queues:
+            for hold in list(self._holds.get(queue, ())):
+                if not hold.done and (hold.channel.closed or hold.retry(False)):
+                    self._drop(hold)
+
+    def expire(self, now_ms: int) -> None:
+        """Answer the pulls whose time is over."""
+        while (deadlines := self._deadlines) and (deadlines[0][0] <= now_ms or deadlines[0][2].done):
+            hold = heapq.heappop(deadlines)[2]
+            if hold.done:
+                self._done = max(0, self._done - 1)
+            else:
+                self._end(hold)
+
+    def forget(self, channel: Channel) -> None:
+        """Drop the pulls of a channel that closed."""
+        for hold in list(channel.state.holds):
+            self._drop(hold)
+
+    def release(self, topic: str) -> None:
+        """Answer all pulls of a topic that was deleted."""
+        for queue in [queue for queue in self._holds if queue[0] == topic]:
+            for hold in list(self._holds.get(queue, ())):
+                self._end(hold)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` has something to do next; None if nothing is held."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def check(self) -> list[str]:
+        """Say everything that is wrong; empty when nothing is."""
+        wrong = []
+        if (count := sum(map(len, self._holds.values()))) != self.count:
+            wrong.append(f"{self.count} holds are counted, there are {count}")
+        live = {id(hold) for _, _, hold in self._deadlines}
+        for queue, holds in self._holds.items():
+            if not holds:
+                wrong.append(f"{queue} is kept without a hold")
+            wrong += [f"{queue} keeps a hold that is done" for hold in holds if hold.done]
+            wrong += [f"{queue} keeps a hold without a deadline" for hold in holds if id(hold) not in live]
+            wrong += [f"{queue}: its channel does not know" for hold in holds if hold not in hold.channel.state.holds]
+        return wrong
+
+    def _end(self, hold: Hold) -> None:
+        retry = hold.retry
+        self._drop(hold)
+        if not hold.channel.closed:
+            retry(True)
+
+    def _drop(self, hold: Hold) -> None:
+        if hold.done:
+            return
+        hold.done = True
+        hold.retry = _answered
+        hold.channel.keep(-hold.size)
+        self._done += 1
+        if self._done > _DONE_MAX and self._done > len(self._deadlines) // 2:
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
+            heapq.heapify(self._deadlines)
+            self._done = 0
+        hold.channel.state.holds.discard(hold)
+        holds = self._holds.get(hold.queue)
+        if holds is not None:
+            if hold in holds:
+                holds.remove(hold)
+                self.count -= 1
+            if not holds:
+                del self._holds[hold.queue]
+
+
+def _answered(_final: bool) -> bool:
+    """What `Hold.retry` is afterwards, so that a done hold keeps nothing alive."""
+    return True

@@ -1,0 +1,1 @@
+"""Half messages: deciding, checking and resuming them."""

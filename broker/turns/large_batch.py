@@ -1,0 +1,299 @@
+"""Large batches: looked at in slices, so that the network loop is free in between, and stored by one short step.
+
+4 MiB may hold tens of thousands of messages. To take them apart, check and encode them takes up to half a second, and
+nobody else would be served meanwhile. So the send processor makes a `LargeBatch` of whatever has more than
+`SLICE_MESSAGES` messages or `SLICE_TEXT_BYTES` of properties, and `LargeBatches` works at one of them at a time, a
+slice in each round of the loop. The request waits in the dispatcher, and all that its connection sends behind it waits
+too, so the order stays. When the last slice is done the request goes on like any other: what may have changed meanwhile
+is checked again, and then `Turn.put_large` makes all of it a part of the present turn.
+
+Nothing is kept anywhere else before that, so a batch can be dropped at any time: when a message of it is refused, when
+its connection closes, when the broker stops. A plug-in keeps what it holds of the batch in an `Aside`; with a plug-in
+that cannot (`store.put.plugin_api.AsidePlugin`), batches are looked at in one go.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from broker.net.channel import Channel
+from remoting.messages.message import Message, MessageError, UniformBatch, batch_slice, split_batch, split_uniform
+from store.put.plugin_api import Aside, Held, HeldBatch, OneByOne, PutStatus, Refused
+from store.put.put_record import PutRecord, PutRows
+from store.put.ready_rows import ReadyRows
+
+if TYPE_CHECKING:
+    from broker.tables.late_tables import Outcome
+
+__all__ = ["KEYS_MAX", "SLICE_MESSAGES", "SLICE_TEXT_BYTES", "LargeBatch", "LargeBatches", "Looking"]
+
+SLICE_MESSAGES = 256
+"""Looked at in one go: five milliseconds at most, without the compiled modules."""
+SLICE_TEXT_BYTES = 32 << 10
+"""The same for their properties."""
+KEYS_MAX = 4 * 32_768
+"""Most keys of a batch, UNIQ_KEY and each word of KEYS: the index gets all of them in one step. A body of 4 MiB has
+room for two million, which take 0.2 s; four for each message of the longest batch are enough for who means them."""
+
+
+class LargeBatch:
+    """One batch on its way.
+
+    Args:
+        channel: Who sends it; when it closes, the batch is dropped.
+        body: The batch.
+        messages_max: More messages are refused.
+        element: Makes a message of it, without flag, body and properties.
+        columns: Whether a slice may be stored as columns.
+        complete: Sets flag, body and properties of a message; a text says why not.
+        asides: What plug-ins keep their part in.
+        looking: What the turn does with every message.
+        now_ms: The time that all delays count from.
+    """
+
+    __slots__ = (
+        "_body",
+        "_columns",
+        "_complete",
+        "_element",
+        "_held_rows",
+        "_looking",
+        "_messages_max",
+        "_now_ms",
+        "asides",
+        "channel",
+        "count",
+        "error",
+        "held_ids",
+        "level_delay_ms",
+        "ready",
+        "refused",
+        "stopped",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        channel: Channel,
+        body: bytes,
+        *,
+        messages_max: int,
+        element: Callable[[], Message],
+        columns: Callable[[UniformBatch], bool],
+        complete: Callable[[Message, int, bytes, str], str | None],
+        looking: Looking,
+        asides: list[Aside],
+        now_ms: int,
+    ) -> None:
+        self.channel = channel
+        self._body = body
+        self._messages_max = messages_max
+        self._element = element
+        self._columns = columns
+        self._complete = complete
+        self._looking = looking
+        self._now_ms = now_ms
+        self.asides = asides
+        self.ready = ReadyRows()
+        """What is appended to the CommitLog."""
+        self.held_ids: list[int] = []
+        """Virtual offsets of what plug-ins hold."""
+        self._held_rows: list[int] = []
+        self.count = 0
+        self.level_delay_ms = 0
+        """The shortest level's; 0: no level message."""
+        self.refused: tuple[PutStatus, str] | None = None
+        """Why nothing of it is stored."""
+        self.error: Exception | None = None
+        """What went wrong in a slice."""
+        self.stopped = False
+        self.waiting: list[Callable[[Outcome], None]] = []
+        """Told when the slices are over."""
+
+    def slices(self) -> Iterator[None]:
+        """Do a slice for each step."""
+        body, at = self._body, 0
+        try:
+            while at < len(body):
+                end, count = batch_slice(body, at, SLICE_MESSAGES, SLICE_TEXT_BYTES, self.count)
+                if self.count + count > self._messages_max:
+                    raise MessageError(
+                        f"a batch of more than {self._messages_max} messages: at most {self._messages_max} are possible"
+                    )
+                for aside in self.asides:
+                    aside.begin()
+                try:
+                    self._look(body[at:end])
+                finally:
+                    for aside in self.asides:
+                        aside.take()
+                self.ready.end_slice()
+                if self.ready.key_count > KEYS_MAX:
+                    raise MessageError(f"the messages of the batch have more than {KEYS_MAX} keys: send it in parts")
+                if self.refused is not None:
+                    return
+                at = end
+                yield
+        except MessageError as error:
+            self.refused = (PutStatus.MESSAGE_ILLEGAL, str(error))
+            return
+        self._body = b""
+        if len(self.ready):
+            self.ready.arrange()
+            yield
+            self.ready.join()
+
+    def _look(self, data: bytes) -> None:
+        """Look at the messages of a slice: as columns, or one by one."""
+        batch = split_uniform(self._element(), data)
+        if batch is not None and self._columns(batch):
+            outcome = self._looking.before_put_batch(batch, self._now_ms)
+            if isinstance(outcome, HeldBatch):
+                self._hold(outcome.offsets)
+                return
+            if outcome is None:
+                try:
+                    rows = PutRows(batch, self._looking.store_host)
+                except MessageError:
+                    rows = None  # one by one it is said which
+                if rows is not None:
+                    self.ready.add_rows(self.count, rows)
+                    self.count += len(batch)
+                    return
+        for flag, body, properties in split_batch(data):
+            message = self._element()
+            why = self._complete(message, flag, body, properties)
+            if why is not None:
+                self.refused = (PutStatus.MESSAGE_ILLEGAL, f"message {self.count} of the batch: {why}")
+                return
+            looked = self._looking.look(message, self._now_ms)
+            if isinstance(looked, Refused):
+                self.refused = (looked.status, looked.remark)
+                return
+            if isinstance(looked, Held):
+                self._hold((looked.offset,))
+            else:
+                put, delay_ms = looked
+                if delay_ms and not 0 < self.level_delay_ms < delay_ms:
+                    self.level_delay_ms = delay_ms
+                self.ready.add(self.count, put)
+                self.count += 1
+
+    def _hold(self, offsets: Sequence[int]) -> None:
+        self._held_rows += range(self.count, self.count + len(offsets))
+        self.held_ids += offsets
+        self.count += len(offsets)
+
+    def ids(self, store_host: bytes, position: int) -> str:
+        """The ids of all its messages, joined by commas; ``position`` is where the first record stands."""
+        return self.ready.ids(store_host, position, self._held_rows, self.held_ids)
+
+    @property
+    def first_is_held(self) -> bool:
+        """Whether a plug-in holds its first message, which has no number in a queue then."""
+        return bool(self._held_rows) and self._held_rows[0] == 0
+
+
+class Looking:
+    """What a turn does with each message of a batch. The turn's part of `LargeBatch`; made by the turn."""
+
+    __slots__ = ("_before_put", "_encode", "before_put_batch", "store_host")
+
+    def __init__(
+        self,
+        before_put: Callable[[Message, int], Held | Refused | None] | None,
+        before_put_batch: Callable[[UniformBatch, int], HeldBatch | OneByOne | None],
+        encode: Callable[[Message], tuple[PutRecord, int]],
+        store_host: bytes,
+    ) -> None:
+        self._before_put = before_put
+        self.before_put_batch = before_put_batch
+        self._encode = encode
+        self.store_host = store_host
+
+    def look(self, message: Message, now_ms: int) -> Held | Refused | tuple[PutRecord, int]:
+        """Show it to the plug-ins, and encode it if none wants it; its level's delay in ms. Raises MessageError."""
+        outcome = None if self._before_put is None else self._before_put(message, now_ms)
+        return self._encode(message) if outcome is None else outcome
+
+
+class LargeBatches:
+    """Works at large batches, one at a time, a slice in each round of the network loop, which alone uses it.
+
+    Args:
+        call_soon: Runs something in one of the next rounds of the loop.
+    """
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        self._batches: deque[LargeBatch] = deque()
+        self._slices: Iterator[None] | None = None
+        self._stepping = self._awake = False
+        self.stopped = False
+        self.slicing = True
+        """False: batches are looked at in one go, to compare."""
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def begin(self, batch: LargeBatch) -> None:
+        """Stand in line behind the others."""
+        if self.stopped:
+            self._over(batch, True)
+            return
+        self._batches.append(batch)
+        self._wake()
+
+    def stop(self) -> None:
+        """Give up what is not done, and whatever comes from now on: nothing of it was stored."""
+        self.stopped = True
+        self._slices = None
+        while self._batches:
+            self._over(self._batches.popleft(), True)
+
+    def _wake(self) -> None:
+        if not self._awake:
+            self._awake = True
+            if not self._stepping:
+                self._call_soon(self._step)
+
+    def _step(self) -> None:
+        """Do a slice. Where ``call_soon`` calls at once, all of them."""
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            self._awake = False
+            self._slice()
+        finally:
+            self._stepping = False
+        if self._batches:
+            self._awake = True
+        if self._awake:
+            self._call_soon(self._step)
+
+    def _slice(self) -> None:
+        if not self._batches:
+            return
+        batch = self._batches[0]
+        if self._slices is None:
+            self._slices = batch.slices()
+        try:
+            if not batch.channel.closed:
+                next(self._slices)
+                return
+        except StopIteration:
+            pass
+        except Exception as error:
+            batch.error = error
+        self._slices = None
+        self._batches.popleft()
+        self._over(batch, False)
+
+    @staticmethod
+    def _over(batch: LargeBatch, stopped: bool) -> None:
+        batch.stopped = stopped
+        for told in batch.waiting:
+            told(None)

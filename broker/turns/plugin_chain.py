@@ -1,0 +1,55 @@
+"""Several plug-ins asked as one: in their order, and the first that wants a message or refuses it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from store.put.plugin_api import BatchPlugin, Held, HeldBatch, OneByOne, Plugin, PunctualPlugin, Refused
+
+if TYPE_CHECKING:
+    from remoting.messages.message import Message, UniformBatch
+
+__all__ = ["BeforePut", "BeforePutBatch", "chained", "chained_for_batches", "someone_behind"]
+
+BeforePut = Callable[["Message", int], Held | Refused | None]
+BeforePutBatch = Callable[["UniformBatch", int], HeldBatch | OneByOne | None]
+
+
+def chained(plugins: tuple[Plugin, ...]) -> BeforePut | None:
+    """One function that asks all plug-ins about a message; None if there is none to ask."""
+    if len(plugins) <= 1:
+        return plugins[0].before_put if plugins else None
+
+    def before_put(message: Message, now_ms: int) -> Held | Refused | None:
+        for plugin in plugins:
+            outcome = plugin.before_put(message, now_ms)
+            if outcome is not None:
+                return outcome
+        return None
+
+    return before_put
+
+
+def chained_for_batches(plugins: tuple[Plugin, ...]) -> BeforePutBatch:
+    """One function that asks all plug-ins about a batch; one that only knows messages is asked about each of them."""
+    asked = [plugin.before_put_batch for plugin in plugins if isinstance(plugin, BatchPlugin)]
+    one_by_one = OneByOne() if len(asked) < len(plugins) else None
+
+    def before_put_batch(batch: UniformBatch, now_ms: int) -> HeldBatch | OneByOne | None:
+        if one_by_one is None:
+            for ask in asked:
+                outcome = ask(batch, now_ms)
+                if outcome is not None:
+                    return outcome
+        return one_by_one
+
+    return before_put_batch
+
+
+def someone_behind(plugins: Sequence[Plugin]) -> Callable[[], bool] | None:
+    """One function that asks whether the threads of any plug-in are late; None if there is none to ask."""
+    asked = [plugin.is_behind for plugin in plugins if isinstance(plugin, PunctualPlugin)]
+    if len(asked) <= 1:
+        return asked[0] if asked else None
+    return lambda: any(is_behind() for is_behind in asked)

@@ -1,0 +1,101 @@
+"""Recall handles: what a sender is told of a timed message, so that it can take it back before it is delivered.
+
+A handle is Apache's (``RecallMessageHandle``, version 1): URL-safe base64 of ``v1 topic broker due-ms unique-key``,
+with one more word that other readers pass over: the virtual offset that names the message here, in hex.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from broker.turns.put_request import PutRequest
+from remoting.errors import ProtocolError
+from store.put.plugin_api import Held, PutResult, PutStatus
+
+if TYPE_CHECKING:
+    from remoting.command import RemotingCommand
+    from remoting.messages.message import Message
+
+__all__ = ["RecallHandle", "recallable"]
+
+_VERSION = "v1"
+
+
+@dataclass(frozen=True, slots=True)
+class RecallHandle:
+    """What a handle says: topic, broker, due time in epoch ms, unique key and virtual offset.
+
+    >>> handle = RecallHandle("T", "broker-a", 1700000000000, "AC11", 1 << 62)
+    >>> RecallHandle.decode(handle.encode()) == handle
+    True
+    """
+
+    topic: str
+    broker_name: str
+    due_ms: int
+    unique_key: str
+    offset: int
+
+    def encode(self) -> str:
+        """Write it."""
+        words = (_VERSION, self.topic, self.broker_name, str(self.due_ms), self.unique_key, f"{self.offset:x}")
+        return urlsafe_b64encode(" ".join(words).encode()).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> RecallHandle:
+        """Read one; raises ProtocolError, also for one of a broker that names messages in another way."""
+        try:
+            words = b64decode(text.encode(), b"-_", validate=True).decode().split(" ")
+            if words[0] != _VERSION or len(words) < 6:
+                raise ValueError(words)
+            version_topic_broker_due, offset = words[:4], int(words[-1], 16)
+            _, topic, broker_name, due = version_topic_broker_due
+            return cls(topic, broker_name, int(due), " ".join(words[4:-1]), offset)
+        except (ValueError, Base64Error) as error:
+            raise ProtocolError(f"recall handle is invalid: {text!r:.200}") from error
+
+
+class Replies(Protocol):
+    """Makes the replies of sends; `broker.turns.turn.Turn` does."""
+
+    def refusal(self, command: RemotingCommand, status: PutStatus, remark: str) -> RemotingCommand:
+        """Make the reply to a send that was not stored."""
+
+    def stored(
+        self,
+        serialize_type: int,
+        opaque: int,
+        message_ids: str,
+        queue_id: int,
+        queue_offset: int,
+        unique_key: str,
+        flushed: bool,
+    ) -> RemotingCommand:
+        """Make the reply to a send that was stored."""
+
+    def message_id(self, offset: int) -> str:
+        """Write the id of a message at a position, in the CommitLog or virtual."""
+
+
+def recallable(
+    replies: Replies, command: RemotingCommand, message: Message, unique_key: str, held: Held, broker_name: str
+) -> PutRequest:
+    """Make the request of one held message, whose sender is told its handle with the reply."""
+    handle = RecallHandle(message.topic, broker_name, held.due_ms, unique_key, held.offset)
+    queue_id = message.queue_id
+
+    def answer(results: list[PutResult]) -> RemotingCommand:
+        (result,) = results
+        if result.status not in (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT):
+            return replies.refusal(command, result.status, result.remark)
+        ids, flushed = replies.message_id(held.offset), result.status is PutStatus.PUT_OK
+        reply = replies.stored(command.serialize_type, command.opaque, ids, queue_id, 0, unique_key, flushed)
+        reply.ext["recallHandle"] = handle.encode()
+        return reply
+
+    request = PutRequest(answer)
+    request.parts.append(held)
+    return request

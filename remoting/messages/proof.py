@@ -1,0 +1,100 @@
+"""The checksum of a record's topic and properties: what tells a whole record from a torn one.
+
+Apache's format sums up the body and nothing else. Records of ours carry a CRC-32 of all that stands behind the body
+(topic length, topic, properties length, properties) in the field PREPAREDTRANSACTIONOFFSET, which only the committed
+message of a transaction has a use for. The field is 0 in all other records of Apache's, and neither its broker nor its
+clients look at it there. The upper half says whose number it is, the lower half is the sum:
+
+=================  ==================================================================================
+``0``              no proof: Apache's record, or one of an older version of ours
+``D7435243 sum``   a record of ours
+``D7435256 sum``   the same, and it vouches for the record before it: its FLAG is that one's sum
+above 0            the offset of a half message; the record behind it in the same write vouches for it
+``0``, committed   the same: the half message is the first record of the log
+=================  ==================================================================================
+
+An offset is never negative, so the two cannot be mistaken for one. Nothing that the sum covers changes when a record is
+appended or delivered, so it is made once.
+
+>>> from remoting.messages.proof import PLAIN, VOUCHER, is_proof
+>>> [is_proof(number) for number in (0, 4711, PLAIN + 5, VOUCHER + 0xFFFFFFFF, -1)]
+[False, False, True, True, False]
+"""
+
+from __future__ import annotations
+
+from remoting.layout import (
+    BODY_AT,
+    BODY_BYTES_BACK,
+    FLAG_AT,
+    HOST_MORE_V6,
+    HOSTS_V6,
+    INT,
+    LONG,
+    PREPARED_OFFSET_AT,
+    SYS_FLAG_LOW_AT,
+)
+from remoting.messages.checksum import crc32
+
+__all__ = [
+    "OFFSET_0",
+    "PLAIN",
+    "VOUCHER",
+    "is_proof",
+    "is_vouched_for",
+    "is_voucher",
+    "proof_field",
+    "sum_before",
+    "text_sum",
+    "vouching_flag",
+]
+
+PLAIN = (0xD7435243 - (1 << 32)) << 32
+"""As the signed number of 8 bytes that the field is."""
+VOUCHER = (0xD7435256 - (1 << 32)) << 32
+OFFSET_0 = (0xD7435230 - (1 << 32)) << 32
+"""What `Message.prepared_offset` says for a half message at 0, where 0 says that there is none. Never on the disk."""
+
+_HIGH = -(1 << 32)
+_TRANSACTION, _COMMITTED = 0x0C, 0x08
+
+
+def is_proof(number: int) -> bool:
+    """Whether a PREPAREDTRANSACTIONOFFSET is a sum, and no offset."""
+    return number & _HIGH in (PLAIN, VOUCHER)
+
+
+def proof_field(record: bytes | bytearray | memoryview, at: int = 0) -> int:
+    """PREPAREDTRANSACTIONOFFSET of the record that starts at ``at``."""
+    place = at + PREPARED_OFFSET_AT
+    if hosts := record[at + SYS_FLAG_LOW_AT] & HOSTS_V6:
+        place += HOST_MORE_V6 * hosts.bit_count()
+    return int(LONG.unpack_from(record, place)[0])
+
+
+def text_sum(record: bytes | bytearray) -> int:
+    """Sum up what stands behind the body of a whole record."""
+    begin = BODY_AT + HOST_MORE_V6 * (record[SYS_FLAG_LOW_AT] & HOSTS_V6).bit_count()
+    return crc32(record[begin + int(INT.unpack_from(record, begin - BODY_BYTES_BACK)[0]) :])
+
+
+def is_vouched_for(record: bytes | bytearray | memoryview, at: int = 0) -> bool:
+    """Whether a record names a half message, so that its proof stands in the record behind it, if it has one."""
+    number = proof_field(record, at)
+    return number > 0 or (number == 0 and record[at + SYS_FLAG_LOW_AT] & _TRANSACTION == _COMMITTED)
+
+
+def is_voucher(record: bytes) -> bool:
+    """Whether a record says of itself that it vouches for the one before it."""
+    return proof_field(record) & _HIGH == VOUCHER
+
+
+def sum_before(record: bytes) -> int:
+    """The sum of the record before, as the record that vouches for it has it."""
+    return int(INT.unpack_from(record, FLAG_AT)[0]) & 0xFFFFFFFF
+
+
+def vouching_flag(before: bytes | bytearray) -> int:
+    """FLAG of a record that vouches: the sum of the record before it, signed."""
+    found = text_sum(before)
+    return found - (1 << 32) if found >> 31 else found

@@ -1,0 +1,480 @@
+"""One queue's index into the CommitLog: 20 bytes a message, byte for byte as Apache RocketMQ keeps it.
+
+Entry N stands at byte 20 N of an endless range that is cut into files (see `store.disk.segments`). It says
+where the record stands, its size, and its tags code: the Java hash of the tag, sign-extended; for a level message its
+deliver time in ms.
+
+Where an entry is
+    The appender only adds 20 bytes to a buffer in memory. The flusher writes the buffer to the files from time to
+    time, syncs them, and drops from memory what is durable::
+
+        files  [ … ………… synced )        memory  [ synced ……………… count )
+
+    So readers need no lock, a failed sync loses nothing (the bytes are still in memory and are written again), and
+    a crash loses only what the CommitLog's tail gives back (see `store.recovery`).
+
+A queue that does not begin at 0
+    When the log's older part is gone before a queue is rebuilt, its first entry is some N > 0. The file that holds N
+    is filled with *pre-blanks* in front of it (offset 0, size 0x7FFFFFFF), as Apache does.
+
+Damage
+    An entry carries no checksum, and a wrong one hides messages, or lets a level message go before its time. So each
+    file has a CRC-32 over its entries, kept in memory beside the work and in ``timewheel/progress``; a restart
+    compares (`verify`), and derives again what is not what was written.
+
+Never more than one thread may be in `flush`, `load`, `forget_files`, `delete_before`; `add` and `settle` are called
+under the append lock; everything else from any thread.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remoting.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from remoting.messages.checksum import crc32
+from store.disk.errors import StoreError
+from store.disk.file_cache import FileCache
+from store.disk.segments import Segment, list_segments, segment_name
+
+__all__ = ["ENTRY", "PRE_BLANK_SIZE", "ConsumeQueue", "pack_entries"]
+
+ENTRY = QUEUE_ENTRY.struct()
+PRE_BLANK_SIZE = 0x7FFFFFFF
+_PRE_BLANK = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
+_COLUMNS = np.dtype(QUEUE_ENTRY.columns())
+_CHUNK_ENTRIES = 20_000
+
+_Longs = NDArray[np.int64]
+
+
+def pack_entries(offsets: _Longs, sizes: _Longs, tags_codes: _Longs) -> bytes:
+    """The bytes of entries, one behind the other."""
+    entries = np.empty(len(offsets), _COLUMNS)
+    entries["position"], entries["size"], entries["tags_code"] = offsets, sizes, tags_codes
+    return entries.tobytes()
+
+
+class ConsumeQueue:
+    """The entries of one queue of one topic.
+
+    ==============  ===================================================================================
+    ``next``        int, the number that the next message gets (append lock)
+    ``count``       int, the number behind the last entry that can be read: the queue's max offset
+    ``buffer``      bytearray, where the appender adds entries (append lock)
+    ``dirty``       bool, the appender has told the flusher about this queue (append lock)
+    ``synced``      int, entries below are durable
+    ==============  ===================================================================================
+    """
+
+    __slots__ = (
+        "_cache",
+        "_memory",
+        "_min",
+        "_min_begin",
+        "_summed",
+        "_sums",
+        "_unmade",
+        "buffer",
+        "count",
+        "directory",
+        "dirty",
+        "file_bytes",
+        "next",
+        "queue_id",
+        "synced",
+        "topic",
+    )
+
+    def __init__(self, cache: FileCache, directory: Path, topic: str, queue_id: int, file_bytes: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.next = 0
+        self.count = 0
+        self.synced = 0
+        self.dirty = False
+        self.buffer = bytearray()
+        self._memory = (0, self.buffer)  # (number of its first entry, the buffer): replaced together
+        self._cache = cache
+        self._min = 0
+        self._min_begin = -1  # the log's begin for which _min is right
+        self._unmade = True  # no file has been made for this queue yet
+        self._summed = 0  # entries below are in _sums
+        self._sums: dict[int, int] = {}  # file's start to the CRC-32 of its entries
+
+    # ------------------------------------------------------------------------------------------ appending
+
+    def start_at(self, number: int) -> None:
+        """Begin an empty queue at a number above 0, because what came before is gone."""
+        self.next = self.count = self.synced = self._min = number
+        self.buffer = bytearray()
+        self._memory = (number, self.buffer)
+        self._min_begin = -1
+        self._summed = number
+        self._sums = {}
+
+    def add(self, offset: int, size: int, tags_code: int) -> None:
+        """Add the next entry (under the append lock, which may do the same in line)."""
+        self.buffer += ENTRY.pack(offset, size, tags_code)
+        self.count += 1
+        self.next = self.count
+
+    def add_rows(self, offset: int, sizes: list[int], tags_codes: list[int]) -> None:
+        """Add the next entries, of records that stand one behind the other (under the append lock)."""
+        self.add_packed(b"".join(map(ENTRY.pack, accumulate(sizes, initial=offset), sizes, tags_codes)))
+
+    def add_packed(self, entries: bytes) -> None:
+        """Add the next entries, packed one behind the other (under the append lock)."""
+        self.buffer += entries
+        self.count += len(entries) // QUEUE_ENTRY_BYTES
+        self.next = self.count
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def read(self, number: int, limit: int) -> bytes:
+        """Read up to ``limit`` entries from a number on; fewer at the end of a file, none beyond the queue."""
+        count = self.count
+        first, buffer = self._memory
+        limit = min(limit, count - number)
+        if limit <= 0 or number < 0:
+            return b""
+        if number >= first:
+            at = (number - first) * QUEUE_ENTRY_BYTES
+            return bytes(buffer[at : at + limit * QUEUE_ENTRY_BYTES])
+        position = number * QUEUE_ENTRY_BYTES
+        start = position - position % self.file_bytes
+        size = min(limit * QUEUE_ENTRY_BYTES, start + self.file_bytes - position, (first - number) * QUEUE_ENTRY_BYTES)
+        path = self.directory / segment_name(start)
+        try:
+            file = self._cache.get(path, self.file_bytes)
+            found = file.pread_hot(size, position - start)
+            data = file.pread(size, position - start) if found is None else found
+        except StoreError:
+            if self._cache.files.exists(path):
+                raise
+            return b""  # retention was faster
+        return data if len(data) == size else data[: len(data) - len(data) % QUEUE_ENTRY_BYTES]
+
+    def entry(self, number: int) -> tuple[int, int, int] | None:
+        """Read one entry (CommitLog offset, size, tags code); None outside the queue."""
+        data = self.read(number, 1)
+        return ENTRY.unpack(data) if data else None
+
+    def min_offset(self, log_begin: int) -> int:
+        """The number of the first entry whose record is still in the log; ``count`` if there is none."""
+        if self._min_begin != log_begin:
+            self._min = self._find_min(log_begin)
+            self._min_begin = log_begin
+        return self._min
+
+    def _find_min(self, log_begin: int) -> int:
+        low, high = self._lowest(), self.count
+        while low < high:
+            middle = (low + high) // 2
+            found = self.entry(middle)
+            if found is not None and found[1] == PRE_BLANK_SIZE:
+                found = self.entry(self._skip_blanks(middle, high))
+            if found is not None and found[0] < log_begin:
+                low = middle + 1
+            else:
+                high = middle
+        return self._skip_blanks(low, self.count)
+
+    def _skip_blanks(self, number: int, end: int) -> int:
+        """The first number from here on that is no pre-blank, or ``end``."""
+        while number < end:
+            sizes = np.frombuffer(self.read(number, min(_CHUNK_ENTRIES, end - number)), _COLUMNS)["size"]
+            real = sizes != PRE_BLANK_SIZE
+            if real.any():
+                return number + int(real.argmax())
+            if not len(sizes):
+                break
+            number += len(sizes)
+        return number
+
+    def _lowest(self) -> int:
+        """The number of the first entry that is still in a file, or in memory."""
+        starts = self._starts()
+        in_memory = self._memory[0]
+        return min(starts[0] // QUEUE_ENTRY_BYTES, in_memory) if starts else in_memory
+
+    def _starts(self) -> list[int]:
+        if self._unmade:
+            return []
+        return [int(name) for name in self._cache.files.listdir(self.directory) if name.isascii() and name.isdigit()]
+
+    # ------------------------------------------------------------------------------------------ flushing
+
+    def flush(self, upto: int) -> None:
+        """Write the entries below ``upto`` to their files and sync them; `settle` then drops them from memory.
+
+        Raises StoreError: nothing is lost then, the next flush writes the same entries again.
+        """
+        first, buffer = self._memory
+        if upto <= first:
+            return
+        data = bytes(buffer[: (upto - first) * QUEUE_ENTRY_BYTES])
+        position = first * QUEUE_ENTRY_BYTES
+        end = position + len(data)
+        while position < end:
+            start = position - position % self.file_bytes
+            n = min(end, start + self.file_bytes) - position
+            path = self.directory / segment_name(start)
+            self._make(path, position - start)
+            file = self._cache.get(path, self.file_bytes)
+            at = position - first * QUEUE_ENTRY_BYTES
+            file.pwrite(data[at : at + n], position - start)
+            file.sync()
+            position += n
+        self._sum(data, first, upto)
+        self.synced = max(self.synced, upto)
+
+    def _sum(self, data: bytes, first: int, upto: int) -> None:
+        """Take entries into the files' checksums; ``data`` begins with entry ``first``."""
+        while self._summed < upto:
+            position = self._summed * QUEUE_ENTRY_BYTES
+            start = position - position % self.file_bytes
+            end = min(upto * QUEUE_ENTRY_BYTES, start + self.file_bytes)
+            begin = position - first * QUEUE_ENTRY_BYTES
+            before = self._sums.get(start)
+            if before is None:
+                before = crc32(_PRE_BLANK * ((position - start) // QUEUE_ENTRY_BYTES))
+            self._sums[start] = crc32(data[begin : begin + end - position], before)
+            self._summed = end // QUEUE_ENTRY_BYTES
+
+    def sums(self) -> tuple[tuple[int, int], ...]:
+        """(Start, CRC-32 of the entries) of each file, as far as they are flushed: what `load` wants back."""
+        return tuple(sorted(self._sums.items()))
+
+    def verify(self, start: int) -> bool:
+        """Compare a file's entries with their checksum; True if there is none. Reads the file."""
+        known = self._sums.get(start)
+        if known is None:
+            return True
+        size = min(self.file_bytes, self._summed * QUEUE_ENTRY_BYTES - start)
+        file = self._cache.get(self.directory / segment_name(start), self.file_bytes)
+        data = file.pread(size, 0)
+        return len(data) == size and crc32(data) == known
+
+    def settle(self) -> None:
+        """Drop what is durable from memory (under the append lock)."""
+        first, buffer = self._memory
+        if self.synced > first:
+            self.buffer = buffer[(self.synced - first) * QUEUE_ENTRY_BYTES :]
+            self._memory = (self.synced, self.buffer)
+
+    def _make(self, path: Path, blanks_to: int) -> None:
+        files = self._cache.files
+        if files.exists(path):
+            self._unmade = False
+            return
+        if self._unmade:
+            files.makedirs(self.directory)
+        file = self._cache.get(path, self.file_bytes, create=True)
+        if blanks_to:
+            file.pwrite(_PRE_BLANK * (blanks_to // QUEUE_ENTRY_BYTES), 0)
+        file.sync()
+        files.sync_dir(self.directory)
+        self._unmade = False
+
+    # ------------------------------------------------------------------------------------------ life
+
+    def load(
+        self, count: int, sums: tuple[tuple[int, int], ...] = (), expired: bool = True, *, same_size: bool = False
+    ) -> bool:
+        """Take over the files with a number of entries that is known to be durable; False if files are missing.
+
+        ``same_size``: files had today's size then, so one of another size is not configured so: its making was cut
+        off if none of these entries is in it, and it goes; else it is damaged. Only then two more count, and are passed
+        over otherwise: ``sums`` is what `sums` said; ``expired``: the first files may have gone since, because the
+        log's beginning has.
+        """
+        if not same_size:
+            sums = ()
+        elif not self._has_files(count, sums, expired):
+            return False
+        segments = self.segments()
+        self._unmade = not segments
+        if count and segments:
+            last = (count - 1) * QUEUE_ENTRY_BYTES
+            starts = {segment.start for segment in segments}
+            whole = all(s in starts for s in range(segments[0].start, last + 1, self.file_bytes))
+            if not whole or segments[0].start > last:
+                return False
+        elif count:
+            return False
+        self.start_at(count)
+        if sums:
+            self._sums = {start: crc for start, crc in sums if start >= segments[0].start}
+        else:
+            self._sum_last()
+        return True
+
+    def _sum_last(self) -> None:
+        """Make the checksum of the file that the next entry goes to, from what is in it."""
+        position = self.count * QUEUE_ENTRY_BYTES
+        start = position - position % self.file_bytes
+        if start < position and not self._unmade:
+            file = self._cache.get(self.directory / segment_name(start), self.file_bytes)
+            self._sums = {start: crc32(file.pread(position - start, 0))}
+
+    def segments(self) -> list[Segment]:
+        """Find the files as `list_segments` does; raises what it raises."""
+        return list_segments(
+            self._cache.files, self.directory, self.file_bytes, "ConsumeQueue", "mappedFileSizeConsumeQueue"
+        )
+
+    def _has_files(self, count: int, sums: tuple[tuple[int, int], ...], expired: bool) -> bool:
+        """Whether the files that have checksums are there, but for those that expired, and all at their full size.
+
+        Those of another size behind the first ``count`` entries are removed.
+        """
+        files = self._cache.files
+        names = files.listdir(self.directory)
+        torn = [name for name in names if files.file_size(self.directory / name) != self.file_bytes]
+        if any(name < segment_name(count * QUEUE_ENTRY_BYTES) for name in torn):
+            return False
+        for name in torn:
+            self._cache.remove(self.directory / name)
+        if torn:
+            files.sync_dir(self.directory)
+        if not sums:
+            return True
+        whole = set(names).difference(torn)
+        found = [start for start, _ in sums if segment_name(start) in whole]
+        first = found[0] if found and expired else sums[0][0]
+        return bool(found) and found == [start for start, _ in sums if start >= first]
+
+    def load_scanning(self, log_limit: int) -> None:
+        """Take over files without knowing how many entries are good: those of records below ``log_limit``.
+
+        As Apache does: from the third file from the end, up to the first entry that cannot be one.
+        """
+        segments = self.segments()
+        self._unmade = not segments
+        gap = next((i for i in range(1, len(segments)) if segments[i].start != segments[i - 1].end), len(segments))
+        segments = segments[:gap]
+        at = max(0, len(segments) - 3)
+        while True:
+            count = segments[at].start // QUEUE_ENTRY_BYTES if segments else 0
+            for segment in segments[at:]:
+                found = self._valid_in(segment.start, log_limit)
+                count += found
+                if found < self.file_bytes // QUEUE_ENTRY_BYTES:
+                    break
+            if at == 0 or count > segments[at].start // QUEUE_ENTRY_BYTES:
+                break
+            at -= 1
+        self.start_at(count)
+        self._sum_last()
+
+    def _valid_in(self, start: int, log_limit: int) -> int:
+        """Count the good entries at the beginning of a file."""
+        file = self._cache.get(self.directory / segment_name(start), self.file_bytes)
+        total = self.file_bytes // QUEUE_ENTRY_BYTES
+        done = 0
+        while done < total:
+            want = min(_CHUNK_ENTRIES, total - done)
+            data = file.pread(want * QUEUE_ENTRY_BYTES, done * QUEUE_ENTRY_BYTES)
+            entries = np.frombuffer(data[: len(data) - len(data) % QUEUE_ENTRY_BYTES], _COLUMNS)
+            offset, size = entries["position"], entries["size"]
+            bad = (offset < 0) | (size <= 0) | ((offset > log_limit - size.astype(np.int64)) & (size != PRE_BLANK_SIZE))
+            if bad.any():
+                return done + int(bad.argmax())
+            done += len(entries)
+            if len(entries) < want:
+                break
+        return done
+
+    def clear_behind(self) -> None:
+        """Make everything behind the last entry zeros, on disk too: old entries there must not be believed later."""
+        if self._unmade:
+            return
+        files = self._cache.files
+        end = self._memory[0] * QUEUE_ENTRY_BYTES
+        for name in files.listdir(self.directory):
+            start = int(name)
+            path = self.directory / name
+            if start > end or (start == end and start > 0):
+                self._cache.remove(path)
+            elif start + self.file_bytes > end:
+                file = self._cache.get(path, self.file_bytes)
+                size = start + self.file_bytes - end
+                file.clear(end - start, size, size)
+                file.sync()
+        files.sync_dir(self.directory)
+
+    def log_end(self) -> int:
+        """CommitLog offset behind the record of the last entry; 0 for none, or when that is a pre-blank."""
+        last = self.entry(self.count - 1)
+        return 0 if last is None or last[1] == PRE_BLANK_SIZE else last[0] + last[1]
+
+    def delete_before(self, log_begin: int) -> int:
+        """Remove files whose every record is gone from the log; the last file always stays. Answers how many went."""
+        starts = self._starts()
+        gone = 0
+        for start, following in pairwise(starts):
+            last = self.entry(following // QUEUE_ENTRY_BYTES - 1)
+            if last is None or following > self._memory[0] * QUEUE_ENTRY_BYTES:
+                break
+            if last[0] >= log_begin and last[1] != PRE_BLANK_SIZE:
+                break
+            path = self.directory / segment_name(start)
+            self._cache.remove(path)
+            self._sums.pop(start, None)
+            gone += 1
+        if gone:
+            self._cache.files.sync_dir(self.directory)
+        return gone
+
+    def remove(self) -> None:
+        """Remove the queue's files and its directory."""
+        files = self._cache.files
+        for name in files.listdir(self.directory):
+            self._cache.remove(self.directory / name)
+        if files.exists(self.directory):
+            files.remove(self.directory)
+        self._unmade = True
+
+    def check(self, log_begin: int, log_end: int) -> list[str]:
+        """Say what is wrong with the entries: order, sizes, positions outside the log."""
+        where = self.directory
+        wrong: list[str] = []
+        if not self._memory[0] <= self.count or self.synced > self.count:
+            wrong.append(f"{where}: memory from {self._memory[0]}, synced {self.synced}, count {self.count}")
+        wrong += [
+            f"{where / segment_name(start)} at 0: the entries up to {self._summed} are not what was written (checksum)"
+            for start, _ in self.sums()
+            if not self.verify(start)
+        ]
+        number = self.min_offset(log_begin)
+        before = log_begin
+        while number < self.count:
+            data = self.read(number, _CHUNK_ENTRIES)
+            if not data:
+                wrong.append(f"{where}: entry {number} of {self.count} cannot be read")
+                break
+            entries = np.frombuffer(data, _COLUMNS)
+            offsets = entries["position"].astype(np.int64)
+            ends = np.where(entries["size"] == PRE_BLANK_SIZE, 0, offsets + entries["size"])
+            starts = np.maximum.accumulate(np.concatenate(([before], ends[:-1])))
+            bad = (entries["size"] <= 0) | (offsets < starts) | (ends > log_end)
+            bad &= entries["size"] != PRE_BLANK_SIZE
+            if bad.any():
+                at = int(bad.argmax())
+                wrong.append(
+                    f"{where}: entry {number + at} says offset {int(offsets[at])}, size {int(entries['size'][at])}; "
+                    f"the one before ends at {int(starts[at])}, the log at {log_end}"
+                )
+                break
+            before = max(int(starts[-1]), int(ends[-1]))
+            number += len(entries)
+        return wrong
+
+    def __repr__(self) -> str:
+        return f"ConsumeQueue({self.topic!r}, {self.queue_id}, count={self.count}, synced={self.synced})"

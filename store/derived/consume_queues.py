@@ -1,0 +1,152 @@
+"""All ConsumeQueues of a store: found by topic and queue, flushed in slices, loaded, dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from remoting.layout import RECORD_BYTES_MIN
+from store.derived.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
+from store.disk.file_cache import FileCache
+from store.disk.files import Files
+
+__all__ = ["ConsumeQueues", "Placed"]
+
+_NAME_BYTES_MAX = 255
+
+
+def _may_be(topic: str, number: int, offset: int) -> bool:
+    """Whether a record at that offset may say so: no checksum covers its topic and number.
+
+    The topic becomes the name of a directory; and there were never more messages than records fit before the offset.
+    """
+    if topic in ("", ".", "..") or "/" in topic or "\0" in topic or len(topic.encode()) > _NAME_BYTES_MAX:
+        return False
+    return 0 <= number * RECORD_BYTES_MIN <= offset
+
+
+class Placed:
+    """What became of a record that recovery handed to its queue."""
+
+    DONE = 0
+    KNOWN = 1
+    """It is in the queue already."""
+    CLASH = 2
+    """Another record stands at its number, or what it says of itself cannot be: it cannot be reached by number."""
+    GAP = 3
+    """Entries in front of it are missing: the queue has to be rebuilt from the beginning of the log."""
+
+
+class ConsumeQueues:
+    """The queues under ``consumequeue/``, by topic and queue id."""
+
+    def __init__(self, files: Files, directory: Path, file_bytes: int) -> None:
+        self.files = files
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.cache = FileCache(files)
+        self.table: dict[str, dict[int, ConsumeQueue]] = {}
+        self.dirty: list[ConsumeQueue] = []
+        """Queues with entries that no flush has taken over yet (append lock)."""
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, if there is one."""
+        queues = self.table.get(topic)
+        return None if queues is None else queues.get(queue_id)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue; an empty one is made if there is none (append lock). Its files are made by the first flush."""
+        queues = self.table.get(topic)
+        if queues is None:
+            queues = self.table[topic] = {}
+        queue = queues.get(queue_id)
+        if queue is None:
+            directory = self.directory / topic / str(queue_id)
+            queue = queues[queue_id] = ConsumeQueue(self.cache, directory, topic, queue_id, self.file_bytes)
+        return queue
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        """All queues."""
+        for queues in list(self.table.values()):
+            yield from list(queues.values())
+
+    # ------------------------------------------------------------------------------------------ flushing
+
+    def take_dirty(self) -> list[tuple[ConsumeQueue, int]]:
+        """The queues that have new entries, each with its count now (append lock)."""
+        taken = [(queue, queue.count) for queue in self.dirty]
+        for queue in self.dirty:
+            queue.dirty = False
+        self.dirty.clear()
+        return taken
+
+    def mark_dirty(self, queue: ConsumeQueue) -> None:
+        """Have the next flush look at a queue (append lock)."""
+        if not queue.dirty:
+            queue.dirty = True
+            self.dirty.append(queue)
+
+    # ------------------------------------------------------------------------------------------ life
+
+    def on_disk(self) -> Iterator[ConsumeQueue]:
+        """Make a queue object for every queue directory that is found; names that are no queue id are ignored."""
+        for topic in self.files.listdir(self.directory):
+            if not self.files.is_dir(self.directory / topic):
+                continue
+            for name in self.files.listdir(self.directory / topic):
+                if name.isascii() and name.isdigit() and str(int(name)) == name:
+                    yield self.get(topic, int(name))
+
+    def place(
+        self, topic: str, queue_id: int, number: int, offset: int, size: int, tags_code: int, fill: bool = False
+    ) -> int:
+        """Give a record that recovery has found to its queue, at the number that the record says; see `Placed`.
+
+        ``fill``: the log is being read from its very beginning, so what is missing in front of the record is gone,
+        and pre-blanks stand for it.
+        """
+        if not _may_be(topic, number, offset):
+            return Placed.CLASH
+        queue = self.get(topic, queue_id)
+        if number < queue.count:
+            if number or offset < queue.log_end():
+                known = queue.entry(number)
+                same = known is None or known[0] == offset or known[1] == PRE_BLANK_SIZE
+                return Placed.KNOWN if same or offset < queue.log_end() else Placed.CLASH
+            # The topic was deleted and made again: its numbers began anew.
+            queue.remove()
+            queue.start_at(0)
+        if number > queue.count:
+            if not fill:
+                return Placed.GAP
+            if queue.count == 0:
+                queue.start_at(number)
+            while queue.count < number:
+                queue.add(0, PRE_BLANK_SIZE, 0)
+        queue.add(offset, size, tags_code)
+        self.mark_dirty(queue)
+        return Placed.DONE
+
+    def drop(self, topic: str) -> dict[int, ConsumeQueue] | None:
+        """Take a topic's queues out of the table (append lock); None if there were none. Their files stay."""
+        queues = self.table.pop(topic, None)
+        if queues is not None:
+            self.dirty = [queue for queue in self.dirty if queue.topic != topic]
+        return queues
+
+    def remove_files(self, topic: str) -> None:
+        """Remove what a topic has on disk; a name with slashes or dots in it has nothing, wherever it leads to."""
+        if topic not in self.files.listdir(self.directory):
+            return
+        directory = self.directory / topic
+        for name in self.files.listdir(directory):
+            if self.files.is_dir(directory / name):
+                for file in self.files.listdir(directory / name):
+                    self.cache.remove(directory / name / file)
+            self.files.remove(directory / name)
+        self.files.remove(directory)
+        self.files.sync_dir(self.directory)
+
+    def close(self) -> None:
+        """Let go of the open files."""
+        self.cache.clear()

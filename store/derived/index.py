@@ -1,0 +1,473 @@
+"""`KeyIndex`: which CommitLog positions may hold a message with this key.
+
+The problem
+    Clients ask for messages by key, by unique key and by message id. Apache's IndexFile is a hash table of 420 MB with
+    three random accesses for each key of each message. Every message has a key, so that is a price on every send.
+
+The idea
+    Sends only add a row (hash of the key, position, time) to a buffer. Later, off the hot path, what has gathered is
+    sorted by hash and written as an immutable *block*. A query bisects each block by hash: false hits are possible,
+    misses are not, and the caller compares the record itself. The index is derived: it knows up to which CommitLog
+    position it is complete, and what lies behind is added again at start.
+
+On disk, big-endian, in ``<store>/timewheel/keyindex/``
+    ``<20 digits>.idx``: up to ``blocks_a_file`` blocks, back to back; named for the CommitLog position of the first.
+    ``tail.idx``: one block with what was not yet a full block at a clean stop.
+
+    ``docs/disk-format.md`` shows the bytes of a block; `remoting.layout` names them.
+
+Cost: 0.4 µs a key when it is put; sorting 0.1 µs a key later, in NumPy, which lets other threads run meanwhile (rows of
+Python objects, hashed later, cost 1 µs and held the interpreter against the network loop); a query about 34
+``pread`` calls a block of 65,536 entries.
+
+Threads: `add` and `covers` are called under the store's append lock, which `step` takes only to take over the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from remoting.layout import (
+    KEY_BLOCK,
+    KEY_BLOCK_PROVEN_AT,
+    KEY_COLUMNS,
+    KEY_ENTRY_BYTES,
+    KEY_POSITIONS_AT,
+    KEY_TIMES_AT,
+)
+from remoting.messages.checksum import crc32
+from store.disk.errors import StoreCorruptError, StoreFormatError
+from store.disk.files import File, Files
+
+__all__ = ["KeyIndex"]
+
+_HEAD = KEY_BLOCK.struct()
+_PROOF = KEY_BLOCK.struct("magic", "crc")
+_PROVEN = KEY_BLOCK.struct("zeros", "last_ms")
+_MAGIC = 0x54574B31
+_TAIL = "tail.idx"
+_FOLD_AT = 2_048
+_TOPICS_MAX = 10_000
+
+_Column = npt.NDArray[Any]
+_BLOCKS = np.dtype(KEY_COLUMNS.columns())
+_ROWS = np.dtype(KEY_COLUMNS.columns("<"))  # gathered in memory, in the machine's own order
+_NO_TOPIC = crc32(b"#")
+_DELAY_ID = crc32(
+    b"\0", _NO_TOPIC
+)  # what the hash of a delay id's key begins with, see `store.derived.dispatch.delivered_key`
+_ROW = KEY_COLUMNS.struct(order="<")
+_pack_row = _ROW.pack
+
+
+def _hash(topic: str, key: str) -> int:
+    return crc32(f"{topic}#{key}".encode())
+
+
+def key_base(topic: str) -> int:
+    """What the hash of a key of this topic begins with: the hash is ``crc32(key, base)``."""
+    return crc32(f"{topic}#".encode())
+
+
+class _Part:
+    """Entries of one block as sorted columns in memory."""
+
+    __slots__ = ("from_offset", "hashes", "offsets", "times", "to_offset")
+
+    def __init__(self, hashes: _Column, offsets: _Column, times: _Column, from_offset: int, to_offset: int) -> None:
+        self.hashes = hashes
+        self.offsets = offsets
+        self.times = times
+        self.from_offset = from_offset
+        self.to_offset = to_offset
+
+    @classmethod
+    def of(cls, hashes: _Column, offsets: _Column, times: _Column, from_offset: int, to_offset: int) -> _Part:
+        order = np.argsort(hashes, kind="stable")
+        return cls(hashes[order], offsets[order], times[order], from_offset, to_offset)
+
+    def encode(self) -> bytes:
+        """Write the entries as one block."""
+        columns = self.hashes.astype(_BLOCKS["hash"]).tobytes()
+        columns += self.offsets.astype(_BLOCKS["position"]).tobytes()
+        columns += self.times.astype(_BLOCKS["store_ms"]).tobytes()
+        first, last = (int(self.times.min()), int(self.times.max())) if len(self.times) else (0, 0)
+        rest = _PROVEN.pack(0, self.from_offset, self.to_offset, first, last) + columns
+        return _PROOF.pack(_MAGIC, len(self.hashes), crc32(rest)) + rest
+
+    @classmethod
+    def decode(cls, data: bytes, where: str) -> _Part:
+        """Read one block; raises StoreCorruptError."""
+        if len(data) < _HEAD.size:
+            raise StoreCorruptError(f"{where}: key index block of {len(data)} bytes is too short")
+        magic, count, crc, _, from_offset, to_offset, _, _ = _HEAD.unpack_from(data)
+        if (
+            magic != _MAGIC
+            or len(data) != _HEAD.size + KEY_ENTRY_BYTES * count
+            or crc32(data[KEY_BLOCK_PROVEN_AT:]) != crc
+        ):
+            raise StoreCorruptError(f"{where}: not a whole key index block")
+        at = _HEAD.size
+        hashes = np.frombuffer(data, _BLOCKS["hash"], count, at).astype(np.uint32)
+        offsets = np.frombuffer(data, _BLOCKS["position"], count, at + KEY_POSITIONS_AT * count).astype(np.int64)
+        times = np.frombuffer(data, _BLOCKS["store_ms"], count, at + KEY_TIMES_AT * count).astype(np.int64)
+        return cls(hashes, offsets, times, from_offset, to_offset)
+
+    def find(self, wanted: int) -> Iterator[tuple[int, int]]:
+        """Yield (offset, store_ms) of the entries with this hash."""
+        low, high = np.searchsorted(self.hashes, [wanted, wanted + 1])
+        yield from zip(self.offsets[low:high].tolist(), self.times[low:high].tolist(), strict=True)
+
+
+class _Block:
+    """A block on disk: its head in memory, its columns read as a query needs them."""
+
+    __slots__ = ("at", "count", "file", "first_ms", "from_offset", "last_ms", "to_offset")
+
+    def __init__(self, file: File, at: int, head: tuple[int, ...]) -> None:
+        self.file = file
+        self.at = at
+        _, self.count, _, _, self.from_offset, self.to_offset, self.first_ms, self.last_ms = head
+
+    @property
+    def end(self) -> int:
+        """The position behind the block in its file."""
+        return self.at + _HEAD.size + KEY_ENTRY_BYTES * self.count
+
+    def _bisect(self, wanted: int) -> int:
+        low, high, base = 0, self.count, self.at + _HEAD.size
+        while low < high:
+            middle = (low + high) // 2
+            if int.from_bytes(self.file.pread(4, base + 4 * middle), "big") < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def find(self, wanted: int) -> Iterator[tuple[int, int]]:
+        """Yield (offset, store_ms) of the entries with this hash."""
+        low = self._bisect(wanted)
+        count = self._bisect(wanted + 1) - low
+        if count > 0:  # below in a damaged block, whose hashes are not in order
+            base = self.at + _HEAD.size
+            offsets = np.frombuffer(
+                self.file.pread(8 * count, base + KEY_POSITIONS_AT * self.count + 8 * low), _BLOCKS["position"]
+            )
+            times = np.frombuffer(
+                self.file.pread(8 * count, base + KEY_TIMES_AT * self.count + 8 * low), _BLOCKS["store_ms"]
+            )
+            yield from zip(offsets.tolist(), times.tolist(), strict=True)
+
+
+class KeyIndex:
+    """Candidates for a key, newest first; see the module's text.
+
+    Args:
+        files: the one door to the disk.
+        directory: ``<store>/timewheel/keyindex``; made when missing.
+        lock: the lock under which `add` is called.
+        block_entries: entries of a full block.
+        blocks_a_file: full blocks of one file; a file is what retention removes.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        lock: AbstractContextManager[object],
+        *,
+        block_entries: int = 65_536,
+        blocks_a_file: int = 64,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._lock = lock
+        self._block_entries = block_entries
+        self._blocks_a_file = blocks_a_file
+        self._fold_at = min(_FOLD_AT, block_entries)
+        self._bases: dict[str, int] = {}  # topic to the CRC-32 of "topic#"
+        self._pending = bytearray()  # rows, in the order of their positions
+        self._pending_to = 0
+        self._folding: _Column = np.empty(0, _ROWS)
+        self._folding_to = 0
+        self._parts: list[_Part] = []
+        self._open: dict[str, tuple[File, list[_Block]]] = {}
+        self._tail_to = 0
+        self.durable_to = 0
+
+    def open(self, log_end: int) -> int:
+        """Read what is on disk; return the CommitLog position from which on messages must be added again.
+
+        What is torn, and what speaks of positions beyond ``log_end``, is cut off: it is derived data.
+        Raises StoreFormatError for a block of a newer version.
+        """
+        self._files.makedirs(self._directory)
+        names = [n for n in self._files.listdir(self._directory) if n.endswith(".idx") and n[:-4].isdigit()]
+        for name in names:
+            file = self._files.open(self._directory / name)
+            blocks = self._read_blocks(file, log_end)
+            if not blocks:
+                file.close()
+                self._files.remove(file.path)
+                self._files.sync_dir(self._directory)
+                continue
+            self._open[name] = (file, blocks)
+            self.durable_to = blocks[-1].to_offset
+        if self._files.exists(self._directory / _TAIL):
+            self._take_tail(log_end)
+        self._pending_to = self._parts[-1].to_offset if self._parts else self.durable_to
+        return self._pending_to
+
+    def _read_blocks(self, file: File, log_end: int) -> list[_Block]:
+        blocks: list[_Block] = []
+        at, size = 0, file.size()
+        while at < size:
+            raw = file.pread(_HEAD.size, at)
+            head = _HEAD.unpack(raw) if len(raw) == _HEAD.size else (0,) * 8
+            if head[0] != _MAGIC and head[0] >> 8 == _MAGIC >> 8:
+                raise StoreFormatError(f"{file.path} at {at}: key index of another version (magic {head[0]:#x})")
+            block = _Block(file, at, head)
+            # A block is synced before the next is begun, so only the last one can be torn.
+            last = block.end >= size
+            if head[0] != _MAGIC or block.to_offset > log_end or (last and not self._is_whole(block, size, head[2])):
+                file.truncate(at)
+                file.sync()  # or it would be back after a power cut, when the log has other messages there
+                break
+            blocks.append(block)
+            at = block.end
+        return blocks
+
+    @staticmethod
+    def _is_whole(block: _Block, size: int, crc: int) -> bool:
+        begin = block.at + KEY_BLOCK_PROVEN_AT
+        return block.end == size and crc32(block.file.pread(size - begin, begin)) == crc
+
+    def _take_tail(self, log_end: int) -> None:
+        path = self._directory / _TAIL
+        try:
+            part = _Part.decode(self._files.read_file(path), str(path))
+        except StoreCorruptError:
+            return
+        if part.to_offset > log_end:
+            # The log was cut below it. Left where it is, it would be believed again after the next crash, when the
+            # log has grown beyond it with other messages.
+            self._files.remove(path)
+            self._files.sync_dir(self._directory)
+        elif part.from_offset == self.durable_to and len(part.hashes):
+            self._parts.append(part)
+            self._tail_to = part.to_offset
+
+    def add(self, topic: str, keys: tuple[str, ...], offset: int, store_ms: int) -> None:
+        """Take note of one message (under the append lock). A key that begins with NUL belongs to no topic."""
+        base = self._bases.get(topic)
+        if base is None:
+            base = self._new_base(topic)
+        for key in keys:
+            data = key.encode()
+            crc = crc32(data, base if key[:1] != "\0" else _NO_TOPIC)
+            self._pending += _pack_row(crc, offset, store_ms)
+
+    def add_rows(self, topic: str, keys: list[bytes], offsets: Iterable[int], store_ms: int) -> None:
+        """Take note of many messages, a key and a position for each (under the append lock); no key begins with NUL."""
+        base = self._bases.get(topic)
+        if base is None:
+            base = self._new_base(topic)
+        hashes = map(crc32, keys, repeat(base))
+        self._pending += b"".join(map(_pack_row, hashes, offsets, repeat(store_ms)))
+
+    def add_hashes(self, hashes: _Column, offsets: _Column, store_ms: int) -> None:
+        """Take note of keys by their hashes (see `key_base`), a position for each (under the append lock)."""
+        rows = np.empty(len(hashes), _ROWS)
+        rows["hash"], rows["position"], rows["store_ms"] = hashes, offsets, store_ms
+        self._pending += rows.tobytes()
+
+    def add_columns(
+        self, topics: list[str], keys: list[list[bytes]], delay_ids: list[bytes], offsets: _Column, store_ms: int
+    ) -> None:
+        """Take note of many messages (under the append lock): a column for each kind of key, then their delay ids.
+
+        ``topics``: one for each message, or one for all.
+        """
+        bases = [self._bases.get(topic) or self._new_base(topic) for topic in topics]
+        if len(bases) == 1:
+            bases *= len(delay_ids)
+        rows = np.empty((len(delay_ids), len(keys) + 1), _ROWS)
+        for column, own in enumerate(keys):
+            rows["hash"][:, column] = list(map(crc32, own, bases))
+        rows["hash"][:, len(keys)] = list(map(crc32, delay_ids, repeat(_DELAY_ID)))
+        rows["position"] = offsets[:, np.newaxis]
+        rows["store_ms"] = store_ms
+        self._pending += rows.tobytes()
+
+    def _new_base(self, topic: str) -> int:
+        if len(self._bases) >= _TOPICS_MAX:
+            self._bases.clear()
+        base = self._bases[topic] = key_base(topic)
+        return base
+
+    def covers(self, to_offset: int) -> None:
+        """Say that everything below this CommitLog position has been added (under the append lock)."""
+        self._pending_to = to_offset
+
+    def step(self) -> bool:
+        """Fold what has gathered, or write one full block; True if there is more to do. Not for the hot path."""
+        if len(self._folding) or len(self._pending) >= self._fold_at * _ROW.size:
+            self._fold()
+            return True
+        if sum(len(part.hashes) for part in self._parts) >= self._block_entries:
+            self._write_block()
+            return True
+        return False
+
+    def _fold(self) -> None:
+        """Sort a portion of what has gathered."""
+        if not len(self._folding):
+            with self._lock:
+                # Seen by a query all the time: first where it goes to, then gone from where it was.
+                self._folding = np.frombuffer(bytes(self._pending), _ROWS)
+                self._pending = bytearray()
+                self._folding_to = self._pending_to
+        rows = self._folding
+        cut = min(self._fold_at, len(rows))
+        while 0 < cut < len(rows) and rows["position"][cut] == rows["position"][cut - 1]:
+            cut += 1  # the keys of one message stay together
+        portion, rest = rows[:cut], rows[cut:]
+        to_offset = int(rest["position"][0]) if len(rest) else self._folding_to
+        from_offset = self._parts[-1].to_offset if self._parts else self.durable_to
+        part = _Part.of(portion["hash"], portion["position"], portion["store_ms"], from_offset, to_offset)
+        self._parts = [*self._parts, part]
+        self._folding = rest
+
+    def _joined(self) -> _Part:
+        parts = self._parts
+        return _Part.of(
+            np.concatenate([p.hashes for p in parts]),
+            np.concatenate([p.offsets for p in parts]),
+            np.concatenate([p.times for p in parts]),
+            parts[0].from_offset,
+            parts[-1].to_offset,
+        )
+
+    def _write_block(self) -> None:
+        part = self._joined()
+        name = max(self._open, default="")
+        if not name or len(self._open[name][1]) >= self._blocks_a_file:
+            name = f"{part.from_offset:020d}.idx"
+            self._open[name] = (self._files.open(self._directory / name, create=True), [])
+        file, blocks = self._open[name]
+        at = blocks[-1].end if blocks else 0
+        data = part.encode()
+        file.pwrite(data, at)
+        file.sync()
+        self._files.sync_dir(self._directory)
+        blocks.append(_Block(file, at, _HEAD.unpack_from(data)))
+        self._parts = []
+        self.durable_to = part.to_offset
+
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int) -> list[int]:
+        """Find CommitLog positions that may hold this key, newest first; the caller compares the records.
+
+        ``begin_ms`` and ``end_ms`` bound the store time, both inclusive. ``limit`` bounds the candidates.
+        """
+        wanted = _key_hash(topic, key)
+        found: dict[int, None] = {}
+        for offset, ms in self._candidates(wanted, begin_ms, end_ms):
+            if begin_ms <= ms <= end_ms:
+                found[offset] = None
+                if len(found) >= limit:
+                    break
+        return list(found)
+
+    def _candidates(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
+        # Entries move from pending to folding to parts to blocks; looking in that order finds each at least once.
+        yield from _rows_with(np.frombuffer(bytes(self._pending), _ROWS), wanted)
+        yield from _rows_with(self._folding, wanted)
+        for part in reversed(self._parts):
+            yield from sorted(part.find(wanted), reverse=True)
+        for name in sorted(self._open, reverse=True):
+            for block in reversed(self._open.get(name, (None, []))[1]):
+                if block.first_ms <= end_ms and block.last_ms >= begin_ms:
+                    yield from sorted(block.find(wanted), reverse=True)
+
+    def drop_before(self, offset: int) -> None:
+        """Remove files that speak only of CommitLog positions below ``offset`` (retention)."""
+        for name, (_, blocks) in list(self._open.items()):
+            if blocks and len(blocks) >= self._blocks_a_file and blocks[-1].to_offset <= offset:
+                self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        file, _ = self._open.pop(name)
+        self._files.remove(file.path)  # closed by whoever lets go of it last: a query may be reading
+
+    def check(self) -> list[str]:
+        """Say what is wrong: gaps between blocks, hashes out of order, damaged blocks."""
+        wrong: list[str] = []
+        at: int | None = None
+        for name in sorted(self._open):
+            for block in self._open[name][1]:
+                where = f"{block.file.path} at {block.at}"
+                if at is not None and block.from_offset != at:
+                    wrong.append(
+                        f"{where}: begins at CommitLog position {block.from_offset}, the one before ends at {at}"
+                    )
+                try:
+                    part = _Part.decode(block.file.pread(block.end - block.at, block.at), where)
+                except StoreCorruptError as damage:
+                    wrong.append(str(damage))
+                else:
+                    if np.any(part.hashes[1:] < part.hashes[:-1]):
+                        wrong.append(f"{where}: hashes out of order")
+                at = block.to_offset
+        return wrong
+
+    @property
+    def saved_to(self) -> int:
+        """CommitLog position up to which a restart finds every key on disk."""
+        return max(self.durable_to, self._tail_to)
+
+    def save_tail(self) -> None:
+        """Write what is not a full block yet, so that a restart need not derive it again (not for the hot path)."""
+        while self._pending or len(self._folding):
+            self._fold()
+        if self._parts:
+            joined = self._joined()
+            self._files.replace_file(self._directory / _TAIL, joined.encode())
+            self._parts = [joined]
+            self._tail_to = joined.to_offset
+
+    def skip_to(self, offset: int) -> None:
+        """Before the first `add`: nothing below this CommitLog position will be added."""
+        self.reset()
+        self.durable_to = self._pending_to = offset
+
+    def reset(self) -> None:
+        """Forget everything, on disk too."""
+        for name in list(self._open):
+            self._drop(name)
+        self._files.remove(self._directory / _TAIL)
+        self._pending, self._folding, self._parts = bytearray(), np.empty(0, _ROWS), []
+        self.durable_to = self._pending_to = self._tail_to = 0
+
+    def close(self) -> None:
+        """Write what is not a full block yet, for a quick start, and give the files back."""
+        self.save_tail()
+        for file, _ in self._open.values():
+            file.close()
+        self._open = {}
+
+
+def _rows_with(rows: _Column, wanted: int) -> list[tuple[int, int]]:
+    """The (position, time) of rows with this hash, newest first."""
+    hits = rows[rows["hash"] == wanted][::-1]
+    return list(zip(hits["position"].tolist(), hits["store_ms"].tolist(), strict=True))
+
+
+def _key_hash(topic: str, key: str) -> int:
+    return _hash("" if key.startswith("\0") else topic, key)

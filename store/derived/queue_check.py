@@ -1,0 +1,70 @@
+"""Whether every record of the log has its entry in its queue: the check from the log's side.
+
+The other side (`store.store_reader`) follows entries to records. A message without an entry is durable and out of
+reach, and a number that two records have hides one of them; only a walk through the log finds either.
+
+A topic may be deleted, and made again: its records stay in the log, and the numbers of its queues begin anew. All that
+stands in front of a queue's first entry is therefore of an earlier life of that queue, and owes it nothing.
+"""
+
+from __future__ import annotations
+
+from store.derived.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue
+from store.derived.consume_queues import ConsumeQueues
+from store.derived.dispatch import Derived
+
+__all__ = ["QueueCheck"]
+
+SHOWN_MAX = 20
+"""So many sentences at most, and one that counts the others."""
+_AT_ONCE = 256
+_ANY_LEVELS = (0,)  # when a level message is due is not looked at here
+
+
+class QueueCheck:
+    """Is shown each record of a log in order, and remembers what is missing.
+
+    Args:
+        queues: The queues of that log.
+        begin: The log's lowest offset.
+    """
+
+    def __init__(self, queues: ConsumeQueues, begin: int) -> None:
+        self._queues = queues
+        self._begin = begin
+        self._entries: dict[tuple[str, int], tuple[int, list[tuple[int, int, int]]]] = {}
+        self._shown: list[str] = []
+        self._count = 0
+
+    def look(self, offset: int, record: bytes) -> None:
+        """Look for the entry of one record."""
+        derived = Derived(record, _ANY_LEVELS)
+        queue = self._queues.find(derived.topic, derived.queue_id) if derived.queued else None
+        if queue is None or queue.count == 0:
+            return
+        entry = self._entry(queue, derived.number)
+        if entry is not None and entry[:2] == (offset, len(record)):
+            return
+        first = queue.entry(queue.min_offset(self._begin))
+        if first is not None and offset < first[0]:
+            return  # of an earlier life
+        self._count += 1
+        if len(self._shown) < SHOWN_MAX:
+            where = f"record at {offset}: {derived.topic}/{derived.queue_id} has"
+            if entry is None or entry[1] == PRE_BLANK_SIZE:
+                self._shown.append(f"{where} no entry {derived.number} for it")
+            else:
+                self._shown.append(f"{where} another record as number {derived.number}: the one at {entry[0]}")
+
+    def _entry(self, queue: ConsumeQueue, number: int) -> tuple[int, int, int] | None:
+        key = queue.topic, queue.queue_id
+        first, entries = self._entries.get(key, (0, []))
+        if not first <= number < first + len(entries):
+            first, entries = number, list(ENTRY.iter_unpack(queue.read(number, _AT_ONCE)))
+            self._entries[key] = first, entries
+        return entries[number - first] if entries else None
+
+    def wrong(self) -> list[str]:
+        """Say what was found; empty when nothing is wrong."""
+        more = self._count - len(self._shown)
+        return [*self._shown, f"and {more} more records without their entries"] if more else self._shown

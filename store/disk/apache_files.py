@@ -1,0 +1,128 @@
+"""The files of a store directory that only an Apache broker reads, and what of its own we cannot take over.
+
+``checkpoint`` (4096 bytes, int64 each): store time of the flushed log @0, of the flushed ConsumeQueues @8, of the
+key index @16, master's flushed offset @24, confirmed offset @32. Times are never ahead of what is durable here;
+Apache's own may be, for which its recovery goes back three seconds more.
+
+``abort``: there from the first append to a clean stop. Whoever finds it recovers.
+
+Refused, because opening would lose messages: ConsumeQueues in a RocksDB, batch ConsumeQueues, and messages that
+Apache's own timer still holds (`check_timer`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+from struct import error as struct_error
+
+import numpy as np
+
+from store.disk.errors import StoreFormatError
+from store.disk.files import Files
+
+__all__ = ["TIMER_TOPIC", "ApacheCheckpoint", "check_layout", "check_timer", "read_timer_check"]
+
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+"""Where Apache's timer keeps what it holds: one queue, number 0."""
+
+_FIELDS = Struct(">qqqqq")
+_CHECKPOINT_BYTES = 4096
+_TIMER_CHECK = Struct(">qqqq")
+_SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("num", ">i4"), ("magic", ">i4")])
+_ROCKSDB = ("CURRENT", "IDENTITY", "LOCK")
+
+
+class ApacheCheckpoint:
+    """Apache's ``checkpoint`` file: store times, epoch ms."""
+
+    __slots__ = ("confirmed", "index_ms", "logics_ms", "master_flushed", "physic_ms")
+
+    def __init__(self, physic_ms: int = 0, logics_ms: int = 0, index_ms: int = 0) -> None:
+        self.physic_ms = physic_ms
+        self.logics_ms = logics_ms
+        self.index_ms = index_ms
+        self.master_flushed = 0
+        self.confirmed = 0
+
+    @classmethod
+    def read(cls, files: Files, path: Path) -> ApacheCheckpoint:
+        """Read the file; all zero if it is missing or short."""
+        checkpoint = cls()
+        try:
+            fields = _FIELDS.unpack_from(files.read_file(path)) if files.exists(path) else (0,) * 5
+        except struct_error:
+            fields = (0,) * 5
+        checkpoint.physic_ms, checkpoint.logics_ms, checkpoint.index_ms = fields[:3]
+        checkpoint.master_flushed, checkpoint.confirmed = fields[3:]
+        return checkpoint
+
+    def write(self, files: Files, path: Path) -> None:
+        """Write the file in place: 40 bytes are one sector, so a power cut leaves the old or the new ones."""
+        fields = (self.physic_ms, self.logics_ms, self.index_ms, self.master_flushed, self.confirmed)
+        file = files.open(path, create=True, size=_CHECKPOINT_BYTES)
+        try:
+            file.pwrite(_FIELDS.pack(*fields), 0)
+            file.sync()
+        finally:
+            file.close()
+
+    def scan_from_ms(self) -> int:
+        """Records stored at this time or before are in ConsumeQueues that a power cut has left whole."""
+        return min(self.physic_ms, self.logics_ms) - 3000
+
+
+def check_layout(files: Files, root: Path) -> None:
+    """Refuse a store with ConsumeQueues of a kind that is not ours. Raises `StoreFormatError`."""
+    names = set(files.listdir(root / "consumequeue"))
+    if names.intersection(_ROCKSDB):
+        raise StoreFormatError(
+            f"{root / 'consumequeue'} is a RocksDB (Apache's storeType=defaultRocksDB): only file ConsumeQueues can "
+            "be read. Move it away to have all queues rebuilt from the CommitLog"
+        )
+    batch = [
+        name for name in files.listdir(root / "batchconsumequeue") if files.listdir(root / "batchconsumequeue" / name)
+    ]
+    if batch:
+        raise StoreFormatError(
+            f"{root / 'batchconsumequeue'} holds topics with batch ConsumeQueues, which cannot be read: {batch[0]}"
+        )
+
+
+def read_timer_check(files: Files, root: Path) -> tuple[int, int] | None:
+    """(time up to which Apache's timer has delivered, number up to which it has taken in its topic), if it ever ran."""
+    path = root / "config" / "timercheck"
+    if not files.exists(path):
+        return None
+    try:
+        last_read_ms, _, queue_offset, _ = _TIMER_CHECK.unpack_from(files.read_file(path))
+    except struct_error:
+        return None
+    return last_read_ms, queue_offset
+
+
+def check_timer(files: Files, root: Path, precision_ms: int, timer_queue_count: int) -> None:
+    """Refuse a store whose Apache timer still holds messages, or may. Raises `StoreFormatError`.
+
+    ``timer_queue_count`` is the number of messages that `TIMER_TOPIC` has ever had. Pending is what the timer has not
+    taken in, and what stands in a slot of its wheel that lies behind the time it had reached.
+    """
+    if timer_queue_count == 0:
+        return
+    known = read_timer_check(files, root)
+    pending = timer_queue_count
+    if known is not None:
+        last_read_ms, taken = known
+        pending = max(0, timer_queue_count - taken)
+        wheel = root / "timerwheel"
+        if files.exists(wheel):
+            data = files.read_file(wheel)
+            slots = np.frombuffer(data[: len(data) - len(data) % _SLOT.itemsize], _SLOT)
+            ahead = slots["time"] * precision_ms >= last_read_ms
+            pending += int(slots["num"][ahead & (slots["num"] > 0)].sum())
+    if pending:
+        raise StoreFormatError(
+            f"{root}: up to {pending} messages are pending in Apache's own timer ({TIMER_TOPIC}); opened here they "
+            "would never be delivered. Nothing was changed: let the Apache broker run until it has delivered them, "
+            "stop it, and try again"
+        )

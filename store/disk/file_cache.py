@@ -1,0 +1,58 @@
+"""Open files by path, the least recently used ones closed: thousands of queues, a few hundred descriptors."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+from store.disk.files import File, Files
+
+__all__ = ["FileCache"]
+
+
+class FileCache:
+    """At most ``limit`` open files. Any thread; a file that falls out while somebody reads it closes afterwards."""
+
+    def __init__(self, files: Files, limit: int = 400) -> None:
+        self.files = files
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._open: OrderedDict[Path, File] = OrderedDict()
+        self._removals = 0
+
+    def get(self, path: Path, size: int, create: bool = False) -> File:
+        """Open a file of this size, or answer the one that is open already."""
+        with self._lock:
+            file = self._open.get(path)
+            if file is not None:
+                self._open.move_to_end(path)
+                return file
+            removals = self._removals
+        file = self.files.open(path, create=create, size=size)
+        with self._lock:
+            if path in self._open:
+                return self._open[path]
+            if removals != self._removals:
+                return file  # what was opened may be the file that is gone now: not for the next who asks
+            self._open[path] = file
+            if len(self._open) > self._limit:
+                self._open.popitem(last=False)
+        return file
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, and let go of it: whoever asks for this path from now on gets no descriptor of the old one.
+
+        Letting go comes last, as somebody may open the file just before it is gone. Raises StoreError.
+        """
+        try:
+            self.files.remove(path)
+        finally:
+            with self._lock:
+                self._removals += 1
+                self._open.pop(path, None)
+
+    def clear(self) -> None:
+        """Let go of all."""
+        with self._lock:
+            self._open.clear()

@@ -1,0 +1,1 @@
+"""RocketMQ's fixed delay levels: queues, progress, and the scheduler that delivers them."""

@@ -1,0 +1,1 @@
+"""The CommitLog: appending, reading, scanning, proving and repairing it."""

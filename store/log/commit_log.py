@@ -1,0 +1,531 @@
+"""The CommitLog: every message of the broker, one behind the other, byte for byte as Apache RocketMQ writes it.
+
+Appending
+    Records come finished (`remoting.messages.message.encode_record`); the append copies them into one buffer, patches
+    queue offset, position and store time, and writes the buffer by one pwrite of at most `CHUNK_BYTES`. A record
+    never crosses a segment: what no longer fits together with 8 bytes more goes to the next segment, and a blank
+    record says so. The caller holds the append lock.
+
+Visible, durable
+    ``end`` is where the next record goes; everything below it can be read. ``synced`` is what a power cut cannot
+    take back. `sync` closes the gap, from the flusher.
+
+A write fails (a full disk)
+    Nothing of the buffer counts, ``end`` stays. But its torn bytes stand behind the end, and a shorter record
+    written over their beginning could leave a whole old one in just the right place, so they are made zeros,
+    durably, before the next append. Clearing may fail too. A crash then brings back whole records of the buffer, which
+    recovery cannot tell from stored ones. For a refused send that is allowed, its sender knows nothing for certain;
+    but who decides about such a message elsewhere, as a cancel does, calls `settle` first.
+
+A sync fails
+    The kernel has thrown the dirty pages away, so a second sync that "succeeds" proves nothing. What is not durable
+    yet is therefore kept in memory (up to `KEPT_BYTES_MAX`) until a sync covers it, and written again before the
+    next sync. Until that succeeds nothing can be appended (``failed``). If more than that was unsynced, the log
+    stays failed until it is opened again and recovery has seen what the disk really holds.
+
+Recovery
+    `recover` walks from an offset, believes only records that are whole (see `store.log.log_scan`), and cuts the log
+    behind the last one: the rest of the file becomes zeros, durably, and later files are moved out of the way. After
+    an unclean end it also writes again what it has read: if the last run ended because a sync had failed, those bytes
+    are in the page cache, look well, and are not on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from remoting.layout import (
+    BLANK_BYTES,
+    BORN_HOST_V6,
+    INT,
+    LONG,
+    QUEUE_OFFSET_AT,
+    RECORD,
+    STORE_MS_AT,
+    STORE_MS_AT_V6,
+    SYS_FLAG_LOW_AT,
+)
+from remoting.messages.proof import proof_field
+from store.disk.errors import StoreCorruptError, StoreError, SyncFailedError
+from store.disk.files import Files
+from store.disk.segments import Segment, segment_name
+from store.log.log_proof import has_zeros, is_delivery, is_half, is_made_of
+from store.log.log_reader import LogReader
+from store.log.log_scan import Stop, blank_record, walk
+from store.log.recent import RecentBytes
+
+__all__ = ["CHUNK_BYTES", "KEPT_BYTES_MAX", "CommitLog"]
+
+CHUNK_BYTES = 256 << 10
+KEPT_BYTES_MAX = 64 << 20
+REWRITE_BYTES_MAX = 256 << 20
+"""More than that is never unsynced at the end of a run."""
+
+CUT_BYTES_MAX = 32 << 20
+"""So far behind the end recovery looks for what it has to put aside: more is hardly ever unsynced."""
+CUT_BYTES_AT_ONCE = 1 << 20
+
+_PLACE = RECORD.struct("queue_offset", "position")
+
+
+class CommitLog(LogReader):
+    """The log of one store. `append` under the caller's lock; everything else from any thread."""
+
+    name = "CommitLog"
+
+    def __init__(self, files: Files, directory: Path, segment_bytes: int, aside: Path | None = None) -> None:
+        """Open the directory; nothing can be read or appended before `recover`.
+
+        ``aside`` is where segments behind the end go that hold something (default: they are removed).
+        """
+        files.makedirs(directory)
+        super().__init__(files, directory, segment_bytes)
+        self._aside = aside
+        self._tail: Segment | None = None
+        self._ahead: Segment | None = None
+        self._ahead_lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._synced = self._begin
+        self._directory_dirty = False
+        self._kept: deque[tuple[int, Segment, bytearray]] = deque()  # (end offset, segment, what was written)
+        self._recent = RecentBytes()
+        self._kept_in = 0  # bytes that went into _kept, counted by the appender
+        self._kept_out = 0  # bytes that left it, counted by the syncer
+        self._unkept_end = 0  # end of what was written last without being kept
+        self._sync_failed = False
+        self._torn_end = 0
+        self.cut_aside: Path | None = None
+        """Where recovery has put what stood behind the end, if anything did."""
+
+    # ------------------------------------------------------------------------------------------ positions
+
+    @property
+    def written(self) -> int:
+        """The same as ``end``, for the flusher."""
+        return self._end
+
+    @property
+    def synced(self) -> int:
+        """Everything below is durable."""
+        return self._synced
+
+    @property
+    def failed(self) -> bool:
+        """A sync has failed and the bytes behind it are not on disk yet: nothing may be appended."""
+        return self._sync_failed
+
+    # ------------------------------------------------------------------------------------------ appending
+
+    def append(
+        self,
+        records: Sequence[bytes | bytearray],
+        queue_offsets: Sequence[int],
+        store_ms: int,
+        whole: bool = False,
+    ) -> tuple[list[int], StoreError | None]:
+        """Append finished records with their queue offsets; answers the offset of each, and what stopped it.
+
+        Offsets come back for a leading part of the records (normally all); the rest was not appended, and the error
+        says why. ``whole`` writes all of them as one, into one segment, or none. Caller holds the append lock.
+        """
+        offsets: list[int] = []
+        done = 0  # records that are written, not only gathered
+        chunk_bytes = CHUNK_BYTES
+        try:
+            self._ready()
+            segment = self._tail or self._next_segment()
+            position = self._end
+            room = segment.end - BLANK_BYTES  # no record may end behind this
+            if whole:
+                chunk_bytes = sum(map(len, records))
+                segment = self._roomy(segment, chunk_bytes)
+                position = self._end
+                room = segment.end - BLANK_BYTES
+            buffer = bytearray()
+            add = offsets.append
+            for record, queue_offset in zip(records, queue_offsets, strict=True):
+                size = len(record)
+                at = len(buffer)
+                if at + size > chunk_bytes or position + at + size > room:
+                    if at:
+                        self._write(segment, buffer, position)
+                        position += at
+                        done = len(offsets)
+                        buffer = bytearray()
+                        at = 0
+                    if position + size > room:
+                        segment = self._roll(segment, size)
+                        position = segment.start
+                        room = segment.end - BLANK_BYTES
+                buffer += record
+                _PLACE.pack_into(buffer, at + QUEUE_OFFSET_AT, queue_offset, position + at)
+                store_ms_at = STORE_MS_AT_V6 if record[SYS_FLAG_LOW_AT] & BORN_HOST_V6 else STORE_MS_AT
+                LONG.pack_into(buffer, at + store_ms_at, store_ms)
+                add(position + at)
+            if buffer:
+                self._write(segment, buffer, position)
+        except StoreError as error:
+            with contextlib.suppress(StoreError):
+                self._clear_torn()  # at once, if the disk lets us: a crash must not bring back what was refused
+            return offsets[:done], error
+        return offsets, None
+
+    def append_whole(self, size: int, joined: Callable[[int], bytearray]) -> tuple[int, StoreError | None]:
+        """Append ``size`` bytes of records as one write into one segment, or none of them.
+
+        ``joined`` makes them when their offset is known. Answers the offset, or what was in the way. Caller holds the
+        append lock.
+        """
+        try:
+            self._ready()
+            segment = self._roomy(self._tail or self._next_segment(), size)
+            position = self._end
+            self._write(segment, joined(position), position)
+        except StoreError as error:
+            with contextlib.suppress(StoreError):
+                self._clear_torn()
+            return 0, error
+        return position, None
+
+    def _roomy(self, segment: Segment, needed: int) -> Segment:
+        """The segment that so many bytes go to as a whole: this one, or else the next."""
+        if self._end + needed > segment.end - BLANK_BYTES:
+            return self._roll(segment, needed)
+        return segment
+
+    def _ready(self) -> None:
+        """Refuse while a sync has failed, or while something torn stands behind the end and will not go away."""
+        if self._sync_failed:
+            raise SyncFailedError(f"{self.directory}: a sync failed; nothing is accepted until one succeeds")
+        self._clear_torn()
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether something of a failed write may stand behind the end, where a crash would have it count."""
+        return self._torn_end > self._end
+
+    def settle(self) -> None:
+        """See to it that what was refused stays refused, also after a crash. Raises StoreError: ask again.
+
+        Caller holds the append lock.
+        """
+        self._clear_torn()
+
+    def _clear_torn(self) -> None:
+        if self._torn_end > self._end:
+            segment = self._tail
+            if segment is not None and segment.start < self._torn_end:
+                at = self._end - segment.start
+                n = min(self._torn_end, segment.end) - self._end
+                # One lock over zeros and their sync. A flusher's sync that failed in between would throw the zeros
+                # away, and ours would then succeed without them.
+                with self._sync_lock:
+                    # Zeros are written even over what reads as zeros: a failed sync may have kept them from the disk.
+                    if not segment.file.punch(at, n):
+                        segment.file.zero(at, n)
+                    self._sync_file(segment)
+            self._torn_end = 0
+
+    def _write(self, segment: Segment, buffer: bytearray, offset: int) -> None:
+        end = offset + len(buffer)
+        # Kept before it is written: whatever a failing sync may have dropped is then sure to be written again.
+        keep = self._kept_in - self._kept_out < KEPT_BYTES_MAX
+        if keep:
+            self._kept.append((end, segment, buffer))
+            self._kept_in += len(buffer)
+        else:
+            self._unkept_end = end
+        try:
+            segment.file.pwrite(buffer, offset - segment.start)
+        except StoreError:
+            self._torn_end = max(self._torn_end, end)
+            if keep:
+                self._kept.pop()
+                self._kept_in -= len(buffer)
+            raise
+        self._recent.put(buffer, offset)
+        self._end = end
+
+    def read_recent(self, positions: Sequence[tuple[int, int]]) -> bytes | None:
+        """Read records (offset, size) one behind the other if all of them were appended just now; else None."""
+        return None if not positions or min(positions)[0] < self._begin else self._recent.gather(positions)
+
+    def _roll(self, segment: Segment, needed: int) -> Segment:
+        """Close a full segment with a blank and go on in the next one."""
+        if needed > self.record_bytes_max:
+            raise StoreError(f"{needed} bytes do not fit into a segment of {self.segment_bytes}")
+        following = self._next_segment(segment)
+        left = segment.end - self._end
+        if left:
+            # Only once the next segment is there: a log must not end on a blank that leads nowhere.
+            self._write(segment, bytearray(blank_record(left)), self._end)
+        self._end = following.start
+        self._tail = following
+        return following
+
+    def _next_segment(self, segment: Segment | None = None) -> Segment:
+        start = self._end if segment is None else segment.end
+        with self._ahead_lock:
+            following = self._ahead or self._segments.get(start)
+            if following is None or following.start != start:
+                following = Segment(self._files, self.directory, start, self.segment_bytes)
+                following.create()
+                self._directory_dirty = True
+            self._ahead = None
+            # Within the lock: `allocate_ahead` must not make, and `close` then remove, a segment that is in use.
+            self._segments[start] = following
+        if segment is None:
+            self._tail = following
+        return following
+
+    def make_first(self) -> None:
+        """Make a new log's first segment, durably: from now on a start with another size of segments is refused.
+
+        What waits elsewhere until it is due was accepted because it fits a segment. Caller holds the append lock.
+        """
+        if not self._segments:
+            self._next_segment()
+            self._files.sync_dir(self.directory)
+
+    def allocate_ahead(self) -> bool:
+        """Make the next segment before it is needed, when the present one is three quarters full. For the flusher."""
+        tail = self._tail
+        if tail is None or self._ahead is not None or tail.end - self._end > self.segment_bytes // 4:
+            return False
+        with self._ahead_lock:
+            if self._ahead is None and tail.end not in self._segments:
+                ahead = Segment(self._files, self.directory, tail.end, self.segment_bytes)
+                ahead.create()
+                self._files.sync_dir(self.directory)
+                self._ahead = ahead
+        return True
+
+    # ------------------------------------------------------------------------------------------ syncing
+
+    def sync(self) -> None:
+        """Make everything written durable. Raises `SyncFailedError`; see the top of this file for what then holds."""
+        with self._sync_lock:
+            target = self._end
+            if self._sync_failed:
+                self._rewrite()
+                target = self._end
+            elif target == self._synced:
+                return
+            try:
+                if self._directory_dirty:
+                    self._directory_dirty = False
+                    self._files.sync_dir(self.directory)
+                for segment in self._between(self._synced, target):
+                    segment.file.sync()
+            except StoreError:
+                self._directory_dirty = True
+                self._sync_failed = True
+                raise
+            self._synced = target
+            self._sync_failed = False
+            self._forget(target)
+
+    def _forget(self, target: int) -> None:
+        """Give back the memory of what is durable now."""
+        kept = self._kept
+        while kept and kept[0][0] <= target:
+            self._kept_out += len(kept.popleft()[2])
+
+    def _between(self, start: int, end: int) -> list[Segment]:
+        """The segments that hold bytes of a range."""
+        size = self.segment_bytes
+        first = start - start % size
+        return [segment for at in range(first, end, size) if (segment := self._segments.get(at)) is not None]
+
+    def _rewrite(self) -> None:
+        """Write what was never durable again, from memory."""
+        if self._unkept_end > self._synced:
+            raise SyncFailedError(
+                f"{self.directory}: a sync failed with more than {KEPT_BYTES_MAX} bytes not durable; "
+                "the broker has to be restarted, so that recovery sees what the disk really holds"
+            )
+        for end, segment, buffer in list(self._kept):
+            segment.file.pwrite(buffer, end - len(buffer) - segment.start)
+
+    def _sync_file(self, segment: Segment) -> None:
+        """Sync one file. Caller holds the sync lock."""
+        try:
+            segment.file.sync()
+        except SyncFailedError:
+            self._sync_failed = True
+            raise
+
+    # ------------------------------------------------------------------------------------------ life
+
+    def recover(
+        self, from_offset: int, at_least: int = 0, clean: bool = False, ours: bool = False
+    ) -> Iterator[tuple[int, bytes]]:
+        """Find the end by walking from a record's offset, yielding (offset, record); then cut the log there.
+
+        ``at_least`` is known to have been durable once: an end below it is `StoreCorruptError`, and nothing is cut.
+        ``clean``: the log was closed properly. ``ours``: it was not, and a broker of ours, not Apache's, wrote it last:
+        a committed message whose op message is missing has to be proven (`store.log.log_proof`). The log can be used
+        when the iterator is exhausted.
+        """
+        offset = max(from_offset, self._begin)
+        if offset > self._begin and offset - offset % self.segment_bytes not in self._segments:
+            raise StoreCorruptError(
+                f"{self.directory / segment_name(offset - offset % self.segment_bytes)} at 0: it is missing; "
+                f"{max(offset, at_least)} bytes of the log were durable before"
+            )
+        while (segment := self._segments.get(offset - offset % self.segment_bytes)) is not None:
+            stop = Stop()
+            yield from walk(
+                segment.file.pread,
+                segment.start,
+                offset - segment.start,
+                segment.size,
+                stop,
+                segment_bytes=segment.size,
+                at_end=self._is_made_of_its_half if ours and not clean else None,
+            )
+            offset = segment.start + stop.position
+            if not stop.blank or segment.end not in self._segments:
+                break
+            offset = segment.end
+        if offset < at_least:
+            start = offset - offset % self.segment_bytes
+            raise StoreCorruptError(
+                f"{self.directory / segment_name(start)} at {offset - start}: the log's last valid record ends at "
+                f"{offset}, but {at_least} was durable before; the log has been cut off or damaged. Nothing was "
+                "changed: restore it if you can"
+            )
+        self._check_gaps(offset)
+        if not clean:
+            self._keep_behind(offset)
+            self._write_again(max(min(from_offset, offset), offset - REWRITE_BYTES_MAX), offset)
+        self._cut(offset, from_offset, clean)
+
+    def _is_made_of_its_half(self, record: bytes) -> bool:
+        """Whether the half message that a record names is in the log and proves it."""
+        if is_delivery(record):
+            return True
+        offset = proof_field(record)
+        if offset == 0 and not has_zeros(record):
+            return True  # maybe a record of before that names none
+        segment = self._segments.get(offset - offset % self.segment_bytes)
+        if segment is None:
+            return offset == 0
+        place = offset - segment.start
+        size = int.from_bytes(segment.file.pread(INT.size, place), "big", signed=True)
+        half = self.raw_record(offset, size)
+        if half is None or (offset == 0 and not is_half(half)):
+            return offset == 0
+        return is_made_of(record, half)
+
+    def _write_again(self, start: int, end: int) -> None:
+        """Write bytes as they are read, so that the sync that follows is about them."""
+        while start < end:
+            segment = self._segments.get(start - start % self.segment_bytes)
+            if segment is None:
+                break
+            data = segment.file.pread(min(1 << 20, end - start, segment.end - start), start - segment.start)
+            segment.file.pwrite(data, start - segment.start)
+            start += len(data)
+
+    def _keep_behind(self, end: int) -> None:
+        """Put aside what stands behind the end and will be zeros: torn by a crash, or by somebody else."""
+        segment = self._segments.get(end - end % self.segment_bytes)
+        if segment is None or self._aside is None:
+            return
+        parts: list[bytes] = []
+        start = end - segment.start
+        for at in range(start, min(segment.size, start + CUT_BYTES_MAX), CUT_BYTES_AT_ONCE):
+            data = segment.file.pread(min(CUT_BYTES_AT_ONCE, segment.size - at), at)
+            if data.count(0) != len(data):
+                parts += [bytes(at - start - sum(map(len, parts))), data]
+        if not parts:
+            return
+        path = self._aside / f"{segment.path.name}@{start}"
+        try:
+            self._files.makedirs(self._aside)
+            self._files.replace_file(self._files.free_name(path), b"".join(parts).rstrip(bytes(1)))
+        except StoreError:
+            return  # no room: a start must not fail for what nobody was promised
+        self.cut_aside = path
+
+    def _check_gaps(self, end: int) -> None:
+        expected = self._begin
+        for start in sorted(self._segments):
+            if start != expected and start <= end:
+                raise StoreCorruptError(
+                    f"{self.directory / segment_name(expected)} at 0: it is missing, {segment_name(start)} is there"
+                )
+            expected = start + self.segment_bytes
+
+    def _cut(self, end: int, scanned_from: int, clean: bool) -> None:
+        """Make ``end`` the end: nothing behind it may ever be read again, not even after another crash.
+
+        Unless the log was closed properly, zeros behind it may be those of a start before whose sync has failed.
+        """
+        for start in sorted(self._segments, reverse=True):
+            if start > end:
+                self._put_away(self._segments.pop(start))
+        self._tail = self._segments.get(end - end % self.segment_bytes)
+        if self._tail is not None:
+            unsure = 0 if clean else REWRITE_BYTES_MAX
+            self._tail.file.clear(end - self._tail.start, self._tail.end - end, unsure)
+        self._end = end
+        for segment in self._between(min(scanned_from, end), end + 1):
+            segment.file.sync()
+        self._files.sync_dir(self.directory)
+        self._synced = end
+
+    def _put_away(self, segment: Segment) -> None:
+        """Take a segment behind the end out of the directory; one that holds something is kept elsewhere."""
+        empty = not any(segment.file.pread(4096, 0))
+        segment.release()
+        if empty or self._aside is None:
+            self._files.remove(segment.path)
+            return
+        self._files.makedirs(self._aside)
+        self._files.rename(segment.path, self._files.free_name(self._aside / segment.path.name))
+        self._files.sync_dir(self._aside)
+
+    def remove_oldest(self) -> Segment | None:
+        """Remove the oldest segment, unless it is the one that is written to; answers which."""
+        segments = self.segments()
+        if len(segments) < 2 or segments[0].end > self._end or segments[0].end > self._synced:
+            return None
+        oldest = segments[0]
+        self._begin = oldest.end
+        del self._segments[oldest.start]
+        oldest.release()
+        self._files.remove(oldest.path)
+        self._files.sync_dir(self.directory)
+        return oldest
+
+    def check(self, from_offset: int = 0) -> list[str]:
+        """Walk the records with their CRCs and say what is wrong; empty when nothing is."""
+        wrong = super().check(from_offset)
+        if not self._begin <= self._synced <= self._end:
+            wrong.append(f"CommitLog: begin {self._begin}, synced {self._synced}, end {self._end} out of order")
+        return wrong
+
+    def close(self) -> None:
+        """Sync, and remove a segment that was made ahead and not used.
+
+        Raises StoreError also when a failed write has left something behind the end that will not go away: it may look
+        like a record, and after a clean end nobody would write it again, or doubt that it is on the disk.
+        """
+        try:
+            self.sync()
+            self._clear_torn()
+        finally:
+            with self._ahead_lock:
+                ahead, self._ahead = self._ahead, None
+            if ahead is not None:
+                ahead.release()
+                self._files.remove(ahead.path)
+                self._files.sync_dir(self.directory)
+            for segment in self._segments.values():
+                segment.release()

@@ -1,0 +1,348 @@
+"""The joint between a broker and its plug-ins: plain types and protocols, no behaviour.
+
+A plug-in sees every message before it is appended (`Plugin.before_put`) and answers with
+
+==============  ==========================================================================
+``None``        not mine: append it to the CommitLog as usual
+`Held`          mine: it is stored by `Plugin.commit_turn`, and delivered by the plug-in later
+`Refused`       nothing is stored; the sender gets this status and this remark
+==============  ==========================================================================
+
+A plug-in may look at a client batch as a whole (`BatchPlugin.before_put_batch`, optional); one that has no such method
+is shown its messages one by one. If any plug-in of a broker wants that, all of them are.
+
+What the plug-in delivers later it hands to one narrow interface, `DeliveryTarget.put_batch`: the broker's
+own CommitLog today, a producer to a remote cluster some other day.
+
+Threads: ``before_put`` and ``commit_turn`` are called by the broker's network loop only, once per message
+and once per turn of the loop. Everything else of a plug-in may be called from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from store.put.put_block import PutBlock
+from store.put.put_record import (
+    Held,
+    HeldBatch,
+    OneByOne,
+    PutRecord,
+    PutResult,
+    PutRows,
+    PutStatus,
+    Refused,
+    put_record,
+    put_record_of,
+)
+
+if TYPE_CHECKING:
+    from remoting.messages.message import Message, UniformBatch
+    from store.disk.checkpoint import DeliveryCheckpoint
+    from store.disk.files import Files
+    from store.disk.flusher import Flusher, Ticket
+
+__all__ = [
+    "Aside",
+    "AsidePlugin",
+    "BatchPlugin",
+    "BlockTarget",
+    "CommandOutcome",
+    "CommandResult",
+    "DeliveryTarget",
+    "DurablyRefusingPlugin",
+    "Held",
+    "HeldBatch",
+    "OneByOne",
+    "PendingMessage",
+    "Plugin",
+    "PluginContext",
+    "PunctualPlugin",
+    "PutBlock",
+    "PutRecord",
+    "PutResult",
+    "PutRows",
+    "PutStatus",
+    "Refused",
+    "SettlingTarget",
+    "put_record",
+    "put_record_of",
+]
+
+
+class CommandOutcome(IntEnum):
+    """The definite answer to cancel, move and send-now."""
+
+    DONE = 0
+    ALREADY_DELIVERED = 1
+    ALREADY_CANCELLED = 2
+    UNKNOWN = 3
+
+
+class CommandResult:
+    """What a command on a pending message came to; ``detail`` is a sentence for people."""
+
+    __slots__ = ("detail", "outcome")
+
+    def __init__(self, outcome: CommandOutcome, detail: str = "") -> None:
+        self.outcome = outcome
+        self.detail = detail
+
+
+class PendingMessage:
+    """One row of a listing of what is pending."""
+
+    __slots__ = ("due_ms", "failed", "offset", "queue_id", "size", "topic", "version")
+
+    def __init__(
+        self, offset: int, version: int, due_ms: int, topic: str, queue_id: int, size: int, failed: bool
+    ) -> None:
+        self.offset = offset
+        self.version = version
+        self.due_ms = due_ms
+        self.topic = topic
+        self.queue_id = queue_id
+        self.size = size
+        self.failed = failed
+
+
+class DeliveryTarget(Protocol):
+    """Where due messages go. The broker's own CommitLog is one."""
+
+    def put_batch(self, records: Sequence[PutRecord]) -> list[PutResult]:
+        """Append in order, as one write where possible; one result each. Any thread.
+
+        The clock is read once inside the append lock; a record whose ``due_ms`` lies after that reading is
+        not appended (`PutStatus.NOT_DUE`). Never raises for a refused message; a full disk or a closed store is
+        SERVICE_NOT_AVAILABLE for each.
+        """
+        ...
+
+    def scan(self, from_offset: int) -> Iterable[tuple[int, bytes]]:
+        """Yield (CommitLog offset, record) from an offset to the end: how recovery learns what was delivered."""
+        ...
+
+
+@runtime_checkable
+class SettlingTarget(DeliveryTarget, Protocol):
+    """A target where a crash may bring back what it has refused."""
+
+    def settle(self) -> None:
+        """See to it that what was refused stays refused. Raises StoreError while that is not certain.
+
+        Who decides about a message of which a delivery was refused (cancels it, moves it) calls this first, under the
+        lock under which it delivers. Costs nothing unless a write has failed.
+        """
+        ...
+
+
+@runtime_checkable
+class BlockTarget(DeliveryTarget, Protocol):
+    """A target that takes records that look alike as a block."""
+
+    def put_block(self, block: PutBlock, due_ms: int) -> PutResult | None:
+        """Append all of a block as one write, or nothing. ``due_ms`` is when the last of them is due.
+
+        Answers what became of all of them (``offset`` and ``queue_offset`` are the first one's), or None: they cannot
+        go as a block now, `put_batch` says why. The clock is read once inside the append lock, as there.
+        """
+        ...
+
+
+class PluginContext:
+    """What the host gives a plug-in when it opens it."""
+
+    __slots__ = (
+        "checkpoint",
+        "config",
+        "directory",
+        "files",
+        "flush_sync",
+        "flusher",
+        "now_ms",
+        "store_host",
+        "store_id",
+        "target",
+        "warn",
+    )
+
+    def __init__(
+        self,
+        *,
+        target: DeliveryTarget,
+        files: Files,
+        directory: Path,
+        store_id: bytes,
+        store_host: bytes,
+        config: Mapping[str, str],
+        flush_sync: bool,
+        flusher: Flusher,
+        checkpoint: DeliveryCheckpoint,
+        now_ms: Callable[[], int] | None = None,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.target = target
+        self.files = files
+        self.directory = directory  # the plug-in's own: <store>/timewheel/<plug-in name>
+        self.store_id = store_id
+        self.store_host = store_host
+        self.config = config  # broker configuration, keys as in broker.conf
+        self.flush_sync = flush_sync  # SYNC_FLUSH
+        self.flusher = flusher
+        self.checkpoint = checkpoint
+        self.now_ms = now_ms  # a clock to use instead of the plug-in's own (tests, simulation)
+        self.warn = warn
+
+
+@runtime_checkable
+class Plugin(Protocol):
+    """What a broker loads by name (entry point group ``timewheel.plugins``, or ``package.module:Class``).
+
+    Life: ``Plugin()``, ``open(context)``, ``start()``, … , ``stop()``, ``close()``. ``open`` recovers (before
+    the broker listens), ``start`` starts threads, ``stop`` ends them, ``close`` gives files back.
+    """
+
+    name: str
+
+    def open(self, context: PluginContext) -> None:
+        """Recover; raises StoreError when the plug-in's files cannot be trusted."""
+        ...
+
+    def start(self) -> None:
+        """Start the threads. A simulation does not call this and steps the parts itself."""
+        ...
+
+    def stop(self) -> None:
+        """End the threads; returns within a fraction of a second; nothing is flushed to buckets."""
+        ...
+
+    def close(self) -> None:
+        """Sync and give the files back."""
+        ...
+
+    def before_put(self, message: Message, now_ms: int) -> Held | Refused | None:
+        """Look at one message. May change ``message.properties``. Never blocks, never does I/O."""
+        ...
+
+    def take_back(self, held: Held) -> None:
+        """Forget what `before_put` took in this turn: another message of its batch was refused, so all are.
+
+        Also called after `commit_turn`, for a message of that very turn, if the store refused the rest of its batch.
+        The host then has held the delivery lock (``checkpoint.lock``) since before `commit_turn`, so nothing of it was
+        delivered.
+        """
+        ...
+
+    def commit_turn(self) -> Ticket | None:
+        """Write all that was held since the last call, as one frame by one write.
+
+        Returns None when nothing was held; else a ticket for the flusher, for a host that may reply only
+        after a sync. Under ASYNC_FLUSH the messages are armed at once; under SYNC_FLUSH the plug-in arms them
+        when the flusher has synced that ticket. Raises StoreError when the write failed: nothing of this turn is
+        pending then, and the host answers SERVICE_NOT_AVAILABLE to those sends.
+        """
+        ...
+
+    def view(self, offset: int) -> bytes | None:
+        """Answer with the stored form of a pending message by its virtual offset; None if it is not pending."""
+        ...
+
+    def topics_changed(self) -> None:
+        """Topics or permissions changed: failed deliveries may be worth another try."""
+        ...
+
+    def pending_count(self) -> int:
+        """Count accepted messages that are neither delivered nor cancelled."""
+        ...
+
+    def cancel(self, offset: int, now_ms: int) -> CommandResult:
+        """Take a pending message out; durable when it returns."""
+        ...
+
+    def move(self, offset: int, due_ms: int, now_ms: int) -> CommandResult:
+        """Give a pending message another due time; durable when it returns."""
+        ...
+
+    def send_now(self, offset: int, now_ms: int) -> CommandResult:
+        """Move a pending message to now."""
+        ...
+
+    def list_pending(self, after: tuple[int, int] | None, limit: int) -> list[PendingMessage]:
+        """List pending messages in (due, offset) order, after a (due_ms, offset) key."""
+        ...
+
+    def runtime_info(self) -> dict[str, str]:
+        """Figures for GET_BROKER_RUNTIME_INFO."""
+        ...
+
+    def check(self) -> list[str]:
+        """Say everything that is wrong with the plug-in's state; empty when nothing is."""
+        ...
+
+
+@runtime_checkable
+class PunctualPlugin(Plugin, Protocol):
+    """A plug-in whose threads have work that must not wait for what comes in."""
+
+    def is_behind(self) -> bool:
+        """Whether they are late with it: then the network loop takes less of the interpreter. Any thread, no lock."""
+        ...
+
+
+class Aside(Protocol):
+    """What a plug-in holds of a large batch, which is looked at in slices, with other turns between them.
+
+    For each slice: `begin`, `Plugin.before_put` or `before_put_batch` for its messages, `take`. When all are checked,
+    `put_back` makes them a part of the present turn, as if `before_put` had taken all of them now. If the batch is
+    given up before that, the host just drops this. Network loop only.
+    """
+
+    def begin(self) -> None:
+        """A slice begins."""
+        ...
+
+    def take(self) -> None:
+        """The slice is over: what was held in it is no part of the present turn."""
+        ...
+
+    def put_back(self) -> None:
+        """Make all of it a part of the present turn."""
+        ...
+
+    def take_back(self) -> None:
+        """As `Plugin.take_back`, for all of it: this turn, or the one that was just journalled."""
+        ...
+
+
+@runtime_checkable
+class AsidePlugin(Plugin, Protocol):
+    """A plug-in that can look at a large batch in slices. Brokers with one that cannot look at it in one go."""
+
+    def aside(self) -> Aside:
+        """Begin a large batch."""
+        ...
+
+
+@runtime_checkable
+class DurablyRefusingPlugin(Plugin, Protocol):
+    """A plug-in that has to write something when a message is taken back after `commit_turn`."""
+
+    def taken_back(self) -> Ticket | None:
+        """A ticket for all that `take_back` has written; the refusal is answered when it is durable."""
+        ...
+
+
+@runtime_checkable
+class BatchPlugin(Plugin, Protocol):
+    """A plug-in that can look at a client batch as columns, without a `Message` for each element."""
+
+    def before_put_batch(self, batch: UniformBatch, now_ms: int) -> HeldBatch | OneByOne | None:
+        """Look at a batch. Its texts have none of a broker's own properties, no level and no transaction mark.
+
+        `HeldBatch`: mine, as `Held` for each. None: none of it is mine, and `before_put` would change nothing of it.
+        `OneByOne`: ask `before_put` about each message; nothing was taken yet. Never blocks, never does I/O.
+        """
+        ...

@@ -1,0 +1,247 @@
+"""`PutBlock`: due records delivered together, as columns instead of an object for each.
+
+What a delivery needs of a record (topic, queue, tags code, keys) stands in its bytes, and three numbers are written
+into them (queue offset, position, store time). For one record that is five microseconds of Python. Many records that
+have the same names of properties in the same order, as one kind of producer sends them, are looked at together: some
+NumPy calls for all of them. Their bodies, topics, queues and values, and the lengths of all these, may differ.
+
+A block says of its records what `store.put.put_record.put_record_of` says of each (a test compares). Anything unusual
+is no block: the records then go one by one.
+
+>>> from store.put.put_block import PutBlock
+>>> from store.disk.slab import Slab
+>>> PutBlock.of(Slab.of([b"no", b"records"])) is None
+True
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remoting.layout import (
+    BODY_AT,
+    BODY_BYTES_AT,
+    HOSTS_V6,
+    LONG,
+    MAGIC_AT,
+    MAGIC_V1,
+    OFFSET_AT,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    RECORD_BYTES_MIN,
+    STORE_HOST_AT,
+    STORE_MS_AT,
+    SYS_FLAG_AT,
+)
+from remoting.messages.message import tag_hash
+from remoting.messages.properties import KEYS, TAGS, TW_ID, UNIQ_KEY
+from store.derived.dispatch import UNQUEUED_BIT
+from store.disk.slab import Slab
+
+__all__ = ["PutBlock"]
+
+_UNUSUAL_FLAGS = HOSTS_V6 | UNQUEUED_BIT
+"""Hosts in IPv6, and what `store.derived.dispatch.as_queued` has to look at."""
+_UNIQ_KEY, _KEYS, _TAGS, _TW_ID = (name.encode() for name in (UNIQ_KEY, KEYS, TAGS, TW_ID))
+
+_Longs = NDArray[np.int64]
+
+
+class PutBlock:
+    """Records back to back, queue by queue, and what a delivery has to know of them, in that order.
+
+    A queue's records keep the order they came in. That they stand together is for who reads them: a pull of a queue is
+    one piece of the CommitLog then.
+
+    ==============  ================================================================================
+    ``topics``      list of str, the topic inside each record; or of one, if it is the same in all
+    ``queues``      list of (topic, queue id, count): whose the first rows are, the next, ...
+    ``sizes``       int64 array, bytes of each record
+    ``tags_codes``  int64 array, the Java hash of each record's tag
+    ``keys``        columns of what the key index gets: UNIQ_KEY, then KEYS (one word), if there is any
+    ``delay_ids``   column of delay ids, which the key index gets too
+    ==============  ================================================================================
+    """
+
+    __slots__ = ("_data", "_starts", "delay_ids", "keys", "queues", "sizes", "tags_codes", "topics")
+
+    def __init__(
+        self, data: bytearray, sizes: _Longs, topics: list[str], queues: list[tuple[str, int, int]], texts: _Texts
+    ) -> None:
+        self._data = data
+        self._starts = np.cumsum(sizes) - sizes
+        self.sizes = sizes
+        self.topics = topics
+        self.queues = queues
+        self.keys = texts.keys
+        self.delay_ids = texts.delay_ids
+        self.tags_codes: _Longs = np.zeros(len(sizes), np.int64)
+        if _TAGS in texts.names:
+            tags = texts.values(_TAGS)
+            codes = {tag: tag_hash(tag.decode()) for tag in set(tags)}
+            self.tags_codes[:] = [codes[tag] for tag in tags]
+
+    @classmethod
+    def of(cls, slab: Slab, host: bytes | None = None) -> PutBlock | None:
+        """Make a block of finished records; None if they do not look alike, or not as most senders write them.
+
+        With ``host`` (bytes (8), IPv4 and port) they name this store host.
+        """
+        data = slab.data
+        starts, sizes = np.array(slab.starts, np.int64), np.array(slab.sizes, np.int64)
+        if int(sizes.min()) < RECORD_BYTES_MIN:
+            return None
+        words = _unaligned(data, ">u4")
+        body_sizes = words[starts + BODY_BYTES_AT].astype(np.int64)
+        if (
+            (words[starts + MAGIC_AT] != MAGIC_V1).any()
+            or (words[starts + SYS_FLAG_AT] & _UNUSUAL_FLAGS).any()
+            or (body_sizes > sizes - RECORD_BYTES_MIN).any()
+        ):
+            return None
+        topics_at = starts + BODY_AT + body_sizes
+        topic_sizes = np.frombuffer(data, np.uint8)[topics_at]
+        texts_at = topics_at + 3 + topic_sizes
+        ends = starts + sizes
+        if (texts_at >= ends).any() or (_unaligned(data, ">u2")[texts_at - 2] != ends - texts_at).any():
+            return None
+        is_one = bool((topic_sizes == topic_sizes[0]).all()) and _are_equal(
+            data, topics_at[:, np.newaxis], [1 + int(topic_sizes[0])]
+        )
+        spans = list(zip((topics_at + 1).tolist(), (texts_at - 2).tolist(), strict=True))
+        try:
+            topics = [data[at:end].decode() for at, end in (spans[:1] if is_one else spans)]
+        except UnicodeDecodeError:
+            return None
+        order, queues = _by_queue(topics, words[starts + QUEUE_ID_AT].astype(np.int32).astype(np.int64))
+        texts = _Texts.of(data, texts_at[order], ends[order])
+        if texts is None:
+            return None
+        if not is_one:
+            topics = [topics[row] for row in order.tolist()]
+        view = memoryview(data)
+        joined = bytearray().join(
+            [view[at:end] for at, end in zip(starts[order].tolist(), ends[order].tolist(), strict=True)]
+        )
+        block = cls(joined, sizes[order], topics, queues, texts)
+        if host is not None:
+            _unaligned(joined, ">i8")[block._starts + STORE_HOST_AT] = LONG.unpack(host)[0]
+        return block
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all records."""
+        return len(self._data)
+
+    def places(self, position: int) -> _Longs:
+        """Where each record stands if the first one stands at ``position``."""
+        return self._starts + position
+
+    def joined(self, numbers: _Longs, position: int, store_ms: int) -> bytearray:
+        """The records with these queue offsets, standing one behind the other from ``position`` on."""
+        starts = self._starts
+        longs = _unaligned(self._data, ">i8")
+        longs[starts + QUEUE_OFFSET_AT] = numbers
+        longs[starts + OFFSET_AT] = starts + position
+        longs[starts + STORE_MS_AT] = store_ms
+        return self._data
+
+
+class _Texts:
+    """Property texts with the same names in the same order."""
+
+    __slots__ = ("_ends", "_starts", "_text", "delay_ids", "keys", "names")
+
+    def __init__(self, text: bytes, names: list[bytes], starts: _Longs, ends: _Longs) -> None:
+        self._text = text
+        self._starts = starts  # of the values: a row for each text, a column for each name
+        self._ends = ends
+        self.names = {name: column for column, name in enumerate(names)}  # the last of two with one name counts
+        self.keys = [self.values(name) for name in (_UNIQ_KEY, _KEYS) if name in self.names]
+        self.delay_ids = self.values(_TW_ID)
+
+    @classmethod
+    def of(cls, data: bytes, texts_at: _Longs, texts_end: _Longs) -> _Texts | None:
+        """Take texts apart; None if their names differ, or if there is anything in them that asks for a closer look."""
+        view = memoryview(data)
+        text = b"".join([view[at:end] for at, end in zip(texts_at.tolist(), texts_end.tolist(), strict=True)])
+        flat = np.frombuffer(text, np.uint8)
+        text_ends = np.cumsum(texts_end - texts_at)
+        count = len(text_ends)
+        ones, twos = np.flatnonzero(flat == 1), np.flatnonzero(flat == 2)
+        if len(ones) != len(twos) or not len(twos) or len(twos) % count or not text.isascii():
+            return None
+        name_ends, value_ends = ones.reshape(count, -1), twos.reshape(count, -1)
+        if (value_ends[:, -1] != text_ends - 1).any():
+            return None
+        name_starts = np.empty_like(value_ends)
+        name_starts[:, 1:] = value_ends[:, :-1] + 1
+        name_starts[0, 0], name_starts[1:, 0] = 0, text_ends[:-1]
+        name_sizes = name_ends - name_starts
+        if (name_sizes != name_sizes[0]).any() or name_sizes[0].min() < 1 or (value_ends - name_ends < 2).any():
+            return None
+        sizes = name_sizes[0].tolist()
+        if not _are_equal(text, name_starts, sizes):
+            return None
+        names = [text[at : at + size] for at, size in zip(name_starts[0].tolist(), sizes, strict=True)]
+        if _UNIQ_KEY not in names or _TW_ID not in names:
+            return None
+        texts = cls(text, names, name_ends + 1, value_ends)
+        if b"." in b"".join(texts.delay_ids) or (_KEYS in names and b" " in b"".join(texts.keys[1])):
+            return None
+        return texts
+
+    def values(self, name: bytes) -> list[bytes]:
+        """The values of a name, a text at a time."""
+        column, text = self.names[name], self._text
+        starts, ends = self._starts[:, column].tolist(), self._ends[:, column].tolist()
+        return [text[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def _by_queue(topics: list[str], queue_ids: _Longs) -> tuple[_Longs, list[tuple[str, int, int]]]:
+    """The rows in the order of their queues; the queues, and how many rows go to each."""
+    names: list[tuple[str, int]] = []
+    codes = queue_ids
+    if len(topics) > 1:
+        numbers: dict[tuple[str, int], int] = {}
+        codes = np.array(
+            [numbers.setdefault(queue, len(numbers)) for queue in zip(topics, queue_ids.tolist(), strict=True)]
+        )
+        names = list(numbers)
+    order = np.argsort(codes, kind="stable")
+    codes = codes[order]
+    begins = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist()]
+    found = codes[begins].tolist()
+    ends = [*begins[1:], len(codes)]
+    return order, [
+        (*(names[code] if names else (topics[0], code)), end - begin)
+        for code, begin, end in zip(found, begins, ends, strict=True)
+    ]
+
+
+def _are_equal(text: bytes | bytearray, starts: _Longs, sizes: list[int]) -> bool:
+    """Whether all rows of places (a column for each of ``sizes``) have the same bytes, column by column.
+
+    Compared by eights of bytes, and what is shorter by fours, twos or ones.
+    """
+    columns: dict[int, list[tuple[int, int]]] = {}
+    for column, size in enumerate(sizes):
+        width = next(width for width in (8, 4, 2, 1) if width <= size)
+        columns.setdefault(width, []).extend((column, at) for at in (*range(0, size - width, width), size - width))
+    for width, places in columns.items():
+        found = _unaligned(text, f"u{width}")[starts[:, [column for column, _ in places]] + [at for _, at in places]]
+        if (found != found[0]).any():
+            return False
+    return True
+
+
+def _unaligned(data: bytes | bytearray, kind: str) -> NDArray[Any]:
+    """The number that begins at each byte."""
+    dtype = np.dtype(kind)
+    return np.ndarray((len(data) - dtype.itemsize + 1,), dtype, data, 0, (1,))

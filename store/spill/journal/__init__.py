@@ -1,0 +1,1 @@
+"""The journal that acceptance writes, and the segments that it is made of."""

@@ -1,0 +1,322 @@
+"""The journal: accepted, cancelled, moved, one after the other, in zero-filled segments.
+
+One append is one frame and one write. A journal position is ``segment base + file position``; the bases are
+given when a segment is made (previous base + previous size), so positions grow by what a closed segment left empty.
+
+What a crash leaves, and how it is told apart
+    Every frame says how far the journal was *known to be durable* when it was written (``synced``). Recovery
+    takes the highest such claim it can find, and the checkpoint's: below it everything must be there
+    (else `StoreCorruptError`); the first thing that is no frame above it is the torn end, which is cut. Syncs go
+    from the older segment to the newer one, so the claims are true across segments.
+
+    Behind the end everything is zero before the first append, and each start has a new epoch: an old frame that
+    happens to stand in the right place is still of an older epoch than the frame before it.
+
+A failed write
+    leaves nobody knows what behind the end. After a crash a whole frame there would count, although its sender was
+    told that it failed. So it is made zeros, durably, before the error is answered (`clear`). While the disk does not
+    let us, nothing is appended, and a message that the frame would cancel or move is ``in_doubt``: nobody delivers it,
+    or a crash could have it delivered and moved, or delivered and cancelled.
+
+A failed sync
+    may have lost any page since the last good one, and the kernel has forgotten that they were dirty. The
+    next `sync` reads everything since back, checks it frame by frame and record by record against the
+    checksums, writes the same bytes again and syncs; if they are not all there, the journal stays failed. Nothing is
+    appended meanwhile: under ASYNC_FLUSH a power cut may cost one flush interval, not all since the disk began to fail.
+
+Locks: ``_lock`` is held for one append (network loop, or a command that holds the delivery lock too); ``_sync_lock``
+for one sync (flusher). Neither is ever held while the other's owner waits for the delivery lock. ``_supply``, inside
+``_lock``, is held while a segment is listed in the manifest and taken in here, by either of the two who do so: segments
+are written in the order in which the manifest lists them, or replay would end at the first that was passed over.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from remoting.layout import FILE_HEADER_BYTES, FRAME_BYTES, FRAME_ROW_BYTES
+from remoting.messages.checksum import crc32
+from store.disk.errors import StoreClosedError, StoreDoubtError, StoreError, StoreFullError, SyncFailedError
+from store.spill.journal.segment import Segment
+from store.spill.rows.format import ACCEPT, END, ROW_DTYPE, encode_frame, encode_rows, frame_seed, read_frame
+from store.spill.rows.model import Block
+
+__all__ = ["Journal", "records_are_whole"]
+
+
+class _Left:
+    """What a failed write may have left: bytes ``at`` to ``end`` of a segment."""
+
+    __slots__ = ("at", "end", "segment")
+
+    def __init__(self, segment: Segment, at: int, end: int) -> None:
+        self.segment = segment
+        self.at = at
+        self.end = end
+
+
+class Journal:
+    """The open end of the journal, and its `Syncable`.
+
+    ``provide`` makes a segment when none was prepared ahead (it also lists it in the manifest).
+    """
+
+    name = "spill journal"
+
+    def __init__(
+        self, store_id: bytes, epoch: int, segments: list[Segment], segment_bytes: int, provide: Callable[[], Segment]
+    ) -> None:
+        self.segments = segments  # in journal order; the last ones may be prepared and empty
+        self.epoch = epoch
+        self.frame_bytes_max = segment_bytes - FILE_HEADER_BYTES - FRAME_BYTES
+        """The largest frame that fits a segment."""
+        self.seed = frame_seed(store_id)
+        self._provide = provide
+        self._lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._supply = threading.Lock()
+        at = next((n for n, segment in enumerate(segments) if not segment.closed), len(segments) - 1)
+        self.active = segments[at]
+        self._spares = segments[at + 1 :]
+        self._written = self.active.base + self.active.end
+        self._synced = self._written
+        self._left: _Left | None = None  # set under _lock, taken away under _sync_lock
+        self.in_doubt: frozenset[int] = frozenset()
+        """Delay ids that a frame which was refused, and cannot be cleared, would cancel or move after a crash."""
+        self._dirty: list[Segment] = []
+        self._failed: SyncFailedError | None = None
+        self._closed = False
+
+    @property
+    def written(self) -> int:
+        """Journal position behind the last frame."""
+        return self._written
+
+    @property
+    def synced(self) -> int:
+        """Journal position up to which it is durable."""
+        return self._synced
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether something that was refused stands behind the end and would not go away: see `clear`."""
+        return self._left is not None
+
+    @property
+    def spare_count(self) -> int:
+        """Segments prepared and not yet in use."""
+        return len(self._spares)
+
+    @property
+    def active_used(self) -> int:
+        """Bytes used of the segment that is written to."""
+        return self.active.end
+
+    def add_spare(self, make: Callable[[], Segment]) -> None:
+        """Have a prepared segment listed in the manifest, and take it."""
+        with self._supply:
+            segment = make()
+            self._spares.append(segment)
+            self.segments.append(segment)
+
+    def drop(self, nos: set[int]) -> list[Segment]:
+        """Take finished segments out; answers them."""
+        with self._lock:
+            gone = [segment for segment in self.segments if segment.no in nos]
+            self.segments = [segment for segment in self.segments if segment.no not in nos]
+            return gone
+
+    def segment(self, no: int) -> Segment:
+        """The segment with this file number."""
+        for segment in reversed(self.segments):
+            if segment.no == no:
+                return segment
+        raise StoreError(f"journal segment {no} is gone")
+
+    def finished(self) -> list[Segment]:
+        """Closed segments in which nothing is live or still to be published."""
+        return [segment for segment in self.segments if segment.complete and not segment.live]
+
+    def append(
+        self,
+        kind: int,
+        dues: Sequence[int],
+        ids: Sequence[int],
+        versions: Sequence[int],
+        records: Sequence[bytes],
+        rows: bytes | None = None,
+    ) -> Block:
+        """Write one frame; all or nothing. StoreError: nothing was written as far as anybody can see.
+
+        ``rows``: what `encode_rows` makes of the others, if it was made already.
+
+        StoreDoubtError: it was refused, but a crash may bring it back; nothing else is appended until that is over.
+        """
+        if rows is None:
+            rows = encode_rows(dues, ids, versions, records)
+        size = FRAME_BYTES + len(rows) + sum(map(len, records))
+        if self._left is not None:
+            self.clear()
+        try:
+            with self._lock:
+                segment = self._room_for(size)
+                at = segment.end
+                first = segment.appended
+                offset = segment.base + at
+                frame = encode_frame(kind, rows, records, offset, self._synced, self.epoch, first, self.seed)
+                self._write(segment, frame, at, () if kind == ACCEPT else ids)
+                segment.end = at + size
+                segment.appended = first + len(records)
+                self._written = offset + size
+        except StoreError as error:
+            self._clear_after(error)
+            raise
+        data_at = at + FRAME_BYTES + len(rows)
+        if not records:
+            return Block(self, offset + size, segment.no, first, data_at, b"", (), ())
+        return Block(self, offset + size, segment.no, first, data_at, rows, dues, ids)
+
+    def _write(self, segment: Segment, frame: bytes, at: int, changes: Sequence[int]) -> None:
+        if not self._dirty or self._dirty[-1] is not segment:
+            self._dirty.append(segment)
+        try:
+            segment.file.pwrite(frame, at)
+        except StoreError:
+            self._left = _Left(segment, at, min(segment.size, at + len(frame)))
+            self.in_doubt = frozenset(changes)
+            raise
+
+    def _clear_after(self, error: StoreError) -> None:
+        """Clear at once what a failed write has left; StoreDoubtError if that is not possible."""
+        if self._left is None:
+            return
+        try:
+            self.clear()
+        except StoreError as again:
+            raise StoreDoubtError(
+                f"{error}; what that has left in the journal cannot be cleared ({again}): nothing is accepted until it "
+                "is, and whether a crash before that brings it back is not known"
+            ) from error
+
+    def clear(self) -> None:
+        """Make zeros, durably, of what a failed write has left. StoreError: it may still be there."""
+        with self._sync_lock:
+            left = self._left
+            if left is None:
+                return
+            file = left.segment.file
+            try:
+                file.zero(left.at, left.end - left.at)
+            except StoreFullError:
+                file.clear(left.at, left.end - left.at)
+            try:
+                file.sync()
+            except SyncFailedError as error:
+                if self._synced < self._written:  # frames before it may be lost by this sync as well
+                    self._failed = error
+                raise
+            self.in_doubt = frozenset()
+            self._left = None
+
+    def _room_for(self, size: int) -> Segment:
+        if self._closed:
+            raise StoreClosedError("the spill journal is closed")
+        if self._failed is not None:
+            raise SyncFailedError(f"nothing is accepted until a sync succeeds; the last one failed: {self._failed}")
+        if self._left is not None:
+            raise StoreError("nothing is accepted until what a failed write has left in the journal is cleared")
+        segment = self.active
+        while segment.closed or segment.end + size > segment.size - FRAME_BYTES:
+            if size > self.frame_bytes_max:
+                raise StoreError(
+                    f"{size} bytes at once do not fit a journal segment: at most {self.frame_bytes_max} do"
+                )
+            self._roll(segment)
+            segment = self.active
+        return segment
+
+    def _roll(self, segment: Segment) -> None:
+        """Go on in the next segment; the one that is left gets its end mark."""
+        if not self._spares:
+            with self._supply:
+                if not self._spares:  # none was prepared meanwhile
+                    made = self._provide()
+                    self._spares.append(made)
+                    self.segments.append(made)
+        if not segment.closed:
+            offset = segment.base + segment.end
+            mark = encode_frame(END, b"", (), offset, self._synced, self.epoch, segment.appended, self.seed)
+            self._write(segment, mark, segment.end, ())
+            segment.end += len(mark)
+            segment.closed = True
+            self._written = offset + len(mark)
+        self.active = self._spares.pop(0)
+
+    def sync(self) -> None:
+        """Make durable what was written when the call began (see the text on top about failures)."""
+        with self._sync_lock:
+            with self._lock:
+                if self._closed:
+                    raise StoreClosedError("the spill journal is closed")
+                target = self._written
+                dirty = list(self._dirty)
+            if self._failed is not None:
+                self._write_again(dirty, target)
+            try:
+                for segment in dirty:
+                    segment.file.sync()
+            except SyncFailedError as error:
+                self._failed = error
+                raise
+            self._failed = None
+            with self._lock:
+                self._synced = target
+                # The last one may have been written to meanwhile; those before it are closed and clean now.
+                self._dirty = [s for s in self._dirty if s not in dirty or s is dirty[-1]]
+                if self._written == target:
+                    self._dirty.clear()
+
+    def _write_again(self, segments: list[Segment], target: int) -> None:
+        """After a failed sync: read back what it covered, prove it, write it again."""
+        for segment in segments:
+            start = max(self._synced - segment.base, FILE_HEADER_BYTES)
+            end = min(target - segment.base, segment.end)
+            if start >= end:
+                continue
+            data = segment.file.pread(end - start, start)
+            at = 0
+            while at < end - start:
+                length = self._proven(data, at, segment.base + start + at)
+                if not length:
+                    raise SyncFailedError(
+                        f"{segment.file.path} at {start + at}: lost by a failed sync, it cannot be written again"
+                    ) from self._failed
+                at += length
+            segment.file.pwrite(data, start)
+
+    def _proven(self, data: bytes, at: int, offset: int) -> int:
+        """Length of the frame at ``at`` if every byte of it is what was written, else 0."""
+        frame = read_frame(data, at, offset, self.seed)
+        if frame is None or at + frame.length > len(data):
+            return 0
+        return frame.length if records_are_whole(data, at, frame.count, frame.length) else 0
+
+    def close(self) -> None:
+        """Refuse everything from now on; sync before. StoreError if what a failed write has left will not go away."""
+        with self._lock:
+            self._closed = True
+        self.clear()
+
+
+def records_are_whole(data: bytes, at: int, count: int, length: int) -> bool:
+    """Whether the records of a frame (header and rows proven already) have their sizes and CRCs."""
+    rows = np.frombuffer(data, ROW_DTYPE, count, at + FRAME_BYTES)
+    position = at + FRAME_BYTES + count * FRAME_ROW_BYTES
+    for size, crc in zip(rows["size"].tolist(), rows["crc"].tolist(), strict=True):
+        if crc32(data[position : position + size]) != crc:
+            return False
+        position += size
+    return position <= at + length  # a frame that a repair has made may be longer

@@ -1,0 +1,262 @@
+"""Reading the journal back: which frames are there, where it really ends, and what it says was done.
+
+The walk takes one pass over each segment and keeps, for each frame, only where its rows are; the columns are
+then made of all rows of a segment at once. Records are checked against their CRCs where they were written after
+the last checkpoint's claim; below it they were synced, and each is checked when it is read to be delivered anyway.
+
+=============================  ==================================================================
+met at the next frame's place  meaning
+=============================  ==================================================================
+a frame                        of this place, of an epoch not older than the one before: go on
+END frame                      closed: go on in the next segment
+anything else, below a claim   `StoreCorruptError`: it had been durable
+anything else                  the end. Everything behind it, in this segment and the next ones, is cut
+=============================  ==================================================================
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remoting.layout import (
+    FILE_HEADER_BYTES,
+    FRAME_BYTES,
+    FRAME_DURABLE_AT,
+    FRAME_KIND_AT,
+    FRAME_POSITION_AT,
+    FRAME_ROW_BYTES,
+)
+from store.disk.errors import StoreCorruptError
+from store.spill.journal.journal import records_are_whole
+from store.spill.journal.segment import Segment
+from store.spill.rows.format import (
+    CANCEL,
+    END,
+    FRAME_MAGIC,
+    JOURNAL_MAGIC,
+    MOVE,
+    ROW_DTYPE,
+    Frame,
+    frame_count,
+    frame_seed,
+    read_file_header,
+    read_frame,
+)
+from store.spill.rows.source import Longs
+
+__all__ = ["Replayed", "cut_behind", "read_segment", "replay", "write_again"]
+
+_WINDOW = 1 << 20
+_ALL_DURABLE = 1 << 63
+_MAGIC_BYTES = FRAME_MAGIC.to_bytes(4, "little")
+
+
+class Replayed:
+    """What the journal said.
+
+    ``last`` is the index of the segment in which the journal ends; ``kill_ids`` and ``kill_versions`` name what
+    cancels and moves behind the checkpoint's position did away with (every version up to that one); ``dirt`` is
+    what is not zero behind the end; ``synced`` is the highest position that a frame calls durable.
+    """
+
+    __slots__ = ("dirt", "epoch", "frames", "kill_ids", "kill_versions", "last", "synced")
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.epoch = 0
+        self.frames = 0
+        self.synced = 0
+        self.dirt: list[tuple[Segment, int, int]] = []
+        self.kill_ids: list[Longs] = []
+        self.kill_versions: list[Longs] = []
+
+
+class _Window:
+    """A file read front to back through one buffer."""
+
+    __slots__ = ("data", "segment", "start")
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.start = 0
+        self.data = b""
+
+    def at(self, position: int, size: int) -> int:
+        """Have ``size`` bytes (or all up to the segment's end) in ``data``; answers the index of ``position``."""
+        index = position - self.start
+        if index < 0 or index + size > len(self.data):
+            self.start = position
+            self.data = self.segment.file.pread(min(max(size, _WINDOW), self.segment.size - position), position)
+            index = 0
+        return index
+
+
+def replay(segments: list[Segment], store_id: bytes, claim: int, durable: int = 0) -> Replayed:
+    """Fill the segments from their files; ``claim`` is the checkpoint's durable journal position.
+
+    ``durable`` is one that is known otherwise: cancels below it are not in the done-sets for that.
+    Raises StoreCorruptError, with file and offset, if something is missing that had been durable.
+    """
+    seed = frame_seed(store_id)
+    result = Replayed()
+    for segment in segments:
+        head = segment.file.pread(FILE_HEADER_BYTES, 0)
+        base, size = read_file_header(head, JOURNAL_MAGIC, store_id, segment.no, segment.file.path)
+        if (base, size) != (segment.base, segment.size) or segment.file.size() < size:
+            raise StoreCorruptError(
+                f"{segment.file.path} at 0: base {base} and size {size} there contradict the manifest or the file"
+            )
+    for index, segment in enumerate(segments):
+        result.last = index
+        _walk(segment, seed, claim, max(claim, durable), result)
+        if not segment.closed:
+            break
+    last = segments[result.last]
+    behind = segments[result.last :] if not last.closed else segments[result.last + 1 :]
+    result.dirt = [(segment, position, size) for segment in behind for position, size in _not_zero(segment)]
+    end = last.base + last.end
+    claim = max(claim, durable)
+    for segment, position, size in result.dirt:
+        claim = max(claim, _claim_in(segment, position, size, seed))
+    if claim > end:
+        raise StoreCorruptError(
+            f"{last.file.path} at {last.end}: the journal breaks off, but it was durable up to journal position "
+            f"{claim}, {claim - end} bytes further"
+        )
+    return result
+
+
+def read_segment(segment: Segment, store_id: bytes) -> None:
+    """Fill a closed, durable segment from its file alone. StoreCorruptError if its end mark is not reached."""
+    _walk(segment, frame_seed(store_id), _ALL_DURABLE, _ALL_DURABLE, Replayed())
+    if not segment.closed:
+        raise StoreCorruptError(f"{segment.file.path} at {segment.end}: no frame, and no end mark before it")
+
+
+def _walk(segment: Segment, seed: int, claim: int, durable: int, result: Replayed) -> None:
+    window = _Window(segment)
+    position = FILE_HEADER_BYTES
+    rows: list[bytes] = []
+    counts: list[int] = []
+    starts: list[int] = []
+    while True:
+        found = _next_frame(window, position, seed, durable, result.epoch, segment.appended)
+        if found is None:
+            break
+        frame, packed = found
+        result.epoch = frame.epoch
+        result.frames += 1
+        result.synced = max(result.synced, frame.synced)
+        position += frame.length
+        if frame.kind == END:
+            segment.closed = True
+            break
+        if frame.kind in (CANCEL, MOVE) and frame.offset >= claim:
+            table = np.frombuffer(packed, ROW_DTYPE)
+            result.kill_ids.append(table["id"].copy())
+            result.kill_versions.append(table["version"].astype(np.int64) - (frame.kind == MOVE))
+        if frame.kind != CANCEL:
+            rows.append(packed)
+            counts.append(frame.count)
+            starts.append(position - frame.length + FRAME_BYTES + frame.count * FRAME_ROW_BYTES)
+            segment.appended += frame.count
+    segment.end = position
+    if rows:
+        table = np.frombuffer(b"".join(rows), ROW_DTYPE)
+        segment.load(0, table, _positions(table, counts, starts))
+
+
+def _positions(table: NDArray[np.void], counts: list[int], starts: list[int]) -> Longs:
+    """File position of each record, from the position of each frame's first record."""
+    before = np.cumsum(table["size"], dtype=np.int64) - table["size"]
+    lengths = np.array(counts, np.int64)
+    firsts = np.cumsum(lengths) - lengths
+    positions: Longs = before + np.repeat(np.array(starts, np.int64) - before[firsts], lengths)
+    return positions
+
+
+def _next_frame(
+    window: _Window, position: int, seed: int, durable: int, epoch: int, ordinal: int
+) -> tuple[Frame, bytes] | None:
+    segment = window.segment
+    if position + FRAME_BYTES > segment.size:
+        return None
+    index = window.at(position, FRAME_BYTES)
+    count = frame_count(window.data, index)
+    need = FRAME_BYTES + count * FRAME_ROW_BYTES
+    if window.data[index : index + FRAME_KIND_AT] != _MAGIC_BYTES or position + need > segment.size:
+        return None
+    index = window.at(position, need)
+    frame = read_frame(window.data, index, segment.base + position, seed)
+    if frame is None or frame.epoch < epoch or frame.first_ordinal != ordinal or (not count and frame.kind != END):
+        return None
+    if position + frame.length > segment.size:
+        return None
+    packed = window.data[index + FRAME_BYTES : index + need]
+    if segment.base + position >= durable and frame.kind not in (CANCEL, END):
+        index = window.at(position, frame.length)
+        if not records_are_whole(window.data, index, frame.count, frame.length):
+            return None
+    return frame, packed
+
+
+def _not_zero(segment: Segment) -> list[tuple[int, int]]:
+    """The portions behind a segment's end that are not all zero: (position, size)."""
+    zeros = bytes(_WINDOW)
+    found: list[tuple[int, int]] = []
+    for position in range(segment.end, segment.size, _WINDOW):
+        data = segment.file.pread(min(_WINDOW, segment.size - position), position)
+        if data != zeros[: len(data)]:
+            found.append((position, len(data)))
+    return found
+
+
+def _claim_in(segment: Segment, position: int, size: int, seed: int) -> int:
+    """The highest durable position that a whole frame that begins in this portion speaks of."""
+    claim = 0
+    data = segment.file.pread(min(size + len(_MAGIC_BYTES) - 1, segment.size - position), position)
+    at = data.find(_MAGIC_BYTES)
+    while at >= 0:
+        head = data[at : at + FRAME_BYTES]
+        if len(head) < FRAME_BYTES:
+            head = segment.file.pread(FRAME_BYTES, position + at)
+        need = FRAME_BYTES + frame_count(head) * FRAME_ROW_BYTES
+        # Its own place first: a body full of what looks like frames must not be read again for each of them.
+        if (
+            int.from_bytes(head[FRAME_POSITION_AT:FRAME_DURABLE_AT], "little") == segment.base + position + at
+            and position + at + need <= segment.size
+        ):
+            rows = segment.file.pread(need, position + at)
+            frame = read_frame(rows, 0, segment.base + position + at, seed)
+            if frame is not None:
+                claim = max(claim, frame.synced)
+        at = data.find(_MAGIC_BYTES, at + 1)
+    return claim
+
+
+def cut_behind(result: Replayed) -> None:
+    """Zero everything behind the journal's end, and sync it: nothing there may ever look like a frame again."""
+    changed: dict[int, Segment] = {}
+    for segment, position, size in result.dirt:
+        segment.file.zero(position, size)
+        changed[segment.no] = segment
+    for segment in changed.values():
+        segment.file.sync()
+
+
+def write_again(segments: list[Segment], durable: int) -> None:
+    """Write what was read beyond the durable position once more, and sync it: from here on it counts as durable.
+
+    After a mere kill it may be in the page cache only; and if the sync before the kill had failed, the kernel no
+    longer knows that it has to be written. All of it was checked against its checksums.
+    """
+    for segment in segments:
+        position = max(durable - segment.base, FILE_HEADER_BYTES)
+        if position >= segment.end:
+            continue
+        while position < segment.end:
+            data = segment.file.pread(min(_WINDOW, segment.end - position), position)
+            segment.file.pwrite(data, position)
+            position += len(data)
+        segment.file.sync()

@@ -1,0 +1,1 @@
+"""Frames and rows of the spill store: their format, and what all kinds of sources have in common."""

@@ -1,0 +1,1 @@
+"""Runs, the sorted files that journal segments become."""

@@ -1,0 +1,542 @@
+"""A run: an immutable file of records sorted by key, read page by page, with next to nothing in memory.
+
+::
+
+    header | column pages | records, in key order, without gaps | id pages | trailer
+             due, id, size, version, CRC                          (id, due, ordinal, version), sorted by id
+
+Every column page holds the same number of records, so an ordinal names its page; a key is found by bisecting
+pages with pread (a million records: 12 reads, and the next scan starts where the last one ended); an id by bisecting
+id pages. Pages are cached by bytes for all runs together.
+
+``first … end - 1`` are the ordinals that live here. Below ``first`` are records that the frontier had reached
+before the run took over (their journal segment keeps them: "born done"); from ``end`` on they were merged into
+another run. Nothing below the done prefix is ever read again: that part of the file may be a hole.
+
+An *index* is a run without the records: they stay in the journal segment that they were accepted into (``data``),
+and each row says where. It has all records of the segment; ``first`` and ``end`` say which are its own.
+
+A damaged page is made again from its records (`store.spill.runs.rebuild`), in memory, and noted in ``rebuilt``. One
+that cannot be hides its records from scans, and only those; it is noted in ``damage``, the run is kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+
+from remoting.layout import FILE_HEADER_BYTES
+from store.disk.errors import StoreCorruptError
+from store.disk.files import File
+from store.spill.journal.segment_columns import SegmentColumns
+from store.spill.rows.done_set import DoneSet
+from store.spill.rows.format import (
+    ColumnPage,
+    IdRows,
+    RunShape,
+    page_seed,
+    read_column_page,
+    read_id_page,
+    read_place_page,
+)
+from store.spill.rows.manifest import DataEntry
+from store.spill.rows.model import DUE_MAX, Key
+from store.spill.rows.source import Batch, Fetch, Longs, Places
+from store.spill.runs.rebuild import rebuilt_page
+
+__all__ = ["PageCache", "Run"]
+
+_EMPTY = np.empty(0, np.int64)
+
+
+class PageCache:
+    """The most recently used column and id pages, up to a number of bytes. The caller holds a lock."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_pages")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._pages: OrderedDict[tuple[int, int], tuple[ColumnPage | IdRows, int]] = OrderedDict()
+
+    def get(self, no: int, page: int) -> ColumnPage | IdRows | None:
+        """A page of a run, if it is here."""
+        found = self._pages.get((no, page))
+        if found is None:
+            return None
+        self._pages.move_to_end((no, page))
+        return found[0]
+
+    def put(self, no: int, page: int, value: ColumnPage | IdRows, size: int) -> None:
+        """Keep a page; the least recently used go."""
+        self._pages[no, page] = (value, size)
+        self._bytes += size
+        while self._bytes > self._bytes_max and len(self._pages) > 1:
+            self._bytes -= self._pages.popitem(last=False)[1][1]
+
+
+class Run:
+    """One run, open for reading. The caller holds the delivery lock, or owns a twin."""
+
+    __slots__ = (
+        "_cache",
+        "_columns",
+        "_gap",
+        "_hint",
+        "_seed",
+        "damage",
+        "data",
+        "done",
+        "end",
+        "file",
+        "first",
+        "indexed_ms",
+        "live",
+        "no",
+        "pinned_ms",
+        "punched",
+        "rebuilt",
+        "rows_per_page",
+        "saved",
+        "segment",
+        "shape",
+        "store_id",
+    )
+
+    def __init__(
+        self, no: int, file: File, shape: RunShape, store_id: bytes, cache: PageCache, first: int = 0, end: int = -1
+    ) -> None:
+        self.no = no
+        self.file = self.data = file
+        self.segment: DataEntry | None = None  # of an index: the segment that ``data`` is
+        self.shape = shape
+        self.first = first
+        self.end = shape.count if end < 0 else end
+        self.done = DoneSet(first)
+        self.live = self.end - first
+        self.damage: dict[int, str] = {}
+        self.rebuilt: dict[int, str] = {}
+        self.pinned_ms: int | None = None  # since when only a rest is left here
+        self.indexed_ms: int | None = None  # of an index: when it was last looked at
+        self.punched = 0  # ordinals below lie in a hole; 0 after a restart (a hole is punched again for nothing)
+        self.saved: bytes | None = None  # the done-set of the last durable checkpoint
+        self.store_id = store_id
+        self._seed = page_seed(store_id, no)
+        self._cache = cache
+        self.rows_per_page = shape.rows_per_page
+        self._columns: SegmentColumns | None = None  # of an index with damage: the segment, read again
+        self._hint = 0
+        self._gap: tuple[Key, int] = ((DUE_MAX, DUE_MAX), 0)
+
+    def lead_to(self, segment: DataEntry, data: File) -> None:
+        """Have an index know the segment that its records are in."""
+        self.segment = segment
+        self.data = data
+
+    @property
+    def is_index(self) -> bool:
+        """Whether the records are in a journal segment."""
+        return self.segment is not None
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self.file.path
+
+    @property
+    def saved_prefix(self) -> int:
+        """Leading records that the last durable checkpoint says are done."""
+        return 0 if self.saved is None else int.from_bytes(self.saved[:4], "little")
+
+    @property
+    def hides(self) -> bool:
+        """Whether a page could not be read: its records are not found, and the run must stay as it is."""
+        return any(number >= 0 for number in self.damage)
+
+    @property
+    def draining(self) -> bool:
+        """Whether part of it has been taken over by another run already."""
+        return self.end < self.shape.count
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all its records."""
+        return self.shape.data_bytes
+
+    @property
+    def count(self) -> int:
+        """Records in the file."""
+        return self.shape.count
+
+    def page(self, number: int) -> ColumnPage:
+        """Column page ``number``; StoreCorruptError if it cannot be trusted."""
+        found = self._cache.get(self.no, number)
+        if found is None:
+            size = self.shape.page_bytes
+            at = FILE_HEADER_BYTES + number * size
+            try:
+                found = self._read_page(number)
+                self._check_place(found, number, at)
+            except StoreCorruptError as error:
+                again = self._rebuild(number)
+                if again is None:
+                    raise
+                found = again
+                self.rebuilt[number] = str(error)
+            self._cache.put(self.no, number, found, size + 8 * len(found))
+        assert isinstance(found, ColumnPage)
+        return found
+
+    def _read_page(self, number: int) -> ColumnPage:
+        size = self.shape.page_bytes
+        at = FILE_HEADER_BYTES + number * size
+        read = read_place_page if self.is_index else read_column_page
+        return read(self.file.pread(size, at), number, self._seed, self.path, at)
+
+    def _rebuild(self, number: int) -> ColumnPage | None:
+        """A damaged column page, made again from its records; None if that is not possible."""
+        if self.damage.get(number):
+            return None
+        first = number * self.rows_per_page
+        if self.segment is not None:
+            if self._columns is None:
+                self._columns = SegmentColumns.read(self.segment, self.data, self.store_id)
+            if self._columns is None or len(self._columns) != self.shape.count:
+                return None
+            return self._columns.page(first, self.rows_per_page)
+        position = self.shape.data_at
+        for before_it in range(self._damaged_from(number), number):
+            self._try_page(before_it)  # from the front: the other way round is as deep as the damage is long
+        if number:
+            before = self._try_page(number - 1)
+            if before is None:
+                return None
+            position = before.starts.item(-1) + before.sizes.item(-1)
+        count = min(self.rows_per_page, self.shape.count - first)
+        return rebuilt_page(self.file, first, count, position, self.shape.data_at + self.shape.data_bytes)
+
+    def _damaged_from(self, number: int) -> int:
+        """The first of the unreadable pages that go without a gap up to the one before page ``number``."""
+        while number and self._cache.get(self.no, number - 1) is None and number - 1 not in self.damage:
+            try:
+                self._read_page(number - 1)
+            except StoreCorruptError:
+                number -= 1
+            else:
+                break
+        return number
+
+    def _check_place(self, page: ColumnPage, number: int, at: int) -> None:
+        """Whether a page speaks of the records that belong to it, and of bytes where records stand."""
+        shape = self.shape
+        first = number * self.rows_per_page
+        begin, end = page.starts.item(0), page.starts.item(-1) + page.sizes.item(-1)
+        if (page.first, len(page)) != (first, min(self.rows_per_page, shape.count - first)):
+            raise StoreCorruptError(f"{self.path} at {at}: page {number} says {len(page)} records from {page.first} on")
+        low, high = shape.data_at, shape.id_at
+        if self.segment is not None:
+            begin, end = page.starts.min().item(), (page.starts + page.sizes).max().item()
+            low, high = FILE_HEADER_BYTES, self.segment.size
+        if begin < low or end > high:
+            raise StoreCorruptError(f"{self.path} at {at}: page {number} has its records at {begin} to {end}")
+
+    def id_rows(self, number: int) -> IdRows:
+        """Id page ``number``; StoreCorruptError if it cannot be trusted."""
+        found = self._cache.get(self.no, -1 - number)
+        if found is None:
+            size = self.shape.page_bytes
+            at = self.shape.id_at + number * size
+            found = read_id_page(self.file.pread(size, at), number, self._seed, self.path, at)
+            self._cache.put(self.no, -1 - number, found, size)
+        assert not isinstance(found, ColumnPage)
+        return found
+
+    def _try_page(self, number: int) -> ColumnPage | None:
+        if number in self.damage:
+            return None
+        try:
+            return self.page(number)
+        except StoreCorruptError as error:
+            self.damage[number] = str(error)
+            return None
+
+    def position(self, key: Key, after: bool) -> int:
+        """The first ordinal with a key >= ``key`` (> ``key`` with ``after``), at least the first readable one."""
+        if after:
+            key = (key[0], key[1] + 1)
+        low = max(self.first, min(self.done.prefix, self.end - 1)) // self.rows_per_page
+        high = (self.shape.count - 1) // self.rows_per_page
+        for near in (max(low, self._hint), max(low, self._hint + 1)):
+            if near <= high:
+                page = self._try_page(near)
+                if page is None:
+                    break
+                if (near == low or _key(page, 0) < key) and key <= _key(page, len(page) - 1):
+                    self._hint = near
+                    return page.first + _find(page, key)
+        # The last page that begins below the key: the answer is in it, or is the first of the next one.
+        floor = low
+        while low < high:
+            middle = (low + high + 1) >> 1
+            probe, page = middle, self._try_page(middle)
+            while page is None and probe < high:
+                probe += 1
+                page = self._try_page(probe)
+            if page is not None and _key(page, 0) < key:
+                low = probe
+            else:
+                high = middle - 1
+        self._hint = low
+        page = self._try_page(low)
+        if page is None:
+            return max(low, floor) * self.rows_per_page
+        return page.first + _find(page, key)
+
+    def fetch(self, after: Key, until_ms: int, want: int) -> Batch | None:
+        """Live records with after < key and due < until: one page's worth, at most ``want`` of them."""
+        if not self.live or until_ms <= self.shape.due_min or after[0] > self.shape.due_max:
+            return None
+        gap_from, gap_until = self._gap
+        if gap_from <= after and until_ms <= gap_until:
+            return None
+        ordinal = max(self.position(after, True), self.first)
+        while True:
+            ordinal = self.done.next_clear(ordinal)
+            if ordinal >= self.end:
+                self._gap = (after, DUE_MAX)
+                return None
+            number = ordinal // self.rows_per_page
+            page = self._try_page(number)
+            if page is None:
+                ordinal = (number + 1) * self.rows_per_page
+                continue
+            start = ordinal - page.first
+            stop = min(len(page), self.end - page.first)
+            high = int(page.dues[:stop].searchsorted(until_ms, "left"))
+            if start >= high:
+                self._gap = (after, int(page.dues[start]))
+                return None
+            self._hint = number
+            live = ~self.done.range_mask(ordinal, page.first + high)
+            picked = np.flatnonzero(live) + start
+            taken = min(want, len(picked))
+            while taken < len(picked) and _key(page, picked.item(taken)) == _key(page, picked.item(taken - 1)):
+                taken += 1  # who goes on behind the last key would never see another version with that very key
+            more = (high == stop and page.first + stop < self.end) or len(picked) > taken
+            last = _key(page, picked.item(taken - 1))
+            dues, ids, ordinals = page.dues[picked[:taken]], page.ids[picked[:taken]], picked[:taken] + page.first
+            if more and taken == len(picked):
+                versions = self._versions_of(last, page.first + stop)
+                if versions:
+                    dues = np.concatenate((dues, np.full(len(versions), last[0], np.int64)))
+                    ids = np.concatenate((ids, np.full(len(versions), last[1], np.int64)))
+                    ordinals = np.concatenate((ordinals, np.array(versions, np.int64)))
+            return Batch(dues, ids, ordinals + (self.no << 32), more)
+
+    def _versions_of(self, key: Key, ordinal: int) -> list[int]:
+        """Live records from an ordinal on, the first of a page, that have this key: other versions of a message."""
+        found: list[int] = []
+        while ordinal < self.end:
+            page = self._try_page(ordinal // self.rows_per_page)
+            if page is None or _key(page, ordinal - page.first) != key:
+                break
+            if ordinal not in self.done:
+                found.append(ordinal)
+            ordinal += 1
+        return found
+
+    def fetchers(self) -> list[Fetch]:
+        """The parts that a scan asks."""
+        return [self.fetch]
+
+    def owns(self, ordinal: int) -> bool:
+        """Whether the record lives here."""
+        return self.first <= ordinal < self.end
+
+    def owns_all(self, ordinals: Longs) -> bool:
+        """Whether all of these records live here."""
+        return self.first <= int(ordinals.min()) and int(ordinals.max()) < self.end
+
+    def mark(self, ordinal: int) -> bool:
+        """Mark an owned ordinal done; False if it was."""
+        if self.done.add(ordinal):
+            self.live -= 1
+            return True
+        return False
+
+    def mark_many(self, ordinals: Longs) -> int:
+        """Mark owned ordinals done; answers how many were not."""
+        fresh = self.done.add_many(ordinals)
+        self.live -= fresh
+        return fresh
+
+    def recount(self) -> None:
+        """Count the live records again (after recovery, or when ``first`` or ``end`` have changed)."""
+        self.live = self.end - self.first - self.done.count_range(self.first, self.end)
+
+    def set_first(self, first: int) -> None:
+        """Leave the records below ordinal ``first`` to the sources they were copied from."""
+        self.first = first
+        self.done.add_range(0, first)
+        self.recount()
+
+    def set_end(self, end: int) -> None:
+        """Give away every record from ordinal ``end`` on."""
+        if end < self.end:
+            self.end = max(end, self.first)
+            self.recount()
+
+    def _id_page_below(self, id_: int) -> int:
+        """The last id page that begins below ``id_`` (or page 0): its rows start there or in the next page."""
+        low, high = 0, self.shape.id_pages - 1
+        while low < high:
+            middle = (low + high + 1) >> 1
+            if int(self.id_rows(middle)["id"][0]) < id_:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def lookup(self, id_: int) -> list[tuple[int, int, int]]:
+        """Every owned record of an id: (ordinal, due, version)."""
+        if not self.shape.id_min <= id_ <= self.shape.id_max:
+            return []
+        found: list[tuple[int, int, int]] = []
+        try:
+            number = self._id_page_below(id_)
+            while number < self.shape.id_pages:
+                rows = self.id_rows(number)
+                low = int(rows["id"].searchsorted(id_, "left"))
+                high = int(rows["id"].searchsorted(id_, "right"))
+                found += [(o, due, v) for _, due, o, v in rows[low:high].tolist() if self.owns(o)]
+                if high < len(rows):
+                    break
+                number += 1
+        except StoreCorruptError as error:
+            self.damage[-1] = str(error)
+            ordinals, _, versions = self._search_columns(np.array([id_], np.int64))
+            found = [
+                (o, self.page(o // self.rows_per_page).dues.item(o % self.rows_per_page), v)
+                for o, v in zip(ordinals.tolist(), versions.tolist(), strict=True)
+            ]
+        return found
+
+    def lookup_many(self, ids: Longs) -> tuple[Longs, Longs, Longs]:
+        """For sorted, unique ids: every owned record of them as (ordinals, index of the id, versions)."""
+        start = int(ids.searchsorted(self.shape.id_min, "left"))
+        stop = int(ids.searchsorted(self.shape.id_max, "right"))
+        if start >= stop:
+            return _EMPTY, _EMPTY, _EMPTY
+        try:
+            return self._search_ids(ids, start, stop)
+        except StoreCorruptError as error:
+            self.damage[-1] = str(error)
+            return self._search_columns(ids)
+
+    def _search_ids(self, ids: Longs, start: int, stop: int) -> tuple[Longs, Longs, Longs]:
+        """Look ``ids[start:stop]`` up in the id pages: ranges of pages are halved until they are single pages."""
+        parts: list[tuple[Longs, Longs, Longs]] = []
+        ranges = [(0, self.shape.id_pages, start, stop)]
+        while ranges:
+            low, high, start, stop = ranges.pop()
+            if start >= stop:
+                continue
+            if high - low > 1:
+                middle = (low + high) >> 1
+                head = int(self.id_rows(middle)["id"][0])
+                left = int(ids[start:stop].searchsorted(head, "right")) + start
+                right = int(ids[start:stop].searchsorted(head, "left")) + start
+                ranges += ((middle, high, right, stop), (low, middle, start, left))
+                continue
+            rows = self.id_rows(low)
+            own = rows["id"].astype(np.int64)
+            parts.append(self._matches(ids, own, rows["ordinal"].astype(np.int64), rows["version"].astype(np.int64)))
+        return _joined(parts)
+
+    def _search_columns(self, ids: Longs) -> tuple[Longs, Longs, Longs]:
+        """The same without the id pages (one is damaged): through all columns."""
+        parts: list[tuple[Longs, Longs, Longs]] = []
+        for number in range(min(self.done.prefix, self.end) // self.rows_per_page, self.shape.pages):
+            page = self._try_page(number)
+            if page is not None:
+                ordinals = np.arange(page.first, page.first + len(page), dtype=np.int64)
+                parts.append(self._matches(ids, page.ids, ordinals, page.versions.astype(np.int64)))
+        return _joined(parts)
+
+    def _matches(self, ids: Longs, own: Longs, ordinals: Longs, versions: Longs) -> tuple[Longs, Longs, Longs]:
+        index = np.minimum(ids.searchsorted(own), len(ids) - 1)
+        known = (ids[index] == own) & (ordinals >= self.first) & (ordinals < self.end)
+        return ordinals[known], index[known], versions[known]
+
+    def identities(self, ordinals: Longs) -> tuple[Longs, Longs]:
+        """Delay ids and versions of records, owned or not; ``ordinals`` ascend."""
+        ids, versions = [_EMPTY], [_EMPTY]
+        for page, inside in self._by_page(ordinals):
+            ids.append(page.ids[inside])
+            versions.append(page.versions[inside].astype(np.int64))
+        return np.concatenate(ids), np.concatenate(versions)
+
+    def places(self, ordinals: Longs) -> Places:
+        """File positions, sizes and CRCs of records; ``ordinals`` ascend."""
+        starts: list[int] = []
+        sizes: list[int] = []
+        crcs: list[int] = []
+        for page, inside in self._by_page(ordinals):
+            starts += page.starts[inside].tolist()
+            sizes += page.sizes[inside].tolist()
+            crcs += page.crcs[inside].tolist()
+        return starts, sizes, crcs
+
+    def _by_page(self, ordinals: Longs) -> list[tuple[ColumnPage, Longs]]:
+        numbers = ordinals // self.rows_per_page
+        cuts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+        found = []
+        for part in np.split(ordinals, cuts) if len(ordinals) else []:
+            page = self.page(int(part[0]) // self.rows_per_page)
+            found.append((page, part - page.first))
+        return found
+
+    def punchable(self) -> tuple[int, list[tuple[int, int]]]:
+        """What the durable done prefix makes superfluous: (up to this ordinal, [(file position, bytes)])."""
+        target = min(self.saved_prefix, self.end)
+        if target <= self.punched or target >= self.shape.count or self.is_index:
+            return self.punched, []
+        old, new = self.punched // self.rows_per_page, target // self.rows_per_page
+        size = self.shape.page_bytes
+        spots = [(FILE_HEADER_BYTES + old * size, (new - old) * size)] if new > old else []
+        begin = self.shape.data_at if old == 0 else int(self.page(old).starts[0])
+        stop = int(self.page(new).starts[0])
+        if stop > begin:
+            spots.append((begin, stop - begin))
+        return new * self.rows_per_page, spots
+
+    def twin(self, cache: PageCache) -> Run:
+        """The same run with the done-set of the last durable checkpoint, and a cache of its own."""
+        other = Run(self.no, self.file, self.shape, self.store_id, cache, self.first, self.end)
+        other.segment, other.data = self.segment, self.data
+        if self.saved is not None:
+            other.done = DoneSet.decode(self.saved)[0]
+            other.done.add_range(0, self.first)
+            other.recount()
+        return other
+
+
+def _key(page: ColumnPage, index: int) -> Key:
+    return page.dues.item(index), page.ids.item(index)
+
+
+def _find(page: ColumnPage, key: Key) -> int:
+    """Index of the first record with a key >= ``key`` within a page, or its length."""
+    due, id_ = key
+    low = int(page.dues.searchsorted(due, "left"))
+    high = int(page.dues.searchsorted(due, "right"))
+    return low + int(page.ids[low:high].searchsorted(id_, "left"))
+
+
+def _joined(parts: list[tuple[Longs, Longs, Longs]]) -> tuple[Longs, Longs, Longs]:
+    if not parts:
+        return _EMPTY, _EMPTY, _EMPTY
+    columns = [np.concatenate([part[n] for part in parts]) for n in range(3)]
+    return columns[0], columns[1], columns[2]

@@ -1,0 +1,322 @@
+"""The spill store's directory: what files there are, by the manifest, and how they come and go.
+
+::
+
+    manifest              which files there are and what is whose (`store.spill.rows.manifest`)
+    manifest.copy         the same once more
+removing              files that are finished, and on their way out (`store.spill.state.removals`)
+    journal/0000000001    segments; a file number is never used twice
+    runs/0000000002       runs
+    …/0000000003.tmp      being written; removed at start
+    …/0000000004.aside    was there, but in no manifest; never touched again
+
+A name without ``.tmp`` is a whole, synced file. It counts from the moment the manifest names it, and is
+removed after the manifest no longer does, so whatever is unlisted at start is a left-over of a crash: what stands in
+``removing`` is removed then, the rest moved aside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from remoting.layout import FILE_HEADER_BYTES
+from store.disk.errors import StoreCorruptError, StoreError
+from store.disk.files import File, Files
+from store.spill.journal.segment import Segment
+from store.spill.rows.format import INDEX_MAGIC, JOURNAL_MAGIC, RUN_MAGIC, file_header, read_file_header
+from store.spill.rows.manifest import DataEntry, Manifest, RunEntry, SegmentEntry, read_manifest
+from store.spill.rows.model import LAST_KEY, Key
+from store.spill.runs.run import PageCache, Run
+from store.spill.runs.run_writer import run_name
+from store.spill.state.removals import read_removals, write_removals
+
+__all__ = ["SpillDirectory"]
+
+_ZERO_BYTES = 256 << 10
+_SYNC_EVERY = 16
+
+
+class SpillDirectory:
+    """Files and manifest. Any thread: every change of the manifest is made and written under ``_lock``."""
+
+    def __init__(self, files: Files, path: Path, store_id: bytes) -> None:
+        self.files = files
+        self.path = path
+        self.store_id = store_id
+        self.journal_path = path / "journal"
+        self.runs_path = path / "runs"
+        self.manifest_path = path / "manifest"
+        self.copy_path = path / "manifest.copy"
+        self.removing_path = path / "removing"
+        self.moved_aside: list[Path] = []
+        self.checkpoint_no = 0
+        """Number of the durable checkpoint section: what is removed, is removed because of it."""
+        self.notes: list[str] = []
+        """What was found and mended at start."""
+        self._lock = threading.Lock()
+        self._going: set[int] = set()
+        """Numbers of files that are forgotten, or about to be, and whose removal is not durable."""
+        self.manifest = Manifest(store_id)
+
+    def load(self) -> None:
+        """Read the manifest (or begin with an empty one) and tidy up what a crash left behind."""
+        for path in (self.path, self.journal_path, self.runs_path):
+            self.files.makedirs(path)
+        folders = (self.journal_path, self.runs_path)
+        found, instead = read_manifest(self.files, self.manifest_path, self.store_id)
+        if instead:
+            kept = self.manifest_path
+            if self.files.exists(kept):
+                kept = self.files.move_aside(kept)
+                self.moved_aside.append(kept)
+            self.notes.append(f"{instead}: its copy is used, the damaged one kept as {kept}")
+        if found is not None:
+            self.manifest = found
+        else:
+            for folder in folders:
+                lost = [name for name in self.files.listdir(folder) if name.isdecimal()]
+                if lost:
+                    raise StoreCorruptError(
+                        f"{self.manifest_path} at 0: it is missing, but {folder} has files ({lost[0]}, …): bring it "
+                        "back from a copy; without it nobody knows which messages of these files are still pending"
+                    )
+            self.save()  # before the first file: a crash in between must not look like a lost manifest
+        finished = read_removals(self.files, self.removing_path, self.manifest.generation)
+        listed = (self.segments_in_use(), {r.no for r in self.manifest.runs})
+        for folder, numbers in zip(folders, listed, strict=True):
+            names = set(map(run_name, numbers))
+            for name in self.files.listdir(folder):
+                unlisted = name.isdecimal() and name not in names
+                if unlisted and int(name) in finished:
+                    self.files.remove(folder / name)
+                    self._going.add(int(name))
+                elif name.endswith(".tmp"):
+                    self.files.remove(folder / name)
+                elif unlisted:
+                    self._refuse_used(folder / name, int(name))
+                    self.moved_aside.append(self.files.move_aside(folder / name))
+                    self.manifest.next_no = max(self.manifest.next_no, int(name) + 1)
+
+    def _refuse_used(self, path: Path, no: int) -> None:
+        """Raise if an unlisted file holds messages that were accepted: the manifest is older than the file."""
+        if path.parent != self.journal_path or no < self.manifest.next_no:
+            return
+        file = self.files.open(path)
+        used = any(file.pread(FILE_HEADER_BYTES, FILE_HEADER_BYTES))
+        file.close()
+        if used:
+            raise StoreCorruptError(
+                f"{self.manifest_path} at 0: it is an older one, it does not list {path}, which holds messages: bring "
+                "the right one back"
+            )
+
+    def save(self) -> None:
+        """Write the manifest."""
+        with self._lock:
+            self._save()
+
+    def _save(self) -> None:
+        self.manifest.generation += 1
+        data = self.manifest.encode()
+        self.files.replace_file(self.manifest_path, data)
+        with contextlib.suppress(StoreError):  # it is the spare one, and the next write makes it again
+            self.files.replace_file(self.copy_path, data)
+
+    def take_no(self) -> int:
+        """A file number that was never used."""
+        with self._lock:
+            no = self.manifest.next_no
+            self.manifest.next_no = no + 1
+            return no
+
+    def _open(self, path: Path, size: int) -> File:
+        if not self.files.exists(path):
+            raise StoreCorruptError(
+                f"{path} at 0: it is missing, but the manifest lists it: messages in it are pending"
+            )
+        file = self.files.open(path)
+        if file.size() != size:
+            raise StoreCorruptError(
+                f"{path} at {min(file.size(), size)}: it has {file.size()} bytes, not {size} as the manifest says"
+            )
+        return file
+
+    def open_segments(self) -> list[Segment]:
+        """Open every listed segment, in journal order; their content is replay's business."""
+        segments = []
+        for entry in self.manifest.segments:
+            file = self._open(self.journal_path / run_name(entry.no), entry.size)
+            segment = Segment(entry.no, entry.base, entry.size, file)
+            segment.upper = entry.upper
+            segments.append(segment)
+        return segments
+
+    def open_runs(self, cache: PageCache) -> list[Run]:
+        """Open every listed run; nothing but its header is read."""
+        runs = []
+        for entry in self.manifest.runs:
+            path = self.runs_path / run_name(entry.no)
+            file = self._open(path, entry.shape.file_bytes)
+            magic = RUN_MAGIC if entry.data is None else INDEX_MAGIC
+            read_file_header(file.pread(FILE_HEADER_BYTES, 0), magic, self.store_id, entry.no, path)
+            run = Run(entry.no, file, entry.shape, self.store_id, cache, entry.first, entry.end)
+            if entry.data is not None:
+                run.lead_to(entry.data, self._open_data(entry.data))
+            runs.append(run)
+        return runs
+
+    def _open_data(self, entry: DataEntry) -> File:
+        """Open the journal segment that an index leads to; its header is read."""
+        path = self.journal_path / run_name(entry.no)
+        file = self._open(path, entry.size)
+        found = read_file_header(file.pread(FILE_HEADER_BYTES, 0), JOURNAL_MAGIC, self.store_id, entry.no, path)
+        if found != (entry.base, entry.size):
+            raise StoreCorruptError(f"{path} at 32: base {found[0]} and size {found[1]} contradict the manifest")
+        return file
+
+    def segments_in_use(self) -> set[int]:
+        """Numbers of the segments that are part of the journal, or that an index leads to."""
+        manifest = self.manifest
+        return {s.no for s in manifest.segments} | {r.data.no for r in manifest.runs if r.data is not None}
+
+    def prepare_segment(self, size: int) -> Iterator[Callable[[], Segment] | None]:
+        """Make a zero-filled segment in slices; the last value is a function that lists it and answers it."""
+        no = self.take_no()
+        path = self.journal_path / run_name(no)
+        temporary = path.with_name(path.name + ".tmp")
+        self.files.remove(temporary)
+        file = self.files.open(temporary, create=True)
+        try:
+            for number, at in enumerate(range(0, size, _ZERO_BYTES), 1):
+                file.zero(at, min(_ZERO_BYTES, size - at))
+                if number % _SYNC_EVERY == 0:
+                    file.sync()  # in portions, so that no send's sync waits for 64 MiB of zeros
+                yield None
+            file.sync()
+            yield None
+        except (StoreError, GeneratorExit):
+            file.close()
+            with contextlib.suppress(StoreError):  # else the next start removes it
+                self.files.remove(temporary)
+            raise
+        yield partial(self._list_segment, no, size, file, temporary, path)
+
+    def make_segment(self, size: int) -> Segment:
+        """Make and list a segment at once, not zero-filled: for when none was prepared in time."""
+        no = self.take_no()
+        path = self.journal_path / run_name(no)
+        temporary = path.with_name(path.name + ".tmp")
+        self.files.remove(temporary)
+        file = self.files.open(temporary, create=True, size=size)
+        return self._list_segment(no, size, file, temporary, path)
+
+    def _list_segment(self, no: int, size: int, file: File, temporary: Path, path: Path) -> Segment:
+        with self._lock:
+            try:
+                listed = self.manifest.segments
+                base = listed[-1].base + listed[-1].size if listed else 0
+                file.pwrite(file_header(JOURNAL_MAGIC, self.store_id, no, base, size), 0)
+                file.sync()
+                self.files.rename(temporary, path)
+                self.files.sync_dir(self.journal_path)
+            except StoreError:
+                file.close()
+                for left in (temporary, path):
+                    with contextlib.suppress(StoreError):  # else the next start removes it, or moves it aside
+                        self.files.remove(left)
+                raise
+            file.close()
+            listed.append(SegmentEntry(no, base, size, LAST_KEY))
+            try:
+                self._save()
+            except StoreError:
+                listed.pop()
+                self._remove_unless_listed(no, path)
+                raise
+        return Segment(no, base, size, self.files.open(path))
+
+    def _remove_unless_listed(self, no: int, path: Path) -> None:
+        """Remove a file after a failed write of the manifest, unless the manifest got through after all.
+
+        Which manifest a power cut would leave is known only when their directory was synced since.
+        """
+        try:
+            self.files.sync_dir(self.path)
+            manifest = Manifest.decode(self.files.read_file(self.manifest_path), self.store_id, self.manifest_path)
+            if no not in {s.no for s in manifest.segments} | {r.no for r in manifest.runs}:
+                self.files.remove(path)
+        except StoreError:
+            pass  # it stays, unlisted, and is moved aside at the next start
+
+    def discard_run(self, no: int) -> None:
+        """Remove a run that could not be switched to, unless the manifest on disk names it."""
+        with self._lock:
+            if all(entry.no != no for entry in self.manifest.runs):
+                self._remove_unless_listed(no, self.runs_path / run_name(no))
+
+    def switch(self, run: RunEntry, uppers: dict[int, Key], ends: dict[int, int]) -> None:
+        """List a run, and that it owns from now on what its sources had from there on; one atomic step.
+
+        ``uppers`` are the new bounds of segments, ``ends`` those of runs, by file number.
+        """
+        with self._lock:
+            before = (self.manifest.segments, self.manifest.runs)
+            self._set_bounds([*(entry for entry in before[1] if entry.no != run.no), run], uppers, ends)
+            try:
+                self._save()
+            except StoreError:
+                self.manifest.segments, self.manifest.runs = before
+                raise
+
+    def switch_back(self, no: int, uppers: dict[int, Key], ends: dict[int, int]) -> None:
+        """Undo a `switch` that nobody has acted on, or that has failed.
+
+        If it cannot be written now, the next manifest says it. Until then the one on disk is still right: what it
+        gives to the run is copied there, and its sources stay listed, with what a checkpoint says is done in them.
+        """
+        with self._lock:
+            self._set_bounds([entry for entry in self.manifest.runs if entry.no != no], uppers, ends)
+            self._save()
+
+    def _set_bounds(self, runs: list[RunEntry], uppers: dict[int, Key], ends: dict[int, int]) -> None:
+        self.manifest.segments = [
+            SegmentEntry(s.no, s.base, s.size, uppers.get(s.no, s.upper)) for s in self.manifest.segments
+        ]
+        self.manifest.runs = [RunEntry(r.no, r.first, ends.get(r.no, r.end), r.shape, r.data) for r in runs]
+
+    def forget(self, nos: set[int]) -> None:
+        """Take finished files out of the manifest, which now relies on the checkpoint that counts them as done."""
+        with self._lock:
+            if nos:
+                self._going |= nos | {r.data.no for r in self.manifest.runs if r.no in nos and r.data is not None}
+                write_removals(self.files, self.removing_path, self.manifest.generation + 1, self._going)
+            before = (self.manifest.segments, self.manifest.runs, self.manifest.relied, self.manifest.relied_on)
+            self.manifest.segments = [entry for entry in before[0] if entry.no not in nos]
+            self.manifest.runs = [entry for entry in before[1] if entry.no not in nos]
+            self.manifest.relied = True
+            self.manifest.relied_on = max(before[3], self.checkpoint_no)
+            try:
+                self._save()
+            except StoreError:
+                self.manifest.segments, self.manifest.runs, self.manifest.relied, self.manifest.relied_on = before
+                raise
+
+    def remove(self, path: Path) -> None:
+        """Remove a file that the manifest no longer lists; durable after `removed`."""
+        self.files.remove(path)
+
+    def removed(self) -> None:
+        """Make removals durable, and remove what could not be removed before."""
+        with self._lock:
+            listed = self.segments_in_use() | {run.no for run in self.manifest.runs}
+            gone = self._going - listed
+        for folder in (self.journal_path, self.runs_path):
+            for no in gone:
+                self.files.remove(folder / run_name(no))
+            self.files.sync_dir(folder)
+        with self._lock:
+            self._going -= gone

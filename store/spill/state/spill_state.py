@@ -1,0 +1,419 @@
+"""What the spill store knows in memory: all sources, and the questions that are asked of all of them.
+
+Every call is made under the delivery lock. A ref that is no longer where it says is *forwarded*: by its file if
+that is still here, else by the ghosts that a relocation left for refs that somebody may know.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remoting.messages.checksum import crc32
+from store.disk.errors import StoreError
+from store.disk.files import File
+from store.disk.slab import Slab
+from store.spill.journal.segment import Segment
+from store.spill.rows.merge import Cursor, first_of
+from store.spill.rows.model import Columns, Found, Key, RecordCorruptError, SpillOptions
+from store.spill.rows.source import Fetch, Longs, Places
+from store.spill.runs.run import PageCache, Run
+from store.spill.state.directory import SpillDirectory
+from store.spill.state.ghosts import Ghosts
+
+__all__ = ["SpillState"]
+
+ORDINAL = (1 << 32) - 1
+CURSORS = 4
+"""Cursors kept: the sweeper's, recovery's two, and a listing's."""
+PRUNE_AT_ONCE = 1024
+READ_GAP_BYTES = 4 << 10
+READ_BYTES = 1 << 20
+FEW = 24
+"""Fewer records are gone through one by one, more of them by NumPy, whose calls cost a microsecond each."""
+
+_Group = tuple[int, list[int], list[int]]
+_Wanted = tuple[Segment | Run, list[int], list[int], Places]
+
+
+class SpillState:
+    """Sources by file number, the page cache, the frontier and the ghosts."""
+
+    def __init__(
+        self,
+        directory: SpillDirectory,
+        options: SpillOptions,
+        lock: threading.RLock,
+        cache: PageCache,
+    ) -> None:
+        self.directory = directory
+        self.options = options
+        self.lock = lock
+        self.cache = cache
+        self.frontier_ms = -1
+        # Replaced as a whole, never changed: figures and the spiller go over it without the lock.
+        self.sources: dict[int, Segment | Run] = {}
+        self.ghosts: list[Ghosts] = []
+        self.unsaved = False
+        self._settled: list[Fetch] = []  # of sources that do not change: cursors go over them
+        self._open: list[Fetch] = []  # of segments that still grow, or are not sorted yet
+        self._cursors: list[Cursor] = []  # most recently used last
+
+    def add(self, source: Segment | Run) -> None:
+        """Have scans see a source."""
+        self.sources = {**self.sources, source.no: source}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Sort the sources again into those that do not change and the others; cursors start anew."""
+        self._settled, self._open, self._cursors = [], [], []
+        for source in self.sources.values():
+            if isinstance(source, Run) or source.settled:
+                self._settled += source.fetchers()
+            else:
+                self._open += source.fetchers()
+
+    def add_run(self, run: Run) -> None:
+        """Have scans see a run that a relocation has just switched to."""
+        self.add(run)
+        self.unsaved = True
+
+    def drop(self, nos: Iterable[int]) -> None:
+        """Forget sources in which nothing is live."""
+        gone = set(nos)
+        self.sources = {no: source for no, source in self.sources.items() if no not in gone}
+        self.refresh()
+
+    def add_ghosts(self, ghosts: Ghosts) -> None:
+        """Remember where refs went that somebody may still use."""
+        if len(ghosts.refs):
+            self.ghosts.append(ghosts)
+
+    def prune_ghosts(self) -> Iterator[None]:
+        """Forget ghosts whose records are done; takes the lock for some thousand at a time."""
+        for number in range(len(self.ghosts)):
+            ghosts = self.ghosts[number]
+            alive = np.zeros(len(ghosts.refs), np.bool_)
+            for start in range(0, len(alive), PRUNE_AT_ONCE):
+                part = slice(start, start + PRUNE_AT_ONCE)
+                with self.lock:
+                    alive[part] = self._are_pending(ghosts.ids[part], ghosts.versions[part])
+                yield
+            if not alive.all():
+                with self.lock:
+                    self.ghosts[number] = ghosts.keep(alive)
+        with self.lock:
+            self.ghosts = [ghosts for ghosts in self.ghosts if len(ghosts.refs)]
+
+    def _are_pending(self, ids: Longs, versions: Longs) -> list[bool]:
+        """For each of these, whether that version of that id is live somewhere."""
+        unique = np.unique(ids)
+        live: set[tuple[int, int]] = set()
+        for source in self.sources.values():
+            ordinals, index, found = source.lookup_many(unique)
+            here = ~source.done.mask(ordinals)
+            live.update(zip(unique[index[here]].tolist(), found[here].tolist(), strict=True))
+        return [pair in live for pair in zip(ids.tolist(), versions.tolist(), strict=True)]
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs."""
+        return [source for source in self.sources.values() if isinstance(source, Run)]
+
+    def scan(self, after: Key, until_ms: int, limit: int) -> Columns:
+        """Live records with key > ``after`` and due < ``until_ms``: the first ``limit`` of them."""
+        cursor = self._cursor(after)
+        try:
+            return self._scan_by(cursor, after, until_ms, limit)
+        except BaseException:
+            # A read failed while the cursor had records in hand: it no longer knows all that is behind its key.
+            self._cursors.remove(cursor)
+            raise
+
+    def _scan_by(self, cursor: Cursor, after: Key, until_ms: int, limit: int) -> Columns:
+        merged = cursor.peek(until_ms, limit)
+        live = self._are_live(merged[2])
+        while not live.all():
+            cursor.keep(live)
+            merged = cursor.peek(until_ms, limit)
+            live = self._are_live(merged[2])
+        others = [batch for fetch in self._open if (batch := fetch(after, until_ms, limit)) is not None]
+        dues, ids, refs = (part.tolist() for part in first_of(merged, others, limit))
+        if not others:
+            cursor.advance(len(refs))
+        elif refs:
+            cursor.skip_to((dues[-1], ids[-1]))
+        return Columns(dues, ids, refs)
+
+    def _cursor(self, after: Key) -> Cursor:
+        """A cursor that stands at ``after``: one of the last few, or a new one."""
+        for number, cursor in enumerate(self._cursors):
+            if cursor.reaches(after):
+                self._cursors.append(self._cursors.pop(number))
+                cursor.skip_to(after)
+                return cursor
+        cursor = Cursor(self._settled, after)
+        self._cursors = [*self._cursors[1 - CURSORS :], cursor]
+        return cursor
+
+    def _are_live(self, refs: Longs) -> NDArray[np.bool_]:
+        sources = self.sources
+        if len(refs) < FEW:
+            return np.array([ref & ORDINAL not in sources[ref >> 32].done for ref in refs.tolist()], np.bool_)
+        live = np.empty(len(refs), np.bool_)
+        for no, places in _by_file(refs):
+            live[places] = ~sources[no].done.mask(refs[places] & ORDINAL)
+        return live
+
+    def find(self, delay_id: int) -> Found | None:
+        """The highest version of an id."""
+        best: tuple[int, int, Segment | Run, int] | None = None
+        for source in self.sources.values():
+            for ordinal, due, version in source.lookup(delay_id):
+                if best is None or version > best[0]:
+                    best = (version, due, source, ordinal)
+        if best is None:
+            return None
+        version, due, source, ordinal = best
+        return Found(delay_id, source.no << 32 | ordinal, due, version, ordinal in source.done)
+
+    def _forward(self, ref: int) -> tuple[Segment | Run, int] | None:
+        """Where the record behind a relocated ref lives now; None if it is done (or was never here)."""
+        source = self.sources.get(ref >> 32)
+        if source is not None and ref & ORDINAL < source.count:
+            ids, versions = source.identities(np.array([ref & ORDINAL], np.int64))
+            known: tuple[int, int] | None = (ids.item(0), versions.item(0))
+        else:
+            known = next((found for ghosts in self.ghosts if (found := ghosts.get(ref)) is not None), None)
+        if known is None:
+            return None
+        for other in self.sources.values():
+            for ordinal, _, version in other.lookup(known[0]):
+                if version == known[1] and ordinal not in other.done:
+                    return other, ordinal
+        return None
+
+    def is_done(self, ref: int) -> bool:
+        """Whether the record is done; a ref that leads nowhere is."""
+        source = self.sources.get(ref >> 32)
+        ordinal = ref & ORDINAL
+        if source is not None and source.owns(ordinal):
+            return ordinal in source.done
+        return self._forward(ref) is None
+
+    def mark_done(self, refs: Sequence[int]) -> None:
+        """Mark records done, wherever they are now."""
+        sources = self.sources
+        rest = refs
+        if len(refs) >= FEW:
+            rest = []
+            column = np.array(refs, np.int64)
+            for no, places in _by_file(column):
+                source = sources.get(no)
+                ordinals = column[places] & ORDINAL
+                if source is None or not source.owns_all(ordinals):
+                    rest += column[places].tolist()
+                elif source.mark_many(ordinals) and not source.live:
+                    self.unsaved = True
+        for ref in rest:
+            source = sources.get(ref >> 32)
+            ordinal = ref & ORDINAL
+            if source is None or not source.owns(ordinal):
+                moved = self._forward(ref)
+                if moved is None:
+                    continue
+                source, ordinal = moved
+            if source.mark(ordinal) and not source.live:
+                self.unsaved = True
+
+    def mark_versions(self, ids: Longs, versions: Longs, skip: frozenset[int] = frozenset()) -> int:
+        """Mark every record of these ids done whose version is not above the one given; how many were live.
+
+        ``skip`` names files that are left alone.
+        """
+        if not len(ids):
+            return 0
+        order = np.lexsort((versions, ids))
+        ids, versions = ids[order], versions[order]
+        last = np.ones(len(ids), np.bool_)
+        last[:-1] = ids[1:] != ids[:-1]
+        ids, versions = ids[last], versions[last]
+        fresh = 0
+        for source in self.sources.values():
+            if source.no not in skip:
+                ordinals, index, found = source.lookup_many(ids)
+                fresh += source.mark_many(ordinals[found <= versions[index]])
+        if fresh:
+            self.unsaved = True
+        return fresh
+
+    def read(self, refs: Sequence[int], max_bytes: int | None = None) -> Slab:
+        """Read records, in the order asked; neighbours in one read, each checked against its CRC.
+
+        With ``max_bytes`` only the first ones that make up no more than that, but at least one.
+        """
+        wanted = [
+            (self.sources[no], ordinals, indices, self.sources[no].places(np.array(ordinals, np.int64)))
+            for no, ordinals, indices in (self._located_many(refs) if len(refs) >= FEW else self._located(refs))
+        ]
+        count = len(refs) if max_bytes is None else _fitting(wanted, len(refs), max_bytes)
+        starts, sizes = [0] * count, [0] * count
+        parts: list[bytes] = []
+        before = 0
+        for source, ordinals, indices, places in wanted:
+            if count < len(refs):
+                kept = [n for n, index in enumerate(indices) if index < count]
+                ordinals, indices, places = _rows(kept, ordinals, indices, places)
+            if isinstance(source, Run) and source.is_index:
+                by_place = sorted(range(len(ordinals)), key=places[0].__getitem__)
+                ordinals, indices, places = _rows(by_place, ordinals, indices, places)
+            data, begins = _gathered(source, ordinals, places)
+            for index, begin, size in zip(indices, begins, places[1], strict=True):
+                starts[index] = before + begin
+                sizes[index] = size
+            parts.append(data)
+            before += len(data)
+        return Slab(parts[0] if len(parts) == 1 else b"".join(parts), starts, sizes)
+
+    def _located(self, refs: Sequence[int]) -> list[_Group]:
+        """Where records are: for each file their ordinals, ascending, and their places in ``refs``."""
+        groups: dict[int, list[tuple[int, int]]] = {}
+        for index, ref in enumerate(refs):
+            source = self.sources.get(ref >> 32)
+            ordinal = ref & ORDINAL
+            if source is None or not source.owns(ordinal):
+                moved = self._forward(ref)
+                if moved is None:
+                    raise StoreError(f"record {ref:#x} is not pending any more")
+                source, ordinal = moved
+            group = groups.get(source.no)
+            if group is None:
+                groups[source.no] = [(ordinal, index)]
+            else:
+                group.append((ordinal, index))
+        return [
+            (no, [ordinal for ordinal, _ in sorted(group)], [index for _, index in sorted(group)])
+            for no, group in groups.items()
+        ]
+
+    def _located_many(self, refs: Sequence[int]) -> list[_Group]:
+        """The same for so many that NumPy is quicker; one by one if any is not where its ref says."""
+        column = np.array(refs, np.int64)
+        groups: list[_Group] = []
+        for no, places in _by_file(column):
+            source = self.sources.get(no)
+            ordinals = column[places] & ORDINAL
+            if source is None or not source.owns_all(ordinals):
+                return self._located(refs)
+            indices = np.arange(len(refs))[places]
+            if not bool((ordinals[1:] > ordinals[:-1]).all()):
+                order = np.argsort(ordinals, kind="stable")
+                ordinals, indices = ordinals[order], indices[order]
+            groups.append((no, ordinals.tolist(), indices.tolist()))
+        return groups
+
+    @property
+    def pending_count(self) -> int:
+        """Live records."""
+        return sum(source.live for source in self.sources.values())
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of live records, about."""
+        return sum(map(_live_bytes, self.sources.values()))
+
+    @property
+    def promised_bytes(self) -> int:
+        """Disk space that pending records will still take: once for the CommitLog, once more for a copy in a run."""
+        sources = self.sources.values()
+        return sum(_live_bytes(s) * (1 if isinstance(s, Run) and not s.is_index else 2) for s in sources)
+
+
+def _live_bytes(source: Segment | Run) -> int:
+    return source.data_bytes * source.live // source.count if source.live and source.count else 0
+
+
+def _rows(
+    chosen: list[int], ordinals: list[int], indices: list[int], places: Places
+) -> tuple[list[int], list[int], Places]:
+    starts, sizes, crcs = places
+    return (
+        [ordinals[n] for n in chosen],
+        [indices[n] for n in chosen],
+        ([starts[n] for n in chosen], [sizes[n] for n in chosen], [crcs[n] for n in chosen]),
+    )
+
+
+def _gathered(source: Segment | Run, ordinals: list[int], places: Places) -> tuple[bytes, list[int]]:
+    """Read records of one file, whose positions ascend: bytes, and where in them each record begins."""
+    starts, sizes, crcs = places
+    spans: list[tuple[int, int]] = []
+    begins: list[int] = []
+    begin = end = -1
+    before = 0
+    for start, size in zip(starts, sizes, strict=True):
+        if end < 0:
+            begin = start
+        elif start - end > READ_GAP_BYTES or start + size - begin > READ_BYTES:
+            spans.append((begin, end - begin))
+            before += end - begin
+            begin = start
+        begins.append(before + start - begin)
+        end = start + size
+    if end >= 0:
+        spans.append((begin, end - begin))
+    data = _read_spans(source.data, spans)
+    view = memoryview(data)
+    for n, at in enumerate(begins):
+        if crc32(view[at : at + sizes[n]]) != crcs[n]:
+            raise RecordCorruptError(
+                f"{source.data.path} at {starts[n]}: the record of {sizes[n]} bytes has another checksum",
+                source.no << 32 | ordinals[n],
+            )
+    return data, begins
+
+
+def _read_spans(file: File, spans: list[tuple[int, int]]) -> bytes:
+    """Read (position, bytes) one behind the other; what is not in the file is zeros."""
+    parts: list[bytes] = []
+    first = size = 0
+    for last, (_, n) in enumerate(spans):
+        if size and size + n > READ_BYTES:
+            parts.append(_read_portion(file, spans[first:last]))
+            first, size = last, 0
+        size += n
+    parts.append(_read_portion(file, spans[first:]))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _read_portion(file: File, spans: list[tuple[int, int]]) -> bytes:
+    data = file.gather_hot(spans)
+    if data is None:
+        data = b"".join([file.pread(n, position).ljust(n, b"\0") for position, n in spans])
+    return data
+
+
+def _fitting(wanted: list[_Wanted], count: int, max_bytes: int) -> int:
+    """How many records, in the order asked, fit into ``max_bytes``; at least one."""
+    size_of = [0] * count
+    for _, _, indices, (_, sizes, _) in wanted:
+        for index, size in zip(indices, sizes, strict=True):
+            size_of[index] = size
+    total = 0
+    for index, size in enumerate(size_of):
+        total += size
+        if total > max_bytes and index:
+            return index
+    return count
+
+
+def _by_file(refs: Longs) -> list[tuple[int, slice | Longs]]:
+    """The files that refs name, and which of the refs name each, in their order."""
+    nos = refs >> 32
+    first = nos.item(0)
+    if nos.item(-1) == first and bool((nos == first).all()):
+        return [(first, slice(None))]
+    return [(no, np.flatnonzero(nos == no)) for no in sorted(set(nos.tolist()))]

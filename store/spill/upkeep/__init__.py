@@ -1,0 +1,1 @@
+"""Opening, checking and repairing a spill store; sorting, merging and removing its files."""

@@ -1,0 +1,207 @@
+"""Asking the spill store whether it is in order: every structure in memory, every byte on disk that counts.
+
+Files are read without the delivery lock, from twins that have the done-sets of the moment. Nothing here grows with
+a file but a few bytes for each pending message, so it may be asked of a broker that is running.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remoting.layout import FILE_HEADER_BYTES, FRAME_BYTES, FRAME_ROW_BYTES, RUN_TRAILER_BYTES
+from remoting.messages.checksum import crc32
+from store.disk.errors import StoreError
+from store.spill.journal.journal import Journal
+from store.spill.journal.segment import Segment
+from store.spill.rows.format import ACCEPT, MOVE, frame_count, read_frame, run_trailer
+from store.spill.rows.manifest import RunEntry, SegmentEntry
+from store.spill.rows.source import Longs
+from store.spill.runs.run import PageCache, Run
+from store.spill.state.spill_state import SpillState
+
+__all__ = ["check"]
+
+_CACHE_BYTES = 1 << 20
+_AT_ONCE = 4096
+_MIX = tuple(np.uint64(factor) for factor in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
+
+
+def check(state: SpillState, journal: Journal) -> list[str]:
+    """Say everything that is wrong; takes the delivery lock for moments only."""
+    wrong: list[str] = []
+    live_ids: list[Longs] = []
+    with state.lock:
+        frozen = [_freeze(source) for source in state.sources.values()]
+        wrong += _check_manifest(state)
+    for twin in frozen:
+        try:
+            found = _check_run(twin) if isinstance(twin, Run) else _check_segment(twin, journal.seed)
+            live_ids.append(_live_ids(twin))
+        except StoreError as error:
+            found = [str(error)]
+        wrong += [f"{twin.file.path.name}: {text}" for text in found]
+    everything = np.sort(np.concatenate(live_ids)) if live_ids else np.empty(0, np.int64)
+    twice = everything[1:][everything[1:] == everything[:-1]]
+    wrong += [f"{id_:#x} is live in two places" for id_ in twice[:10].tolist()]
+    return wrong
+
+
+def _freeze(source: Segment | Run) -> Segment | Run:
+    """A twin with the done-set as it is now."""
+    twin = source.twin(PageCache(_CACHE_BYTES)) if isinstance(source, Run) else source.twin()
+    twin.done = source.done.copy()
+    twin.live = source.live
+    if isinstance(source, Run) and isinstance(twin, Run):
+        twin.damage = dict(source.damage)
+    return twin
+
+
+def _live(source: Segment | Run, ordinals: Longs) -> NDArray[np.bool_]:
+    if isinstance(source, Run):
+        owned = (ordinals >= source.first) & (ordinals < source.end)
+    else:
+        owned = source.owned_mask(ordinals)
+    return owned & ~source.done.mask(ordinals)
+
+
+def _live_ids(source: Segment | Run) -> Longs:
+    parts: list[Longs] = [np.empty(0, np.int64)]
+    for start in range(0, source.count, _AT_ONCE):
+        ordinals = np.arange(start, min(source.count, start + _AT_ONCE), dtype=np.int64)
+        parts.append(source.identities(ordinals[_live(source, ordinals)])[0])
+    return np.concatenate(parts)
+
+
+def _check_records(source: Segment | Run, ordinals: Longs) -> list[str]:
+    """Compare the checksums of live records."""
+    places = zip(*source.places(ordinals[_live(source, ordinals)]), strict=True)
+    return [
+        f"at {start}: the checksum of a pending record is wrong"
+        for start, size, crc in places
+        if crc32(source.data.pread(size, start)) != crc
+    ]
+
+
+def _check_segment(segment: Segment, seed: int) -> list[str]:
+    wrong = segment.done.check()
+    everything = np.arange(segment.count, dtype=np.int64)
+    live = int(np.count_nonzero(_live(segment, everything)))
+    if live != segment.live:
+        wrong.append(f"counts {segment.live} live records, but has {live}")
+    order = segment.order[: segment.ordered].astype(np.int64)
+    if (np.sort(order) != np.arange(len(order))).any():
+        wrong.append("its order is no permutation")
+    dues, ids = segment.dues[order], segment.ids[order]
+    if ((dues[1:] < dues[:-1]) | ((dues[1:] == dues[:-1]) & (ids[1:] < ids[:-1]))).any():
+        wrong.append("its order is not sorted")
+    wrong += _check_frames(segment, seed)
+    for start in range(0, segment.count, _AT_ONCE):
+        wrong += _check_records(segment, everything[start : start + _AT_ONCE])
+    return wrong
+
+
+def _check_frames(segment: Segment, seed: int) -> list[str]:
+    """Walk the frames as replay would."""
+    at, ordinal = FILE_HEADER_BYTES, 0
+    wrong: list[str] = []
+    while at < segment.end:
+        head = segment.file.pread(FRAME_BYTES, at)
+        count = min(frame_count(head), segment.size // FRAME_ROW_BYTES)
+        frame = read_frame(segment.file.pread(FRAME_BYTES + count * FRAME_ROW_BYTES, at), 0, segment.base + at, seed)
+        if frame is None:
+            return [*wrong, f"at {at}: no frame, but the journal goes on to {segment.end}"]
+        if frame.first_ordinal != ordinal:
+            wrong.append(f"at {at}: frame begins with record {frame.first_ordinal}, not {ordinal}")
+        if frame.kind in (ACCEPT, MOVE):
+            ordinal += frame.count
+        at += frame.length
+    if ordinal < segment.appended:
+        wrong.append(f"has {ordinal} records, not {segment.appended}")
+    return wrong
+
+
+def _check_run(run: Run) -> list[str]:
+    wrong = run.done.check() + list(run.damage.values())
+    shape = run.shape
+    live = run.end - run.first - run.done.count_range(run.first, run.end)
+    if live != run.live:
+        wrong.append(f"counts {run.live} live records, but has {live}")
+    trailer = run.file.pread(RUN_TRAILER_BYTES, shape.file_bytes - RUN_TRAILER_BYTES)
+    if trailer != run_trailer(shape, run.store_id, run.no):
+        wrong.append(f"at {shape.file_bytes - RUN_TRAILER_BYTES}: the trailer contradicts the manifest")
+    first_page = min(run.done.prefix, run.end, shape.count - 1) // run.rows_per_page
+    last = (-1, -1)
+    position = -1
+    digest = 0
+    for number in range(first_page, shape.pages):
+        page = run.page(number)
+        dues, ids = page.dues, page.ids
+        falls = (dues[1:] < dues[:-1]) | ((dues[1:] == dues[:-1]) & (ids[1:] < ids[:-1]))
+        if falls.any() or (dues.item(0), ids.item(0)) < last:
+            wrong.append(f"page {number} is not in key order")
+        follows = run.is_index or position in (-1, page.starts.item(0))
+        if page.first != number * run.rows_per_page or not follows:
+            wrong.append(f"page {number} does not follow the one before it")
+        last = (dues.item(-1), ids.item(-1))
+        position = page.starts.item(-1) + page.sizes.item(-1)
+        ordinals = np.arange(page.first, page.first + len(page), dtype=np.int64)
+        digest += _digest(ids, dues, ordinals, page.versions)
+        wrong += _check_records(run, ordinals)
+    wrong += [f"{text}; it was made again from its records" for text in run.rebuilt.values()]
+    if (digest - _digest_of_ids(run, first_page * run.rows_per_page, wrong)) % (1 << 64):
+        wrong.append("the id pages do not name the same records as the column pages")
+    return wrong
+
+
+def _digest_of_ids(run: Run, first: int, wrong: list[str]) -> int:
+    """The digest of what the id pages say of the records from ordinal ``first`` on."""
+    digest = 0
+    last = (-1, -1)
+    for number in range(run.shape.id_pages):
+        rows = run.id_rows(number)
+        ids, versions = rows["id"], rows["version"]
+        falls = (ids[1:] < ids[:-1]) | ((ids[1:] == ids[:-1]) & (versions[1:] < versions[:-1]))
+        if falls.any() or (int(ids[0]), int(versions[0])) < last:
+            wrong.append(f"id page {number} is not sorted")
+        last = (int(ids[-1]), int(versions[-1]))
+        kept = rows[rows["ordinal"] >= first]
+        digest += _digest(kept["id"], kept["due"], kept["ordinal"], kept["version"])
+    return digest
+
+
+def _digest(
+    ids: NDArray[np.int64],
+    dues: NDArray[np.int64],
+    ordinals: NDArray[np.int64] | NDArray[np.uint32],
+    versions: NDArray[np.uint32],
+) -> int:
+    """A sum over rows that does not depend on their order."""
+    mixed = ids.astype(np.uint64) * _MIX[0]
+    mixed ^= (dues.astype(np.uint64) + np.uint64(1)) * _MIX[1]
+    mixed ^= (ordinals.astype(np.uint64) << np.uint64(20)) + versions.astype(np.uint64)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= _MIX[2]
+    return int(mixed.sum(dtype=np.uint64))
+
+
+def _check_manifest(state: SpillState) -> list[str]:
+    """The manifest may be ahead of memory for a moment (it is written first), never behind it."""
+    manifest = state.directory.manifest
+    segments = {entry.no: entry for entry in manifest.segments}
+    runs = {entry.no: entry for entry in manifest.runs}
+    wrong = []
+    for source in state.sources.values():
+        entry = runs.get(source.no) if isinstance(source, Run) else segments.get(source.no)
+        if entry is None:
+            if source.live:
+                wrong.append(f"the manifest does not list {source.file.path.name}: {source.live} are pending in it")
+        elif isinstance(source, Run):
+            assert isinstance(entry, RunEntry)
+            if entry.end > source.end:
+                wrong.append(f"{source.path.name} is said to own records up to {entry.end}, not {source.end}")
+        else:
+            assert isinstance(entry, SegmentEntry)
+            if entry.upper > source.upper:
+                wrong.append(f"{source.file.path.name} is said to own keys below {entry.upper}, not {source.upper}")
+    return wrong

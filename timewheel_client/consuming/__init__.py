@@ -1,0 +1,1 @@
+"""Reading, acknowledging and sending back messages."""

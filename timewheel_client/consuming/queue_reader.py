@@ -1,0 +1,382 @@
+"""Reads one queue for a group: finds where to begin, pulls, keeps the window of what is not acknowledged.
+
+What a pull can answer, and what is done about it:
+
+====  ========================  ===================================================================================
+ 0    FOUND                     the messages go to the consumer, the next pull begins behind them
+19    PULL_NOT_FOUND            nothing came while the broker held the request: pull again
+20    PULL_RETRY_IMMEDIATELY    all that was looked at was filtered out: pull on behind it
+21    PULL_OFFSET_MOVED         our offset does not exist (retention, a reset): go where the broker says; what is
+                                open is forgotten, and the new offset is saved
+24-28 SUBSCRIPTION_… FILTER_…   the broker does not know us (yet): heartbeat, then again; after three times 27
+                                (FILTER_DATA_NOT_EXIST) the SQL expression must be wrong: the consumer fails
+23    SUBSCRIPTION_PARSE_FAILED the expression is wrong: the consumer fails
+ 1    "does not support …"      the broker knows no SQL92: the consumer fails
+else                            a pause, a look at the route, then again
+====  ========================  ===================================================================================
+
+Pulling stops while too much is open, because everything open is kept in memory, and because a message that is never
+acknowledged holds the group's offset where it is: after a restart all from there on is repeated.
+
+A record that cannot be read is pulled once more, alone: what went wrong on the way is then mended, and what is beside
+it has been handed on. If it still cannot be read, an error is logged, ``on_undecodable`` gets it (see `Consumer`), and
+reading goes on behind it.
+
+A group without an offset that begins at the end has that offset saved before anything is pulled. Otherwise what comes
+while the group's first member is down, before it saved any, would be passed over by the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from remoting.codes import PullSysFlag, RequestCode, ResponseCode
+from remoting.command import ProtocolError, RemotingCommand
+from remoting.headers import need_long
+from remoting.messages.message import StoredMessage
+from timewheel_client.consuming.ack_window import AckWindow
+from timewheel_client.consuming.pulled import BadRecord, UndecodableMessage, read_pulled
+from timewheel_client.consuming.reader_settings import OnUndecodable, ReaderSettings
+from timewheel_client.consuming.received import Message
+from timewheel_client.net.client_core import ClientCore, now_ms
+from timewheel_client.values.errors import BrokerError, ClientError, NoRouteError
+from timewheel_client.values.log import log
+from timewheel_client.values.routes import MessageQueue
+
+__all__ = ["QueueReader"]
+
+
+SUSPEND_MS = 15_000
+PULL_TIMEOUT_MS = 30_000
+ERROR_PAUSE_MS = 1_000
+BUSY_PAUSE_MS = 20
+MOST_WITHOUT_FILTER = 3
+SAVE_SOON_MS = 100
+SAVE_TIMEOUT_MS = 2_000
+
+
+_UNKNOWN_TO_BROKER = {
+    ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST,
+    ResponseCode.FILTER_DATA_NOT_EXIST,
+    ResponseCode.FILTER_DATA_NOT_LATEST,
+}
+
+
+class QueueReader:
+    """One queue that this member was given.
+
+    Args:
+        core: Connections and routes.
+        settings: What all readers share.
+        queue: The queue.
+        deliver: Takes the messages of a pull, with the window that counts them (see `holds`).
+        retry: What `Message.retry` does.
+        fail: Called with an error that trying again cannot mend.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        settings: ReaderSettings,
+        queue: MessageQueue,
+        deliver: Callable[[QueueReader, AckWindow, list[Message]], None],
+        retry: Callable[[Message, int], Awaitable[None]],
+        fail: Callable[[ClientError], None],
+    ) -> None:
+        self.queue = queue
+        self.dropped = False
+        self.settled = asyncio.Event()
+        self._core = core
+        self._settings = settings
+        self._subscription = settings.subscriptions[queue.topic]
+        tags = self._subscription.tags  # compared as text: the broker compares hashes only
+        self._tags = None if tags is None else frozenset(tags)
+        self._deliver = deliver
+        self._retry = retry
+        self._fail = fail
+        self._window: AckWindow | None = None
+        self._saved: int | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._task: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._without_filter = 0
+        self._alone = False  # whether the next pull is for one message: the last one brought what cannot be read
+
+    def start(self, pause_ms: int = 0) -> None:
+        """Begin to read, after a pause in which the queue's last reader can save how far it came."""
+        self._task = self._core.spawn(partial(self._run, pause_ms))
+
+    def drop(self) -> None:
+        """Stop reading: the queue goes to another member, or the consumer closes."""
+        self.dropped = True
+        self.settled.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    @property
+    def committed(self) -> int | None:
+        """The offset below which all is done; None before the first pull."""
+        return self._window.committed if self._window else None
+
+    @property
+    def open_count(self) -> int:
+        """How many messages are pulled and not acknowledged."""
+        return self._window.open_count if self._window else 0
+
+    def holds(self, window: AckWindow) -> bool:
+        """Whether a window still counts: False after a reset, and when the queue was given up."""
+        return window is self._window and not self.dropped
+
+    def reset(self, offset: int) -> None:
+        """Go on from another offset (a command of the broker's); what is open is forgotten."""
+        self._window = AckWindow(offset)
+        self._saved = None
+        self._room.set()
+        if self._task is not None and not self.dropped:
+            self._task.cancel()
+            self.start()
+
+    async def save(self) -> None:
+        """Tell the broker how far the group has come, if it does not know.
+
+        One at a time for a broker, each with its reply: a broker serves the requests of one connection with several
+        threads. The older of two offsets must not be the last that it writes; and of a group's first offsets of a
+        topic, those of different queues, Apache's broker forgets some that come at the same time
+        (ConsumerOffsetManager.commitOffset makes the group's table twice).
+        """
+        if self.committed in (None, self._saved):
+            return
+        address = self._address()
+        async with self._settings.saving[address]:
+            offset = self.committed
+            if offset is None or offset == self._saved:
+                return
+            ext = {
+                "consumerGroup": self._settings.group,
+                "topic": self.queue.topic,
+                "queueId": str(self.queue.queue_id),
+                "commitOffset": str(offset),
+            }
+            await self._core.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_ms=SAVE_TIMEOUT_MS)
+            self._saved = offset
+
+    async def _save_soon(self) -> None:
+        """Save after a moment, when nothing is open: another member may take the queue while this one waits."""
+        await asyncio.sleep(SAVE_SOON_MS / 1000)
+        self._saving = None
+        if not self.dropped:
+            try:
+                await self.save()
+            except ClientError as error:
+                log.warning("saving the offset of %s: %s", self.queue, error)
+
+    # -------------------------------------------------------------------------------------- inside
+
+    def _address(self) -> str:
+        route = self._core.cached_route(self.queue.topic)
+        address = route.address(self.queue.broker_name) if route else None
+        if address is None:
+            raise NoRouteError(f"no address for broker {self.queue.broker_name} of topic {self.queue.topic}")
+        return address
+
+    async def _run(self, pause_ms: int) -> None:
+        await asyncio.sleep(pause_ms / 1000)
+        while not self.dropped:
+            try:
+                if self._window is None:
+                    await self._begin()
+                    continue
+                self.settled.set()
+                await self._room.wait()
+                await self._pull(self._window)
+            except BrokerError as error:
+                await self._after_error(error)
+            except (ClientError, ProtocolError) as error:
+                log.warning("reading %s: %s", self.queue, error)
+                self._core.refresh_soon(self.queue.topic)
+                await asyncio.sleep(ERROR_PAUSE_MS / 1000)
+            except Exception:  # a reader that ends is a queue that nobody reads any more
+                log.exception("reading %s: this should not happen; it goes on", self.queue)
+                await asyncio.sleep(ERROR_PAUSE_MS / 1000)
+
+    async def _begin(self) -> None:
+        """Find where to begin; a group's first offset is saved at once."""
+        offset, is_first = await self._find_start()
+        if self._window is not None:
+            return  # reset meanwhile
+        window = self._window = AckWindow(offset)
+        if is_first and self._settings.start_from == "last":
+            try:
+                await self.save()
+            except BaseException:
+                if self._window is window:
+                    self._window = None  # nothing was pulled: find it again, or be cancelled
+                raise
+
+    async def _after_error(self, error: BrokerError) -> None:
+        if error.code == ResponseCode.FILTER_DATA_NOT_EXIST:
+            self._without_filter += 1
+        no_sql = self._subscription.kind != "TAG" and "does not support" in error.remark
+        wrong_sql = self._without_filter >= MOST_WITHOUT_FILTER
+        if error.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED or no_sql or wrong_sql:
+            self._fail(error)
+            self.dropped = True
+            self.settled.set()
+            return
+        if error.code == ResponseCode.FLOW_CONTROL:
+            await asyncio.sleep(BUSY_PAUSE_MS / 1000)
+            return
+        log.warning("reading %s: %s", self.queue, error)
+        if error.code in _UNKNOWN_TO_BROKER:
+            await self._core.send_heartbeats()
+        self._core.refresh_soon(self.queue.topic)
+        await asyncio.sleep(ERROR_PAUSE_MS / 1000)
+
+    async def _find_start(self) -> tuple[int, bool]:
+        """The group's offset, or where a group without one begins; and whether the broker may have none saved.
+
+        A broker answers 0 for a queue that is still young, although nothing is saved.
+        """
+        queue = self.queue
+        where = {"topic": queue.topic, "queueId": str(queue.queue_id)}
+        address = self._address()
+        try:
+            reply = await self._core.ask(
+                address, RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": self._settings.group, **where}
+            )
+        except BrokerError as error:
+            if error.code != ResponseCode.QUERY_NOT_FOUND:
+                raise
+            from_end = self._settings.start_from == "last" and not queue.topic.startswith("%RETRY%")
+            code = RequestCode.GET_MAX_OFFSET if from_end else RequestCode.GET_MIN_OFFSET
+            reply = await self._core.ask(address, code, where)
+            return max(0, need_long(reply.ext, "offset")), True
+        offset = max(0, need_long(reply.ext, "offset"))
+        return offset, offset == 0
+
+    async def _pull(self, window: AckWindow) -> None:
+        settings, queue = self._settings, self.queue
+        # No offset rides on a pull (COMMIT_OFFSET): a broker that handles it late would put the older one back.
+        # An SQL expression goes with the heartbeat only: Apache's broker would take a wrong one in a pull for none.
+        flags = PullSysFlag.SUSPEND
+        if self._subscription.kind == "TAG":
+            flags |= PullSysFlag.SUBSCRIPTION
+        ext = {
+            "consumerGroup": settings.group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "queueOffset": str(window.next_offset),
+            "maxMsgNums": "1" if self._alone else str(settings.pull_count),
+            "sysFlag": str(int(flags)),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(SUSPEND_MS),
+            "subscription": self._subscription.expression,
+            "subVersion": str(settings.version),
+            "expressionType": self._subscription.kind,
+        }
+        address = self._address()
+        clock = asyncio.get_running_loop().time
+        asked, offset = clock(), window.next_offset
+        reply = await self._core.connections.request(address, RequestCode.PULL_MESSAGE, ext, timeout_ms=PULL_TIMEOUT_MS)
+        if window is not self._window:
+            return  # reset meanwhile
+        if reply.code == ResponseCode.SUCCESS or reply.code == ResponseCode.PULL_NOT_FOUND:
+            self._without_filter = 0
+        if reply.code == ResponseCode.SUCCESS:
+            self._take(window, reply)
+            if window.next_offset == offset and not self._alone:
+                raise ProtocolError(
+                    f"the broker says FOUND at offset {offset}, and neither a message nor the next offset"
+                )
+        elif reply.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            window.pulled((), max(window.next_offset, need_long(reply.ext, "nextBeginOffset")))
+            if window.next_offset == offset and clock() - asked < BUSY_PAUSE_MS / 1000:
+                await asyncio.sleep(BUSY_PAUSE_MS / 1000)  # it does not hold pulls
+        elif reply.code == ResponseCode.PULL_OFFSET_MOVED:
+            await self._move(need_long(reply.ext, "nextBeginOffset"), reply.remark)
+        else:
+            raise BrokerError(reply.code, reply.remark, address)
+
+    def _take(self, window: AckWindow, reply: RemotingCommand) -> None:
+        """Hand on what a pull found."""
+        pulled = read_pulled(reply.body)
+        messages: list[Message] = []
+        bad: list[UndecodableMessage] = []
+        at, next_offset, again = window.next_offset, need_long(reply.ext, "nextBeginOffset"), False
+        for record in pulled.records:
+            if isinstance(record, BadRecord):
+                if not self._alone:
+                    again = True  # once more, and alone
+                    break
+                bad.append(self._undecodable(record, at, next_offset))
+                at = bad[-1].queue_offset + 1
+            elif record.queue_offset >= at:
+                at = record.queue_offset + 1
+                message = self._message(window, record)
+                if self._tags is None or message.tags in self._tags:
+                    messages.append(message)
+        if again or pulled.cut:
+            next_offset = at
+        self._alone = again
+        kept = [] if self._settings.on_undecodable is None else bad
+        offsets = sorted([*(one.queue_offset for one in messages), *(one.queue_offset for one in kept)])
+        window.pulled(offsets, max(at, next_offset))
+        self._look_for_room()
+        for one in bad:
+            self._report(window, one)
+        if messages:
+            self._deliver(self, window, messages)
+
+    def _message(self, window: AckWindow, stored: StoredMessage) -> Message:
+        return Message(
+            stored, self.queue, now_ms(), partial(self._ack, window), self._retry, self._settings.max_body_bytes
+        )
+
+    def _ack(self, window: AckWindow, message: Message | UndecodableMessage) -> None:
+        if window.ack(message.queue_offset):
+            self._look_for_room()
+            if not window.open_count and self._saving is None and not self.dropped:
+                self._saving = self._core.spawn(self._save_soon)
+
+    def _undecodable(self, record: BadRecord, at: int, next_offset: int) -> UndecodableMessage:
+        """Name a record that cannot be read; its offset is what its head says, if that can be."""
+        offset = record.queue_offset if at <= record.queue_offset < next_offset else at
+        return UndecodableMessage(self.queue, offset, record.log_offset, record.reason, record.raw)
+
+    def _report(self, window: AckWindow, bad: UndecodableMessage) -> None:
+        """Say aloud that a message is lost for the application, and let it have the bytes."""
+        handler = self._settings.on_undecodable
+        log.error(
+            "%s: the message at offset %d (log offset %d, %d bytes) cannot be read and is %s: %s",
+            bad.queue,
+            bad.queue_offset,
+            bad.log_offset,
+            len(bad.raw),
+            "skipped" if handler is None else "handed to on_undecodable",
+            bad.reason,
+        )
+        if handler is not None:
+            self._core.spawn(partial(self._hand_over, handler, window, bad))
+
+    async def _hand_over(self, handler: OnUndecodable, window: AckWindow, bad: UndecodableMessage) -> None:
+        """Acknowledge it when the application has taken it; an error is logged by the task, and leaves it open."""
+        await handler(bad)
+        self._ack(window, bad)
+
+    async def _move(self, offset: int, remark: str | None) -> None:
+        log.warning("%s: the broker moves us to offset %d: %s", self.queue, offset, remark)
+        self._window = AckWindow(offset)
+        self._saved = None
+        await self.save()
+        await asyncio.sleep(ERROR_PAUSE_MS / 1000)
+
+    def _look_for_room(self) -> None:
+        window, settings = self._window, self._settings
+        if window is None or (window.open_count < settings.max_open and window.span < settings.max_open_span):
+            self._room.set()
+        else:
+            self._room.clear()

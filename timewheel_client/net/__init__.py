@@ -1,0 +1,1 @@
+"""Connections to brokers and name servers, and what one client shares among them."""

@@ -1,0 +1,337 @@
+"""What producer and consumer share: name servers, the cache of routes, heartbeats, background chores.
+
+Routes are cached and asked for again every 30 s, as Apache's clients do it, and at once after a send or pull went
+wrong. A topic that does not exist yet is asked for more often (1 s, then slower, up to 5 s), so that a consumer that
+is started before its topic does not wait half a minute for it.
+
+A core may be started again after a start that failed or was cancelled: nothing is left of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import ProtocolError, RemotingCommand
+from remoting.json_dialect import dumps, loads
+from timewheel_client.net.connection import REQUEST_TIMEOUT_MS, RequestHandler, split_address
+from timewheel_client.net.connection_table import ConnectionTable
+from timewheel_client.net.credentials import Credentials
+from timewheel_client.net.tls import Tls, context_of
+from timewheel_client.net.waiting import shared, to_the_end
+from timewheel_client.values.arguments import need_text
+from timewheel_client.values.errors import BrokerError, ClientError, ClosedError, ConnectionFailedError, NoRouteError
+from timewheel_client.values.log import log
+from timewheel_client.values.routes import DEFAULT_TOPIC, TopicRoute, route_of, template_route
+
+__all__ = ["ClientCore", "now_ms"]
+
+
+ROUTE_REFRESH_MS = 30_000
+MISSING_ROUTE_MS = (1_000, 5_000)
+HEARTBEAT_MS = 30_000
+HEARTBEAT_TIMEOUT_MS = 3_000
+UNREGISTER_TIMEOUT_MS = 1_000
+
+_instances = itertools.count(1)
+
+
+def now_ms() -> int:
+    """The wall clock in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class ClientCore:
+    """The shared part of one producer or consumer.
+
+    Args:
+        namesrv: Name servers, ``HOST:PORT;HOST:PORT`` or a sequence of ``HOST:PORT``.
+        heartbeat: Makes the body of a heartbeat, without ``clientID``.
+        on_request: Serves what brokers ask.
+        on_routes: Called when a route that is in use has changed.
+        credentials: Sign every request, if there are some.
+        tls: Whether connections are encrypted, see `timewheel_client.net.tls`.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str],
+        heartbeat: Callable[[], dict[str, object]],
+        on_request: RequestHandler | None = None,
+        on_routes: Callable[[], None] | None = None,
+        credentials: Credentials | None = None,
+        tls: Tls = False,
+    ) -> None:
+        self._namesrv = _addresses(namesrv)
+        if not self._namesrv:
+            raise ValueError("no name server given: expected HOST:PORT;HOST:PORT")
+        for address in self._namesrv:
+            split_address(address)
+        self._heartbeat = heartbeat
+        self._on_routes = on_routes
+        context = context_of(tls)
+        self._new_table = partial(ConnectionTable, on_request, self._connected, credentials=credentials, tls=context)
+        self.connections = self._new_table()
+        self.client_id = ""
+        self.local_host = "127.0.0.1"
+        self._routes: dict[str, TopicRoute] = {}
+        self._lookups: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._wanted: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open = False
+        self._leaving = False
+
+    # -------------------------------------------------------------------------------------- life
+
+    async def start(self) -> None:
+        """Connect to a name server (to fail early, and to learn our own address) and start the chores.
+
+        If that fails or is cancelled, no connection is left.
+        """
+        if self._open:
+            raise ClientError("it is open already")
+        self.connections = self._new_table()
+        self._routes.clear()
+        self._wanted.clear()
+        try:
+            await self._reach_name_server()
+        except BaseException:
+            await to_the_end(self.connections.close())
+            raise
+        self.client_id = f"{self.local_host}@{os.getpid()}#{time.time_ns()}{next(_instances):03d}"
+        self._open, self._leaving = True, False
+        self.every(HEARTBEAT_MS, self.send_heartbeats)
+        self.spawn(self._refresh_routes)
+
+    async def _reach_name_server(self) -> None:
+        for address in list(self._namesrv):
+            try:
+                self.local_host = (await self.connections.get(address)).local_host
+                return
+            except ConnectionFailedError as error:
+                failure = error
+                self._namesrv.append(self._namesrv.pop(0))
+        raise ConnectionFailedError(f"no name server can be reached: {failure}") from failure
+
+    async def unregister(self, kind: str, group: str) -> None:
+        """Tell each broker that we are connected to that we leave a group; ``kind`` is producerGroup or consumerGroup.
+
+        No heartbeat goes out any more. A broker that does not answer finds out when the connection is closed.
+        """
+        self._leaving = True
+        ext = {"clientID": self.client_id, kind: group}
+
+        async def leave(address: str) -> None:
+            try:
+                await self.ask(address, RequestCode.UNREGISTER_CLIENT, ext, timeout_ms=UNREGISTER_TIMEOUT_MS)
+            except ClientError as error:
+                log.debug("leaving %s: %s", group, error)
+
+        await asyncio.gather(*map(leave, filter(self.connections.is_open, self.broker_addresses())))
+
+    async def close(self) -> None:
+        """Stop the chores and close the connections."""
+        self._open = False
+        current = asyncio.current_task()
+        tasks = [task for task in (*self._tasks, *self._lookups.values()) if task is not current]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.connections.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was started and not closed."""
+        return self._open
+
+    def require_open(self) -> None:
+        """Raise ClosedError unless it is open."""
+        if not self._open:
+            raise ClosedError("not open: use it in `async with`, or await start() first")
+
+    def spawn(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Run something in the background until it ends or the client is closed; faults are logged."""
+        task = asyncio.ensure_future(_logged(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something again and again, first after one interval."""
+
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(interval_ms / 1000)
+                await _logged(work)
+
+        self.spawn(repeat)
+
+    # -------------------------------------------------------------------------------------- requests
+
+    async def ask(
+        self,
+        address: str,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        timeout_ms: int | None = None,
+    ) -> RemotingCommand:
+        """Send a request and demand success: raises BrokerError for any other code than 0."""
+        timeout_ms = REQUEST_TIMEOUT_MS if timeout_ms is None else timeout_ms
+        reply = await self.connections.request(address, code, ext, body, timeout_ms=timeout_ms)
+        if reply.code != ResponseCode.SUCCESS:
+            raise BrokerError(reply.code, reply.remark, address)
+        return reply
+
+    async def ask_namesrv(self, code: int, ext: dict[str, str]) -> RemotingCommand:
+        """Ask the name servers in turn until one answers, whatever the code of the answer."""
+        failure: Exception | None = None
+        for address in list(self._namesrv):
+            try:
+                return await self.connections.request(address, code, ext, timeout_ms=REQUEST_TIMEOUT_MS)
+            except ClosedError:
+                raise
+            except (ClientError, ProtocolError) as error:
+                failure = error
+                if self._namesrv[0] == address:
+                    self._namesrv.append(self._namesrv.pop(0))
+        raise ConnectionFailedError(f"no name server answers: {failure}") from failure
+
+    # -------------------------------------------------------------------------------------- routes
+
+    def cached_route(self, topic: str) -> TopicRoute | None:
+        """The route as it is known now, if it is."""
+        return self._routes.get(topic)
+
+    async def route(self, topic: str) -> TopicRoute:
+        """The route of a topic that exists; raises NoRouteError. From now on it is kept fresh."""
+        route = self._routes.get(topic)
+        if route is None or route.is_template:
+            route = await self.refresh(topic)
+        return route
+
+    async def route_to_write(self, topic: str) -> TopicRoute:
+        """The route for a send: that of the topic, or the one that the send will create."""
+        route = self._routes.get(topic)
+        if route is not None:
+            return route
+        try:
+            return await self.refresh(topic)
+        except NoRouteError as error:
+            try:
+                default = await self._look_up(DEFAULT_TOPIC)
+            except NoRouteError:
+                raise error from None
+        template = self._routes[topic] = template_route(topic, default)
+        return template
+
+    async def refresh(self, topic: str) -> TopicRoute:
+        """Ask the name servers now. Those who ask at once share one request."""
+        self._wanted.add(topic)
+        lookup = self._lookups.get(topic)
+        if lookup is None:
+            lookup = self._lookups[topic] = asyncio.ensure_future(self._look_up(topic))
+            lookup.add_done_callback(lambda task: self._looked_up(topic, task))
+        return await shared(lookup)
+
+    def refresh_soon(self, topic: str) -> None:
+        """Ask again in the background: something went wrong with the route that is known."""
+        if self._open and topic not in self._lookups:
+            self.spawn(partial(self._refresh_quietly, topic))
+
+    async def _refresh_quietly(self, topic: str) -> None:
+        try:
+            await self.refresh(topic)
+        except ClientError as error:
+            log.debug("route of %s: %s", topic, error)
+
+    async def _look_up(self, topic: str) -> TopicRoute:
+        reply = await self.ask_namesrv(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
+        )
+        if reply.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise NoRouteError(f"topic {topic} does not exist")
+        if reply.code != ResponseCode.SUCCESS:
+            raise NoRouteError(f"route of {topic}: {BrokerError(reply.code, reply.remark, self._namesrv[0])}")
+        try:
+            return route_of(topic, loads(reply.body))
+        except (ValueError, ProtocolError) as error:
+            raise NoRouteError(f"route of {topic}: {error}") from error
+
+    def _looked_up(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
+        self._lookups.pop(topic, None)
+        if task.cancelled() or task.exception() is not None:
+            return
+        route = task.result()
+        known = self._routes.get(topic)
+        strangers = route.addresses() - self.broker_addresses()
+        self._routes[topic] = route
+        for address in strangers:
+            if self.connections.is_open(address):  # one port for name server and broker
+                self.spawn(partial(self._send_heartbeat, address))
+        if route != known and self._on_routes is not None:
+            self._on_routes()
+
+    async def _refresh_routes(self) -> None:
+        """Keep the routes of all topics in use fresh, and look for those that are missing."""
+        first, slowest = MISSING_ROUTE_MS
+        pause_ms, since_refresh_ms = first, 0
+        while True:
+            missing = [topic for topic in self._wanted if topic not in self._routes]
+            step_ms = pause_ms if missing else first
+            await asyncio.sleep(step_ms / 1000)
+            since_refresh_ms += step_ms
+            pause_ms = min(pause_ms + 500, slowest) if missing else first
+            if since_refresh_ms >= ROUTE_REFRESH_MS:
+                since_refresh_ms = 0
+                due = list(self._wanted)
+            else:
+                due = [topic for topic in missing if topic not in self._routes]
+            for topic in due:
+                await self._refresh_quietly(topic)
+
+    # -------------------------------------------------------------------------------------- heartbeats
+
+    def broker_addresses(self) -> set[str]:
+        """The address of every broker that a cached route names."""
+        return {address for route in self._routes.values() for address in route.addresses()}
+
+    async def send_heartbeats(self) -> None:
+        """Tell every known broker that we are here and what we want."""
+        await asyncio.gather(*(self._send_heartbeat(address) for address in self.broker_addresses()))
+
+    async def _send_heartbeat(self, address: str) -> None:
+        if self._leaving:
+            return
+        body = dumps({"clientID": self.client_id, **self._heartbeat()})
+        try:
+            await self.ask(address, RequestCode.HEART_BEAT, None, body, HEARTBEAT_TIMEOUT_MS)
+        except (ClientError, ProtocolError) as error:
+            log.warning("heartbeat: %s", error)
+
+    def _connected(self, address: str) -> None:
+        """After a connect the broker does not know us any more."""
+        if self._open and address in self.broker_addresses():
+            self.spawn(partial(self._send_heartbeat, address))
+
+
+async def _logged(work: Callable[[], Awaitable[None]]) -> None:
+    """Do something; a fault of it is logged, because nobody else would see it."""
+    try:
+        await work()
+    except Exception:
+        log.exception("a background chore failed")
+
+
+def _addresses(namesrv: object) -> list[str]:
+    """The name servers of an argument, without blanks; raises TypeError for what is no text."""
+    parts = re.split("[;,]", namesrv) if isinstance(namesrv, str) else namesrv
+    if not isinstance(parts, Sequence) or isinstance(parts, bytes | bytearray):
+        raise TypeError(f"namesrv must be a text HOST:PORT;HOST:PORT or a list of HOST:PORT, found {namesrv!r:.100}")
+    return [part.strip() for part in (need_text("namesrv", part, empty=True) for part in parts) if part.strip()]

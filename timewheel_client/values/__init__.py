@@ -1,0 +1,1 @@
+"""Values that users give and get: times, properties, ids, routes, errors."""
