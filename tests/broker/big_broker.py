@@ -17,7 +17,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.core import BrokerCore
 from broker.naming.namesrv import NameServer
 from broker.naming.routes import OwnBroker, QueueData
-from broker.net.channel import BROKER_PORT, NAME_SERVER_PORT, MemoryChannel
+from broker.net.channel import BROKER_PORT, NAME_SERVER_PORT, Channel, MemoryChannel
 from broker.net.clients import ClientInfo, Subscription
 from broker.sending.send import BATCH_MESSAGES_MAX
 from broker.tables.groups import SubscriptionGroup
@@ -65,7 +65,7 @@ class BigBroker:
     def __init__(self, core: BrokerCore, name_server: NameServer) -> None:
         self.core = core
         self.name_server = name_server
-        self.members: list[MemoryChannel] = []
+        self.members: list[Channel] = []
         self.offset = 0
         """Where the first stored message stands in the log."""
         self.message_id = ""

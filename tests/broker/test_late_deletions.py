@@ -181,6 +181,7 @@ def test_a_topic_that_comes_back_between_the_steps_of_its_deletion_is_deleted_wh
     late.rig.close()
 
 
+@pytest.mark.pure
 def test_the_messages_of_a_deleted_topic_go_in_the_thread_and_its_name_is_free_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
