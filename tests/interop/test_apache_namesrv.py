@@ -16,6 +16,7 @@ from tests.support.clients import Client
 from tests.support.need import need
 from tests.support.ours import OurBroker
 from tests.support.ports import free_port
+from tests.support.wait import wait_until
 from tests.support.wire import Wire, WireError
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
@@ -105,7 +106,8 @@ def _administer(
     status = admin("topicStatus", "-t", TOPIC)
     assert sum(int(line.split()[3]) for line in status.splitlines() if line.startswith("broker-a")) == 20
     assert "admin-group" in admin("consumerConnection", "-g", "admin-group")
-    assert TOPIC in admin("consumerProgress", "-g", "admin-group")
+    # A consumer tells its offsets every five seconds.
+    wait_until(lambda: TOPIC in admin("consumerProgress", "-g", "admin-group"), 60, "the consumer's offsets")
     assert "putTps" in admin("brokerStatus", "-b", broker.address)
     assert "flushDiskType" in admin("getBrokerConfig", "-b", broker.address)
     ordinary, timed = sent[0], sent[1]

@@ -37,8 +37,8 @@ class Plant:
         kinds: What it must be found by; any other finding does not count.
         make: Answers the context manager that puts it in.
         share: Share of the calls of the disk that are crash points.
-        first: The seed with which the search begins: one that found it, for a bug that few seeds find. All `SEEDS`
-            seeds are searched before it counts as not found, so a stale one costs time and nothing else.
+        first: The seed with which the search begins: one that found it, for a bug that few seeds find. `SEEDS` seeds
+            from there on are searched before it counts as not found, so a stale one costs time and nothing else.
     """
 
     def __init__(
@@ -49,10 +49,9 @@ class Plant:
         first: int = 0,
     ) -> None:
         assert kinds
-        assert 0 <= first < SEEDS
         self.kinds = frozenset(kinds)
         self.share = share
-        self.seeds = (*range(first, SEEDS), *range(first))
+        self.seeds = range(first, first + SEEDS)
         self._make = make
 
     @contextmanager

@@ -51,6 +51,7 @@ from timewheel import TimingWheel
 __all__ = ["PLANTED"]
 
 _right: dict[str, Any] = {
+    "makedirs": Files.makedirs,
     "put": Deliverer._put,
     "put_one_block": Deliverer._put_block,
     "deliver": Deliverer.deliver,
@@ -288,6 +289,13 @@ def _read_only(self: Files, path: Any) -> bytes:
     return self.read_file(path)
 
 
+def _makedirs_believes(self: Files, path: Any) -> None:
+    """What is there is taken to be durable: else its directory is synced beside the point, and the names in it, too."""
+    there = next(step for step in (path, *path.parents) if self.is_dir(step))
+    self._durable.add(there)
+    _right["makedirs"](self, path)
+
+
 class _Tables:
     """What a table writes, one batch late: whoever waits for a batch is told before it is durable."""
 
@@ -373,12 +381,16 @@ PLANTED: dict[str, Plant] = {
     "a run is listed before it is synced": Plant(swap((RunWriter, "finish", _run_unsynced)), *_GONE),
     "retention does not ask for pins": Plant(swap((Retention, "delete_expired", _no_pins)), *_GONE),
     "every start has the same epoch": Plant(swap((SpillStore, "next_id", _same_epoch)), *(Kind.ANSWER, Kind.LOST)),
-    "a level's put that failed counts as done": Plant(swap((LevelScheduler, "_settle", _failed_put_is_done)), *_LOST),
+    "a level's put that failed counts as done": Plant(
+        swap((LevelScheduler, "_settle", _failed_put_is_done)), *_LOST, share=0, first=673
+    ),
     "what waits of a refused batch is not taken back": Plant(
-        swap((Turn, "_take_back_refused", lambda *_: None)), Kind.BATCH
+        swap((Turn, "_take_back_refused", lambda *_: None)), Kind.BATCH, share=0, first=550
     ),
     "a message that cannot be read is forgotten": Plant(swap((Failures, "add", _what_fails_is_forgotten)), *_LOST),
-    "a message without a topic is forgotten": Plant(swap((Failures, "add", _what_has_no_topic_is_forgotten)), *_LOST),
+    "a message without a topic is forgotten": Plant(
+        swap((Failures, "add", _what_has_no_topic_is_forgotten)), *_LOST, first=115
+    ),
     "a decision is not remembered": Plant(
         swap((HalfMessages, "_apply", lambda *_: None)), *(Kind.TRANSACTION, Kind.TWICE)
     ),
@@ -388,12 +400,11 @@ PLANTED: dict[str, Plant] = {
     "the next segment is not listed under its lock": Plant(
         swap((CommitLog, "_next_segment", _unlisted_for_a_moment), (MessageStore, "_allocate", _often_ahead)),
         *_GONE,
-        first=88,
+        first=34,
     ),
     "holes are punched by done bits that are not durable": Plant(
         swap((Run, "punchable", _punch_what_is_done), (Housekeeping, "_reclaimable", _reclaim_what_is_done)),
         *(*_LOST, Kind.CHECK),
-        first=265,
     ),
     "the journal's end is not zeroed": Plant(
         swap((store.spill.upkeep.opening, "cut_behind", lambda _: None)), Kind.DURABLE
@@ -401,7 +412,9 @@ PLANTED: dict[str, Plant] = {
     "the log is not written again after an unclean end": Plant(
         swap((CommitLog, "_write_again", lambda *_: None)), *_GONE
     ),
-    "a state file is read without a sync of its name": Plant(swap((Files, "read_replaced", _read_only)), *_GONE),
+    "a state file is read without a sync of its name": Plant(
+        swap((Files, "read_replaced", _read_only), (Files, "makedirs", _makedirs_believes)), *_GONE
+    ),
     "half messages that are not accounted for are not pinned": Plant(
         swap((HalfMessages, "needed_offset", _nothing_on_its_way)), *(Kind.LOST, Kind.UNPINNED)
     ),

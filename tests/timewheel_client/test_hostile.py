@@ -163,20 +163,20 @@ def _short() -> object:
     """Patience in milliseconds instead of seconds."""
     patch = pytest.MonkeyPatch()
     for name, ms in {
-        "connection_table.REQUEST_TIMEOUT_MS": 20,
-        "connection.CLOSE_TIMEOUT_MS": 20,
-        "connection.MUTE_MS": 10,
-        "core.UNREGISTER_TIMEOUT_MS": 20,
-        "core.HEARTBEAT_TIMEOUT_MS": 20,
-        "core.REQUEST_TIMEOUT_MS": 20,
-        "core.MISSING_ROUTE_MS": (20, 20),
-        "consumer.LEAVE_MS": 20,
-        "consumer.SETTLE_MS": 20,
-        "queue_reader.ERROR_PAUSE_MS": 2,
-        "queue_reader.BUSY_PAUSE_MS": 2,
-        "queue_reader.SAVE_TIMEOUT_MS": 20,
-        "queue_reader.PULL_TIMEOUT_MS": 30,
-        "tries.RETRY_PAUSE_MS": 2,
+        "net.connection_table.REQUEST_TIMEOUT_MS": 20,
+        "net.connection.CLOSE_TIMEOUT_MS": 20,
+        "net.connection.MUTE_MS": 10,
+        "net.client_core.UNREGISTER_TIMEOUT_MS": 20,
+        "net.client_core.HEARTBEAT_TIMEOUT_MS": 20,
+        "net.client_core.REQUEST_TIMEOUT_MS": 20,
+        "net.client_core.MISSING_ROUTE_MS": (20, 20),
+        "consuming.consumer.LEAVE_MS": 20,
+        "consuming.consumer.SETTLE_MS": 20,
+        "consuming.queue_reader.ERROR_PAUSE_MS": 2,
+        "consuming.queue_reader.BUSY_PAUSE_MS": 2,
+        "consuming.queue_reader.SAVE_TIMEOUT_MS": 20,
+        "consuming.queue_reader.PULL_TIMEOUT_MS": 30,
+        "net.tries.RETRY_PAUSE_MS": 2,
     }.items():
         patch.setattr(f"timewheel_client.{name}", ms)
     for name in ("timewheel_client", "asyncio"):

@@ -17,16 +17,16 @@ pytestmark = pytest.mark.alone  # its timeouts are some tens of milliseconds
 
 TROUBLED = (RequestCode.PULL_MESSAGE, RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET)
 SHORT = {
-    "connection.CLOSE_TIMEOUT_MS": 50,
-    "connection.MUTE_MS": 10,
-    "connection_table.REQUEST_TIMEOUT_MS": 20,
-    "core.UNREGISTER_TIMEOUT_MS": 20,
-    "core.REQUEST_TIMEOUT_MS": 30,
-    "consumer.LEAVE_MS": 100,
-    "consumer.SETTLE_MS": 20,
-    "queue_reader.ERROR_PAUSE_MS": 2,
-    "queue_reader.SAVE_TIMEOUT_MS": 20,
-    "queue_reader.PULL_TIMEOUT_MS": 30,
+    "net.connection.CLOSE_TIMEOUT_MS": 50,
+    "net.connection.MUTE_MS": 10,
+    "net.connection_table.REQUEST_TIMEOUT_MS": 20,
+    "net.client_core.UNREGISTER_TIMEOUT_MS": 20,
+    "net.client_core.REQUEST_TIMEOUT_MS": 30,
+    "consuming.consumer.LEAVE_MS": 100,
+    "consuming.consumer.SETTLE_MS": 20,
+    "consuming.queue_reader.ERROR_PAUSE_MS": 2,
+    "consuming.queue_reader.SAVE_TIMEOUT_MS": 20,
+    "consuming.queue_reader.PULL_TIMEOUT_MS": 30,
 }
 
 
