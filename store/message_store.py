@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remoting.layout import LONG, QUEUE_ENTRY_BYTES, SYS_FLAG_LOW_AT
 from remoting.messages.message import store_ms_at
@@ -266,33 +267,19 @@ class MessageStore(StoreReader):
         The result is that of the first record; None if one of them needs a look (not due, too large, its topic gone):
         nothing was appended then, and they are to be put by `put_batch`.
         """
-        log = self.commit_log
         with self._append_lock:
             now_ms = self._now_ms()
             if self._closed or due_ms > now_ms or not self._takes(block):
                 return None
-            queues = [self.queues.get(topic, queue_id) for topic, queue_id, _ in block.queues]
-            counts = [count for _, _, count in block.queues]
-            begins = list(accumulate(counts, initial=0))
-            ahead = [queue.next - begin for queue, begin in zip(queues, begins, strict=False)]
-            numbers = np.arange(len(block)) + np.repeat(ahead, counts)
-            size = block.data_bytes
-            offset, error = log.append_whole(size, lambda position: block.joined(numbers, position, now_ms))
-            if error is not None:
-                return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=str(error))
-            offsets = block.places(offset)
-            entries = pack_entries(offsets, block.sizes, block.tags_codes)
-            for queue, begin, end in zip(queues, begins, begins[1:], strict=False):
-                queue.add_packed(entries[begin * QUEUE_ENTRY_BYTES : end * QUEUE_ENTRY_BYTES])
-                self.queues.mark_dirty(queue)
+            appended = self._append_columns(block, now_ms)
+            if isinstance(appended, PutResult):
+                return appended
+            queues, numbers, offsets = appended
             self.index.add_columns(block.topics, block.keys, block.delay_ids, offsets, now_ms)
-            end = log.end
-            self._last = (int(offsets[-1]), int(block.sizes[-1]), now_ms)
-            self.put_count += len(block)
-            self.put_bytes += size
+            end = self.commit_log.end
             self.index.covers(end)
         self._appended(end, queues)
-        return PutResult(_OK, offset, int(numbers[0]), now_ms)
+        return PutResult(_OK, int(offsets[0]), int(numbers[0]), now_ms)
 
     def _takes(self, block: PutBlock) -> bool:
         """Whether nothing about any record of a block stands in its way."""
@@ -444,35 +431,52 @@ class MessageStore(StoreReader):
 
     def _append_ready(self, put: ReadyRows, now_ms: int, arrived: dict[ConsumeQueue, None]) -> PutResult:
         """Number, write and derive a group that was gathered in slices. Caller holds the append lock."""
-        log = self.commit_log
         if put.due_ms > now_ms:
             return PutResult(PutStatus.NOT_DUE, store_ms=now_ms)
         largest = int(put.sizes.max())
-        if largest > log.record_bytes_max:
-            remark = f"record of {largest} bytes, at most {log.record_bytes_max} are possible"
+        if largest > self.commit_log.record_bytes_max:
+            remark = f"record of {largest} bytes, at most {self.commit_log.record_bytes_max} are possible"
             return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
+        at = 0
+        for (topic, _, count), sample in zip(put.queues, put.samples, strict=True):
+            if topic == SCHEDULE_TOPIC and sample is not None:  # a queue of a level: all are due together
+                put.tags_codes[at : at + count] = self._schedule_code(sample, now_ms)
+            at += count
+        appended = self._append_columns(put, now_ms)
+        if isinstance(appended, PutResult):
+            return appended
+        queues, numbers, offsets = appended
+        arrived.update(dict.fromkeys(queues))
+        self.index.add_hashes(put.hashes, offsets[put.owners], now_ms)
+        return PutResult(_OK, int(offsets[0]), int(numbers[put.rows.argmin()]), now_ms)
+
+    def _append_columns(
+        self, put: PutBlock | ReadyRows, now_ms: int
+    ) -> tuple[list[ConsumeQueue], NDArray[np.int64], NDArray[np.int64]] | PutResult:
+        """Number, write and queue records that stand queue by queue; what the disk refuses is the result.
+
+        Answers their queues, and of each record its number and its position. The key index is the caller's. Caller
+        holds the append lock.
+        """
         queues = [self.queues.get(topic, queue_id) for topic, queue_id, _ in put.queues]
         counts = [count for _, _, count in put.queues]
         begins = list(accumulate(counts, initial=0))
         ahead = [queue.next - begin for queue, begin in zip(queues, begins, strict=False)]
         numbers = np.arange(len(put)) + np.repeat(ahead, counts)
-        offset, error = log.append_whole(put.data_bytes, lambda position: put.joined(numbers, position, now_ms))
+        offset, error = self.commit_log.append_whole(
+            put.data_bytes, lambda position: put.joined(numbers, position, now_ms)
+        )
         if error is not None:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=str(error))
-        for (topic, _, _), sample, begin, end in zip(put.queues, put.samples, begins, begins[1:], strict=False):
-            if topic == SCHEDULE_TOPIC and sample is not None:  # a queue of a level: all are due together
-                put.tags_codes[begin:end] = self._schedule_code(sample, now_ms)
         offsets = put.places(offset)
         entries = pack_entries(offsets, put.sizes, put.tags_codes)
         for queue, begin, end in zip(queues, begins, begins[1:], strict=False):
             queue.add_packed(entries[begin * QUEUE_ENTRY_BYTES : end * QUEUE_ENTRY_BYTES])
             self.queues.mark_dirty(queue)
-            arrived[queue] = None
-        self.index.add_hashes(put.hashes, offsets[put.owners], now_ms)
         self._last = (int(offsets[-1]), int(put.sizes[-1]), now_ms)
         self.put_count += len(put)
         self.put_bytes += put.data_bytes
-        return PutResult(_OK, offset, int(numbers[put.rows.argmin()]), now_ms)
+        return queues, numbers, offsets
 
     def _why_not(
         self, record: PutRecord, now_ms: int, limit: int, allowed: dict[tuple[str, int], int]

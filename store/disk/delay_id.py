@@ -15,7 +15,7 @@ DELAY_ID_BASE: Final = 1 << 62
 """The smallest delay id, and the smallest virtual offset."""
 _SEQUENCE_BITS: Final = 40
 EPOCH_MAX: Final = (1 << 22) - 1
-SEQUENCE_MAX: Final = (1 << 40) - 1
+SEQUENCE_MAX: Final = (1 << _SEQUENCE_BITS) - 1
 
 
 def delay_id(epoch: int, sequence: int) -> int:

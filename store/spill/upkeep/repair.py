@@ -67,7 +67,6 @@ __all__ = ["mended_section", "repair_spill"]
 _FRAME = FRAME.struct("magic", "more_zeros")
 _MAGIC = FRAME_MAGIC.to_bytes(4, "little")
 _RECORD_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
-_HEADER_FIELDS = {JOURNAL_MAGIC: "segment", RUN_MAGIC: "run"}
 
 
 def mended_section(files: Files, path: Path, store_id: bytes, section: bytes | None, aside: Aside) -> bytes | None:
