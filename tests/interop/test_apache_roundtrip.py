@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -101,9 +102,18 @@ class World:
         for n in range(0, self.number, 17):
             assert len(store.query(TOPIC, f"U{n}", 5, 0, 1 << 60)) == 1
 
+    @staticmethod
+    def reaches(wire: Wire, queue_id: int, end: int) -> bool:
+        return wire.max_offset(TOPIC, queue_id) >= end
+
     def compare_with_apache(self, wire: Wire) -> None:
-        """Apache has the same queues, and gives out the first and the last messages of each."""
+        """Apache has the same queues, and gives out the first and the last messages of each.
+
+        Apache answers a send before the message is in its queue, so the queue's end is waited for; more than
+        was sent shows in what is pulled and in the next look at the store.
+        """
         for queue_id, bodies in self.sent.items():
+            happens(partial(self.reaches, wire, queue_id, len(bodies)), 30)
             assert wire.max_offset(TOPIC, queue_id) == len(bodies)
             for at in (0, len(bodies) - 5):
                 fields = pull_fields("c", TOPIC) | {"queueId": queue_id, "queueOffset": at, "maxMsgNums": 5}
