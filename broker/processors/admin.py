@@ -14,10 +14,11 @@ cannot work (a negative number of queues) is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.net.asides import Asides, dump_table
 from broker.net.channel import Channel
+from broker.tables import attributes
 from broker.tables.groups import GROUPS_MAX, SubscriptionGroup
 from broker.tables.topics import TOPICS_MAX, TopicConfig, group_problem, topic_problem
 from remoting.codes import RequestCode, ResponseCode
@@ -43,13 +44,7 @@ _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _INT_END = 1 << 31
 """What Java's numbers end at. A longer one could not be written into the file, nor any change after it."""
 _FIELD_BYTES_MAX = 4_096
-
-_TOPIC_ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
-    "queue.type": ("SimpleCQ",),
-    "cleanup.policy": ("DELETE",),
-}
-"""Attributes of a topic and their values that this broker can honour."""
+_T = TypeVar("_T")
 
 
 class _RefusedError(Exception):
@@ -126,7 +121,7 @@ class AdminProcessor:
                 sys_flag=header.topic_sys_flag,
                 filter_type=header.topic_filter_type,
                 order=header.order,
-                attributes=_parse_attributes(header.attributes),
+                changes=_checked(attributes.parse, header.attributes),
             )
         except _RefusedError as error:
             return command.reply(error.code, str(error))
@@ -154,7 +149,7 @@ class AdminProcessor:
                     sys_flag=asked.sys_flag,
                     filter_type=asked.filter_type,
                     order=asked.order,
-                    attributes=asked.attributes,
+                    changes=asked.attributes,
                 )
                 if self._differs(config):
                     changed.append(config)
@@ -172,7 +167,7 @@ class AdminProcessor:
         sys_flag: int,
         filter_type: str,
         order: bool,
-        attributes: Mapping[str, str],
+        changes: Mapping[str, str],
     ) -> TopicConfig:
         """Check a topic that is to be created or changed."""
         self._check_topic_name(name)
@@ -191,7 +186,8 @@ class AdminProcessor:
         if not 0 <= perm <= 15:
             raise _RefusedError(ResponseCode.INVALID_PARAMETER, f"perm of topic {name} is {perm}: 0 to 15 are possible")
         known = self._topics.newest(name)
-        altered = _alter_attributes({} if known is None else known.attributes, attributes, known is None)
+        before = {} if known is None else known.attributes
+        altered = _checked(attributes.alter_topic, before, changes, known is None)
         return TopicConfig(
             name, read, write, perm, sys_flag=sys_flag, filter_type=filter_type, order=order, attributes=altered
         )
@@ -231,12 +227,12 @@ class AdminProcessor:
         return command.reply(body=await self._asides.run(dump_table, name, entries, before))
 
     def get_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """GET_TOPIC_CONFIG."""
+        """GET_TOPIC_CONFIG; a topic of no type is answered as MIXED (see `broker.tables.attributes.typed`)."""
         name = need_str(command.ext, "topic")
         config = self._topics.get(name)
         if config is None:
             return command.reply(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
-        return command.reply(body=dumps(config.to_json()))
+        return command.reply(body=dumps({**config.to_json(), "attributes": attributes.typed(config.attributes)}))
 
     def remove_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """DELETE_TOPIC_IN_BROKER; SUCCESS as well if there is no such topic."""
@@ -268,17 +264,24 @@ class AdminProcessor:
         if not command.body:  # as Apache's broker answers it
             return command.reply()
         try:
-            return self._put_groups(command, _groups([loads_body(command.body)]))
+            return self._put_groups(command, _groups([loads_body(command.body)], self._group_attributes))
         except _RefusedError as error:
             return command.reply(error.code, str(error))
 
     async def put_groups(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them or none."""
         try:
-            groups = await self._asides.run(lambda: _groups(_list(command.body, "groupConfigList")))
+            groups = await self._asides.run(
+                lambda: _groups(_list(command.body, "groupConfigList"), self._group_attributes)
+            )
         except _RefusedError as error:
             return command.reply(error.code, str(error))
         return self._put_groups(command, groups)
+
+    def _group_attributes(self, name: str) -> Mapping[str, str] | None:
+        """What a group's attributes are, once all changes are written; None if there is no such group. Any thread."""
+        known = self._groups.newest(name)
+        return None if known is None else known.fields["attributes"]
 
     def _put_groups(self, command: RemotingCommand, groups: list[SubscriptionGroup]) -> RemotingCommand:
         table = self._groups.table
@@ -359,8 +362,16 @@ def _list(body: bytes, name: str) -> list[Any]:
     return found
 
 
-def _groups(documents: list[Any]) -> list[SubscriptionGroup]:
-    """Read and check a list of groups, any thread."""
+def _checked(work: Callable[..., _T], *arguments: Any) -> _T:
+    """Do something with attributes; what is wrong with them refuses the request."""
+    try:
+        return work(*arguments)
+    except attributes.RefusedAttributeError as error:
+        raise _RefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+
+
+def _groups(documents: list[Any], known: Callable[[str], Mapping[str, str] | None]) -> list[SubscriptionGroup]:
+    """Read and check a list of groups, any thread; ``known`` finds the attributes that a group has."""
     groups = []
     for document in documents:
         if not isinstance(document, dict) or not isinstance(document.get("attributes") or {}, dict):
@@ -369,9 +380,9 @@ def _groups(documents: list[Any]) -> list[SubscriptionGroup]:
         problem = group_problem(name)
         if problem is not None:
             raise _RefusedError(ResponseCode.INVALID_PARAMETER, problem)
-        if document.get("attributes"):
-            raise _RefusedError(ResponseCode.SYSTEM_ERROR, f"unsupported key: {next(iter(document['attributes']))}")
-        groups.append(_group(name, document))
+        before, changes = known(name), {key: str(value) for key, value in (document.get("attributes") or {}).items()}
+        altered = _checked(attributes.alter_group, before or {}, changes, before is None)
+        groups.append(_group(name, {**document, "attributes": altered}))
     return groups
 
 
@@ -395,36 +406,3 @@ def _group(name: str, document: Mapping[str, Any]) -> SubscriptionGroup:
             raise ProtocolError(f"{key} of group {name} has more than {_FIELD_BYTES_MAX} bytes")
         fields[key] = value
     return SubscriptionGroup(name, fields)
-
-
-def _parse_attributes(text: str) -> dict[str, str]:
-    """Read ``+name=value,-name``; a sign is part of the name."""
-    attributes: dict[str, str] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, separator, value = part.partition("=")
-        if (name[:1] == "+") != bool(separator) or name[:1] not in "+-" or len(name) < 2:
-            raise _RefusedError(ResponseCode.SYSTEM_ERROR, f"kv string format wrong: {part}")
-        attributes[name] = value
-    return attributes
-
-
-def _alter_attributes(current: Mapping[str, str], changes: Mapping[str, str], creating: bool) -> dict[str, str]:
-    """Apply signed changes (no sign: add) to a topic's attributes, refusing what cannot be honoured."""
-    altered = dict(current)
-    for signed, value in changes.items():
-        name = signed.lstrip("+-")
-        if name not in _TOPIC_ATTRIBUTES:
-            raise _RefusedError(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name}")
-        if signed[:1] == "-":
-            if creating:
-                remark = f"only add attribute is supported while creating topic. key: {name}"
-                raise _RefusedError(ResponseCode.SYSTEM_ERROR, remark)
-            altered.pop(name, None)
-        elif value not in _TOPIC_ATTRIBUTES[name]:
-            allowed = ", ".join(_TOPIC_ATTRIBUTES[name])
-            raise _RefusedError(
-                ResponseCode.SYSTEM_ERROR, f"attribute {name}={value} is not served here, only {allowed}"
-            )
-        else:
-            altered[name] = value
-    return altered

@@ -163,8 +163,8 @@ class TestTopics:
     def test_a_topic_is_created_changed_listed_and_deleted(self, bench):
         assert bench.ask(17, TOPIC).code == 0
         assert bench.table(351, {"topic": "T"}) == {
-            "attributes": {}, "order": False, "perm": 6, "readQueueNums": 4, "topicFilterType": "SINGLE_TAG",
-            "topicName": "T", "topicSysFlag": 0, "writeQueueNums": 2,
+            "attributes": {"message.type": "MIXED"}, "order": False, "perm": 6, "readQueueNums": 4,
+            "topicFilterType": "SINGLE_TAG", "topicName": "T", "topicSysFlag": 0, "writeQueueNums": 2,
         }  # fmt: skip
         assert bench.ask(17, {**TOPIC, "perm": "4"}).code == 0
         listed = bench.table(21)
@@ -210,7 +210,18 @@ class TestTopics:
         bench.ask(17, {**TOPIC, "attributes": "+message.type=DELAY"})
         assert bench.table(351, {"topic": "T"})["attributes"] == {"message.type": "DELAY"}
         bench.ask(17, {**TOPIC, "attributes": "-message.type,+cleanup.policy=DELETE"})
-        assert bench.table(351, {"topic": "T"})["attributes"] == {"cleanup.policy": "DELETE"}
+        assert bench.table(351, {"topic": "T"})["attributes"] == {"cleanup.policy": "DELETE", "message.type": "MIXED"}
+
+    def test_a_topic_of_no_type_is_mixed_to_the_proxy_only(self, bench):
+        bench.ask(17, TOPIC)
+        assert bench.table(21)["topicConfigTable"]["T"]["attributes"] == {}
+        assert bench.topics.get("T").attributes == {}
+
+    @pytest.mark.parametrize("kind", ["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED"])
+    def test_a_type_is_kept_as_apache_keeps_it(self, bench, kind):
+        assert bench.ask(17, {**TOPIC, "attributes": f"+message.type={kind}"}).code == 0
+        assert bench.table(21)["topicConfigTable"]["T"]["attributes"] == {"message.type": kind}
+        assert bench.table(351, {"topic": "T"})["attributes"] == {"message.type": kind}
 
     def test_a_list_is_created_whole_or_not_at_all(self, bench):
         good = TopicConfig("A", 1, 1).to_json()
@@ -264,6 +275,46 @@ class TestGroups:
         before = set(bench.groups.table)
         assert bench.ask(200, body=body).code == code
         assert set(bench.groups.table) == before
+
+    def test_attributes_of_a_group_are_kept_and_answered(self, bench):
+        def put(**attributes):
+            return bench.ask(200, body=dumps({"groupName": "g", "retryMaxTimes": 3, "attributes": attributes}))
+
+        assert put(**{"+priority.factor": "50", "+lite.sub.model": "Shared"}).code == 0
+        assert put(**{"+priority.factor": "0", "-lite.sub.model": ""}).code == 0
+        assert put().code == 0
+        answered = bench.table(352, {"group": "g"})
+        assert answered["attributes"] == {"priority.factor": "0"}
+        assert bench.table(201)["subscriptionGroupTable"]["g"] == answered
+        assert answered["retryMaxTimes"] == 3
+
+    @pytest.mark.parametrize(
+        ("known", "attributes", "remark"),
+        [
+            (False, {"x": "y"}, "only add attribute is supported while creating topic. key: x"),
+            (False, {"-priority.factor": ""}, "only add attribute is supported while creating topic"),
+            (False, {"+x": "y"}, "unsupported key: x"),
+            (False, {"+": "y"}, "kv string format wrong"),
+            (False, {"+priority.factor": "101"}, "value is not in range(0, 100)"),
+            (False, {"+priority.factor": "-1"}, "value is not in range(0, 100)"),
+            (False, {"+priority.factor": "9" * 30}, "For input string"),
+            (False, {"+priority.factor": "²"}, "For input string"),
+            (False, {"+lite.sub.model": "shared"}, "value is not in set: [Shared, Exclusive]"),
+            (False, {"+lite.sub.reset.offset.exclusive": "1"}, "boolean attribute format is wrong."),
+            (False, {"+lite.sub.client.max.event.cnt": "9"}, "value is not in range(10, "),
+            (False, {"+lite.bind.topic": "x" * 256}, "256 characters"),
+            (True, {"priority.factor": "1"}, "wrong format key: priority.factor"),
+            (True, {"-priority.factor": ""}, "attempt to delete a nonexistent key: priority.factor"),
+            (True, {"+lite.bind.topic": "T", "-lite.bind.topic": ""}, "alter duplication key. key: lite.bind.topic"),
+        ],
+    )
+    def test_attributes_of_a_group_that_are_refused_change_nothing(self, bench, known, attributes, remark):
+        if known:
+            bench.ask(200, body=b'{"groupName":"g"}')
+        before = dict(bench.groups.table)
+        reply = bench.ask(200, body=dumps({"groupName": "g", "attributes": attributes}))
+        assert (reply.code, remark in reply.remark) == (1, True), reply.remark
+        assert bench.groups.table == before
 
     def test_a_list_is_created_whole_or_not_at_all(self, bench):
         assert bench.ask(225, body=b'{"groupConfigList":[{"groupName":"a"},{"groupName":""}]}').code == 29
