@@ -233,7 +233,11 @@ def name_server_bounds(name_server: NameServer) -> list[Bound]:
             lambda: routes.topic_count,
             lambda: routes.topics_max,
             "",
-            ("naming.routes:RouteTable._topics",),
+            (
+                "naming.routes:RouteTable._topics",
+                "naming.broker_topics:BrokerTopics.table",
+                "naming.broker_topics:Leaving._tables",
+            ),
         ),
         Bound(
             "KeyValues",

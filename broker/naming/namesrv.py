@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from broker.access.access_table import May, everybody_may
 from broker.access.acl_rules import PUB
 from broker.config.properties_file import PropertiesError, parse_properties_file
+from broker.naming.broker_topics import QueueData
 from broker.naming.registration import parse_registration
 from broker.naming.routes import (
     BROKER_EXPIRED_MS,
     BrokerEntry,
     OwnBroker,
-    QueueData,
     RouteTable,
     broker_json,
     route_json,
@@ -56,6 +56,8 @@ _SETTING_CHARS_MAX = 255
 _CHANGES_MAX_BYTES = 32 << 10
 _TOPICS_AT_ONCE = 5_000
 """Topics of a registration that are put into the table before others are served."""
+_NAMES_AT_ONCE = 2_000
+"""Names that are written by one call of a C library, which keeps the interpreter to itself."""
 _FIXED_SETTINGS = frozenset(("kvConfigPath", "configStorePath", "configBlackList"))
 _SETTINGS = {
     "deleteTopicWithBrokerRegistration": "false",
@@ -208,13 +210,16 @@ class NameServer:
 
     async def get_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
-        topics = await self._asides.run(self.routes.topics)
-        return command.reply(body=dumps({"topicList": topics}))
+        return command.reply(body=await self._asides.run(self._topic_list))
 
     async def get_topics_by_cluster(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_TOPICS_BY_CLUSTER."""
-        topics = await self._asides.run(self.routes.topics, need_str(command.ext, "cluster"))
-        return command.reply(body=dumps({"topicList": topics}))
+        return command.reply(body=await self._asides.run(self._topic_list, need_str(command.ext, "cluster")))
+
+    def _topic_list(self, cluster: str | None = None) -> bytes:
+        topics = self.routes.topics(cluster)
+        pieces = [dumps(topics[at : at + _NAMES_AT_ONCE])[1:-1] for at in range(0, len(topics), _NAMES_AT_ONCE)]
+        return b'{"topicList":[' + b",".join(pieces) + b"]}"
 
     def get_system_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_SYSTEM_TOPIC_LIST_FROM_NS: the names of clusters and brokers, which are topics too."""

@@ -22,7 +22,8 @@ import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.naming.routes import TOPICS_MAX, QueueData
+from broker.naming.broker_topics import QueueData
+from broker.naming.routes import TOPICS_MAX
 from remoting.codes import Permission, RequestCode
 from remoting.command import RemotingCommand, request
 from remoting.errors import ProtocolError

@@ -14,9 +14,12 @@ its broker stays until DELETE_TOPIC_IN_NAMESRV or until the broker is gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from heapq import merge
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from broker.naming.broker_topics import BrokerTopics, Leaving, QueueData
 from remoting.codes import Permission
 from remoting.errors import ProtocolError
 from remoting.json_dialect import dumps
@@ -32,7 +35,6 @@ __all__ = [
     "TOPICS_MAX",
     "BrokerEntry",
     "OwnBroker",
-    "QueueData",
     "RouteTable",
     "RoutesFullError",
     "broker_json",
@@ -51,47 +53,13 @@ BROKER_EXPIRED_MS = 120_000
 """Silence after which a registered broker is forgotten, unless it asked for another time itself."""
 
 _MASTER_ID = 0
+_FREED_AT_ONCE = 20_000
+_SORTED_AT_ONCE = 2_000
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
 
 
 class RoutesFullError(ProtocolError):
     """A registration that is more than a name server keeps; the text has the figures."""
-
-
-class QueueData:
-    """A topic's queues on one broker."""
-
-    __slots__ = ("perm", "read_queue_nums", "sys_flag", "write_queue_nums")
-
-    def __init__(self, read_queue_nums: int, write_queue_nums: int, perm: int, sys_flag: int) -> None:
-        self.read_queue_nums = read_queue_nums
-        self.write_queue_nums = write_queue_nums
-        self.perm = perm
-        self.sys_flag = sys_flag
-
-    def to_json(self, broker_name: str) -> dict[str, Any]:
-        """Write it with Apache's names."""
-        return {
-            "brokerName": broker_name,
-            "perm": self.perm,
-            "readQueueNums": self.read_queue_nums,
-            "topicSysFlag": self.sys_flag,
-            "writeQueueNums": self.write_queue_nums,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> QueueData:
-        """Read a topic configuration or a QueueData; raises TypeError, ValueError or AttributeError."""
-        numbers = (
-            int(document.get("readQueueNums", 16)),
-            int(document.get("writeQueueNums", 16)),
-            int(document.get("perm", _READ_WRITE)),
-            int(document.get("topicSysFlag") or document.get("topicSynFlag") or 0),
-        )
-        for number in numbers:
-            if not -(1 << 31) <= number < 1 << 31:  # it would stand in routes, where no JSON can hold it
-                raise ValueError(f"not an int32: {number}")
-        return cls(*numbers)
 
 
 class BrokerEntry:
@@ -181,14 +149,16 @@ class RouteTable:
         self.topic_count = 0
         """Topics of registered brokers, counted once for each broker that has them."""
         self._brokers: dict[str, BrokerEntry] = {}
-        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._topics: dict[str, BrokerTopics] = {}  # by broker name: what concerns one broker walks no other's
+        self._leaving = Leaving()
         self._live: dict[tuple[str, str], _Live] = {}  # (cluster, address)
         self._filter_servers: dict[str, list[str]] = {}  # address to filter servers
 
     @property
     def broker_count(self) -> int:
         """How many brokers are registered, by names or by processes, whichever is more."""
-        return max(len(self._brokers), len(self._live))
+        processes = sum([len(entry.addresses) for entry in self._brokers.values()])
+        return max(len(self._brokers), len(self._live), processes)
 
     # ------------------------------------------------------------------------------------------ asking
 
@@ -205,10 +175,14 @@ class RouteTable:
 
     def route(self, topic: str) -> tuple[list[BrokerEntry], dict[str, QueueData], dict[str, list[str]]]:
         """Answer with a topic's (brokers, queues by broker name, filter servers by address); no brokers: unknown."""
-        queues = dict(self._topics.get(topic, {}))
+        queues = {}
+        for name, topics in self._topics.items():
+            data = topics.get(topic)
+            if data is not None:
+                queues[name] = data
         own = self.own
-        if own is not None and own.address and (data := own.queue_data(topic)) is not None:
-            queues[own.name] = data
+        if own is not None and own.address and (own_data := own.queue_data(topic)) is not None:
+            queues[own.name] = own_data
         if not queues:
             return [], {}, {}
         brokers = [entry for entry in self.brokers() if entry.name in queues and entry.addresses]
@@ -230,11 +204,12 @@ class RouteTable:
     def topics(self, cluster: str | None = None) -> list[str]:
         """List the topics of all brokers, or of one cluster's, sorted. Any thread."""
         names = {entry.name for entry in self.brokers() if cluster in (None, entry.cluster)}
-        topics = list(self._topics.items())
-        found = {topic for topic, queues in topics if cluster is None or not names.isdisjoint(list(queues))}
+        tables: list[Mapping[str, object]] = [
+            topics.table for name, topics in list(self._topics.items()) if cluster is None or name in names
+        ]
         if self.own is not None and self.own.name in names:
-            found.update(list(self.own.topics.table))
-        return sorted(found)
+            tables.append(self.own.topics.table)
+        return _sorted_names(tables)
 
     def data_version(self, cluster: str, address: str) -> dict[str, Any] | None:
         """Answer with the version of its topics that a broker last registered."""
@@ -272,7 +247,7 @@ class RouteTable:
                 f"at most {_FILTER_SERVERS_MAX} filter servers"
             )
         if broker_id == _MASTER_ID:
-            self._check_topics(sum(name not in self._topics.get(topic, ()) for topic in topics))
+            self._check_topics(self._news(name, topics))
         entry = self._brokers.get(name)
         if entry is None:
             entry = self._brokers[name] = BrokerEntry(name, cluster, {})
@@ -308,13 +283,10 @@ class RouteTable:
 
     def _check_broker(self, cluster: str, name: str, broker_id: int, address: str) -> None:
         entry = self._brokers.get(name)
-        news = entry is None or (cluster, address) not in self._live
+        held = {} if entry is None else entry.addresses
+        news = (cluster, address) not in self._live or (broker_id not in held and address not in held.values())
         if news and self.broker_count >= self.brokers_max:
             raise RoutesFullError(f"{self.broker_count} brokers are registered, at most {self.brokers_max} may be")
-        if entry is not None and broker_id not in entry.addresses and len(entry.addresses) >= self.brokers_max:
-            raise RoutesFullError(
-                f"broker {name} has {len(entry.addresses)} processes, at most {self.brokers_max} may be"
-            )
 
     def _check_topics(self, more: int) -> None:
         if more and self.topic_count + more > self.topics_max:
@@ -326,7 +298,12 @@ class RouteTable:
     def check_room(self, name: str, topics: Mapping[str, QueueData]) -> None:
         """Raise RoutesFullError if a broker's topics are too many or have names that are too long. Any thread."""
         self._check_words(*topics)
-        self._check_topics(sum(name not in self._topics.get(topic, ()) for topic in topics))
+        self._check_topics(self._news(name, topics))
+
+    def _news(self, name: str, topics: Mapping[str, QueueData]) -> int:
+        """How many topics of a broker are new."""
+        known = self._topics.get(name)
+        return len(topics) if known is None else sum(topic not in known.table for topic in topics)
 
     def would_change(
         self, cluster: str, name: str, broker_id: int, address: str, data_version: Mapping[str, Any]
@@ -343,9 +320,12 @@ class RouteTable:
                 self._put_queues(topic, name, data)
 
     def _put_queues(self, topic: str, name: str, data: QueueData) -> None:
-        queues = self._topics.setdefault(topic, {})
-        self.topic_count += name not in queues
-        queues[name] = data
+        topics = self._topics.get(name)
+        if topics is None:
+            topics = self._topics[name] = BrokerTopics()
+        self.topic_count += topic not in topics.table
+        topics.put(topic, data)
+        self._leaving.free(2)
 
     def heard(self, cluster: str, address: str, now_ms: int) -> bool:
         """Note a broker's heartbeat; whether the broker is known."""
@@ -369,10 +349,8 @@ class RouteTable:
         if not entry.addresses:
             del self._brokers[name]
             self._drop_broker(name)
-        elif _MASTER_ID not in entry.addresses:  # slaves serve readers only
-            for queues in self._topics.values():
-                if name in queues:
-                    queues[name].perm &= ~int(Permission.WRITE)
+        elif _MASTER_ID not in entry.addresses and name in self._topics:  # slaves serve readers only
+            self._topics[name].set_writable(False)
 
     def channel_closed(self, channel: Channel) -> None:
         """Forget the brokers that registered over a channel."""
@@ -382,15 +360,22 @@ class RouteTable:
         """Forget the brokers that have been silent for too long; return their addresses."""
         silent = [key for key, live in self._live.items() if live.updated_ms + live.timeout_ms < now_ms]
         self._forget(silent)
+        self._leaving.free(_FREED_AT_ONCE)
         return [address for _, address in silent]
 
     def _forget(self, keys: list[tuple[str, str]]) -> None:
-        for cluster, address in keys:
-            self._live.pop((cluster, address), None)
-            for entry in list(self._brokers.values()):
-                if entry.cluster == cluster:
-                    for broker_id in [i for i, known in entry.addresses.items() if known == address]:
-                        self.unregister(cluster, entry.name, broker_id, address)
+        """Forget processes, in one pass over all of them.
+
+        The cluster is not compared: the name may have moved to another one since, and the address would stay for ever.
+        """
+        if not keys:
+            return
+        for key in keys:
+            del self._live[key]
+        gone = {address for _, address in keys} - {address for _, address in self._live}
+        for entry in list(self._brokers.values()):
+            for broker_id in [number for number, address in entry.addresses.items() if address in gone]:
+                self.unregister(entry.cluster, entry.name, broker_id, entry.addresses[broker_id])
 
     # ------------------------------------------------------------------------------------------ by command
 
@@ -400,12 +385,10 @@ class RouteTable:
         if self.own is not None and self.own.name == name:
             self.own.write_wiped = not writable
             count += len(self.own.topics.table)
-        unwritable = ~int(Permission.WRITE)  # worked out once: an enum's arithmetic costs a microsecond
-        for queues in self._topics.values():
-            data = queues.get(name)
-            if data is not None:
-                data.perm = _READ_WRITE if writable else data.perm & unwritable
-                count += 1
+        topics = self._topics.get(name)
+        if topics is not None:
+            topics.set_writable(writable)
+            count += len(topics.table)
         return count
 
     def put_topic(self, topic: str, queues: Mapping[str, QueueData]) -> None:
@@ -413,30 +396,34 @@ class RouteTable:
         names = {entry.name for entry in self.brokers()}
         known = {name: data for name, data in queues.items() if name in names}
         self._check_words(topic)
-        self._check_topics(sum(name not in self._topics.get(topic, ()) for name in known))
+        self._check_topics(sum(self._news(name, {topic: data}) for name, data in known.items()))
         for name, data in known.items():
             self._put_queues(topic, name, data)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, everywhere or in one cluster. A topic that our own broker has stays: it is there."""
-        if cluster is None:
-            self.topic_count -= len(self._topics.pop(topic, ()))
-            return
-        for name in self.clusters().get(cluster, []):
-            self._drop_queues(topic, name)
+        for name in list(self._topics) if cluster is None else self.clusters().get(cluster, []):
+            topics = self._topics.get(name)
+            if topics is not None and topics.table.pop(topic, None) is not None:
+                self.topic_count -= 1
+                if not topics.table:
+                    del self._topics[name]
 
     def _drop_broker(self, name: str) -> None:
-        """Forget all queues of a broker: one pass over the topics, there may be a hundred thousand."""
-        topics = self._topics
-        self.topic_count -= sum([name in queues for queues in topics.values()])
-        self._topics = {topic: queues for topic, queues in topics.items() if queues.pop(name, None) is None or queues}
+        """Forget all topics of a broker."""
+        topics = self._topics.pop(name, None)
+        if topics is not None:
+            self.topic_count -= len(topics.table)
+            self._leaving.add(topics.table)
 
-    def _drop_queues(self, topic: str, name: str) -> None:
-        queues = self._topics.get(topic)
-        if queues is not None:
-            self.topic_count -= queues.pop(name, None) is not None
-            if not queues:
-                del self._topics[topic]
+
+def _sorted_names(tables: Iterable[Mapping[str, object]]) -> list[str]:
+    """Sort the names of large tables, each once; a piece at a time, so that other threads go on meanwhile."""
+    pieces = []
+    for table in tables:
+        names = list(table)
+        pieces += [sorted(names[at : at + _SORTED_AT_ONCE]) for at in range(0, len(names), _SORTED_AT_ONCE)]
+    return [name for name, _ in groupby(merge(*pieces))]
 
 
 # ------------------------------------------------------------------------------------------------ bodies

@@ -15,8 +15,9 @@ from typing import Any
 
 from broker.config.broker_config import BrokerConfig
 from broker.core import BrokerCore
+from broker.naming.broker_topics import QueueData
 from broker.naming.namesrv import NameServer
-from broker.naming.routes import OwnBroker, QueueData
+from broker.naming.routes import OwnBroker
 from broker.net.channel import BROKER_PORT, NAME_SERVER_PORT, Channel, MemoryChannel
 from broker.net.clients import ClientInfo, Subscription
 from broker.sending.send import BATCH_MESSAGES_MAX
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 _C = RequestCode
-TOPICS, GROUPS, QUEUES, OFFSETS, STORED, ROUTES = 30_000, 30_000, 65_536, 200_000, 3_000, 60_000
+TOPICS, GROUPS, QUEUES, OFFSETS, STORED, ROUTES = 30_000, 30_000, 65_536, 200_000, 3_000, 200_000
 MOST = 16 * 1024 * 1024 - 2_000
 _LONG = "x" * 200_000
 _SETTINGS = {"autoCreateTopicEnable": "false", "enablePropertyFilter": "true", "mappedFileSizeConsumeQueue": "2000"}
@@ -143,6 +144,7 @@ class BigBroker:
         routes = self.name_server.routes
         if routes.member_group("other") is not None:
             return
+        routes.topics_max = ROUTES + 20_000  # room for another broker's registration
         topics = {f"R{number}": QueueData(4, 4, 6, 0) for number in range(ROUTES)}
         routes.register(
             cluster="C", name="other", broker_id=0, address="192.0.2.7:10911", ha_address="192.0.2.7:10912",

@@ -462,7 +462,7 @@ def test_topics_that_are_registered(names: NameRig) -> None:
     queues = dumps({"queueDatas": [{"brokerName": "broker-a"}]})
     refused = attack(bound, lambda n: names.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": f"T{n}"}, queues), 30)
     assert says(refused[0], "above 20")
-    for topic in list(names.routes._topics):
+    for topic in names.routes.topics():
         names.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
     assert bound.now() == 0
     names.register("b", "192.0.2.2:1", *topics, version={"counter": 99})
