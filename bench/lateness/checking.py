@@ -6,9 +6,9 @@ import re
 import tempfile
 from pathlib import Path
 
-from bench.lateness.hdr import ENDING
-from bench.lateness.result import CELLS, GROUPS, HISTOGRAMS, RECEIVED, Result, ResultError, read_result
-from bench.lateness.storage import StorageError
+from bench.lateness.logs.storage import StorageError
+from bench.lateness.results.hdr import ENDING
+from bench.lateness.results.result import CELLS, GROUPS, HISTOGRAMS, RECEIVED, Result, ResultError, read_result
 
 __all__ = ["check_baseline", "check_master", "check_memory", "check_out"]
 

@@ -15,23 +15,23 @@ from click.core import ParameterSource
 
 from bench.lateness.about import about_run
 from bench.lateness.checking import check_baseline, check_master, check_memory, check_out
-from bench.lateness.compare import differences, in_words
-from bench.lateness.expect import Expectation
-from bench.lateness.job import root_of
-from bench.lateness.local_engine import LOCAL_BYTES_MAX, LocalEngine
+from bench.lateness.engines.job import root_of
+from bench.lateness.engines.local_engine import LOCAL_BYTES_MAX, LocalEngine
+from bench.lateness.engines.session import JavaMissingError, spark_session
+from bench.lateness.logs.packing import parts_for
+from bench.lateness.logs.planning import plan_log
+from bench.lateness.logs.reading import APACHE_LEVELS, DamagedLogError, parse_levels
+from bench.lateness.logs.sources import Source
+from bench.lateness.logs.spill_files import SpillMovedError, plan_spill
+from bench.lateness.logs.storage import StorageError, storage_for
 from bench.lateness.options import EXAMPLES, WORDS, ExpectType, InstantType, TablesType, TargetType, Words
-from bench.lateness.packing import parts_for
 from bench.lateness.pipeline import Job, find_sources, run_job
-from bench.lateness.planning import plan_log
-from bench.lateness.reading import APACHE_LEVELS, DamagedLogError, parse_levels
 from bench.lateness.reading_progress import progress_for
-from bench.lateness.result import Result
-from bench.lateness.session import JavaMissingError, spark_session
-from bench.lateness.sources import Source
-from bench.lateness.spill_files import SpillMovedError, plan_spill
-from bench.lateness.storage import StorageError, storage_for
+from bench.lateness.results.compare import differences, in_words
+from bench.lateness.results.expect import Expectation
+from bench.lateness.results.result import Result
+from bench.lateness.results.target import Target
 from bench.lateness.summary import verdict
-from bench.lateness.target import Target
 from bench.report import ReportError, write_report
 from remoting.printable import printable
 from store.disk.errors import StoreError
@@ -234,8 +234,8 @@ def _on_spark(
     out: Path,
     say: Callable[[str], None],
 ) -> dict[str, Any] | None:
+    from bench.lateness.engines.spark_engine import SparkEngine
     from bench.lateness.follow import follow
-    from bench.lateness.spark_engine import SparkEngine
 
     if follows:
         return follow(spark, make, refresh, rounds, _told(out, say), _stop_event(), _moved)

@@ -24,11 +24,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.lateness.job import Job, look_at_delay_stores
+from bench.lateness.engines.job import Job, look_at_delay_stores
+from bench.lateness.engines.spark_engine import SparkEngine
+from bench.lateness.logs.schemas import DELAY_SCHEMA
+from bench.lateness.logs.sources import Source
 from bench.lateness.pipeline import run_job
-from bench.lateness.schemas import DELAY_SCHEMA
-from bench.lateness.sources import Source
-from bench.lateness.spark_engine import SparkEngine
 
 __all__ = ["follow"]
 

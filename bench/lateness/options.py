@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from bench.lateness.expect import Expectation, ExpectationError, parse_expectation
-from bench.lateness.result import GROUPS
-from bench.lateness.target import Target, parse_target
+from bench.lateness.results.expect import Expectation, ExpectationError, parse_expectation
+from bench.lateness.results.result import GROUPS
+from bench.lateness.results.target import Target, parse_target
 from timewheel_client.values.times import parse_instant
 
 __all__ = ["EXAMPLES", "WORDS", "ExpectType", "InstantType", "TablesType", "TargetType", "Words"]

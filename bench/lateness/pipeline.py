@@ -1,4 +1,4 @@
-"""One run: sources in, a result folder out; `bench.lateness.job` has what is asked, an engine does the work."""
+"""One run: sources in, a result folder out; `bench.lateness.engines.job` has what is asked, an engine does the work."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.lateness.hdr import percentile_files
-from bench.lateness.job import Engine, Job, Receipts, look_at_delay_stores, look_at_logs
-from bench.lateness.latest import latest_messages
-from bench.lateness.result import CELLS, HISTOGRAMS, RECEIVED, SUMMARY
-from bench.lateness.schemas import GAP, STATISTICS
-from bench.lateness.sources import Source, find_sources
+from bench.lateness.counting.latest import latest_messages
+from bench.lateness.counting.tables import take_apart
+from bench.lateness.engines.job import Engine, Job, Receipts, look_at_delay_stores, look_at_logs
+from bench.lateness.logs.schemas import GAP, STATISTICS
+from bench.lateness.logs.sources import Source, find_sources
+from bench.lateness.results.hdr import percentile_files
+from bench.lateness.results.result import CELLS, HISTOGRAMS, RECEIVED, SUMMARY
 from bench.lateness.summary import Seen, make_summary
-from bench.lateness.tables import take_apart
 
 __all__ = ["Engine", "Job", "Source", "find_sources", "look_at_delay_stores", "run_job", "write_result"]
 

@@ -13,8 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench.lateness.cells import MINUTE_S
-from bench.lateness.result import (
+from bench.figures.text import lateness_text
+from bench.lateness.counting.cells import MINUTE_S
+from bench.lateness.logs.schemas import GAP, STATISTICS
+from bench.lateness.logs.sources import NO_LEVELS
+from bench.lateness.results.result import (
     COUNTS,
     DEFINITIONS,
     RECEIVED,
@@ -23,12 +26,9 @@ from bench.lateness.result import (
     Lateness,
     share_within,
 )
-from bench.lateness.schemas import GAP, STATISTICS
-from bench.lateness.sources import NO_LEVELS
-from bench.report.text import lateness_text
 
 if TYPE_CHECKING:
-    from bench.lateness.job import Job, Receipts
+    from bench.lateness.engines.job import Job, Receipts
 
 __all__ = ["DAMAGED_LISTED_MAX", "Seen", "make_summary", "verdict"]
 

@@ -24,7 +24,7 @@ def write_report(folder: Path) -> Path:
     neither, or if what draws (matplotlib) is not installed.
     """
     from bench.figures.results import read
-    from bench.lateness.result import SUMMARY, ResultError, read_result
+    from bench.lateness.results.result import SUMMARY, ResultError, read_result
     from bench.report import bench_page, lateness_page
 
     path = folder / lateness_page.NAME

@@ -9,8 +9,8 @@ from typing import Any
 from bench.figures.results import OURS, Case, Figure, sections_of
 from bench.figures.results import Section as Measured
 from bench.figures.table import case_text, constants, rows
-from bench.report.page import Html, Section, bullets, document, figure, joined, note, table
-from bench.report.systems import Palette, given_ccdf_chart, numbers_chart, spread_chart
+from bench.report.charts.systems import Palette, given_ccdf_chart, numbers_chart, spread_chart
+from bench.report.pieces.page import Html, Section, bullets, document, figure, joined, note, table
 
 __all__ = ["NAME", "render", "write"]
 

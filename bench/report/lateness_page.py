@@ -1,6 +1,6 @@
 """The page of ``timewheel lateness``: how late every message was, from a result folder, in a fixed order.
 
-Everything is drawn from `bench.lateness.result.Result`, nothing is computed again that the summary holds, and
+Everything is drawn from `bench.lateness.results.result.Result`, nothing is computed again that the summary holds, and
 nothing is left out without a sentence that says so.
 """
 
@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.lateness.compare import differences, in_words
-from bench.lateness.result import (
+from bench.figures.text import count, milliseconds, utc
+from bench.lateness.results.compare import differences, in_words
+from bench.lateness.results.result import (
     AFTER_HOT,
     CELL,
     DUE_IN_SECOND,
@@ -22,18 +23,17 @@ from bench.lateness.result import (
     TOPIC,
     Result,
 )
-from bench.report import groupings
-from bench.report.bars import rows_chart
-from bench.report.baseline import baseline_section, read_baseline
-from bench.report.budget import budget_section
-from bench.report.ccdf import Curve, ccdf_chart
-from bench.report.heatmap import MINUTE_MS, heatmap_chart
-from bench.report.latest import latest_section
-from bench.report.page import Html, Section, details, document, figure, joined, note, table, terms
-from bench.report.run import about_run
-from bench.report.tables import Groups, by_group, by_source, delivered_only
-from bench.report.text import count, milliseconds, utc
-from bench.report.verdict import compared, headline, headline_tiles, verdict_section
+from bench.report.charts.bars import rows_chart
+from bench.report.charts.ccdf import Curve, ccdf_chart
+from bench.report.charts.heatmap import MINUTE_MS, heatmap_chart
+from bench.report.pieces import groupings
+from bench.report.pieces.baseline import baseline_section, read_baseline
+from bench.report.pieces.budget import budget_section
+from bench.report.pieces.latest import latest_section
+from bench.report.pieces.page import Html, Section, details, document, figure, joined, note, table, terms
+from bench.report.pieces.run import about_run
+from bench.report.pieces.tables import Groups, by_group, by_source, delivered_only
+from bench.report.pieces.verdict import compared, headline, headline_tiles, verdict_section
 
 __all__ = ["NAME", "render", "write"]
 

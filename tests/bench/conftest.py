@@ -20,7 +20,7 @@ def spark() -> Iterator[Any]:
         if in_ci():
             pytest.fail("nothing may be skipped in CI: the extra spark is not installed", pytrace=False)
         pytest.skip("the extra spark is not installed")
-    from bench.lateness.session import spark_session
+    from bench.lateness.engines.session import spark_session
 
     with spark_session("local[2]", memory="1g", partitions=2) as session:
         yield session

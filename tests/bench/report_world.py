@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.lateness.cells import cell_seconds
-from bench.lateness.result import (
+from bench.lateness.counting.cells import cell_seconds
+from bench.lateness.results.result import (
     CELLS,
     COUNTS,
     DEFINITIONS,
@@ -23,7 +23,7 @@ from bench.lateness.result import (
     Lateness,
     Result,
 )
-from bench.lateness.target import DEFAULT_TARGET, Target
+from bench.lateness.results.target import DEFAULT_TARGET, Target
 
 __all__ = ["AS_OF_MS", "Message", "Table", "apache_like", "ours_like", "result_of"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.lateness.compare import differences, in_words
-from bench.lateness.target import Target
+from bench.lateness.results.compare import differences, in_words
+from bench.lateness.results.target import Target
 from tests.bench.report_world import AS_OF_MS, Message, result_of
 
 
@@ -64,7 +64,7 @@ def test_the_page_has_both_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     from bench.lateness.pipeline import write_result
     from bench.report import lateness_page
 
-    monkeypatch.setattr("bench.report.page.drawn", lambda chart: f"<div>{chart.key}</div>")
+    monkeypatch.setattr("bench.report.pieces.page.drawn", lambda chart: f"<div>{chart.key}</div>")
     before = result_of(["a"], [Message("a", AS_OF_MS, 3)])
     tables = {
         name: pa.table({column: pa.array(values.tolist()) for column, values in table.columns.items()})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.lateness.expect import ExpectationError, parse_expectation
+from bench.lateness.results.expect import ExpectationError, parse_expectation
 
 TOTAL: dict[str, Any] = {
     "lost": 0,

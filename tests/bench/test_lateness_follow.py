@@ -50,7 +50,7 @@ def make(store: Path, out: Path) -> Any:
 
 
 def same(followed: dict[str, Any], out: Path, whole: dict[str, Any], whole_out: Path) -> None:
-    from bench.lateness.result import read_result
+    from bench.lateness.results.result import read_result
 
     (one,), (other,) = followed["sources"], whole["sources"]
     assert {name: one[name] for name in COUNTED} == {name: other[name] for name in COUNTED}
@@ -60,9 +60,9 @@ def same(followed: dict[str, Any], out: Path, whole: dict[str, Any], whole_out: 
 
 
 def test_a_log_that_grows_is_counted_as_one_reading_counts_it(spark: Any, tmp_path: Path) -> None:
+    from bench.lateness.engines.spark_engine import SparkEngine
     from bench.lateness.follow import follow
     from bench.lateness.pipeline import run_job
-    from bench.lateness.spark_engine import SparkEngine
 
     store, out = tmp_path / "store", tmp_path / "out"
     log = GrowingLog(store, 150)

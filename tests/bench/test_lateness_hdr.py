@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from bench.lateness.hdr import percentile_text
-from bench.lateness.result import percentiles
+from bench.lateness.results.hdr import percentile_text
+from bench.lateness.results.result import percentiles
 
 LINE = re.compile(r" *(\d+\.\d{3}) (\d\.\d{12}) +(\d+)(?: +(\d+\.\d{2}))?")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.lateness.spill_files import plan_spill, read_spill_file
-from bench.lateness.storage import storage_for
+from bench.lateness.logs.spill_files import plan_spill, read_spill_file
+from bench.lateness.logs.storage import storage_for
 from remoting.messages.message import Message, encode_record
 from store.disk.files import Files
 from store.spill.rows.model import SpillOptions

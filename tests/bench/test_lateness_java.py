@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.lateness.session import JavaMissingError, java_version, need_java
+from bench.lateness.engines.session import JavaMissingError, java_version, need_java
 
 
 def pretend(folder: Path, version: str) -> Path:

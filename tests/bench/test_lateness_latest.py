@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.lateness.latest import LATE_MOST, late_rows, latest_messages
-from bench.lateness.local_engine import LocalEngine
-from bench.lateness.packing import NONE
+from bench.lateness.counting.latest import LATE_MOST, late_rows, latest_messages
+from bench.lateness.engines.local_engine import LocalEngine
+from bench.lateness.logs.packing import NONE
+from bench.lateness.logs.sources import Source
 from bench.lateness.pipeline import Job, find_sources, run_job
-from bench.lateness.sources import Source
 from bench.log_maker import FIRST_DUE_MS, make_log
 
 

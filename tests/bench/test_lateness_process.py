@@ -60,9 +60,9 @@ def load(address: str) -> int:
 
 
 def read(spark: Any, store: Path, out: Path) -> dict[str, Any]:
-    from bench.lateness.local_engine import LocalEngine
+    from bench.lateness.engines.local_engine import LocalEngine
+    from bench.lateness.engines.spark_engine import SparkEngine
     from bench.lateness.pipeline import Job, find_sources, run_job
-    from bench.lateness.spark_engine import SparkEngine
 
     found = run_job(SparkEngine(spark), Job(find_sources([str(store)]), out), lambda _: None)
     as_of_ms = found["as_of_ms"]

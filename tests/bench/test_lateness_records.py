@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.lateness.planning import NoStoreError, plan_from_json, plan_log, plan_to_json, whole_end
-from bench.lateness.records import Segment, SplitReader
-from bench.lateness.storage import storage_for
+from bench.lateness.logs.planning import NoStoreError, plan_from_json, plan_log, plan_to_json, whole_end
+from bench.lateness.logs.records import Segment, SplitReader
+from bench.lateness.logs.storage import storage_for
 from remoting.messages.message import Message
 from tests.support.lateness_world import HOST_V6, Log, make_world, write_world
 

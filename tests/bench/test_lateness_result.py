@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.lateness.result import (
+from bench.lateness.results.result import (
     GROUPS,
     HISTOGRAMS,
     QUANTILES,

@@ -46,7 +46,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(source: str, out: Path, *more: str) -> dict[str, Any]:
     """Run the command as a user does; answers everything that it found."""
-    from bench.lateness.result import read_result
+    from bench.lateness.results.result import read_result
 
     code = "from bench.lateness.command import lateness_command; lateness_command()"
     arguments = [

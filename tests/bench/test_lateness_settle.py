@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.lateness.delays import ACCEPTED, CANCELLED, DELIVERED, LIVE, SEEN
+from bench.lateness.logs.delays import ACCEPTED, CANCELLED, DELIVERED, LIVE, SEEN
 from tests.support.lateness_world import class_of
 
 pytestmark = pytest.mark.spark  # it needs pyarrow, and starts nothing
@@ -50,15 +50,15 @@ def some_rows(rng: random.Random, count: int, ids: int) -> list[Row]:
 def batch_of(rows: list[Row]) -> Any:
     import pyarrow as pa
 
-    from bench.lateness.schemas import DELAY_SCHEMA, arrow_schema
+    from bench.lateness.logs.schemas import DELAY_SCHEMA, arrow_schema
 
     return pa.RecordBatch.from_pylist([{"text": None, **row} for row in rows], schema=arrow_schema(DELAY_SCHEMA))
 
 
 def settled(rows: list[Row], rng: random.Random, parts: int) -> list[Row]:
     """Packed by several tasks, brought together by part, settled."""
-    from bench.lateness.packing import pack
-    from bench.lateness.settle import Choice, settle
+    from bench.lateness.counting.settle import Choice, settle
+    from bench.lateness.logs.packing import pack
 
     by_part: dict[int, list[Any]] = {}
     for task in range(3):
@@ -138,8 +138,8 @@ def test_ids_that_come_once_take_the_short_way_to_the_same_result() -> None:
 
 def sums_in(batch: Any) -> Iterator[Row]:
     """The rows of a batch of sums, those that are packed one by one."""
-    from bench.lateness.packing import NONE
-    from bench.lateness.sums import decode
+    from bench.lateness.counting.sums import decode
+    from bench.lateness.logs.packing import NONE
 
     for row in batch.to_pylist():
         if row["packed"] is None:
@@ -155,8 +155,8 @@ def sums_in(batch: Any) -> Iterator[Row]:
 def test_every_sum_holds_every_message_that_it_speaks_of(seed: int) -> None:
     import pyarrow as pa
 
-    from bench.lateness.schemas import MESSAGE_SCHEMA, arrow_schema
-    from bench.lateness.settle import add_up
+    from bench.lateness.counting.settle import add_up
+    from bench.lateness.logs.schemas import MESSAGE_SCHEMA, arrow_schema
 
     buckets = seed % 2 * 2 + 1
 

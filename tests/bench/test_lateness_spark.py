@@ -29,10 +29,10 @@ def run(
 
     ``large``: on Spark once more, added up in tasks as for a log that is too large for the driver.
     """
-    from bench.lateness.local_engine import LocalEngine
+    from bench.lateness.engines.local_engine import LocalEngine
+    from bench.lateness.engines.spark_engine import SparkEngine
     from bench.lateness.pipeline import Job, find_sources, run_job
-    from bench.lateness.result import read_result
-    from bench.lateness.spark_engine import SparkEngine
+    from bench.lateness.results.result import read_result
 
     values.setdefault("as_of_ms", AS_OF_MS)
     sources = find_sources([str(path) for path in paths], levels=LEVELS)
@@ -120,7 +120,7 @@ def test_cells_are_as_short_as_the_run(spark: Any, tmp_path: Path, per_second: i
 
 
 def test_processes_find_what_one_finds(tmp_path: Path) -> None:
-    from bench.lateness.local_engine import LocalEngine
+    from bench.lateness.engines.local_engine import LocalEngine
     from bench.lateness.pipeline import Job, find_sources, run_job
 
     make_log(tmp_path / "log", spread_lateness(20_000, seed=3), record_bytes=300, segment_bytes=4 << 20)
@@ -135,8 +135,8 @@ def test_processes_find_what_one_finds(tmp_path: Path) -> None:
 
 def test_no_room_for_the_rows_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that is larger than memory has its rows in the result folder, whose disk may be full."""
-    from bench.lateness import local_engine
     from bench.lateness.command import lateness_command
+    from bench.lateness.engines import local_engine
 
     make_log(tmp_path / "log", spread_lateness(2_000, seed=3), record_bytes=300, segment_bytes=4 << 20)
 

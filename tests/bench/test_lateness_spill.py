@@ -52,12 +52,12 @@ def fill(root: Path) -> tuple[int, int]:
 
 
 def test_runs_cancelled_and_moved_messages(spark: Any, tmp_path: Path) -> None:
-    from bench.lateness.local_engine import LocalEngine
+    from bench.lateness.engines.local_engine import LocalEngine
+    from bench.lateness.engines.spark_engine import SparkEngine
+    from bench.lateness.engines.spill_source import spill_plan_from_text, spill_plan_to_text
+    from bench.lateness.logs.spill_files import plan_spill
+    from bench.lateness.logs.storage import storage_for
     from bench.lateness.pipeline import Job, find_sources, run_job
-    from bench.lateness.spark_engine import SparkEngine
-    from bench.lateness.spill_files import plan_spill
-    from bench.lateness.spill_source import spill_plan_from_text, spill_plan_to_text
-    from bench.lateness.storage import storage_for
 
     root = tmp_path / "store"
     (root / "commitlog").mkdir(parents=True)

@@ -17,7 +17,7 @@ LEAST, MOST = -(1 << 63), (1 << 63) - 1
 @pytest.mark.parametrize("seed", range(20))
 def test_rows_that_are_alike_become_one(seed: int) -> None:
     """Few values and many, near together and at both ends of 64 bits: an array, a sort, and what fits in no number."""
-    from bench.lateness.grouping import group, rank
+    from bench.lateness.counting.grouping import group, rank
 
     rng = random.Random(seed)
     rows = rng.choice([1, 2, 50, 3_000])
@@ -47,7 +47,7 @@ def test_rows_that_are_alike_become_one(seed: int) -> None:
 
 @pytest.mark.parametrize("far", [0, 1, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32, MOST, MOST - LEAST])
 def test_sums_come_out_of_their_bytes_as_they_went_in(far: int) -> None:
-    from bench.lateness.sums import SUM_COLUMNS, decode, encode
+    from bench.lateness.counting.sums import SUM_COLUMNS, decode, encode
 
     least = LEAST if far > MOST else 5 if far < MOST - 5 else 0
     columns = {name: np.array([least, least, least + far], np.int64) for name in SUM_COLUMNS}
@@ -58,10 +58,10 @@ def test_sums_come_out_of_their_bytes_as_they_went_in(far: int) -> None:
 
 def parts_of(lateness_ms: np.ndarray[Any, Any], parts: int) -> list[Any]:
     """The sums of deliveries with these latenesses, due one a millisecond, part by part."""
-    from bench.lateness.delays import DELIVERED
-    from bench.lateness.packing import pack
-    from bench.lateness.schemas import DELAY_SCHEMA, arrow_schema, make_batch
-    from bench.lateness.settle import Choice, settle_and_add_up
+    from bench.lateness.counting.settle import Choice, settle_and_add_up
+    from bench.lateness.logs.delays import DELIVERED
+    from bench.lateness.logs.packing import pack
+    from bench.lateness.logs.schemas import DELAY_SCHEMA, arrow_schema, make_batch
 
     count = len(lateness_ms)
     numbers = np.arange(count)
@@ -83,8 +83,8 @@ def parts_of(lateness_ms: np.ndarray[Any, Any], parts: int) -> list[Any]:
 def test_what_a_second_decides_is_the_same_in_one_part_and_in_many(buckets: int) -> None:
     import pyarrow as pa
 
-    from bench.lateness.merging import finish, marks_of, merge, spread
-    from bench.lateness.tables import take_apart
+    from bench.lateness.counting.merging import finish, marks_of, merge, spread
+    from bench.lateness.counting.tables import take_apart
 
     late = np.random.default_rng(4).integers(-5, 3_600_000, 12_000)
     whole = take_apart(finish(pa.Table.from_batches(parts_of(late, 1))), ["a"])

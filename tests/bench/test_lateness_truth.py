@@ -16,21 +16,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import bench.report.text
-from bench.lateness.buckets import EXACT_MS, lateness_class
-from bench.lateness.result import QUANTILES, Lateness, percentiles, share_within
-from bench.lateness.target import DEFAULT_TARGET, parse_target
-from bench.report.verdict import headline
+import bench.figures.text
+from bench.lateness.counting.buckets import EXACT_MS, lateness_class
+from bench.lateness.results.result import QUANTILES, Lateness, percentiles, share_within
+from bench.lateness.results.target import DEFAULT_TARGET, parse_target
+from bench.report.pieces.verdict import headline
 from remoting.messages.message import Message as Record
 from tests.bench.report_world import AS_OF_MS, Message, result_of
 from tests.support.lateness_world import HOST, HOST_V6, START_MS, Log, class_of, make_world, write_world
 
 
 def test_the_examples_run() -> None:
-    for name in ("buckets", "checking", "reading_progress", "result", "summary", "target"):
+    names = ("counting.buckets", "checking", "reading_progress", "results.result", "summary", "results.target")
+    for name in names:
         module = importlib.import_module(f"bench.lateness.{name}") if name != "summary" or HAS_ARROW else None
         assert module is None or doctest.testmod(module).failed == 0
-    assert doctest.testmod(bench.report.text).failed == 0
+    assert doctest.testmod(bench.figures.text).failed == 0
 
 
 HAS_ARROW = importlib.util.find_spec("pyarrow") is not None
@@ -117,8 +118,8 @@ def test_the_verdict_is_coloured_by_its_target(late: int, kind: str) -> None:
 def test_the_moment_of_a_reading_is_fixed_before_anything_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench.lateness import job as jobs
     from bench.lateness import pipeline
+    from bench.lateness.engines import job as jobs
 
     looked: list[str] = []
 
@@ -162,7 +163,7 @@ def ours(folder: Path, *, marks: bool) -> None:
 
 def test_a_copied_log_of_ours_is_told_by_its_records(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    from bench.lateness.sources import find_sources
+    from bench.lateness.logs.sources import find_sources
 
     ours(tmp_path / "copied", marks=True)
     ours(tmp_path / "plain", marks=False)
@@ -182,7 +183,7 @@ def test_a_copied_log_of_ours_is_told_by_its_records(tmp_path: Path) -> None:
 
 
 def test_the_brokers_addresses_are_read_from_the_records(tmp_path: Path) -> None:
-    from bench.lateness.records import Segment, SplitReader, store_hosts
+    from bench.lateness.logs.records import Segment, SplitReader, store_hosts
 
     ours(tmp_path, marks=False)
     path = tmp_path / "commitlog" / f"{0:020d}"
@@ -194,8 +195,8 @@ def test_the_brokers_addresses_are_read_from_the_records(tmp_path: Path) -> None
 
 def test_a_damaged_manifest_with_a_whole_copy(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    from bench.lateness.spill_files import plan_spill
-    from bench.lateness.storage import storage_for
+    from bench.lateness.logs.spill_files import plan_spill
+    from bench.lateness.logs.storage import storage_for
     from store.disk.errors import StoreCorruptError
     from store.spill.rows.manifest import Manifest
 

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from bench.lateness.target import Target
-from bench.report.budget import budget_section, cells_of, worst_intervals
-from bench.report.ccdf import Curve
-from bench.report.histogram import EMPTY, Histogram
+from bench.lateness.results.target import Target
+from bench.report.charts.ccdf import Curve
+from bench.report.charts.histogram import EMPTY, Histogram
+from bench.report.pieces.budget import budget_section, cells_of, worst_intervals
 
 
 def curve(delivered: dict[int, int], overdue: dict[int, int] | None = None) -> Curve:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.lateness.result import Result
+from bench.lateness.results.result import Result
 from bench.report import bench_page, lateness_page
 from tests.bench.bench_world import results_of
 from tests.bench.report_world import AS_OF_MS, Message, apache_like, ours_like, result_of

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from bench.lateness.result import Result
-from bench.lateness.target import Target
+from bench.lateness.results.result import Result
+from bench.lateness.results.target import Target
 from bench.report import lateness_page
-from bench.report.canvas import drawn as drawn_svg
-from bench.report.heatmap import coarser, heatmap_chart
-from bench.report.histogram import Histogram
-from bench.report.tables import by_group
+from bench.report.charts.canvas import drawn as drawn_svg
+from bench.report.charts.heatmap import coarser, heatmap_chart
+from bench.report.charts.histogram import Histogram
+from bench.report.pieces.tables import by_group
 from tests.bench.report_world import AS_OF_MS, Message, apache_like, ours_like, result_of
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: extra bench")
@@ -101,7 +101,9 @@ def drawn(result: Result) -> str:
 @pytest.fixture
 def words_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw nothing: pictures are most of what a page costs, and what this test reads stands beside them."""
-    monkeypatch.setattr("bench.report.page.drawn", lambda chart: f'<div class="wide">{html.escape(chart.key)}</div>')
+    monkeypatch.setattr(
+        "bench.report.pieces.page.drawn", lambda chart: f'<div class="wide">{html.escape(chart.key)}</div>'
+    )
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.lateness.result import percentiles
-from bench.report import canvas, text
-from bench.report.bars import rows_chart
-from bench.report.ccdf import Curve, ccdf_chart, steps
-from bench.report.heatmap import MINUTE_MS, coarser, row_edges
-from bench.report.histogram import EMPTY, Histogram, merged
-from bench.report.scales import bent, lateness_ticks, spread
-from bench.report.systems import given_ccdf_chart, numbers_chart, spread_chart
+from bench.figures import text
+from bench.lateness.results.result import percentiles
+from bench.report.charts import canvas
+from bench.report.charts.bars import rows_chart
+from bench.report.charts.ccdf import Curve, ccdf_chart, steps
+from bench.report.charts.heatmap import MINUTE_MS, coarser, row_edges
+from bench.report.charts.histogram import EMPTY, Histogram, merged
+from bench.report.charts.scales import bent, lateness_ticks, spread
+from bench.report.charts.systems import given_ccdf_chart, numbers_chart, spread_chart
 from tests.bench.report_world import Table
 
 COUNTS = st.dictionaries(st.integers(-(10**6), 10**10), st.integers(0, 10**12), max_size=30)
@@ -177,7 +178,7 @@ def test_bars_and_curves_say_medians_and_ranges() -> None:
 
 def test_table_stands_for_a_pyarrow_table() -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: extra spark")
-    from bench.report.tables import by_group
+    from bench.report.pieces.tables import by_group
 
     columns = {
         "source": np.array(["a", "b", "a"], object),

@@ -1,0 +1,132 @@
+"""The latest hundred messages: which they are, and what their records say.
+
+Each part of a log gives its own hundred, the hundred of all are among them. Only numbers travel; when the hundred are
+known, their records are read from the log, each by its place. Of equally late ones those due first come first, then
+those with the smaller id: every engine, with however many parts, finds the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bench.lateness.counting.grouping import Longs
+from bench.lateness.logs.packing import NONE, Columns
+from bench.lateness.logs.planning import LogPlan
+from bench.lateness.logs.records import Segment
+from bench.lateness.logs.schemas import FINE_SCHEMA, arrow_schema, make_batch
+from bench.lateness.logs.sources import Source
+from bench.lateness.logs.storage import StorageError, storage_for
+from remoting.messages.message import record_fields
+from remoting.messages.properties import get_property
+
+__all__ = ["LATE_MOST", "LATE_ROWS", "late_rows", "latest_messages"]
+
+LATE_ROWS = "late"
+"""Beside the names of histograms: what a row of `FINE_SCHEMA` may belong to."""
+LATE_MOST = 100
+_LETTERS_MOST = 200
+"""Of keys and topics: whoever wrote a longer one is known by its beginning."""
+_RECORD_MOST = 16 << 20
+_FINE = arrow_schema(FINE_SCHEMA)
+_SIGN = 1 << 63
+
+
+def late_rows(source: int, found: Columns, waiting: Any) -> pa.RecordBatch:
+    """The latest messages of one part and source, as a row with a line for each; only those that were late at all."""
+    late = found["lateness_ms"]
+    kept = _first(-late, np.flatnonzero(late > 0), LATE_MOST)
+    kept = _of_last(kept, -late, found["due_ms"])
+    high, low = (found[name][kept].astype(np.int64) for name in ("id_hi", "id_lo"))
+    order = np.lexsort([low.view(np.uint64), high, found["due_ms"][kept], -late[kept]])[:LATE_MOST]
+    kept, high, low = kept[order], high[order], low[order]
+    columns = (late, found["due_ms"], found["topic_id"], waiting.astype(np.int8), found["place"])
+    numbers = zip(*(column[kept].tolist() for column in columns), high.tolist(), low.tolist(), strict=True)
+    lines = [" ".join((*map(str, one[:5]), f"{one[5] + _SIGN:016x}{one[6] % (2 * _SIGN):016x}")) for one in numbers]
+    values = {"source": [source], "table": [LATE_ROWS], "text": ["\n".join(lines)], "count": [1]}
+    return make_batch(_FINE, values, 1)
+
+
+def _first(values: Longs, places: Longs, most: int) -> Longs:
+    """Those of ``places`` with the smallest values, and all that equal the last of them."""
+    if len(places) <= most:
+        return places
+    some = values[places]
+    kept: Longs = places[some <= np.partition(some, most - 1)[most - 1]]
+    return kept
+
+
+def _of_last(kept: Longs, values: Longs, dues: Longs) -> Longs:
+    """The same without those that are certainly too many: of the last value, only those due first."""
+    if len(kept) <= LATE_MOST:
+        return kept
+    last = values[kept] == values[kept].max()
+    sure = kept[~last]
+    return np.concatenate([sure, _first(dues, kept[last], LATE_MOST - len(sure))])
+
+
+def latest_messages(
+    rows: Iterable[Mapping[str, Any]], sources: Sequence[Source], plans: Sequence[LogPlan], topics: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """The latest of all parts, with what their records say, as ``summary.json`` has them."""
+    lines = [(row["source"], *line.split(" ")) for row in rows for line in row["text"].splitlines()]
+    parts = [(number, *map(int, numbers), digits) for number, *numbers, digits in lines]
+    parts.sort(key=lambda one: (-one[1], one[0], one[2], one[6]))
+    found = []
+    for number, late, due, named, waits, place, digits in parts[:LATE_MOST]:
+        record = _record(sources[number], plans[number], place) if place != NONE else None
+        topic, key, unique = _said(record)
+        topic = topic or topics.get(named, "")
+        mine = int(digits[:16], 16) == _SIGN
+        found.append({
+            "source": sources[number].name,
+            "topic": _cut(topic),
+            "key": _cut(key),
+            "message_id": _cut(unique),
+            "delay_id": f"{int(digits[16:], 16):x}" if mine else None,
+            "due_ms": due,
+            "lateness_ms": late,
+            "overdue": bool(waits),
+            "offset": None if place == NONE else place,
+        })  # fmt: skip
+    return found
+
+
+def _cut(words: str | None) -> str | None:
+    return words if words is None or len(words) <= _LETTERS_MOST else words[:_LETTERS_MOST] + "…"
+
+
+def _record(source: Source, plan: LogPlan, position: int) -> bytes | None:
+    """The record at a position of the CommitLog; None if it cannot be read any more: the log may be cut meanwhile."""
+    segment = next((one for one in plan.segments if one.base <= position < one.base + one.size), None)
+    if segment is None:
+        return None
+    try:
+        return _read(source, segment, position - segment.base)
+    except (StorageError, OSError):
+        return None
+
+
+def _read(source: Source, segment: Segment, at: int) -> bytes | None:
+    file = storage_for(source.path, source.storage).open(segment.path)
+    try:
+        size = int.from_bytes(file.read(at, 4), "big")
+        return file.read(at, size) if 0 < size <= _RECORD_MOST else None
+    finally:
+        file.close()
+
+
+def _said(record: bytes | None) -> tuple[str | None, str | None, str | None]:
+    """Topic, key and message id that a record names; none of a record that is not readable."""
+    if record is None:
+        return None, None, None
+    try:
+        topic, _, properties = record_fields(record)
+    except (ValueError, IndexError, struct.error):
+        return None, None, None
+    name, key, unique = (get_property(properties, one) or None for one in ("REAL_TOPIC", "KEYS", "UNIQ_KEY"))
+    return name or topic, key, unique

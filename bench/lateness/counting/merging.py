@@ -1,0 +1,147 @@
+"""Sums of parts become sums of all, and what a second decides is known only then.
+
+::
+
+    sums of parts ──► merge ──► by topic, delay, millisecond, minute ──────────────────────────► the result
+                        ├─────► due in each second ──► marks: its class, seconds since a hot one
+    pairs of second and lateness, by part ───────────────┴──► spread ──► merge ──► due_in_second, after_hot
+
+A second's class is known when all parts have counted it; the pairs wait for that, packed to a few bytes each, and are
+gone through a second time. So nothing has a row for each second *and* lateness, of which an outage has as many as
+messages. What comes together in one place is bounded: groups, and 10 bytes for each second in which something was due
+(31,536,000 a year).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from bench.lateness.counting.cells import MINUTE_S, cell_seconds
+from bench.lateness.counting.grouping import Longs, Ranked, group, rank
+from bench.lateness.counting.settle import BOUNDS, PAIR_ROWS, SECOND_ROWS
+from bench.lateness.counting.sums import HOT_AT_LEAST, HOT_ROWS, HOT_TIMES_MEAN, SUM_COLUMNS, decode, sum_rows, sums_by
+from bench.lateness.logs.schemas import FINE_SCHEMA, arrow_schema
+from bench.lateness.results.result import AFTER_HOT, AFTER_HOT_MAX_S, CELL, DUE_IN_SECOND, NOT_AFTER_HOT
+
+__all__ = ["Marks", "finish", "hot_rows", "marks_of", "merge", "spread"]
+
+_FINE = arrow_schema(FINE_SCHEMA)
+_ROWS_AT_ONCE = 1 << 20
+"""So many sums are held before those that are alike become one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What is known of the seconds of one source when all are counted; arrays by second, in ascending order."""
+
+    seconds: Longs
+    due_class: Longs
+    after_hot: NDArray[np.int8]
+    hot_from: int
+    cell_s: int
+    """How long the cells of time of all sources are."""
+
+
+def merge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Make one of sums that are alike; pairs and rows that hold no sums stay what they are."""
+    held: dict[tuple[int, str, int], list[dict[str, Longs]]] = {}
+    for batch in batches:
+        summed = pc.and_(pc.is_valid(batch["packed"]), pc.not_equal(batch["table"], PAIR_ROWS))
+        others = batch.filter(pc.invert(summed))
+        if len(others):
+            # Spark's schema says of some columns that they have no nulls; what goes back has to be ours.
+            yield pa.RecordBatch.from_arrays(others.columns, schema=_FINE)
+        some = batch.filter(summed)
+        for row, packed in enumerate(some["packed"]):
+            place = some["source"][row].as_py(), some["table"][row].as_py(), some["bucket"][row].as_py()
+            parts = held.setdefault(place, [])
+            parts.append(decode(packed.as_py()))
+            if len(parts) > 1 and sum(len(part["count"]) for part in parts) > max(
+                _ROWS_AT_ONCE, 2 * len(parts[0]["count"])
+            ):
+                held[place] = [_one(parts)]
+    for (source, table, bucket), parts in sorted(held.items()):
+        yield sum_rows(source, table, _one(parts), bucket=bucket)
+
+
+def _one(parts: list[dict[str, Longs]]) -> dict[str, Longs]:
+    if len(parts) == 1:
+        return parts[0]
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in SUM_COLUMNS}
+    parts.clear()
+    names = SUM_COLUMNS[:-1]
+    values, (counts,) = group([rank(whole[name]) for name in names], len(whole["count"]), [whole["count"]])
+    return {**dict(zip(names, values, strict=True)), "count": counts}
+
+
+def marks_of(merged: pa.Table) -> dict[int, Marks]:
+    """The marks of each source, from sums that were merged."""
+    found: dict[int, list[dict[str, Longs]]] = {}
+    rows = merged.filter(pc.equal(merged["table"], SECOND_ROWS))
+    for source, packed in zip(rows["source"].to_pylist(), rows["packed"].to_pylist(), strict=True):
+        found.setdefault(source, []).append(decode(packed))
+    dues = {source: _one(parts) for source, parts in found.items()}
+    ends = [(int(one["key"].min()), int(one["key"].max())) for one in dues.values()]
+    cell_s = cell_seconds(min(first for first, _ in ends), max(last for _, last in ends)) if ends else MINUTE_S
+    return {source: _marks(one, cell_s) for source, one in dues.items()}
+
+
+def _marks(dues: Mapping[str, Longs], cell_s: int) -> Marks:
+    seconds, due = dues["key"], dues["count"]
+    hot_from = max(int(np.ceil(int(due.sum()) / len(due) * HOT_TIMES_MEAN)), HOT_AT_LEAST)
+    hot = seconds[due >= hot_from]
+    last = np.searchsorted(hot, seconds, side="right") - 1
+    since = seconds - hot[np.maximum(last, 0)] if len(hot) else np.full(len(seconds), AFTER_HOT_MAX_S + 1)
+    near = (last >= 0) & (since <= AFTER_HOT_MAX_S)
+    due_class = BOUNDS[np.searchsorted(BOUNDS, due, side="right") - 1]
+    return Marks(seconds, due_class, np.where(near, since, NOT_AFTER_HOT).astype(np.int8), hot_from, cell_s)
+
+
+def spread(batches: Iterable[pa.RecordBatch], marks: Mapping[int, Marks], buckets: int = 1) -> Iterator[pa.RecordBatch]:
+    """Sums by what is known of seconds, from pairs of second and lateness; other rows are passed over."""
+    for batch in batches:
+        pairs = batch.filter(pc.equal(batch["table"], PAIR_ROWS))
+        for source, packed in zip(pairs["source"].to_pylist(), pairs["packed"].to_pylist(), strict=True):
+            yield from _spread(source, decode(packed), marks[source], buckets)
+
+
+def _spread(source: int, columns: dict[str, Longs], marks: Marks, buckets: int) -> Iterator[pa.RecordBatch]:
+    # Pairs are in the order of their seconds, so few seconds are looked up, however many pairs.
+    fresh = np.ones(len(columns["key"]), np.bool_)
+    np.not_equal(columns["key"][1:], columns["key"][:-1], out=fresh[1:])
+    starts = np.flatnonzero(fresh)
+    places = np.searchsorted(marks.seconds, columns["key"][starts])
+    times = np.diff(starts, append=len(fresh))
+    late = {name: rank(columns[name]) for name in ("lateness_ms", "censored")}
+    known: dict[str, NDArray[Any]] = {DUE_IN_SECOND: marks.due_class[places], AFTER_HOT: marks.after_hot[places]}
+    if marks.cell_s < MINUTE_S:  # else they are the minutes, which are counted anyway
+        known[CELL] = columns["key"][starts] // marks.cell_s * marks.cell_s * 1_000
+    for table, values in known.items():
+        some = rank(values.astype(np.int64))
+        if some.ranks is not None:
+            some = Ranked(some.levels, np.repeat(some.ranks, times))
+        yield from sums_by(source, table, {"key": some} | late, len(fresh), buckets, columns["count"])
+
+
+def hot_rows(marks: Mapping[int, Marks]) -> pa.Table:
+    """A row for each source: from how many messages on a second is hot (key), how many seconds a cell has (count)."""
+    values: dict[str, list[Any]] = {name: [None] * len(marks) for name in _FINE.names}
+    values |= {"source": list(marks), "table": [HOT_ROWS] * len(marks)}
+    values["key"] = [some.hot_from for some in marks.values()]
+    values["count"] = [some.cell_s for some in marks.values()]
+    return pa.table(values, schema=_FINE)
+
+
+def finish(parts: pa.Table) -> pa.Table:
+    """All results of a run from the sums of its parts, where these fit into the memory of one process."""
+    merged = pa.Table.from_batches(merge(parts.to_batches()), _FINE)
+    marks = marks_of(merged)
+    by_second = pa.Table.from_batches(merge(spread(merged.to_batches(), marks)), _FINE)
+    return pa.concat_tables([merged, by_second, hot_rows(marks)])

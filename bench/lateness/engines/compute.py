@@ -1,0 +1,62 @@
+"""From rows to histograms, on Spark: rows meet by id in one task, sums by group, and only groups come to the driver.
+
+::
+
+    logs, delay stores ── packed by id ──► parts: state, lateness, sums ── by bucket ──► sums of all ──► driver
+                          (one shuffle)                  │               (another)
+                                                         └─ pairs of second and lateness, gone through once more
+                                                            when the driver knows how many were due in each second
+
+Parts are made by a hash of the id, and each adds up before anything leaves it, so a second or a topic with half of all
+messages costs what any other costs. Sums travel as bytes (`bench.lateness.counting.sums`), a bucket of a table in one
+row, so that Spark moves few rows and NumPy does the adding. The sums of a small log are added in the driver: no second
+shuffle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from bench.lateness.counting.merging import Marks, merge, spread
+from bench.lateness.counting.settle import PAIR_ROWS, Choice, add_up, settle, settle_and_add_up
+from bench.lateness.logs.packing import pack
+from bench.lateness.logs.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, PACKED_SCHEMA
+
+__all__ = ["by_second", "merged", "messages", "packed", "sums", "sums_of_messages"]
+
+
+def packed(rows: DataFrame, parts: int) -> DataFrame:
+    """Pack rows that are there as rows; a log is read in this form right away (``rows=packed``)."""
+    return rows.mapInArrow(partial(pack, parts=parts), PACKED_SCHEMA)
+
+
+def messages(rows: DataFrame, choice: Choice, parts: int) -> DataFrame:
+    """One row for each message (and each note): its state, its lateness, and how often it was repeated."""
+    return rows.repartitionById(parts, "part").mapInArrow(partial(settle, choice=choice), MESSAGE_SCHEMA)
+
+
+def sums(rows: DataFrame, choice: Choice, parts: int, buckets: int) -> DataFrame:
+    """Add up every grouping of each part's messages; ``rows`` are packed ones."""
+    work = partial(settle_and_add_up, choice=choice, buckets=buckets)
+    return rows.repartitionById(parts, "part").mapInArrow(work, FINE_SCHEMA)
+
+
+def sums_of_messages(found: DataFrame, buckets: int) -> DataFrame:
+    """The same, of what `messages` answers."""
+    return found.mapInArrow(partial(add_up, buckets=buckets), FINE_SCHEMA)
+
+
+def merged(fine: DataFrame, buckets: int) -> DataFrame:
+    """The sums of all parts, but for the pairs."""
+    rows = fine.where(f.col("table") != PAIR_ROWS).withColumn("bucket", f.coalesce("bucket", f.lit(0)))
+    return rows.repartitionById(buckets, "bucket").mapInArrow(merge, FINE_SCHEMA)
+
+
+def by_second(fine: DataFrame, marks: Mapping[int, Marks], buckets: int) -> DataFrame:
+    """The sums of all parts by what is known of seconds."""
+    pairs = fine.where(f.col("table") == PAIR_ROWS)
+    return merged(pairs.mapInArrow(partial(spread, marks=marks, buckets=buckets), FINE_SCHEMA), buckets)

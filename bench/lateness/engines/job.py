@@ -1,0 +1,155 @@
+"""What one run is asked to do, and the order in which it looks at a store that may be live.
+
+First the moment of the reading is fixed, then the delay stores are looked at, then the ends of the CommitLogs. What is
+delivered between the two looks is seen in both stores, which is a delivery, and never in neither, which would be a
+loss. What comes due after the moment of the reading is pending, however long the looks take.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from bench.lateness.counting.settle import Choice
+from bench.lateness.logs.packing import parts_for
+from bench.lateness.logs.planning import LogPlan, plan_log, plan_to_json
+from bench.lateness.logs.progress import queue_progress
+from bench.lateness.logs.sources import Source
+from bench.lateness.logs.spill_files import SpillFile, plan_spill
+from bench.lateness.logs.storage import storage_for
+from bench.lateness.results.expect import Expectation
+from bench.lateness.results.target import DEFAULT_TARGET, Target
+
+__all__ = ["Engine", "Job", "Receipts", "look_at_delay_stores", "look_at_logs", "reading_options", "root_of"]
+
+SPLIT_BYTES = 32 << 20
+_LOG_PER_ROWS = 16
+"""So many bytes of log are a byte of the Parquet that ``--follow`` makes of them: 300 and 20 a record."""
+
+
+@dataclass(slots=True)
+class Job:
+    """Everything that one run is asked to do; times are epoch ms.
+
+    ``as_of_ms`` parts pending from overdue. None: now, as `look_at_delay_stores` finds it before it looks.
+    """
+
+    sources: Sequence[Source]
+    out: Path
+    received: Sequence[str] = ()
+    tables: Sequence[str] = ()
+    expectations: Sequence[Expectation] = ()
+    target: Target = DEFAULT_TARGET
+    since_ms: int | None = None
+    until_ms: int | None = None
+    as_of_ms: int | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What the result says of the run (`bench.lateness.about`)."""
+    check_crc: bool = False
+    fail_on_damage: bool = False
+    split_bytes: int = SPLIT_BYTES
+    rows: Any = None
+    """Rows of the logs that are there already (Spark's DataFrame, ``--follow``), in place of reading them."""
+    rows_bytes: int = 0
+    """What these rows take on disk; they may be of more log than is still there."""
+    plans: list[LogPlan] = field(default_factory=list)
+    delay_stores: list[list[SpillFile]] | None = None
+    """The files of each source's delay store, where they have been looked at already."""
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of all logs, as `look_at_logs` found them."""
+        return sum(segment.end for plan in self.plans for segment in plan.segments)
+
+    @property
+    def counted_bytes(self) -> int:
+        """Bytes of all logs, those of rows that are there already included."""
+        return max(self.log_bytes, self.rows_bytes * _LOG_PER_ROWS)
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts the rows of this job go."""
+        return parts_for(self.counted_bytes)
+
+    @property
+    def choice(self) -> Choice:
+        """What of the reading counts."""
+        assert self.as_of_ms is not None
+        return Choice(self.as_of_ms, self.since_ms, self.until_ms, self._given_back())
+
+    def _given_back(self) -> list[int]:
+        """The numbers of the sources in which a finished message may have left no trace."""
+        assert self.delay_stores is not None
+        return [
+            number
+            for number, (files, plan) in enumerate(zip(self.delay_stores, self.plans, strict=True))
+            if plan.begin > 0 or min((file.base for file in files if file.shape is None), default=0) > 0
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Receipts:
+    """What consumers saw: ``sums`` as `Engine.sums` gives them, of end-to-end lateness; ``repeated`` by source number;
+    ``unmatched``: receipts that lead to no delivery."""
+
+    sums: Any
+    repeated: Mapping[int, int]
+    unmatched: int
+
+
+class Engine(Protocol):
+    """What reads the logs of a job and adds up: Spark, or processes of this machine. Both find the same."""
+
+    def sums(self, job: Job) -> Any:
+        """Every histogram, count and note of a job whose stores and logs have been looked at, as one Arrow table."""
+        ...
+
+    def receipts(self, job: Job, hosts: Mapping[int, Iterable[str]]) -> Receipts:
+        """Join what consumers recorded with the deliveries that `sums` has found; ``hosts`` by source number."""
+        ...
+
+
+def look_at_delay_stores(job: Job) -> None:
+    """Fix the moment of the reading, then what there is to read of the delay stores: before any log is looked at."""
+    if job.as_of_ms is None:
+        job.as_of_ms = time.time_ns() // 1_000_000
+    job.delay_stores = [
+        plan_spill(root_of(source), storage_for(source.path, source.storage)) if source.kind == "timewheel" else []
+        for source in job.sources
+    ]
+
+
+def look_at_logs(job: Job) -> None:
+    """Fix what there is to read of the logs; looks at the delay stores first if nobody has."""
+    if job.delay_stores is None:
+        look_at_delay_stores(job)
+    job.plans = [plan_log(source.path, source.storage) for source in job.sources]
+
+
+def root_of(source: Source) -> str:
+    """The store that a source belongs to, where its path is the CommitLog folder."""
+    if storage_for(source.path, source.storage).is_folder(f"{source.path}/commitlog"):
+        return source.path
+    return source.path.rpartition("/")[0] or "."
+
+
+def reading_options(job: Job, number: int) -> dict[str, str]:
+    """The options of `bench.lateness.logs.reading.Settings` with which the log of a source is read."""
+    source = job.sources[number]
+    return {
+        "rows": "packed",
+        "parts": str(job.parts),
+        "number": str(number),
+        "plan": plan_to_json(job.plans[number]),
+        "levels": source.levels,
+        "storage": source.storage,
+        "splitBytes": str(job.split_bytes),
+        "checkCrc": str(job.check_crc).lower(),
+        "failOnDamage": str(job.fail_on_damage).lower(),
+        "ownLevels": str(source.kind == "timewheel").lower(),
+        "progress": json.dumps(queue_progress(root_of(source), source.storage)),
+    }

@@ -1,0 +1,313 @@
+"""The engine without Spark: the same functions in processes of this machine, the rows between them in files.
+
+::
+
+    splits, files of the delay store ──► pack ──► DIR/.rows-…/N ──► settle, add up, merge ──► sums ──► the result
+    (a process for each core)                     (by part)         (the same processes)
+
+Java's and Spark's start costs 10 s and more, the work for a small log a second. What reads, packs, settles and adds up
+is the code that Spark's tasks run, on whole numbers, so the tables are the same to the byte
+(`tests/bench/test_lateness_spark.py`).
+
+Cost: 2 microseconds of processor time a record. Memory: each process holds the rows of one part (128 MB of log) some
+times over, whatever the log. Disk: 66 bytes for each record that speaks of a delay, in the result folder, until the
+run ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc
+
+from bench.lateness.counting.merging import Marks, finish, hot_rows, marks_of, merge, spread
+from bench.lateness.counting.settle import PAIR_ROWS, Choice, add_up, settle, settle_and_add_up
+from bench.lateness.engines.job import Job, Receipts, reading_options, root_of
+from bench.lateness.logs.packing import pack
+from bench.lateness.logs.reading import Settings, Task, batch_tasks, read_task
+from bench.lateness.logs.receipt_lines import RECEIVED_ROWS, read_lines, write_lines
+from bench.lateness.logs.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, PACKED_SCHEMA, arrow_schema
+from bench.lateness.logs.spill_files import SpillFile
+from bench.lateness.logs.spill_rows import spill_rows
+from bench.lateness.logs.storage import StorageError, storage_for
+
+__all__ = ["LOCAL_BYTES_MAX", "LocalEngine"]
+
+LOCAL_BYTES_MAX = 4 << 30
+"""Logs up to this size are read without Spark, unless told otherwise."""
+_TASKS_A_PROCESS = 2
+"""Sums that are alike become one where they are made, so few tasks hand over few; two, as not all take as long."""
+_ALONE_BYTES_MAX = 96 << 20
+"""Below it, starting other processes takes longer than the work."""
+
+_MESSAGE = arrow_schema(MESSAGE_SCHEMA)
+_FINE, _PACKED = arrow_schema(FINE_SCHEMA), arrow_schema(PACKED_SCHEMA)
+
+Given = TypeVar("Given")
+Found = TypeVar("Found")
+Run = Callable[[Callable[[Given], Found], Sequence[Given]], Iterator[Found]]
+
+
+@dataclass(frozen=True)
+class _LogShare:
+    settings: Settings
+    task: Task
+
+    @property
+    def log_bytes(self) -> int:
+        return 0 if self.task.split is None else self.task.split.stop - self.task.split.begin
+
+
+@dataclass(frozen=True)
+class _SpillShare:
+    root: str
+    storage: str
+    file: SpillFile
+    number: int
+    as_of_ms: int
+    parts: int
+    log_bytes: int = 0
+
+
+_Share = _LogShare | _SpillShare
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Packed rows in a file: those of one part that one share has."""
+
+    path: str
+    at: int
+    size: int
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What `_read` leaves: notes, and by part where the rows are."""
+
+    notes: list[pa.RecordBatch]
+    pieces: dict[int, list[_Piece]]
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """What `_settle` leaves: sums, the file with the pairs of seconds, the messages if they were asked for."""
+
+    table: pa.Table
+    pairs: str
+    messages: list[pa.RecordBatch]
+
+
+class LocalEngine:
+    """Runs jobs with as many processes as there are cores; small ones in this process alone."""
+
+    def __init__(
+        self,
+        processes: int | None = None,
+        told: Callable[[int], None] = lambda _: None,
+        alone_bytes_max: int = _ALONE_BYTES_MAX,
+    ) -> None:
+        """``told`` is called with the bytes of log in each share that has been read.
+
+        Logs of at most ``alone_bytes_max`` are read in this process.
+        """
+        self._alone_bytes_max = alone_bytes_max
+        self._processes = processes or len(os.sched_getaffinity(0))
+        self._told = told
+        self._messages: list[pa.RecordBatch] = []
+
+    def sums(self, job: Job) -> Any:
+        """See `bench.lateness.engines.job.Engine`. Errors of the reading come out as they are."""
+        shares = _shares(job)
+        processes = self._processes if job.log_bytes > self._alone_bytes_max else 1
+        job.out.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".rows-", dir=job.out) as folder, _pool(processes) as run:
+            try:
+                return self._in_folder(job, Path(folder), shares, run, processes)
+            except OSError as error:
+                room = "the rows of a log take 66 bytes a record there while it is counted"
+                raise StorageError(f"{error.filename or job.out}: {error.strerror}; {room}") from error
+
+    def _in_folder(self, job: Job, folder: Path, shares: list[_Share], run: Run[Any, Any], processes: int) -> pa.Table:
+        notes: list[pa.RecordBatch] = []
+        parts: list[list[_Piece]] = [[] for _ in range(job.parts)]
+        places = [(share, str(folder / str(number))) for number, share in enumerate(shares)]
+        for share, found in zip(shares, run(_read, places), strict=True):
+            self._told(share.log_bytes)
+            notes += found.notes
+            for number, pieces in found.pieces.items():
+                parts[number] += pieces
+        each = max(1, len(parts) // (processes * _TASKS_A_PROCESS))
+        tasks = [
+            (parts[at : at + each], str(folder / f"pairs-{at}"), notes if at == 0 else [])
+            for at in range(0, len(parts), each)
+        ]
+        self._messages = []
+        pairs: list[str] = []
+
+        def sums() -> Iterator[pa.RecordBatch]:
+            for some in run(partial(_settle, choice=job.choice, keep=bool(job.received)), tasks):
+                self._messages += some.messages
+                pairs.append(some.pairs)
+                yield from some.table.to_batches()
+
+        merged = _merged(sums())
+        marks = marks_of(merged)
+        seconds = run(partial(_spread, marks=marks), pairs)
+        return pa.concat_tables([merged, _merged(b for table in seconds for b in table.to_batches()), hot_rows(marks)])
+
+    def receipts(self, job: Job, hosts: Mapping[int, Iterable[str]]) -> Receipts:
+        """See `bench.lateness.engines.job.Engine`; writes the receipts as Parquet into the result folder, too."""
+        lines = read_lines(job.received)
+        found = pa.Table.from_batches(self._messages, _MESSAGE)
+        matched, repeated, unmatched = _joined(lines, found, hosts)
+        write_lines(lines, job.out / RECEIVED_ROWS)
+        return Receipts(finish(pa.Table.from_batches(add_up(matched.to_batches()), _FINE)), repeated, unmatched)
+
+
+def _shares(job: Job) -> list[_Share]:
+    """What there is to read: the splits of each log, and the files of each delay store."""
+    assert job.delay_stores is not None
+    assert job.as_of_ms is not None
+    shares: list[_Share] = []
+    for number, (source, files) in enumerate(zip(job.sources, job.delay_stores, strict=True)):
+        settings = Settings.of({"path": source.path, **reading_options(job, number)})
+        shares += [_LogShare(settings, task) for task in batch_tasks(settings)]
+        root = root_of(source)
+        shares += [_SpillShare(root, source.storage, file, number, job.as_of_ms, job.parts) for file in files]
+    return shares
+
+
+@contextmanager
+def _pool(processes: int) -> Iterator[Run[Any, Any]]:
+    """A way to do work: here, or in so many processes; results in the order of the work."""
+    if processes < 2:
+        yield lambda work, given: map(work, given)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        try:
+            yield lambda work, given: pool.map(work, given)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _read(given: tuple[_Share, str]) -> _Found:
+    """Read one share, and write its rows by part into the file that is named."""
+    share, path = given
+    if isinstance(share, _LogShare):
+        packed = pack(read_task(share.settings, share.task), share.settings.parts)
+    else:
+        storage = storage_for(share.root, share.storage)
+        packed = pack(spill_rows(storage, share.file, share.number, share.as_of_ms), share.parts)
+    found = _Found([], {})
+    at = 0
+    with open(path, "wb") as file:
+        for batch in packed:
+            texts = batch["text"]
+            if texts.null_count < len(texts):
+                found.notes.append(batch)
+                continue
+            for number, rows in zip(batch["part"].to_pylist(), batch["packed"], strict=True):
+                size = file.write(rows.as_buffer())
+                found.pieces.setdefault(number, []).append(_Piece(path, at, size))
+                at += size
+    return found
+
+
+def _rows_of(pieces: list[_Piece]) -> Iterator[pa.RecordBatch]:
+    """The rows of one part, from the files."""
+    none = dict.fromkeys(_PACKED.names)
+    for piece in pieces:
+        with open(piece.path, "rb") as file:
+            file.seek(piece.at)
+            yield pa.RecordBatch.from_pylist([none | {"packed": file.read(piece.size)}], schema=_PACKED)
+
+
+def _settle(given: tuple[list[list[_Piece]], str, list[pa.RecordBatch]], choice: Choice, keep: bool) -> _Sums:
+    """Settle some parts and add them up; the pairs go into the file that is named."""
+    parts, path, notes = given
+    messages: list[pa.RecordBatch] = []
+
+    def sums() -> Iterator[pa.RecordBatch]:
+        for part in (notes, *map(_rows_of, parts)):
+            if keep:
+                settled = list(settle(part, choice))
+                messages.extend(settled)
+                yield from add_up(settled)
+            else:
+                yield from settle_and_add_up(part, choice)
+
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, _FINE) as pairs:
+        return _Sums(_merged(_without_pairs(sums(), pairs)), path, messages)
+
+
+def _without_pairs(batches: Iterable[pa.RecordBatch], pairs: Any) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if batch["table"][0].as_py() == PAIR_ROWS:
+            pairs.write_batch(batch)
+        else:
+            yield batch
+
+
+def _spread(path: str, marks: Mapping[int, Marks]) -> pa.Table:
+    """The sums of some parts by what is known of seconds."""
+    with pa.OSFile(path, "rb") as file:
+        return _merged(spread(pa.ipc.open_stream(file), marks))
+
+
+def _merged(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    return pa.Table.from_batches(merge(batches), _FINE)
+
+
+def _joined(
+    lines: pa.Table, found: pa.Table, hosts: Mapping[int, Iterable[str]]
+) -> tuple[pa.Table, dict[int, int], int]:
+    """What `received.read_received` finds on Spark: matched messages, repeats by source, receipts unmatched."""
+    receipts: dict[tuple[str, int, int | None], list[int]] = {}
+    for text, store_ms, received_ms in zip(*(lines[name].to_pylist() for name in lines.column_names), strict=True):
+        host, place = text[:-16].upper(), _position(text[-16:])
+        entry = receipts.setdefault((host, place, store_ms), [received_ms, 0])
+        entry[0] = min(entry[0], received_ms)
+        entry[1] += 1
+    delivered = found.filter(pc.fill_null(pc.equal(found["state"], "delivered"), False))
+    places = zip(*(delivered[name].to_pylist() for name in ("source", "offset", "store_ms")), strict=True)
+    row_of = {place: row for row, place in enumerate(places)}
+    known: dict[str, list[int]] = {}
+    for number, some in hosts.items():
+        for host in some:
+            known.setdefault(host, []).append(number)
+    rows: list[int] = []
+    first: list[int] = []
+    repeated = dict.fromkeys(hosts, 0)
+    matched = 0
+    for (host, place, store_ms), (received_ms, times) in receipts.items():
+        ways = [number for number in known.get(host, ()) if (number, place, store_ms) in row_of]
+        if len(ways) == 1:
+            rows.append(row_of[ways[0], place, store_ms])
+            first.append(received_ms)
+            repeated[ways[0]] += times - 1
+            matched += times
+    kept = delivered.take(pa.array(rows, pa.int64()))
+    late = pa.array(np.array(first, np.int64) - np.asarray(kept["due_ms"], np.int64), pa.int64())
+    kept = kept.set_column(kept.column_names.index("lateness_ms"), "lateness_ms", late)
+    return kept, repeated, len(lines) - matched
+
+
+def _position(digits: str) -> int:
+    try:
+        return int(digits, 16)
+    except ValueError:
+        return -1

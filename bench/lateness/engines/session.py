@@ -1,0 +1,217 @@
+"""Starting Spark so that nobody notices: no UI, no noise, loopback only, nothing left behind.
+
+Java is looked for before Spark is: without it Spark's own message is a stack trace.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+__all__ = ["JavaMissingError", "java_version", "need_java", "package_zip", "spark_session"]
+
+JAVA_MAJORS = (17, 21)
+_SHIPPED = ("bench", "remoting", "store")
+"""What executors import: `bench.lateness`, and of the others what it reads the spill store with."""
+_SHORT_RUN = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+"""Java settings for a process that lives for seconds."""
+_LOGGING = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark: %m%n
+logger.window.name = org.apache.spark.sql.catalyst.expressions
+logger.window.level = error
+"""
+
+
+class JavaMissingError(Exception):
+    """No Java that Spark runs on; the text says how to get one."""
+
+
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return str(Path(home) / "bin" / "java")
+    return shutil.which("java")
+
+
+def java_version(text: str) -> int | None:
+    """The major version that ``java -version`` speaks of.
+
+    >>> java_version('openjdk version "17.0.15" 2025-04-15'), java_version('java version "1.8.0_381"')
+    (17, 8)
+    """
+    found = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(found.group(1)) if found else None
+
+
+def need_java() -> int:
+    """The major version of the Java that Spark will use; JavaMissingError if it is none of 17 and 21."""
+    install = "apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
+    java = _java()
+    if java is None:
+        raise JavaMissingError(
+            f"the lateness report runs on Spark, which needs Java 17 or 21; none was found: {install}"
+        )
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except OSError as error:
+        raise JavaMissingError(f"{java} cannot be started ({error.strerror}): {install}") from error
+    major = java_version(done.stderr + done.stdout)
+    if major not in JAVA_MAJORS:
+        raise JavaMissingError(f"Spark needs Java 17 or 21; {java} is version {major}: {install}")
+    return major
+
+
+def package_zip(folder: Path) -> Path:
+    """Pack the modules that executors need into a zip: an executor has no package of ours."""
+    root = Path(__file__).resolve().parents[3]
+    place = folder / "timewheel_lateness.zip"
+    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in _SHIPPED:
+            for path in sorted((root / package).rglob("*.py")):
+                archive.write(path, path.relative_to(root).as_posix())
+    return place
+
+
+def _settings(folder: Path, master: str, memory: str, partitions: int, brief: bool) -> dict[str, str]:
+    java = " ".join(
+        (
+            *(_SHORT_RUN if brief else ()),
+            f"-Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}",
+            f"-Dderby.system.home={folder}",
+            "-Djava.net.preferIPv4Stack=true",
+        )
+    )
+    local = master.startswith("local")
+    # The rows are NumPy's business, sums are Spark's: too few for compiled code to earn the time that it takes to make.
+    compiled = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"} if brief else {}
+    values = compiled | {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": java,
+        "spark.local.dir": str(folder / "scratch"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.port.maxRetries": "64",
+    }
+    if local:
+        values |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    return values
+
+
+@contextmanager
+def spark_session(
+    master: str = "local[*]",
+    *,
+    memory: str = "2g",
+    partitions: int = 8,
+    settings: Mapping[str, str] | None = None,
+    brief: bool = False,
+) -> Iterator[Any]:
+    """A Spark session for one run; stopped at the end, its temporary folder removed. JavaMissingError without Java.
+
+    ``brief``: one result and the end, so that Java should not begin by compiling.
+    """
+    need_java()
+    from pyspark.sql import SparkSession
+
+    from bench.lateness.engines.source import CommitLogSource
+    from bench.lateness.engines.spill_source import SpillSource
+
+    folder = Path(tempfile.mkdtemp(prefix="timewheel-spark-"))
+    (folder / "scratch").mkdir()
+    (folder / "log4j2.properties").write_text(_LOGGING)
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    kept = dict(os.environ)
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1" if master.startswith("local") else os.environ.get("SPARK_LOCAL_IP", "")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(_SHORT_RUN))
+    if not os.environ["SPARK_LOCAL_IP"]:
+        del os.environ["SPARK_LOCAL_IP"]
+    if master.startswith("local-cluster"):
+        os.environ["SPARK_HOME"] = str(_spark_home(folder))
+    try:
+        builder = SparkSession.builder.master(master).appName("timewheel lateness")
+        for name, value in {**_settings(folder, master, memory, partitions, brief), **(settings or {})}.items():
+            builder = builder.config(name, value)
+        with _quiet_start(folder):
+            spark = builder.getOrCreate()
+        try:
+            spark.sparkContext.setLogLevel("ERROR")
+            spark.sparkContext.addPyFile(str(package_zip(folder)))
+            spark.dataSource.register(CommitLogSource)
+            spark.dataSource.register(SpillSource)
+            yield spark
+        finally:
+            spark.stop()
+            _end_gateway()
+    finally:
+        for name in set(os.environ) - set(kept):
+            del os.environ[name]
+        os.environ.update(kept)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _spark_home(folder: Path) -> Path:
+    """A home of links to Spark's parts: the workers of a local cluster write their folders beside these."""
+    import pyspark
+
+    home = folder / "home"
+    home.mkdir()
+    for part in Path(pyspark.__file__).parent.iterdir():
+        (home / part.name).symlink_to(part)
+    return home
+
+
+@contextmanager
+def _quiet_start(folder: Path) -> Iterator[None]:
+    """What the launcher says before any setting of ours counts goes into a file, and is shown if the start fails."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    path = folder / "start.log"
+    with open(path, "wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    except BaseException:
+        os.dup2(saved, 2)
+        sys.stderr.write(path.read_text(errors="replace"))
+        raise
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def _end_gateway() -> None:
+    """End the Java process, too, so that the next session starts with settings of its own."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    process = getattr(gateway, "proc", None)
+    gateway.shutdown()
+    if process is not None:
+        process.stdin.close()
+        process.wait(timeout=60)
+    SparkContext._gateway = None
+    SparkContext._jvm = None

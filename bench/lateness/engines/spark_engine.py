@@ -1,0 +1,87 @@
+"""The engine for logs of any size: Spark's tasks read and settle, only groups come to the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.lateness.counting.merging import finish, hot_rows, marks_of
+from bench.lateness.engines.compute import by_second, merged, messages, packed, sums, sums_of_messages
+from bench.lateness.engines.job import Job, Receipts, reading_options, root_of
+from bench.lateness.engines.received import RECEIVED_ROWS, read_received, write_received
+from bench.lateness.engines.spill_source import spill_plan_to_text
+
+__all__ = ["SparkEngine"]
+
+
+_ALONE_BYTES_MAX = 2 << 30
+"""Up to so much log the driver adds up what the parts have found: a tenth of it at the very most."""
+
+
+class SparkEngine:
+    """Runs jobs on a session, one after the other."""
+
+    def __init__(self, spark: SparkSession, alone_bytes_max: int = _ALONE_BYTES_MAX) -> None:
+        """The sums of logs of at most ``alone_bytes_max`` are added up in the driver."""
+        self._spark = spark
+        self._alone_bytes_max = alone_bytes_max
+        self._found: DataFrame | None = None
+
+    def sums(self, job: Job) -> Any:
+        """See `bench.lateness.engines.job.Engine`. Errors of the reading come out wrapped in Spark's."""
+        rows, buckets = self._all_rows(job), self._buckets(job)
+        if not job.received:
+            return _results(sums(rows, job.choice, job.parts, buckets), buckets)
+        self._found = messages(rows, job.choice, job.parts).localCheckpoint()
+        return _results(sums_of_messages(self._found, buckets), buckets)
+
+    def receipts(self, job: Job, hosts: Mapping[int, Iterable[str]]) -> Receipts:
+        """See `bench.lateness.engines.job.Engine`; writes the receipts as Parquet into the result folder, too."""
+        assert self._found is not None
+        received = read_received(self._spark, job.received, self._found, hosts)
+        buckets = self._buckets(job)
+        added = _results(sums_of_messages(received.matched, buckets), buckets)
+        write_received(self._spark, job.received, str(job.out / RECEIVED_ROWS))
+        return Receipts(added, received.repeated, received.unmatched)
+
+    def _buckets(self, job: Job) -> int:
+        """How many tasks add up what the parts have found; 1: the driver does."""
+        return 1 if job.counted_bytes <= self._alone_bytes_max else job.parts
+
+    def _all_rows(self, job: Job) -> DataFrame:
+        """The rows of every source, packed for the job's parts."""
+        assert job.delay_stores is not None
+        parts: list[DataFrame] = []
+        plain: list[DataFrame] = []
+        for number, (source, files) in enumerate(zip(job.sources, job.delay_stores, strict=True)):
+            if files:
+                spill = self._spark.read.format("rocketmq-timewheel-spill").options(
+                    number=str(number), storage=source.storage, asOfMs=str(job.as_of_ms), plan=spill_plan_to_text(files)
+                )
+                plain.append(spill.load(root_of(source)))
+            if job.rows is None:
+                reader = self._spark.read.format("rocketmq-commitlog").options(**reading_options(job, number))
+                parts.append(reader.load(source.path))
+        if job.rows is not None:
+            plain.append(job.rows)
+        if plain:
+            parts.append(packed(_union(plain), job.parts))
+        return _union(parts)
+
+
+def _results(fine: DataFrame, buckets: int) -> Any:
+    """Everything that is added up over messages, as one Arrow table."""
+    if buckets == 1:
+        return finish(fine.toArrow())
+    kept = fine.localCheckpoint()
+    added = merged(kept, buckets).toArrow()
+    marks = marks_of(added)
+    return pa.concat_tables([added, by_second(kept, marks, buckets).toArrow(), hot_rows(marks)])
+
+
+def _union(parts: Sequence[DataFrame]) -> DataFrame:
+    return reduce(DataFrame.unionByName, parts)

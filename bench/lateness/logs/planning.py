@@ -1,0 +1,151 @@
+"""What there is to read: the segments of a CommitLog as they are at one moment, and how they are split.
+
+A live log grows while it is read. So a reading first fixes its end: the last byte of the log that is not zero
+(segments are zero-filled ahead). Records that start before it are read, whole or not at all; what comes later is not
+looked at. Everything that is counted belongs to that moment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from bench.lateness.logs.records import Segment, SplitReader
+from bench.lateness.logs.storage import File, Storage, StorageError, storage_for
+
+__all__ = ["LogPlan", "NoStoreError", "Split", "log_folder", "plan_from_json", "plan_log", "plan_to_json", "whole_end"]
+
+SPLIT_BYTES = 32 << 20
+_LOOK_BYTES = 1 << 20
+_NAME_DIGITS = 20
+
+
+class NoStoreError(StorageError):
+    """A path holds no CommitLog; the text says what was looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """A CommitLog at one moment: where it is, its segments in order, and the places where one is missing."""
+
+    folder: str
+    segments: tuple[Segment, ...]
+    missing: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def end(self) -> int:
+        """CommitLog position behind the last byte that is not zero."""
+        return max((s.base + s.end for s in self.segments if s.end), default=0)
+
+    @property
+    def begin(self) -> int:
+        """CommitLog position of the first byte that is there."""
+        return min((s.base for s in self.segments), default=0)
+
+    def splits(self, split_bytes: int = SPLIT_BYTES) -> Iterator[Split]:
+        """Byte ranges that are read one by one."""
+        for segment in self.segments:
+            for begin in range(0, segment.end, split_bytes):
+                yield Split(segment, begin, min(begin + split_bytes, segment.end))
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of a segment: the records that start in ``[begin, stop)``."""
+
+    segment: Segment
+    begin: int
+    stop: int
+
+
+def log_folder(storage: Storage, path: str) -> str:
+    """The folder with the segments: the path itself, or ``commitlog`` in it. NoStoreError if there is neither."""
+    path = path.rstrip("/") or "/"
+    inner = f"{path}/commitlog"
+    if storage.is_folder(inner):
+        return inner
+    if _names(storage.sizes(path)):
+        return path
+    if not storage.is_folder(path):
+        raise NoStoreError(f"{path}: there is no such folder")
+    raise NoStoreError(f"{path} is no store: neither a folder commitlog in it, nor segments (names of 20 digits)")
+
+
+def _names(sizes: dict[str, int]) -> list[str]:
+    return sorted(name for name in sizes if len(name) == _NAME_DIGITS and name.isdigit() and name.isascii())
+
+
+def plan_log(path: str, options: str = "") -> LogPlan:
+    """Fix what there is to read of a store or CommitLog folder now."""
+    storage = storage_for(path, options)
+    folder = log_folder(storage, path)
+    sizes = storage.sizes(folder)
+    names = _names(sizes)
+    ends: dict[str, int] = {}
+    for name in reversed(names):
+        ends[name] = _not_zero_end(storage, f"{folder}/{name}", sizes[name])
+    used = [name for name in names if ends[name]]
+    last = used[-1] if used else ""
+    segments, missing = [], []
+    expected = int(names[0]) if names else 0
+    for name in names:
+        if last and name > last:
+            break
+        base = int(name)
+        if base > expected:
+            missing.append((f"{folder}/{expected:020d}", base - expected))
+        segments.append(Segment(f"{folder}/{name}", base, sizes[name], ends[name], name == last))
+        expected = base + sizes[name]
+    return LogPlan(folder, tuple(segments), tuple(missing))
+
+
+def _not_zero_end(storage: Storage, path: str, size: int) -> int:
+    """Position behind the last byte that is not zero; 0 if there is none."""
+    file = storage.open(path)
+    try:
+        at = file.data_end(size)
+        while at > 0:
+            begin = max(0, at - _LOOK_BYTES)
+            data = file.read(begin, at - begin)
+            found = len(data.rstrip(b"\0"))
+            if found:
+                return begin + found
+            at = begin
+    finally:
+        file.close()
+    return 0
+
+
+def whole_end(file: File, segment: Segment, begin: int) -> int:
+    """Position behind the last whole record at or behind ``begin`` (where a record starts); ``begin`` if there is none.
+
+    Looks at the last megabytes first, so that following a log costs little however much has come.
+    """
+    for back in (4 << 20, 64 << 20, segment.size):
+        start = max(begin, segment.end - back)
+        reader = SplitReader(file.read, segment, start, segment.end)
+        if start == begin:
+            reader = SplitReader(file.read, segment, begin, segment.end, begin_is_record=True)
+        end = max((position + int(heads.ends[-1]) for _, position, heads in reader.chunks()), default=0)
+        if end:
+            return end
+        if start == begin:
+            break
+    return begin
+
+
+def plan_to_json(plan: LogPlan) -> str:
+    """Write a plan for an option of the data source."""
+    return json.dumps(asdict(plan))
+
+
+def plan_from_json(text: str) -> LogPlan:
+    """Read it back."""
+    value = json.loads(text)
+    missing: Sequence[Sequence[str | int]] = value["missing"]
+    return LogPlan(
+        value["folder"],
+        tuple(Segment(**segment) for segment in value["segments"]),
+        tuple((str(path), int(size)) for path, size in missing),
+    )

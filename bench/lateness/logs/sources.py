@@ -1,0 +1,114 @@
+"""The sources of a run: which broker wrote a log, and what of its store is there to read.
+
+A store of ours has a folder ``timewheel`` beside ``commitlog``. A CommitLog that was copied away without it is still
+ours: its records carry marks (``__TW_ID``, ``__TW_LEVEL``). Read as Apache's, its level messages would find no
+delivery and be called overdue. So the marks are looked for, at both ends of some segments. What stood only in the
+folder that was not copied, the messages that wait, cannot be known then, and the summary says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bench.lateness.logs.planning import LogPlan, log_folder, plan_log
+from bench.lateness.logs.reading import APACHE_LEVELS
+from bench.lateness.logs.records import Segment, SplitReader
+from bench.lateness.logs.storage import Storage, storage_for
+
+__all__ = ["NO_LEVELS", "Source", "find_sources"]
+
+OURS, APACHES = "timewheel", "apache"
+_MARKS = (b"\x02__TW_ID\x01", b"\x02__TW_LEVEL\x01")
+_LOOK_BYTES = 1 << 20
+_SEGMENTS_MAX = 16
+_NO_DELAY_STORE = (
+    "the folder timewheel is not beside the CommitLog: messages that waited for their time when the log was copied, "
+    "and those that were cancelled, are not counted"
+)
+NO_LEVELS = "config/delayOffset.json is not beside the CommitLog: level messages that were lost are called overdue"
+"""Of no interest while nothing is overdue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One broker's store, as given on the command line; ``not_known`` says what cannot be known from what is there."""
+
+    name: str
+    path: str
+    kind: str
+    levels: str = APACHE_LEVELS
+    storage: str = ""
+    not_known: tuple[str, ...] = ()
+
+
+def find_sources(
+    paths: Sequence[str], names: Sequence[str] = (), levels: str = APACHE_LEVELS, storage: str = ""
+) -> list[Source]:
+    """Look what each path is; NoStoreError for one that is no store, ValueError for names that do not fit."""
+    if names and len(names) != len(paths):
+        raise ValueError(f"{len(names)} names for {len(paths)} sources: give --name once for each, or not at all")
+    short = list(names) or _short_names(paths)
+    if len(set(short)) != len(short):
+        raise ValueError(f"two sources have the same name: {', '.join(short)}")
+    found = []
+    for path, name in zip(paths, short, strict=True):
+        kind, not_known = _kind_of(path, storage)
+        found.append(Source(name, path.rstrip("/"), kind, levels, storage, not_known))
+    return found
+
+
+def _short_names(paths: Sequence[str]) -> list[str]:
+    """The shortest tails of the paths that tell them apart."""
+    parts = [[part for part in path.split("/") if part] or [path] for path in paths]
+    for count in range(1, max(map(len, parts)) + 1):
+        tails = ["/".join(part[-count:]) for part in parts]
+        if len(set(tails)) == len(tails):
+            return tails
+    return list(paths)
+
+
+def _kind_of(path: str, options: str) -> tuple[str, tuple[str, ...]]:
+    """Whose a log is, and what cannot be known of it."""
+    storage = storage_for(path, options)
+    root = log_folder(storage, path).rpartition("/")[0]
+    not_known = []
+    if storage.is_folder(f"{root}/timewheel"):
+        kind = OURS
+    elif _has_marks(storage, plan_log(path, options)):
+        kind = OURS
+        not_known.append(_NO_DELAY_STORE)
+    else:
+        kind = APACHES
+    if not storage.sizes(f"{root}/config").get("delayOffset.json"):
+        not_known.append(NO_LEVELS)
+    return kind, tuple(not_known)
+
+
+def _has_marks(storage: Storage, plan: LogPlan) -> bool:
+    """Whether a record in one of the samples has a mark of ours among its properties."""
+    step = max(1, len(plan.segments) // _SEGMENTS_MAX)
+    return any(_marked(storage, segment) for segment in (*plan.segments[::step], *plan.segments[-1:]))
+
+
+def _marked(storage: Storage, segment: Segment) -> bool:
+    file = storage.open(segment.path)
+    try:
+        for begin in {0, max(0, segment.end - _LOOK_BYTES)}:
+            reader = SplitReader(file.read, segment, begin, min(begin + _LOOK_BYTES, segment.end))
+            if any(_in_properties(text) for text in _properties(reader)):
+                return True
+    finally:
+        file.close()
+    return False
+
+
+def _properties(reader: SplitReader) -> Iterator[bytes]:
+    """The properties of each record, behind a separator."""
+    for data, _, heads in reader.chunks():
+        for begin, end in zip(heads.properties_at.tolist(), heads.ends.tolist(), strict=True):
+            yield b"\x02" + data[begin:end]
+
+
+def _in_properties(text: bytes) -> bool:
+    return any(mark in text for mark in _MARKS)

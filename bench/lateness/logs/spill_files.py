@@ -1,0 +1,369 @@
+"""The delay store's files at one moment, read by position and without its objects: those take locks and repair.
+
+Only the decoders of `store.spill` are used (manifest, frames, pages, done-sets). A record may stand in two files while
+it moves from the journal into a run; then it is seen twice under one id, which the computation expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.lateness.logs.storage import File, Storage, StorageError
+from remoting.layout import (
+    CHECKPOINT,
+    CHECKPOINT_SECTION,
+    DELAY_SECTION,
+    FILE_HEADER_BYTES,
+    FRAME,
+    FRAME_BYTES,
+    FRAME_KIND_AT,
+    FRAME_LENGTH_AT,
+    FRAME_ROW_BYTES,
+    LITTLE_INT,
+    LITTLE_LONG,
+    MANIFEST,
+    RECORD,
+    UNSIGNED_SHORT,
+)
+from remoting.messages.message import record_fields, record_size
+from store.disk.errors import StoreError
+from store.spill.rows.done_set import DoneSet
+from store.spill.rows.format import (
+    CANCEL,
+    END,
+    FRAME_MAGIC,
+    ROW_DTYPE,
+    RunShape,
+    frame_seed,
+    page_seed,
+    read_column_page,
+    read_frame,
+    read_place_page,
+)
+from store.spill.rows.manifest import Manifest
+
+__all__ = ["Rows", "SpillFile", "SpillMovedError", "plan_spill", "read_spill_file"]
+
+_PLAN_TRIES = 5
+_WINDOW = 4 << 20
+_BORN_MS = RECORD.picked("born_ms")
+_CHECKPOINT_HEAD = CHECKPOINT.struct()
+_SECTION = CHECKPOINT_SECTION.struct()
+_DONE_HEAD = DELAY_SECTION.struct("version", "position")
+_FRAME_MAGIC = FRAME_MAGIC.to_bytes(4, "little")
+_KIND_AND_COUNT = FRAME.picked("kind", "count")
+_STORE_ID = slice(MANIFEST.at("store_id"), MANIFEST.at("epoch"))
+_KEY_MAX = (1 << 63) - 1
+
+Longs = NDArray[np.int64]
+
+
+class SpillMovedError(StorageError):
+    """A file that was planned is no longer there: the broker has moved or finished what was in it. Plan again."""
+
+
+@dataclass(frozen=True)
+class SpillFile:
+    """One file of the delay store: a journal segment (``shape`` is None) or a run, and which records are its own.
+
+    ``own``: of a segment (upper due, upper id), of a run (first, end); ``done``: its encoded done-set, or empty;
+    ``data``: path of the segment that has the records, of an index.
+    """
+
+    path: str
+    number: int
+    store_id: bytes
+    base: int
+    size: int
+    own: tuple[int, int]
+    shape: bytes | None
+    done: bytes
+    data: str = ""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Records of a file, or cancels, or (``damage``) a part that cannot be read."""
+
+    dues: Longs = field(default_factory=lambda: np.empty(0, np.int64))
+    ids: Longs = field(default_factory=lambda: np.empty(0, np.int64))
+    versions: Longs = field(default_factory=lambda: np.empty(0, np.int64))
+    live: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    overdue: dict[int, tuple[bytes, int]] = field(default_factory=dict)
+    cancels: bool = False
+    damage: dict[str, Any] | None = None
+
+
+def joined(rows: Iterator[Rows], at_least: int = 16_384) -> Iterator[Rows]:
+    """The same rows in larger pieces: a frame has a few rows, and each piece costs as much as thousands of rows."""
+    kept: dict[bool, list[Rows]] = {False: [], True: []}
+    for part in rows:
+        if part.damage is not None:
+            yield part
+            continue
+        some = kept[part.cancels]
+        some.append(part)
+        if sum(len(one.ids) for one in some[-256:]) >= at_least or len(some) >= at_least:
+            yield _join(some)
+            some.clear()
+    for some in kept.values():
+        if some:
+            yield _join(some)
+
+
+def _join(parts: list[Rows]) -> Rows:
+    overdue: dict[int, tuple[bytes, int]] = {}
+    before = 0
+    for part in parts:
+        overdue |= {before + index: value for index, value in part.overdue.items()}
+        before += len(part.ids)
+    return Rows(
+        np.concatenate([part.dues for part in parts]),
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.versions for part in parts]),
+        np.concatenate([part.live for part in parts]),
+        overdue,
+        parts[0].cancels,
+    )
+
+
+def _whole(storage: Storage, path: str, size: int) -> bytes:
+    file = storage.open(path)
+    try:
+        return file.read(0, size)
+    finally:
+        file.close()
+
+
+def plan_spill(store: str, storage: Storage) -> list[SpillFile]:
+    """The files of a store's delay store now; none if it has none. Raises StoreError or StorageError."""
+    folder = f"{store}/timewheel/delay"
+    for _ in range(_PLAN_TRIES):
+        before = _manifests(storage, folder)
+        if not before:
+            return []
+        sections = _checkpoint(storage, f"{store}/timewheel")
+        if _manifests(storage, folder) == before:
+            return _files(folder, _better(folder, before), _done_sets(sections.get("delay", b"")))
+    raise SpillMovedError(f"{folder}: the manifest changed {_PLAN_TRIES} times while it was read")
+
+
+def _manifests(storage: Storage, folder: str) -> dict[str, bytes]:
+    """The manifest and its copy, as far as they are there."""
+    sizes = storage.sizes(folder)
+    names = [name for name in ("manifest", "manifest.copy") if name in sizes]
+    return {name: _whole(storage, f"{folder}/{name}", sizes[name]) for name in names}
+
+
+def _better(folder: str, found: dict[str, bytes]) -> Manifest:
+    """The manifest, or its copy where that alone is whole or the later one, as a start of the broker chooses."""
+    whole: list[Manifest] = []
+    problem: StoreError | None = None
+    for name, data in found.items():
+        try:
+            whole.append(Manifest.decode(data, data[_STORE_ID], PurePosixPath(f"{folder}/{name}")))  # type: ignore[arg-type]
+        except StoreError as error:
+            problem = problem or error
+    if not whole:
+        assert problem is not None
+        raise problem
+    return max(whole, key=lambda manifest: manifest.generation)
+
+
+def _files(folder: str, manifest: Manifest, done: dict[int, bytes]) -> list[SpillFile]:
+    files = []
+    for entry in manifest.segments:
+        own = (int(entry.upper[0]), int(entry.upper[1]))
+        path = f"{folder}/journal/{entry.no:010d}"
+        known = done.get(entry.no, b"")
+        files.append(SpillFile(path, entry.no, manifest.store_id, entry.base, entry.size, own, None, known))
+    for run in manifest.runs:
+        path = f"{folder}/runs/{run.no:010d}"
+        own = (run.first, run.end)
+        size = run.shape.file_bytes
+        known = done.get(run.no, b"")
+        data_path = f"{folder}/journal/{run.data.no:010d}" if run.data is not None else ""
+        files.append(SpillFile(path, run.no, manifest.store_id, 0, size, own, run.shape.pack(), known, data_path))
+    return files
+
+
+def _checkpoint(storage: Storage, folder: str) -> dict[str, bytes]:
+    """Sections of the delivery checkpoint; it is replaced as a whole, so whatever is read is one state of it."""
+    size = storage.sizes(folder).get("checkpoint", 0)
+    if not size:
+        return {}
+    data = _whole(storage, f"{folder}/checkpoint", 1 << 30)
+    magic, _, count, said, *_ = _CHECKPOINT_HEAD.unpack_from(data)
+    if magic != b"TWCP" or said != len(data):
+        raise StorageError(f"{folder}/checkpoint is no checkpoint: {len(data)} bytes that begin with {data[:8]!r}")
+    at, sections = _CHECKPOINT_HEAD.size, {}
+    for _ in range(count):
+        (length,) = UNSIGNED_SHORT.unpack_from(data, at)
+        name = data[at + 2 : at + 2 + length].decode()
+        at += 2 + length
+        _, length = _SECTION.unpack_from(data, at)
+        at += _SECTION.size
+        sections[name] = data[at : at + length]
+        at += length
+    return sections
+
+
+def _done_sets(section: bytes) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    if not section:
+        return found
+    version, count, _ = _DONE_HEAD.unpack_from(section)
+    at = _DONE_HEAD.size + (LITTLE_LONG.size if version > 1 else 0)  # the section's number
+    for _ in range(count):
+        (number,) = LITTLE_LONG.unpack_from(section, at)
+        begin = at + LITTLE_LONG.size
+        _, at = DoneSet.decode(section, begin)
+        found[number] = section[begin:at]
+    return found
+
+
+def read_spill_file(storage: Storage, file: SpillFile, as_of_ms: int) -> Iterator[Rows]:
+    """Yield the records of one file, and the cancels that it speaks of."""
+    with ExitStack() as stack:
+        try:
+            handle = stack.enter_context(closing(storage.open(file.path)))
+            records = stack.enter_context(closing(storage.open(file.data))) if file.data else handle
+        except StorageError as error:
+            raise SpillMovedError(f"{file.path}: {error}") from error
+        done = DoneSet.decode(file.done)[0] if file.done else DoneSet()
+        if file.shape is None:
+            yield from joined(_segment(handle, file, done, as_of_ms))
+        else:
+            yield from joined(_run(handle, records, file, done, as_of_ms))
+
+
+def _segment(handle: File, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
+    seed = frame_seed(file.store_id)
+    position, ordinal = FILE_HEADER_BYTES, 0
+    while position + FRAME_BYTES <= file.size:
+        data = handle.read(position, min(_WINDOW, file.size - position))
+        at = 0
+        while (frame := read_frame(data, at, file.base + position + at, seed)) is not None:
+            if frame.kind == END:
+                return
+            if at + frame.length > len(data):
+                break
+            rows = _frame_rows(data, at, frame.kind, frame.count)
+            if frame.kind != CANCEL:
+                ordinals = np.arange(ordinal, ordinal + frame.count, dtype=np.int64)
+                _mark_live(rows, ordinals, file, done)
+                begin = at + FRAME_BYTES + frame.count * FRAME_ROW_BYTES
+                _read_overdue(rows, _starts(data, at, frame.count) + begin, data, as_of_ms)
+                ordinal += frame.count
+            if frame.count:
+                yield rows
+            at += frame.length
+        if not at:
+            more = LITTLE_INT.unpack_from(data, FRAME_LENGTH_AT)[0] if len(data) >= FRAME_BYTES else 0
+            if not len(data) < more <= file.size - position or data[:FRAME_KIND_AT] != _FRAME_MAGIC:
+                return
+            data = handle.read(position, more)
+            if read_frame(data, 0, file.base + position, seed) is None:
+                return
+            yield from _one_large_frame(data, ordinal, file, done, as_of_ms)
+            ordinal += _frame_ordinals(data)
+            at = more
+        position += at
+
+
+def _frame_ordinals(data: bytes) -> int:
+    kind, count = _KIND_AND_COUNT.unpack_from(data)
+    return 0 if kind == CANCEL else int(count)
+
+
+def _one_large_frame(data: bytes, ordinal: int, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
+    kind, count = _KIND_AND_COUNT.unpack_from(data)
+    rows = _frame_rows(data, 0, kind, count)
+    if kind != CANCEL:
+        _mark_live(rows, np.arange(ordinal, ordinal + count, dtype=np.int64), file, done)
+        _read_overdue(rows, _starts(data, 0, count) + FRAME_BYTES + count * FRAME_ROW_BYTES, data, as_of_ms)
+    yield rows
+
+
+def _frame_rows(data: bytes, at: int, kind: int, count: int) -> Rows:
+    table = np.frombuffer(data, ROW_DTYPE, count, at + FRAME_BYTES)
+    rows = Rows(
+        table["due"].astype(np.int64),
+        table["id"].astype(np.int64),
+        table["version"].astype(np.int64),
+        np.zeros(count, np.bool_),
+    )
+    rows.cancels = kind == CANCEL
+    return rows
+
+
+def _starts(data: bytes, at: int, count: int) -> Longs:
+    sizes = np.frombuffer(data, ROW_DTYPE, count, at + FRAME_BYTES)["size"].astype(np.int64)
+    starts: Longs = np.cumsum(sizes) - sizes
+    return starts
+
+
+def _mark_live(rows: Rows, ordinals: Longs, file: SpillFile, done: DoneSet) -> None:
+    if file.shape is None:
+        due, id_ = file.own
+        own = (rows.dues < due) | ((rows.dues == due) & (rows.ids < id_))
+        if (due, id_) == (_KEY_MAX, _KEY_MAX):
+            own[:] = rows.dues < _KEY_MAX  # the rest are holes that a repair has left
+    else:
+        first, end = file.own
+        own = (ordinals >= first) & (ordinals < end)
+    rows.live = own & ~done.mask(ordinals)
+
+
+def _read_overdue(rows: Rows, starts: Longs, data: bytes, as_of_ms: int) -> None:
+    """Topic and birth of what should have been delivered; the rest is not looked at."""
+    for index in np.flatnonzero(rows.live & (rows.dues <= as_of_ms)).tolist():
+        rows.overdue[index] = _topic_and_birth(data[starts[index] :])
+
+
+def _topic_and_birth(record: bytes) -> tuple[bytes, int]:
+    topic, _, _ = record_fields(record[: record_size(record)])
+    return topic.encode(), int(_BORN_MS.unpack_from(record)[0])
+
+
+def _run(handle: File, records: File, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
+    assert file.shape is not None
+    shape = RunShape.unpack(file.shape)
+    seed = page_seed(file.store_id, file.number)
+    per_page = shape.rows_per_page
+    read = read_place_page if shape.is_index else read_column_page
+    first, end = file.own
+    begin = max(first, min(done.prefix, shape.count))
+    for number in range(begin // per_page, -(-min(end, shape.count) // per_page)):
+        at = FILE_HEADER_BYTES + number * shape.page_bytes
+        try:
+            page = read(
+                handle.read(at, shape.page_bytes),
+                number,
+                seed,
+                PurePosixPath(file.path),  # type: ignore[arg-type]
+                at,
+            )
+        except StoreError as error:
+            why = str(error)
+            yield Rows(damage={"file": file.path, "offset": at, "bytes": shape.page_bytes, "why": why, "torn": False})
+            continue
+        rows = Rows(page.dues.astype(np.int64), page.ids.astype(np.int64), page.versions.astype(np.int64))
+        _mark_live(rows, np.arange(page.first, page.first + len(page), dtype=np.int64), file, done)
+        late = np.flatnonzero(rows.live & (rows.dues <= as_of_ms))
+        if shape.is_index:
+            for index in late.tolist():
+                record = records.read(int(page.starts[index]), int(page.sizes[index]))
+                rows.overdue[index] = _topic_and_birth(record)
+        elif len(late):
+            low, high = int(page.starts[late[0]]), int(page.starts[late[-1]] + page.sizes[late[-1]])
+            data = handle.read(low, high - low)
+            _read_overdue(rows, page.starts - low, data, as_of_ms)
+        yield rows

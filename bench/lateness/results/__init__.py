@@ -1,0 +1,1 @@
+"""The result folder: its names and units, exact percentiles, expectations, and one result beside another."""

@@ -1,0 +1,89 @@
+"""Two results, figure by figure: what is later, earlier, more or fewer than in the run before, in words and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bench.figures.text import count, lateness_text, percent
+from bench.lateness.results.result import COUNTS, QUANTILES, WITHIN_MS
+
+__all__ = ["Difference", "differences", "in_words"]
+
+_WORSE_IF_MORE = ("overdue", "lost", "repeated", "early")
+_BRIEF = ("p50", "p99", "max", *_WORSE_IF_MORE)
+_TIMES_FROM = 2
+"""From this factor on it is said how many times as late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One figure of two runs: both as text, and what changed; ``worse``: True, False, or None where it is neither."""
+
+    name: str
+    before: str
+    now: str
+    words: str = ""
+    worse: bool | None = None
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    """Compare two summaries: the target, percentiles, shares and counts of all their sources together."""
+    old, new = before["total"], now["total"]
+    found = [_late(name, old, new) for name in (*QUANTILES, "max")]
+    if (before["target"]["share"], before["target"]["limit_ms"]) == (now["target"]["share"], now["target"]["limit_ms"]):
+        name = f"within {lateness_text(now['target']['limit_ms'])} (target)"
+        found.append(_share(name, before["target"]["found"], now["target"]["found"]))
+    found += [_share(f"within {n:,} ms", old["within"].get(str(n)), new["within"].get(str(n))) for n in WITHIN_MS]
+    return found + [_count(name, old[name], new[name]) for name in COUNTS]
+
+
+def in_words(found: list[Difference], brief: bool = False) -> list[str]:
+    """Sentences: what is worse, what is better; one that says so where nothing is either.
+
+    ``brief``: of percentiles and shares only the median, p99, the latest and the target.
+    """
+    found = [one for one in found if not brief or one.name in _BRIEF or one.name.endswith("(target)")]
+    lines = []
+    for worse, head in ((True, "Worse"), (False, "Better")):
+        some = [f"{one.name} {one.words}" for one in found if one.worse is worse]
+        if some:
+            lines.append(f"{head}: {'; '.join(some)}.")
+    return lines or ["No percentile, share or fault differs."]
+
+
+def _late(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference:
+    before, now = old["percentiles"].get(name), new["percentiles"].get(name)
+    texts = [_ms(value, name in side["at_least"]) for value, side in ((before, old), (now, new))]
+    if before is None or now is None or before == now:
+        return Difference(name, texts[0], texts[1])
+    low, high = sorted((before, now))
+    words = f"{lateness_text(high - low)} {'later' if now > before else 'earlier'}"
+    if low > 0 and high >= _TIMES_FROM * low:
+        words += f" ({high / low:,.{0 if high >= 10 * low else 1}f} times {'as late' if now > before else 'less late'})"
+    return Difference(name, texts[0], texts[1], words, now > before)
+
+
+def _ms(value: int | None, at_least: bool) -> str:
+    return "-" if value is None else f"{'at least ' if at_least else ''}{lateness_text(value)}"
+
+
+def _share(name: str, before: float | None, now: float | None) -> Difference:
+    texts = [_percent(value) for value in (before, now)]
+    if before is None or now is None or before == now:
+        return Difference(name, texts[0], texts[1])
+    points = f"{abs(now - before) * 100:.2g}"
+    return Difference(name, texts[0], texts[1], f"{points} points {'less' if now < before else 'more'}", now < before)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else percent(round(value * 10**12), 10**12)
+
+
+def _count(name: str, before: int, now: int) -> Difference:
+    texts = count(before), count(now)
+    if before == now:
+        return Difference(name, *texts)
+    words = f"{count(abs(now - before))} {'more' if now > before else 'fewer'}"
+    return Difference(name, *texts, words, now > before if name in _WORSE_IF_MORE else None)

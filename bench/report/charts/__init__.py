@@ -1,0 +1,1 @@
+"""Drawings as inline SVG, with their axes: curves, heat maps, bars."""

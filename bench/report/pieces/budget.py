@@ -1,0 +1,188 @@
+"""How much of the error budget is used, how fast it burns, and in which intervals.
+
+A target of 99.9 % within 1 s allows one message of a thousand to miss: that is the budget. The burn rate of a window is
+the share that missed in it over the share that may: at 1 the budget of the run lasts exactly as long as the run, at 10
+a tenth of it. Short windows tell a fire from a drizzle, so there are several. A message that waits already longer than
+the limit has missed it; one that waits, but not so long, counts neither way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bench.figures.text import count, lateness_text, name_text, percent, short_ms, utc
+from bench.report.charts.ccdf import Curve
+from bench.report.charts.histogram import Histogram, Integers, merged
+from bench.report.pieces.page import Cell, Html, Tile, joined, note, table, tiles
+from bench.report.pieces.tables import Groups
+
+__all__ = ["Cells", "Interval", "budget_section", "cells_of", "worst_intervals"]
+
+_WINDOWS_MS = (
+    10_000, 60_000, 300_000, 1_800_000, 3_600_000, 21_600_000, 86_400_000, 259_200_000, 2_592_000_000,
+)  # fmt: skip
+_WINDOWS_MOST = 6
+_INTERVALS_MOST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """One source over time: starts of its cells in rising order (epoch ms), and in each how many were judged, how many
+    missed the limit."""
+
+    starts: Integers
+    judged: Integers
+    missed: Integers
+    width_ms: int
+
+    @property
+    def end(self) -> int:
+        """Where the last cell ends."""
+        return int(self.starts[-1]) + self.width_ms
+
+    def window(self, length_ms: int) -> tuple[tuple[int, int], tuple[int, int, int]]:
+        """Judged and missed of the last window of that length; and of the worst one, with its end."""
+        judged, missed = (np.concatenate([[0], np.cumsum(column)]) for column in (self.judged, self.missed))
+        ends = np.arange(1, len(self.starts) + 1)
+        begins = np.searchsorted(self.starts, self.starts + self.width_ms - length_ms)
+        due, late = judged[ends] - judged[begins], missed[ends] - missed[begins]
+        worst = int(np.argmax(late / np.maximum(due, 1)))
+        last = int(due[-1]), int(late[-1])
+        return last, (int(due[worst]), int(late[worst]), int(self.starts[worst]) + self.width_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Neighbouring cells that all missed the target, of one source."""
+
+    source: str
+    begin_ms: int
+    end_ms: int
+    judged: int
+    missed: int
+    all: Histogram
+    overdue: int
+
+
+def cells_of(groups: Mapping[int, Curve], limit_ms: int, width_ms: int) -> Cells:
+    """Judge the cells of one source by a limit."""
+    starts = sorted(groups)
+    within = [groups[start].delivered.at_most(limit_ms) for start in starts]
+    waited = [groups[start].overdue.total - groups[start].overdue.at_most(limit_ms) for start in starts]
+    judged = [groups[start].delivered.total + late for start, late in zip(starts, waited, strict=True)]
+    numbers = np.array(judged, np.int64)
+    return Cells(np.array(starts, np.int64), numbers, numbers - np.array(within, np.int64), width_ms)
+
+
+def worst_intervals(cells: Groups, share: float, limit_ms: int, width_ms: int) -> list[Interval]:
+    """The runs of neighbouring cells that missed the target, those with the most missed messages first."""
+    found = []
+    for source, groups in cells.items():
+        judged = cells_of(groups, limit_ms, width_ms)
+        bad = np.flatnonzero(judged.missed > judged.judged * (1 - share) + 1e-9)
+        for run in np.split(bad, np.flatnonzero(np.diff(judged.starts[bad]) > width_ms) + 1):
+            if run.size:
+                curves = [groups[int(start)] for start in judged.starts[run]]
+                found.append(
+                    Interval(
+                        source,
+                        int(judged.starts[run[0]]),
+                        int(judged.starts[run[-1]]) + width_ms,
+                        int(judged.judged[run].sum()),
+                        int(judged.missed[run].sum()),
+                        merged(curve.all for curve in curves),
+                        sum(curve.overdue.total for curve in curves),
+                    )
+                )
+    return sorted(found, key=lambda one: (-one.missed, one.begin_ms, one.source))
+
+
+def budget_section(summary: Mapping[str, Any], cells: Groups, width_ms: int) -> Html:
+    """Return the budget, the burn rates of windows, and the worst intervals."""
+    share, limit_ms = summary["target"]["share"], summary["target"]["limit_ms"]
+    judged = {source: cells_of(groups, limit_ms, width_ms) for source, groups in cells.items() if groups}
+    due = sum(int(one.judged.sum()) for one in judged.values())
+    if not due:
+        return note("Nothing was due: no budget was used.", "soft")
+    missed = sum(int(one.missed.sum()) for one in judged.values())
+    words = f"{share * 100:g}\u00a0% within {lateness_text(limit_ms)}"
+    return joined([
+        _budget(share, due, missed),
+        note(f"Target: {words}. The budget is what may miss it. At a burn rate of 1 it lasts as long as this run, "
+             "at 10 a tenth of that.", "soft"),
+        _burn(judged, 1 - share),
+        _intervals(worst_intervals(cells, share, limit_ms, width_ms), width_ms, len(cells) > 1),
+    ])  # fmt: skip
+
+
+def _budget(share: float, due: int, missed: int) -> Html:
+    # Rounded before it is cut: 1 - 0.999 is a little less than 0.001.
+    allowed = int(round((1 - share) * due, 6))
+    left = allowed - missed
+    used = f"{missed / allowed * 100:,.0f}\u00a0%" if allowed else ("0\u00a0%" if not missed else "all, and more")
+    return tiles([
+        Tile("were due", count(due)),
+        Tile("may miss", count(allowed)),
+        Tile("missed", count(missed), "bad" if left < 0 else ""),
+        Tile("budget used", used, "bad" if left < 0 else "good"),
+        Tile("left" if left >= 0 else "beyond it", count(abs(left)), "bad" if left < 0 else ""),
+    ])  # fmt: skip
+
+
+def _burn(judged: Mapping[str, Cells], may: float) -> Html:
+    span = max(one.end - int(one.starts[0]) for one in judged.values())
+    width = min(one.width_ms for one in judged.values())
+    windows = [length for length in _WINDOWS_MS if width <= length < span][-_WINDOWS_MOST:]
+    rows: list[list[str | Cell]] = []
+    for source, one in judged.items():
+        for length in (*windows, span):
+            (due, late), (worst_due, worst_late, end) = one.window(length)
+            if length == span:  # one that ends before the run is none of its length
+                worst_due, worst_late, end = due, late, one.end
+            rows.append([
+                *([name_text(source)] if len(judged) > 1 else []),
+                Cell("the whole run" if length == span else short_ms(length), length),
+                f"{count(late)} of {count(due)}",
+                _rate(late, due, may),
+                _rate(worst_late, worst_due, may),
+                utc(end),
+            ])  # fmt: skip
+    heads = ("window", "missed in its last one", "burn rate", "worst burn rate", "end of the worst")
+    first = ("source",) if len(judged) > 1 else ()
+    return table("How fast the budget burns", (*first, *heads), rows, sorts=True)
+
+
+def _rate(missed: int, due: int, may: float) -> Cell:
+    if not due:
+        return Cell("-", 0)
+    if may < 1e-12:
+        return Cell("0" if not missed else "no budget", float(missed))
+    rate = missed / due / may
+    return Cell(f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}", rate)
+
+
+def _intervals(found: list[Interval], width_ms: int, several: bool) -> Html:
+    unit = {1_000: "second", 60_000: "minute"}.get(width_ms, f"interval of {short_ms(width_ms)}")
+    if not found:
+        return note(f"No {unit} missed the target by itself.")
+    rows: list[list[str | Cell]] = [
+        [
+            Cell(utc(one.begin_ms), one.begin_ms),
+            Cell(short_ms(one.end_ms - one.begin_ms), one.end_ms - one.begin_ms),
+            *([name_text(one.source)] if several else []),
+            f"{count(one.missed)}",
+            percent(one.missed, one.judged),
+            Cell(lateness_text(one.all.percentile("p99")), one.all.percentile("p99")),
+            Cell(lateness_text(one.all.largest), one.all.largest),
+            count(one.overdue),
+        ]
+        for one in found[:_INTERVALS_MOST]
+    ]
+    heads = ["due from", "for", *(["source"] if several else []), "missed", "of those due", "p99", "latest", "overdue"]
+    more = len(found) - len(rows)
+    caption = f"The worst intervals: each {unit} of them missed the target"
+    return table(f"{caption}; {count(more)} more with fewer messages" if more > 0 else caption, heads, rows, sorts=True)

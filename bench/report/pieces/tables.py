@@ -1,0 +1,77 @@
+"""From the tables of a result folder to histograms by source and group.
+
+A table is a pyarrow table as `bench.lateness.results.result` reads it, or anything with ``column_names`` and
+``column(name)`` whose columns have ``to_numpy()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.report.charts.ccdf import Curve
+from bench.report.charts.histogram import EMPTY, Histogram, Integers, merged
+
+__all__ = ["Groups", "by_group", "by_source", "delivered_only"]
+
+Groups = dict[str, dict[Any, Curve]]
+"""Source to key of the group (a value, or a tuple of them) to what was delivered and what is overdue."""
+
+
+def _codes(column: Any) -> tuple[Integers, list[Any]]:
+    """Number the different values of a column; return the numbers and the values."""
+    values = column.to_numpy()
+    if values.dtype == object:
+        numbers: dict[Any, int] = {}
+        codes = np.fromiter((numbers.setdefault(value, len(numbers)) for value in values), np.int64, values.size)
+        return codes, list(numbers)
+    distinct, codes = np.unique(values, return_inverse=True)
+    return codes.astype(np.int64), distinct.tolist()
+
+
+def by_group(table: Any, columns: Sequence[str], sources: Sequence[str]) -> Groups:
+    """Return the curve of every group of every source named; those without rows have an empty dict.
+
+    Keys are plain values for one column, tuples for more, in rising order. Raises KeyError for a source in the
+    table that is not named: its rows would be left out silently.
+    """
+    found: Groups = {source: {} for source in sources}
+    if not len(table.column("count")):
+        return found
+    parts = [_codes(table.column(name)) for name in ("source", *columns)]
+    group = np.zeros(len(parts[0][0]), np.int64)
+    for codes, values in parts:
+        group = group * len(values) + codes
+    lateness = table.column("lateness_ms").to_numpy().astype(np.int64)
+    counts = table.column("count").to_numpy().astype(np.int64)
+    censored = table.column("censored").to_numpy().astype(bool)
+    order = np.argsort(group, kind="stable")
+    edges = np.flatnonzero(np.diff(group[order])) + 1
+    for rows in np.split(order, edges):
+        names = [values[int(codes[rows[0]])] for codes, values in parts]
+        key: Hashable = names[1] if len(names) == 2 else tuple(names[1:])
+        late = censored[rows]
+        found[names[0]][key] = Curve(_of(lateness, counts, rows[~late]), _of(lateness, counts, rows[late]))
+    return {source: dict(sorted(groups.items())) for source, groups in found.items()}
+
+
+def _of(lateness: Integers, counts: Integers, rows: Integers) -> Histogram:
+    return Histogram.from_columns(lateness[rows], counts[rows]) if rows.size else EMPTY
+
+
+def by_source(groups: Groups) -> dict[str, Curve]:
+    """Return the sum over all groups of each source."""
+    return {
+        source: Curve(merged(c.delivered for c in found.values()), merged(c.overdue for c in found.values()))
+        for source, found in groups.items()
+    }
+
+
+def delivered_only(groups: Groups) -> dict[str, dict[int, Histogram]]:
+    """Return what was delivered, group by group; groups of which nothing was delivered are left out."""
+    return {
+        source: {key: curve.delivered for key, curve in found.items() if curve.delivered}
+        for source, found in groups.items()
+    }
