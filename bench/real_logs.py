@@ -59,9 +59,7 @@ def leave_store(system: System, folder: Path, rate: float, seconds: float, burst
         running.stop()
     finally:
         running.kill()
-        close = getattr(running, "close", None)
-        if close is not None:
-            close()
+        running.close()
     return running.store
 
 

@@ -203,7 +203,7 @@ class Broker:
             config.cluster_name,
             core.topics,
             core.address,
-            core.parts.permission,
+            core.permission,
         )
         self._name_server = NameServer(
             own,
@@ -227,7 +227,7 @@ class Broker:
                 cluster=config.cluster_name,
                 name=config.broker_name,
                 address=core.address,
-                perm=core.parts.permission,
+                perm=core.permission,
                 period_ms=config.get_int("registerNameServerPeriod"),
                 timeout_ms=config.get_int("registerBrokerTimeoutMills"),
             )

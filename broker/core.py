@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from broker.access.access_table import May, everybody_may
+from broker.access.access_table import everybody_may
 from broker.access.acl import Acl
 from broker.bounds import broker_bounds, figures
 from broker.config.broker_config import BrokerConfig
@@ -45,7 +45,7 @@ from store.levels.delay_levels import DelayLevels
 from store.levels.level_scheduler import LevelScheduler
 from store.message_store import MessageStore
 from store.options import StoreOptions
-from store.put.plugin_api import Plugin, PluginContext, PutStatus, put_record
+from store.put.plugin_api import Plugin, PluginContext, PromisingPlugin, PutStatus, put_record
 
 __all__ = ["BrokerCore"]
 
@@ -53,7 +53,7 @@ _LOG = logging.getLogger(__name__)
 _LEAVE_AT_ONCE = 1_000
 
 
-class BrokerCore:
+class BrokerCore(BrokerParts):
     """Everything of a broker but its sockets. Made open; raises StoreError (or PluginError's like) if it cannot be.
 
     Args:
@@ -84,7 +84,6 @@ class BrokerCore:
         self.config = config
         self.port = port
         self.address = f"{config.advertised}:{port}"
-        """What clients dial."""
         self.config_listeners: list[Callable[[], None]] = []
         """Called after the configuration was changed at run time."""
         self.plugins = plugins
@@ -94,6 +93,8 @@ class BrokerCore:
         self._call_soon_threadsafe = call_soon_threadsafe
         self.random = random or Random()
         self._opened: list[Plugin] = []
+        self._endings: list[Callable[[], None]] = []
+        """What gives back what was opened so far; the last first."""
         self._saving = threading.Lock()
         try:
             self._open(now_ms, spawn)
@@ -113,6 +114,7 @@ class BrokerCore:
             )
             _LOG.warning(text, self.config.store_dir, bits, self.config.store_dir)
         self.store = MessageStore.open(self.files, self.config.store_dir, options, self.now_ms, _LOG.warning)
+        self._endings.append(self.store.close)
         try:
             self._open_tables()
             self._open_deliveries(clock)
@@ -185,6 +187,7 @@ class BrokerCore:
         store.retention.levels_pin = self.level_scheduler.min_needed_offset
         for plugin in self.plugins:
             self._opened.append(plugin)
+            self._endings.append(plugin.close)
             plugin.open(
                 PluginContext(
                     target=store,
@@ -200,9 +203,8 @@ class BrokerCore:
                     warn=_LOG.warning,
                 )
             )
-            promised = getattr(plugin, "promised_bytes", None)
-            if promised is not None:
-                store.retention.promises.append(promised)
+            if isinstance(plugin, PromisingPlugin):
+                store.retention.promises.append(plugin.promised_bytes)
         store.retention.look_at_disk()
         self.topics.listeners.append(self._topics_changed)
         self.halves = self._recover_transactions()
@@ -230,6 +232,7 @@ class BrokerCore:
 
     def _open_processors(self, spawn: Callable[[Coroutine[Any, Any, None]], None] | None) -> None:
         config, store = self.config, self.store
+        self._endings += [self.save_offsets, self.tables.stop]
         self.clients = Clients(config.get_int("channelExpiredTimeout"))
         self.locks = QueueLocks(config.get_int("lockMaxLiveTime"))
         self.long_poll = LongPoll(lambda: self._call_soon_threadsafe(self._schedule))
@@ -238,8 +241,7 @@ class BrokerCore:
         self.dispatcher = Dispatcher(
             self.now_ms, spawn, config.get_int("replyThreadPoolQueueCapacity"), self._call_soon_threadsafe
         )
-        self.acl: Acl | None = None
-        self.may: May = everybody_may
+        self.acl, self.may = None, everybody_may
         if config.get_bool("aclEnable"):
             self.acl = Acl(self.files, config.acl_file, max(4 << 20, store.options.max_message_bytes))
             self.dispatcher.guard = self.acl.guard
@@ -258,42 +260,17 @@ class BrokerCore:
             recall_name=config.broker_name if config.get_bool("recallMessageEnable") else None,
         )
         self.large_batches = LargeBatches(self._call_soon_threadsafe)
-        self.parts = self._gathered()
         self.processors = ProcessorSet(
-            self.parts,
+            self,
             delete_topic=self.delete_topic,
             config_changed=self.config_changed,
             save_config=self.save_config,
             bound_figures=lambda: figures(self.bounds),
         )
-        self.bounds = broker_bounds(self.parts, self.processors)
+        self.bounds = broker_bounds(self, self.processors)
         """The tables that peers can grow, for the runtime info; whoever adds sockets and a name server adds theirs."""
         for processor in self.processors.all():
             self.dispatcher.add(processor)
-
-    def _gathered(self) -> BrokerParts:
-        return BrokerParts(
-            config=self.config,
-            address=self.address,
-            now_ms=self.now_ms,
-            random=self.random,
-            plugins=self.plugins,
-            store=self.store,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            halves=self.halves,
-            level_scheduler=self.level_scheduler,
-            clients=self.clients,
-            locks=self.locks,
-            long_poll=self.long_poll,
-            cold_reads=self.cold_reads,
-            dispatcher=self.dispatcher,
-            acl=self.acl,
-            may=self.may,
-            turn=self.turn,
-            large_batches=self.large_batches,
-        )
 
     # ------------------------------------------------------------------------------------------------ running
 
@@ -325,7 +302,7 @@ class BrokerCore:
 
     def config_changed(self, keys: list[str]) -> None:
         """Let changed keys take effect, and tell who depends on the configuration."""
-        apply_changes(self.parts, self.processors, keys)
+        apply_changes(self, self.processors, keys)
         for listener in self.config_listeners:
             listener()
 
@@ -399,14 +376,9 @@ class BrokerCore:
     def close(self) -> None:
         """Give everything back; also after a failed opening, or without `stop`. Raises the first StoreError."""
         failure: Exception | None = None
-        steps: list[Callable[[], None]] = [plugin.close for plugin in reversed(self._opened)]
-        if hasattr(self, "offsets") and hasattr(self, "dispatcher"):
-            steps.insert(0, self.save_offsets)
-        if hasattr(self, "tables"):
-            steps.insert(0, self.tables.stop)
-        for step in (*steps, self.store.close):
+        while self._endings:
             try:
-                step()
+                self._endings.pop()()
             except Exception as error:
                 _LOG.error("while closing: %s", error)
                 failure = failure or error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 
 from broker.access.access_table import May
@@ -27,9 +26,12 @@ from store.put.plugin_api import Plugin
 __all__ = ["BrokerParts"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerParts:
-    """The opened pieces of one broker. `broker.core.BrokerCore` opens and ends them; processors are given theirs."""
+    """The opened pieces of one broker, declared here and nowhere else.
+
+    `broker.core.BrokerCore` is one: it opens the pieces and ends them. Those who need many of them (the processors'
+    set, the bounds) take a `BrokerParts`, so that they need not know the core.
+    """
 
     config: BrokerConfig
     address: str

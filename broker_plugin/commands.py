@@ -15,7 +15,6 @@ A host calls these from a thread of its own, not from its network loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker_plugin.properties import DUE_MAX_MS, delivered_as
@@ -26,7 +25,14 @@ from remoting.layout import LONG, OFFSET_AT, SYS_FLAG_AT
 from remoting.messages.message import Message, RecordError, decode_record, encode_record, record_fields
 from store.disk.errors import StoreError
 from store.disk.flusher import Flusher, Ticket
-from store.put.plugin_api import CommandOutcome, CommandResult, DeliveryTarget, PendingMessage, SettlingTarget
+from store.put.plugin_api import (
+    CommandOutcome,
+    CommandResult,
+    DeliveryTarget,
+    LookupTarget,
+    PendingMessage,
+    SettlingTarget,
+)
 
 if TYPE_CHECKING:
     from threading import RLock
@@ -64,8 +70,7 @@ class Commands:
         self._lock = lock
         self._stats = stats
         self._settle = target.settle if isinstance(target, SettlingTarget) else _is_settled
-        self._find_delivered: Callable[[int], bytes | None] = getattr(target, "find_delivered", lambda _: None)
-        self._log_begin_ms: Callable[[], int] = getattr(target, "earliest_store_time", lambda: 0)
+        self._lookup = target if isinstance(target, LookupTarget) else None
 
     def cancel(self, offset: int) -> CommandResult:
         """Take a pending message out; durable when it returns. Raises StoreError: ask again."""
@@ -147,11 +152,12 @@ class Commands:
         # An earlier cancel that this answer may tell of must be durable: wait for the whole journal.
         journal = self._spill.journal
         self._flusher.wait(Ticket((journal, journal.written)))
-        if self._find_delivered(offset) is not None:
+        lookup = self._lookup
+        if lookup is not None and lookup.find_delivered(offset) is not None:
             state = State.DELIVERED
         elif found is None:
             state = State.OFFERED
-        elif found.due_ms < self._log_begin_ms():
+        elif lookup is not None and found.due_ms < lookup.earliest_store_time():
             return CommandResult(
                 CommandOutcome.UNKNOWN, "it was delivered or cancelled; the CommitLog goes back no further than that"
             )

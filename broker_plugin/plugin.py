@@ -32,7 +32,17 @@ from broker_plugin.worker import Worker
 from remoting.messages.message import Message, RecordError, UniformBatch, record_fields
 from remoting.messages.properties import TW_ID
 from store.disk.errors import StoreFormatError
-from store.put.plugin_api import CommandResult, Held, HeldBatch, OneByOne, PendingMessage, PluginContext, Refused
+from store.put.plugin_api import (
+    BeforePut,
+    BoundedTarget,
+    CommandResult,
+    Held,
+    HeldBatch,
+    OneByOne,
+    PendingMessage,
+    PluginContext,
+    Refused,
+)
 from store.spill.rows.model import SpillOptions
 from store.spill.spill_store import SpillStore
 
@@ -91,13 +101,14 @@ class DelayPlugin:
 
     def _make_parts(self, context: PluginContext, now_ms: int) -> None:
         config, spill, clock, lock = context.config, self.spill, self.clock, self.lock
+        target = context.target
         batch_max = config_number(config, "timewheelBatchRecords", BATCH_MAX)
         self.failures = Failures()
         self.ranges = KeyRanges()
         self.ranges.add((-1, 0), now_ms)
         self.deliverer = Deliverer(
             spill,
-            context.target,
+            target,
             context.checkpoint,
             self.failures,
             self.stats,
@@ -127,11 +138,10 @@ class DelayPlugin:
             flush_sync=context.flush_sync,
             max_delay_ms=max_delay_sec * 1000 if max_delay_sec > 0 else None,
             max_body_bytes=config_number(config, "maxMessageSize", _MAX_BODY_BYTES),
-            max_record_bytes=getattr(context.target, "record_bytes_max", _MAX_RECORD_BYTES),
-            disk_refusal=getattr(context.target, "disk_refusal", str),
+            max_record_bytes=target.record_bytes_max if isinstance(target, BoundedTarget) else _MAX_RECORD_BYTES,
+            disk_refusal=target.disk_refusal if isinstance(target, BoundedTarget) else str,
         )
-        self.commands = Commands(spill, self.sweeper, self.recovery, context.flusher, context.target, lock, self.stats)
-        self.before_put = self.gate.before_put  # type: ignore[method-assign]  # one call less for each message
+        self.commands = Commands(spill, self.sweeper, self.recovery, context.flusher, target, lock, self.stats)
 
     def _make_workers(self, context: PluginContext) -> None:
         clock, warn = self.clock, context.warn
@@ -184,8 +194,12 @@ class DelayPlugin:
     # ------------------------------------------------------------------------------------------------ messages
 
     def before_put(self, message: Message, now_ms: int) -> Held | Refused | None:
-        """Look at one message (an opened plug-in answers with the gate's own method, which saves a call)."""
+        """Look at one message."""
         return self.gate.before_put(message, now_ms)
+
+    def direct_before_put(self) -> BeforePut:
+        """The gate's own method: one call less for each message."""
+        return self.gate.before_put
 
     def before_put_batch(self, batch: UniformBatch, now_ms: int) -> HeldBatch | OneByOne | None:
         """Look at a client batch as a whole."""

@@ -16,6 +16,7 @@ from store.derived.consume_queue import ENTRY, PRE_BLANK_SIZE
 from store.store_reader import PullResult, PullStatus
 
 if TYPE_CHECKING:
+    from remoting.filters.sql_filter import PropertyFilter
     from store.store_reader import StoreReader
 
 __all__ = ["ENTRIES_MAX", "pull_matching"]
@@ -38,7 +39,7 @@ def pull_matching(
     offset: int,
     max_count: int,
     max_bytes: int,
-    wants: Callable[[str], bool],
+    wants: PropertyFilter,
     read: Read,
 ) -> PullResult | None:
     """Find the messages of a queue whose property text is wanted, as `StoreReader.pull` does by tags.
@@ -52,7 +53,7 @@ def pull_matching(
     begin = reader.commit_log.begin
     positions: list[tuple[int, int]] = []
     total = looked = cost = 0
-    words = getattr(wants, "words", 1)
+    matches, words = wants.matches, wants.words
     for position, size, _ in ENTRY.iter_unpack(queue.read(offset, ENTRIES_MAX)):
         if size != PRE_BLANK_SIZE and position >= begin:
             text = _properties(read, position, size)
@@ -60,7 +61,7 @@ def pull_matching(
                 if looked == 0:
                     return None
                 break
-            if wants(text):
+            if matches(text):
                 total += size
                 if positions and total > max_bytes:
                     break

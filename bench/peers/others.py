@@ -67,6 +67,9 @@ class _Process:
     def pids(self) -> list[int]:
         return [self._child.process.pid] if self._child is not None else []
 
+    def close(self) -> None:
+        """Nothing is left."""
+
 
 # ------------------------------------------------------------------------------------------ NATS
 

@@ -44,6 +44,9 @@ class _Ours:
     def pids(self) -> list[int]:
         return [self._broker.child.process.pid]
 
+    def close(self) -> None:
+        """Nothing is left."""
+
 
 class _Apache:
     """Apache's broker and name server as processes; the name server runs on while the broker is restarted."""

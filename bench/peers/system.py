@@ -43,6 +43,9 @@ class Running(Protocol):
     def pids(self) -> list[int]:
         """The processes that do the work (not a name server)."""
 
+    def close(self) -> None:
+        """End what `kill` has left, such as a name server, whatever the state of the rest."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class System:

@@ -100,9 +100,7 @@ class Session:
             raise BenchError(f"{system.title}: {error}") from error
         finally:
             running.kill()
-            close = getattr(running, "close", None)
-            if close is not None:
-                close()
+            running.close()
             shutil.rmtree(place, ignore_errors=True)
 
     def generate(self, load: Load) -> LoadResult:

@@ -61,7 +61,7 @@ LIVE_KEYS = (
 def check_change(config: BrokerConfig, name: str, text: str, plugin_keys: Collection[str] = ()) -> None:
     """Raise ConfigError, with the key, unless it may be given this value now.
 
-    ``plugin_keys`` are those that plug-ins say they read anew each time (their attribute ``live_keys``); a key that has
+    ``plugin_keys`` are those that plug-ins say they read anew each time (`LiveKeysPlugin`); a key that has
     no effect here may have any value.
     """
     key = USED_KEYS.get(name)

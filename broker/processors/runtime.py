@@ -21,6 +21,7 @@ from remoting.codes import VERSION, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.json_dialect import dumps
 from store.disk.errors import StoreError
+from store.put.plugin_api import LiveKeysPlugin
 
 if TYPE_CHECKING:
     from broker.config.broker_config import BrokerConfig
@@ -88,7 +89,9 @@ class RuntimeProcessor:
         self._config = config
         self._store = store
         self._plugins = plugins
-        self._plugin_keys = frozenset(key for plugin in plugins for key in getattr(plugin, "live_keys", ()))
+        self._plugin_keys = frozenset(
+            key for plugin in plugins if isinstance(plugin, LiveKeysPlugin) for key in plugin.live_keys
+        )
         self._counters = counters
         self._booted_ms = booted_ms
         self._changed = changed

@@ -7,7 +7,7 @@ What was appended just now is still at hand (`MessageStore.read_recent`); other 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import aiofiles
@@ -18,6 +18,7 @@ from store.matching import pull_matching
 from store.message_store import PullResult, PullStatus
 
 if TYPE_CHECKING:
+    from remoting.filters.sql_filter import PropertyFilter
     from store.message_store import MessageStore
 
 __all__ = ["ColdReads"]
@@ -56,7 +57,7 @@ class ColdReads:
         return b"".join(parts)
 
     async def matching(
-        self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, wants: Callable[[str], bool]
+        self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, wants: PropertyFilter
     ) -> PullResult:
         """Look for messages by their properties, in a thread of its own."""
         self.count += 1

@@ -171,7 +171,17 @@ class TopicConfig:
 
     def changed(self, **fields: Any) -> TopicConfig:
         """Make a copy with some fields changed."""
-        return TopicConfig(**{**{name: getattr(self, name) for name in _FIELDS}, **fields})
+        same = {
+            "name": self.name,
+            "read_queue_nums": self.read_queue_nums,
+            "write_queue_nums": self.write_queue_nums,
+            "perm": self.perm,
+            "sys_flag": self.sys_flag,
+            "filter_type": self.filter_type,
+            "order": self.order,
+            "attributes": self.attributes,
+        }
+        return TopicConfig(**{**same, **fields})
 
     def to_json(self) -> dict[str, Any]:
         """Write it with Apache's names."""
@@ -213,9 +223,6 @@ class TopicConfig:
 
     def __hash__(self) -> int:
         return hash(self.name)
-
-
-_FIELDS = ("name", "read_queue_nums", "write_queue_nums", "perm", "sys_flag", "filter_type", "order", "attributes")
 
 
 def perm_text(perm: int) -> str:

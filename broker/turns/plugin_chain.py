@@ -5,25 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from store.put.plugin_api import BatchPlugin, Held, HeldBatch, OneByOne, Plugin, PunctualPlugin, Refused
+from store.put.plugin_api import (
+    BatchPlugin,
+    BeforePut,
+    DirectPlugin,
+    Held,
+    HeldBatch,
+    OneByOne,
+    Plugin,
+    PunctualPlugin,
+    Refused,
+)
 
 if TYPE_CHECKING:
     from remoting.messages.message import Message, UniformBatch
 
-__all__ = ["BeforePut", "BeforePutBatch", "chained", "chained_for_batches", "someone_behind"]
+__all__ = ["BeforePutBatch", "chained", "chained_for_batches", "someone_behind"]
 
-BeforePut = Callable[["Message", int], Held | Refused | None]
 BeforePutBatch = Callable[["UniformBatch", int], HeldBatch | OneByOne | None]
 
 
 def chained(plugins: tuple[Plugin, ...]) -> BeforePut | None:
     """One function that asks all plug-ins about a message; None if there is none to ask."""
-    if len(plugins) <= 1:
-        return plugins[0].before_put if plugins else None
+    asked: list[BeforePut] = [
+        plugin.direct_before_put() if isinstance(plugin, DirectPlugin) else plugin.before_put for plugin in plugins
+    ]
+    if len(asked) <= 1:
+        return asked[0] if asked else None
 
     def before_put(message: Message, now_ms: int) -> Held | Refused | None:
-        for plugin in plugins:
-            outcome = plugin.before_put(message, now_ms)
+        for ask in asked:
+            outcome = ask(message, now_ms)
             if outcome is not None:
                 return outcome
         return None

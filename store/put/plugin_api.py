@@ -20,7 +20,7 @@ and once per turn of the loop. Everything else of a plug-in may be called from a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -49,17 +49,23 @@ __all__ = [
     "Aside",
     "AsidePlugin",
     "BatchPlugin",
+    "BeforePut",
     "BlockTarget",
+    "BoundedTarget",
     "CommandOutcome",
     "CommandResult",
     "DeliveryTarget",
+    "DirectPlugin",
     "DurablyRefusingPlugin",
     "Held",
     "HeldBatch",
+    "LiveKeysPlugin",
+    "LookupTarget",
     "OneByOne",
     "PendingMessage",
     "Plugin",
     "PluginContext",
+    "PromisingPlugin",
     "PunctualPlugin",
     "PutBlock",
     "PutRecord",
@@ -71,6 +77,10 @@ __all__ = [
     "put_record",
     "put_record_of",
 ]
+
+
+BeforePut = Callable[["Message", int], Held | Refused | None]
+"""What `Plugin.before_put` is."""
 
 
 class CommandOutcome(IntEnum):
@@ -149,6 +159,33 @@ class BlockTarget(DeliveryTarget, Protocol):
         Answers what became of all of them (``offset`` and ``queue_offset`` are the first one's), or None: they cannot
         go as a block now, `put_batch` says why. The clock is read once inside the append lock, as there.
         """
+        ...
+
+
+@runtime_checkable
+class BoundedTarget(DeliveryTarget, Protocol):
+    """A target that says beforehand what it will not take. Of any other, a plug-in assumes limits of its own."""
+
+    @property
+    def record_bytes_max(self) -> int:
+        """The longest record that it takes."""
+        ...
+
+    def disk_refusal(self) -> str:
+        """Say why nothing can be accepted now, for the sender; empty if something can. Costs next to nothing."""
+        ...
+
+
+@runtime_checkable
+class LookupTarget(DeliveryTarget, Protocol):
+    """A target that can say what it has. A command then knows a delivered message from a cancelled one."""
+
+    def find_delivered(self, virtual_offset: int) -> bytes | None:
+        """Read the record of a delivered message by its virtual offset; None if it has none."""
+        ...
+
+    def earliest_store_time(self) -> int:
+        """When its oldest record was stored, epoch ms: what was delivered before is gone."""
         ...
 
 
@@ -280,6 +317,34 @@ class Plugin(Protocol):
 
     def check(self) -> list[str]:
         """Say everything that is wrong with the plug-in's state; empty when nothing is."""
+        ...
+
+
+@runtime_checkable
+class DirectPlugin(Plugin, Protocol):
+    """A plug-in whose `Plugin.before_put` only calls a function that the host may as well call itself."""
+
+    def direct_before_put(self) -> BeforePut:
+        """Answer with that function. Asked once, after ``open``; it saves one call for each message."""
+        ...
+
+
+@runtime_checkable
+class LiveKeysPlugin(Plugin, Protocol):
+    """A plug-in with configuration keys of its own that can be changed while the broker runs."""
+
+    @property
+    def live_keys(self) -> Collection[str]:
+        """Keys that it reads anew each time."""
+        ...
+
+
+@runtime_checkable
+class PromisingPlugin(Plugin, Protocol):
+    """A plug-in that needs disk space for what it has accepted: retention keeps so much free."""
+
+    def promised_bytes(self) -> int:
+        """Bytes that delivering all of it will take. Any thread."""
         ...
 
 

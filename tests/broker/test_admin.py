@@ -23,6 +23,7 @@ from remoting.connection import FrameDecoder
 from remoting.json_dialect import dumps, loads, queue_map
 from remoting.messages.message import encode_host, message_id
 from store.disk.files import Files
+from tests.broker.core_rig import FakePlugin
 
 BOOTED_MS = 1_763_600_000_000
 TOPIC = {
@@ -59,7 +60,7 @@ class QueuesOnly:
         return {"commitLogMaxOffset": "77"}
 
 
-class Figures:
+class Figures(FakePlugin):
     """A plug-in that has figures and one key."""
 
     live_keys = ("figures.windowMs",)

@@ -198,7 +198,7 @@ def test_what_is_read_again_counts_as_far_as_it_can(rig, tmp_path, caplog):
     rig.core.config_listeners.append(lambda: heard.append("changed"))
     changed = take_over(rig.core.config, load_config(path), rig.core.config_changed)
     assert changed == ["brokerPermission", "fileReservedTime"]
-    assert rig.core.config.get_int("fileReservedTime") == 9 and rig.core.parts.permission() == 4
+    assert rig.core.config.get_int("fileReservedTime") == 9 and rig.core.permission() == 4
     assert rig.core.config.broker_name == "broker-a" and heard == ["changed"]
     assert "fileReservedTime=9 from now on" in caplog.text
     assert "brokerName=other counts from the next start on" in caplog.text

@@ -19,7 +19,23 @@ from store.disk.errors import StoreFormatError
 from store.disk.files import Files
 from store.message_store import MessageStore
 from store.options import StoreOptions
-from store.put.plugin_api import CommandOutcome, Held, Plugin, PluginContext, PunctualPlugin, Refused
+from store.put.plugin_api import (
+    AsidePlugin,
+    BatchPlugin,
+    BlockTarget,
+    BoundedTarget,
+    CommandOutcome,
+    DirectPlugin,
+    DurablyRefusingPlugin,
+    Held,
+    LookupTarget,
+    Plugin,
+    PluginContext,
+    PromisingPlugin,
+    PunctualPlugin,
+    Refused,
+    SettlingTarget,
+)
 from tests.support.delay_rig import HOST
 
 
@@ -211,3 +227,16 @@ def test_limits_come_from_the_configuration(tmp_path: Path) -> None:
     assert host.plugin.commit_turn() is None
     host.plugin.topics_changed()
     host.close()
+
+
+def test_what_is_asked_of_plugin_and_store_is_typed(tmp_path):
+    """What a broker asks of the plug-in, and the plug-in of the store, beyond what each of them must have."""
+    plugin = DelayPlugin()
+    for protocol in (AsidePlugin, BatchPlugin, DirectPlugin, DurablyRefusingPlugin, PromisingPlugin, PunctualPlugin):
+        assert isinstance(plugin, protocol), protocol
+    store = MessageStore.open(Files(), tmp_path / "store")
+    try:
+        for target in (BlockTarget, BoundedTarget, LookupTarget, SettlingTarget):
+            assert isinstance(store, target), target
+    finally:
+        store.close()

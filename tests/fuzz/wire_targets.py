@@ -513,7 +513,7 @@ def make_sql(rng: Random) -> bytes:
 def run_sql(data: bytes) -> Hashable:
     """A filter: it compiles or says where it does not; then it answers True or False for every message."""
     wants = compile_sql92(data.decode("utf-8", "replace"))
-    return tuple(_boolean(wants(message)) for message in MESSAGES)
+    return tuple(_boolean(wants.matches(message)) for message in MESSAGES)
 
 
 def _boolean(value: object) -> bool:

@@ -26,6 +26,7 @@ FIXED = {
     "config.broker_config:BrokerConfig.unknown": "a configuration file",
     "config.broker_config:BrokerConfig.values": "a configuration file, and keys that are known",
     "config.broker_config:BrokerConfig.warnings": "a configuration file",
+    "core:BrokerCore._endings": "parts of the program",
     "core:BrokerCore._opened": "plug-ins",
     "core:BrokerCore.config_listeners": "parts of the program",
     "net.dispatcher:Dispatcher._handlers": "request codes that are served",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remoting.filters.sql_filter import compile_sql92
+from remoting.filters.sql_filter import PropertyFilter, compile_sql92
 from remoting.layout import BODY_AT_MAX
 from remoting.messages.message import Message, encode_host, encode_record, record_fields
 from remoting.messages.properties import format_properties, get_property
@@ -17,8 +17,7 @@ from store.put.plugin_api import put_record
 HOST = encode_host("192.0.2.1", 10911)
 
 
-def wants(text):
-    return get_property(text, "color") == "red"
+wants = PropertyFilter(lambda text: get_property(text, "color") == "red", 1)
 
 
 def fill(store, colors, body=b"body"):

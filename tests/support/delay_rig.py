@@ -227,6 +227,7 @@ class FakeTarget:
         """Puts until the disk is full; None for any number."""
         self.batches: list[int] = []
         self.attempts = 0
+        self.earliest_ms = 0
 
     def put_batch(self, records: Sequence[PutRecord]) -> list[PutResult]:
         now = self.clock()
@@ -260,6 +261,9 @@ class FakeTarget:
                 return bytes(put.record)
             assert found is not None
         return None
+
+    def earliest_store_time(self) -> int:
+        return self.earliest_ms
 
     @property
     def bodies(self) -> list[bytes]:

@@ -411,27 +411,24 @@ class Segment:
         Its ``live`` is not counted yet (`recount`): that takes milliseconds, and needs no lock.
         """
         other = Segment(self.no, self.base, self.size, self.file, 1)
-        for name in (
-            "dues",
-            "ids",
-            "at",
-            "sizes",
-            "versions",
-            "crcs",
-            "count",
-            "solid",
-            "end",
-            "appended",
-            "closed",
-            "data_bytes",
-            "upper",
-            "order",
-            "ordered",
-            "ids_ascend",
-            "id_min",
-            "id_max",
-        ):
-            setattr(other, name, getattr(self, name))
+        other.dues = self.dues
+        other.ids = self.ids
+        other.at = self.at
+        other.sizes = self.sizes
+        other.versions = self.versions
+        other.crcs = self.crcs
+        other.count = self.count
+        other.solid = self.solid
+        other.end = self.end
+        other.appended = self.appended
+        other.closed = self.closed
+        other.data_bytes = self.data_bytes
+        other.upper = self.upper
+        other.order = self.order
+        other.ordered = self.ordered
+        other.ids_ascend = self.ids_ascend
+        other.id_min = self.id_min
+        other.id_max = self.id_max
         if self.saved is not None:
             other.done = DoneSet.decode(self.saved)[0]
         return other

@@ -23,7 +23,7 @@ A job that fails (a full disk) has changed nothing; it is tried again after a pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from store.disk.errors import StoreError
@@ -55,7 +55,7 @@ _LANES = ((0, 1, 2), (1, 0, 2), (0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 1, 2), (1, 
 INDEX_ROW_BYTES = 60
 """What a record takes in an index, with what pages lose."""
 
-_Job = Iterator[None]
+_Job = Generator[None]
 
 
 class Housekeeping:
@@ -134,7 +134,7 @@ class Housekeeping:
     def close(self) -> None:
         """Give up what is under way; nothing of it has taken effect."""
         for job in self._lanes:
-            if job is not None and hasattr(job, "close"):
+            if job is not None:
                 job.close()
         self._lanes = [None, None, None]
 

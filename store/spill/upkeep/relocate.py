@@ -33,7 +33,7 @@ version), and whoever still uses one is forwarded to where the record is now.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,7 +92,7 @@ class _Copy:
         self.run: Run | None = None
         self.loaded: memoryview | None = None
 
-    def load(self) -> Iterator[None]:
+    def load(self) -> Generator[None]:
         """Read the segment, if it is one alone: its records are wanted in another order than they lie in.
 
         A read for each record would cost as much as all the rest of the copy; and each of them lets go of the
@@ -113,7 +113,7 @@ class _Copy:
             yield
         self.loaded = data
 
-    def write(self, writer: RunWriter) -> Iterator[None]:
+    def write(self, writer: RunWriter) -> Generator[None]:
         """Copy every live record with key >= split."""
         yield from self.load()
         twins = self.twins.values()
@@ -163,14 +163,14 @@ class _Copy:
             self.ghosts.append((refs[:taken], ids[:taken], versions[:taken], dues[:taken]))
         return taken
 
-    def hand_to(self, run: Run) -> Iterator[None]:
+    def hand_to(self, run: Run) -> Generator[None]:
         """Have a run that is written take over."""
         private = run.twin(PageCache(_CACHE_BYTES))
         yield from self._catch_up(private)
         run.done, run.live = private.done, private.live
         yield from self._switch(run)
 
-    def _catch_up(self, run: Run) -> Iterator[None]:
+    def _catch_up(self, run: Run) -> Generator[None]:
         """Mark in the new run what was done in the sources since they were copied, until little is missing."""
         for _ in range(100):
             with self.state.lock:
@@ -197,7 +197,7 @@ class _Copy:
         found, index, found_versions = run.lookup_many(ids)
         run.mark_many(found[found_versions <= versions[index]])
 
-    def _switch(self, run: Run) -> Iterator[None]:
+    def _switch(self, run: Run) -> Generator[None]:
         """List the run in the manifest, then hand over in memory."""
         state = self.state
         at = self.split
@@ -249,7 +249,7 @@ class _Copy:
         """Have all that is done count as done since: an index has every record."""
         self.bases = {no: DoneSet() for no in self.bases}
 
-    def note_ghosts(self, columns: SegmentColumns, first: int, end: int) -> Iterator[None]:
+    def note_ghosts(self, columns: SegmentColumns, first: int, end: int) -> Generator[None]:
         """Note the refs of an index's own records that may come below the frontier before the switch."""
         (no,) = self.twins
         for start in range(first, end, GHOSTS_AT_ONCE):
@@ -262,7 +262,7 @@ class _Copy:
             yield
 
 
-def index(state: SpillState, segment: Segment, split: Key) -> Iterator[None]:
+def index(state: SpillState, segment: Segment, split: Key) -> Generator[None]:
     """Give every record with key >= ``split`` of a segment to an index of it; one slice for each step.
 
     The segment must be complete and sorted. StoreError: nothing has changed, try again later.
@@ -291,7 +291,7 @@ def index(state: SpillState, segment: Segment, split: Key) -> Iterator[None]:
         raise
 
 
-def relocate(state: SpillState, sources: Sequence[Segment | Run], split: Key) -> Iterator[None]:
+def relocate(state: SpillState, sources: Sequence[Segment | Run], split: Key) -> Generator[None]:
     """Move every live record with key >= ``split`` out of these sources into a new run; one slice for each step.
 
     Segments must be complete and sorted. StoreError: nothing has changed, try again later.
