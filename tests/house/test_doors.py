@@ -27,8 +27,8 @@ ALLOWED = {
     ("store/disk/files.py", "getattr(_LIBC, 'fallocate64', None)"): "not in every libc",
     ("store/disk/files.py", "getattr(_LIBC, 'fallocate', None)"): "not in every libc",
     ("timewheel_client/net/connection.py", "getattr(socket, name, None)"): "options that not every system has",
-    ("bench/lateness/records.py", "getattr(self, name)"): "a slice of each column of a dataclass",
-    ("bench/lateness/session.py", "getattr(gateway, 'proc', None)"): "Spark's, and not in every release",
+    ("bench/lateness/logs/records.py", "getattr(self, name)"): "a slice of each column of a dataclass",
+    ("bench/lateness/engines/session.py", "getattr(gateway, 'proc', None)"): "Spark's, and not in every release",
 }
 """(file, call): why it may."""
 
