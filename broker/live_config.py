@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.config_keys import USED_KEYS, shown
-from broker.config.live_keys import BOUND_KEYS, LIVE_KEYS, PULL_KEYS, RETENTION_KEYS, TOPIC_KEYS
+from broker.config.config_keys import LIVE_KEYS, USED_KEYS
+from broker.config.key import Live, shown
 from broker.config.properties_file import update_properties_file
 from broker.parts import BrokerParts
 from broker.processor_set import ProcessorSet
@@ -56,21 +56,22 @@ def save_changes(files: Files, path: Path, changes: Mapping[str, str]) -> None:
 
 def apply_changes(parts: BrokerParts, processors: ProcessorSet, keys: Iterable[str]) -> None:
     """Let changed values take effect. Runs in the network loop; raises StoreError if topics cannot be written."""
-    config, changed = parts.config, frozenset(keys)
-    if changed & RETENTION_KEYS:
+    config = parts.config
+    changed = {USED_KEYS[name].live for name in keys if name in USED_KEYS}
+    if Live.RETENTION in changed:
         parts.store.retention.set_options(StoreOptions.from_config(config.values))
-    if changed & PULL_KEYS:
+    if Live.PULL in changed:
         processors.pull.set_limits(processors.pull_limits())
-    if changed & TOPIC_KEYS:
+    if Live.TOPICS in changed:
         enabled, queues = config.get_bool("autoCreateTopicEnable"), config.get_int("defaultTopicQueueNums")
         parts.topics.set_auto_create(enabled, queues)
-    if changed & BOUND_KEYS:
+    if Live.BOUNDS in changed:
         parts.topics.auto_create_max = config.get_int("maxAutoCreateTopicNum")
         parts.groups.auto_create_max = config.get_int("maxAutoCreateSubscriptionGroupNum")
         parts.offsets.count_max = config.get_int("maxConsumerOffsetNum")
-    if "autoCreateSubscriptionGroup" in changed:
+    if Live.GROUPS in changed:
         parts.groups.set_auto_create(config.get_bool("autoCreateSubscriptionGroup"))
-    if "defaultQueryMaxNum" in changed:
+    if Live.QUERY in changed:
         processors.query.set_max_unique(config.get_int("defaultQueryMaxNum"))
-    if "logLevel" in changed:
+    if Live.LOG in changed:
         logging.getLogger().setLevel(config.get_text("logLevel"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from broker.config.config_keys import ConfigError
+from broker.config.key import ConfigError
 
 __all__ = ["AclFileError", "quoted", "read_acl_file"]
 

@@ -1,4 +1,4 @@
-"""The configuration keys that this broker uses: one table with kind, default, bounds and meaning.
+"""The configuration keys that this broker uses: one table with kind, default, bounds, meaning, and what a change needs.
 
 Names and defaults are Apache's (``BrokerConfig``, ``MessageStoreConfig``, ``NettyServerConfig`` of 5.5.0) unless
 the key is marked as our own. The table is what `broker.config.broker_config` checks values against and what
@@ -9,49 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-__all__ = ["OWN_KEYS", "USED_KEYS", "ConfigError", "Key", "is_secret", "parse_address", "parse_addresses", "shown"]
+from broker.config.key import Key, Live
 
-_SECRET = re.compile("passw|secret|credential|token", re.IGNORECASE)
-
-
-def is_secret(name: str) -> bool:
-    """Whether the value of a key must not be shown to anybody.
-
-    >>> is_secret("tls.server.keyPassword"), is_secret("storage.secretKey"), is_secret("tls.server.keyPath")
-    (True, True, False)
-    """
-    return _SECRET.search(name) is not None
-
-
-def shown(name: str, text: str) -> str:
-    """A key with its value as logs, answers and errors may have it."""
-    return f"{name}={'******' if is_secret(name) and text else text}"
-
-
-class ConfigError(ValueError):
-    """A value that cannot be used; the text names the key, the value and what is allowed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One key: name, default as text, meaning, and a check that raises ValueError with what is allowed."""
-
-    name: str
-    default: str
-    meaning: str
-    check: Callable[[str], None]
-
-    def validate(self, text: str) -> str:
-        """Check a value and return it without surrounding blanks; ConfigError names key, value and what is allowed."""
-        text = text.strip()
-        try:
-            self.check(text)
-        except ValueError as error:
-            raise ConfigError(f"{shown(self.name, text)}: {error}") from None
-        return text
+__all__ = ["LIVE_KEYS", "OWN_KEYS", "USED_KEYS", "parse_address", "parse_addresses"]
 
 
 def parse_address(text: str, default_host: str = "127.0.0.1") -> tuple[str, int]:
@@ -196,7 +158,7 @@ _BROKER = (
     Key("brokerName", "broker-a", "Name of this broker in the routes (Apache: the host's name).", _name),
     Key("brokerId", "0", "Must be 0: there are no slaves.", _master_id),
     Key("brokerRole", "ASYNC_MASTER", "ASYNC_MASTER or SYNC_MASTER, which are the same here.", _master),
-    Key("brokerPermission", "6", "4 readable, 2 writable, 6 both.", _one_of("2", "4", "6")),
+    Key("brokerPermission", "6", "4 readable, 2 writable, 6 both.", _one_of("2", "4", "6"), Live.READ),
     Key("brokerIP1", "", "IPv4 address that clients are told to dial. Empty: what is listened on.", _optional_ipv4),
     Key("bindAddress", "127.0.0.1", "IPv4 address to listen on. 0.0.0.0 when only brokerIP1 is set.", _ipv4),
     Key("listenPort", "10911", "Port; the VIP port is this minus 2. 0: any free port, without a VIP port.", _PORT),
@@ -207,14 +169,16 @@ _BROKER = (
     Key("registerNameServerPeriod", "30000", "Milliseconds between registrations, 10 s to 60 s.", _MS),
     Key("registerBrokerTimeoutMills", "24000", "Milliseconds that one registration may take.", _MS),
     Key("aclEnable", "false", "Serve signed requests only, by the rules of `aclFile`.", _flag),
-    Key("autoCreateTopicEnable", "true", "The first send to an unknown topic creates it.", _flag),
-    Key("defaultTopicQueueNums", "8", "Most queues of a topic that a send creates.", _integer(1, 65536)),
-    Key("autoCreateSubscriptionGroup", "true", "The first heartbeat of an unknown group creates it.", _flag),
+    Key("autoCreateTopicEnable", "true", "The first send to an unknown topic creates it.", _flag, Live.TOPICS),
+    Key("defaultTopicQueueNums", "8", "Most queues of a topic that a send creates.", _integer(1, 65536), Live.TOPICS),
+    Key(
+        "autoCreateSubscriptionGroup", "true", "The first heartbeat of an unknown group creates it.", _flag, Live.GROUPS
+    ),
     Key("flushConsumerOffsetInterval", "5000", "Milliseconds between writes of consumerOffset.json.", _MS),
-    Key("longPollingEnable", "true", "Hold pulls that find nothing until there is something.", _flag),
-    Key("enablePropertyFilter", "false", "Serve SQL92 subscriptions ([filtering.md](filtering.md)).", _flag),
+    Key("longPollingEnable", "true", "Hold pulls that find nothing until there is something.", _flag, Live.READ),
+    Key("enablePropertyFilter", "false", "Serve SQL92 subscriptions ([filtering.md](filtering.md)).", _flag, Live.READ),
     Key("recallMessageEnable", "false", "Give out handles to recall timed messages, and serve recalls.", _flag),
-    Key("notifyConsumerIdsChangedEnable", "true", "Tell a group's members when one comes or goes.", _flag),
+    Key("notifyConsumerIdsChangedEnable", "true", "Tell a group's members when one comes or goes.", _flag, Live.READ),
     Key(
         "sendThreadPoolQueueCapacity",
         "10000",
@@ -240,11 +204,17 @@ _BROKER = (
         "administrators' questions to clients); more get SYSTEM_BUSY.",
         _integer(1, 10_000_000),
     ),
-    Key("rejectTransactionMessage", "false", "Refuse transactions' half messages.", _flag),
-    Key("transactionTimeOut", "6000", "Age in milliseconds at which an undecided transaction is checked.", _MS),
-    Key("transactionCheckMax", "15", "Checks after which it is given up.", _integer(1, 2**31 - 1)),
-    Key("transactionCheckInterval", "30000", "Milliseconds between two rounds of checks.", _MS),
-    Key("storeReplyMessageEnable", "true", "Store replies of request-reply in their topic as well.", _flag),
+    Key("rejectTransactionMessage", "false", "Refuse transactions' half messages.", _flag, Live.READ),
+    Key(
+        "transactionTimeOut",
+        "6000",
+        "Age in milliseconds at which an undecided transaction is checked.",
+        _MS,
+        Live.READ,
+    ),
+    Key("transactionCheckMax", "15", "Checks after which it is given up.", _integer(1, 2**31 - 1), Live.READ),
+    Key("transactionCheckInterval", "30000", "Milliseconds between two rounds of checks.", _MS, Live.READ),
+    Key("storeReplyMessageEnable", "true", "Store replies of request-reply in their topic as well.", _flag, Live.READ),
     Key("regionId", "DefaultRegion", "MSG_REGION of replies.", _name),
     Key("traceOn", "true", "TRACE_ON of replies: clients may send traces.", _flag),
     Key("traceTopicEnable", "false", "Create the trace topic at start.", _flag),
@@ -285,23 +255,50 @@ _STORE = (
         "Delays of the levels 1, 2, …",
         _levels,
     ),
-    Key("fileReservedTime", "72", "Hours that a CommitLog segment is kept.", _integer(0, 1_000_000)),
-    Key("deleteWhen", "04", "Hours of the day in which old segments are deleted.", _hours),
-    Key("diskMaxUsedSpaceRatio", "75", "Percent of the disk above which old segments go at any hour.", _PERCENT),
-    Key("diskSpaceCleanForciblyRatio", "85", "Percent above which segments go before their time; a warning.", _PERCENT),
-    Key("diskSpaceWarningLevelRatio", "90", "Percent above which sends are refused, timed ones too.", _PERCENT),
-    Key("deleteFileBatchMax", "10", "Segments that one pass deletes at most.", _integer(1, 1_000_000)),
-    Key("cleanFileForciblyEnable", "true", "Whether segments may go before their time.", _flag),
-    Key("defaultQueryMaxNum", "32", "Most messages that a query by unique key answers.", _integer(1, 10_000)),
-    Key("maxTransferBytesOnMessageInMemory", "262144", "Most bytes of a pull.", _integer(1, 15 * _MIB)),
-    Key("maxTransferCountOnMessageInMemory", "32", "Most messages of a pull.", _integer(1, 100_000)),
+    Key("fileReservedTime", "72", "Hours that a CommitLog segment is kept.", _integer(0, 1_000_000), Live.RETENTION),
+    Key("deleteWhen", "04", "Hours of the day in which old segments are deleted.", _hours, Live.RETENTION),
+    Key(
+        "diskMaxUsedSpaceRatio",
+        "75",
+        "Percent of the disk above which old segments go at any hour.",
+        _PERCENT,
+        Live.RETENTION,
+    ),
+    Key(
+        "diskSpaceCleanForciblyRatio",
+        "85",
+        "Percent above which segments go before their time; a warning.",
+        _PERCENT,
+        Live.RETENTION,
+    ),
+    Key(
+        "diskSpaceWarningLevelRatio",
+        "90",
+        "Percent above which sends are refused, timed ones too.",
+        _PERCENT,
+        Live.RETENTION,
+    ),
+    Key("deleteFileBatchMax", "10", "Segments that one pass deletes at most.", _integer(1, 1_000_000), Live.RETENTION),
+    Key("cleanFileForciblyEnable", "true", "Whether segments may go before their time.", _flag, Live.RETENTION),
+    Key(
+        "defaultQueryMaxNum", "32", "Most messages that a query by unique key answers.", _integer(1, 10_000), Live.QUERY
+    ),
+    Key("maxTransferBytesOnMessageInMemory", "262144", "Most bytes of a pull.", _integer(1, 15 * _MIB), Live.PULL),
+    Key("maxTransferCountOnMessageInMemory", "32", "Most messages of a pull.", _integer(1, 100_000), Live.PULL),
     Key(
         "maxTransferBytesOnMessageInDisk",
         "65536",
         "The same from files that are not in memory.",
         _integer(1, 15 * _MIB),
+        Live.PULL,
     ),
-    Key("maxTransferCountOnMessageInDisk", "8", "The same from files that are not in memory.", _integer(1, 100_000)),
+    Key(
+        "maxTransferCountOnMessageInDisk",
+        "8",
+        "The same from files that are not in memory.",
+        _integer(1, 100_000),
+        Live.PULL,
+    ),
     Key("timerPrecisionMs", "1000", "Apache's own timer: read only to find what it still holds.", _MS),
     Key("enableDLegerCommitLog", "false", "Must be false.", _no_dledger),
     Key(
@@ -363,27 +360,31 @@ OWN_KEYS: dict[str, Key] = {
             "20000",
             "Topics of all kinds beyond which a send makes no new one.",
             _integer(0, 10_000_000),
+            Live.BOUNDS,
         ),
         Key(
             "maxAutoCreateSubscriptionGroupNum",
             "10000",
             "Groups beyond which none is made when it is first seen.",
             _integer(0, 10_000_000),
+            Live.BOUNDS,
         ),
         Key(
             "maxConsumerOffsetNum",
             "500000",
             "Most consumer offsets, of all groups in all queues.",
             _integer(1, 100_000_000),
+            Live.BOUNDS,
         ),
         Key(
             "maxUndecidedTransactionNum",
             "500000",
             "Undecided half messages beyond which no more are taken (SYSTEM_BUSY).",
             _integer(0, 100_000_000),
+            Live.READ,
         ),
         Key("logDir", "", "Directory of the log. Empty: logs in the store directory.", _text),
-        Key("logLevel", "INFO", "Least level that is logged.", _one_of("DEBUG", "INFO", "WARNING", "ERROR")),
+        Key("logLevel", "INFO", "Least level that is logged.", _one_of("DEBUG", "INFO", "WARNING", "ERROR"), Live.LOG),
         Key("logFileBytes", str(64 * _MIB), "Size at which a new log file is begun.", _integer(4096, 2**40)),
         Key("logFileCount", "10", "Old log files that are kept.", _integer(1, 10_000)),
     )
@@ -392,3 +393,6 @@ OWN_KEYS: dict[str, Key] = {
 
 USED_KEYS: dict[str, Key] = {key.name: key for key in (*_BROKER, *_TLS, *_STORE, *OWN_KEYS.values())}
 """All keys that have an effect here."""
+
+LIVE_KEYS = frozenset(name for name, key in USED_KEYS.items() if key.live is not None)
+"""The keys that can be changed while the broker runs."""

@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from textwrap import indent
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.config_keys import shown
+from broker.config.key import shown
 from remoting.printable import printable
 from store.disk.files import Files
 

@@ -12,7 +12,7 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.config.config_keys import ConfigError
+from broker.config.key import ConfigError
 
 if TYPE_CHECKING:
     from broker.config.broker_config import BrokerConfig

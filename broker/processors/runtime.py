@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from broker.config.config_keys import ConfigError, is_secret, shown
-from broker.config.live_keys import check_change
+from broker.config.changes import check_change
+from broker.config.key import ConfigError, is_secret, shown
 from broker.config.properties_file import PropertiesError, parse_properties_file
 from broker.figures.stats import Rates
 from broker.net.channel import Channel

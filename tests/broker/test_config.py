@@ -10,6 +10,7 @@ import pytest
 import broker.cli.tally
 import broker.config.broker_config
 import broker.config.config_keys
+import broker.config.key
 import broker.config.properties_file
 import timewheel_client.values.times
 from broker.config.apache_keys import NO_EFFECT_GROUPS
@@ -350,6 +351,7 @@ def test_examples() -> None:
     for module in (
         broker.config.broker_config,
         broker.config.config_keys,
+        broker.config.key,
         broker.config.properties_file,
         timewheel_client.values.times,
         broker.cli.tally,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 from pathlib import Path
@@ -9,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from broker.config.broker_config import USED_KEYS, load_config
-from broker.config.config_keys import shown
-from broker.config.live_keys import LIVE_KEYS
+from broker.config.config_keys import LIVE_KEYS
+from broker.config.key import Live, shown
 from broker.config.properties_file import parse_properties_file, update_properties_file
-from broker.live_config import take_over
+from broker.live_config import apply_changes, take_over
 from remoting.codes import RequestCode, ResponseCode
 from store.disk.errors import StoreFullError
 from tests.broker.core_rig import START_MS, Client, Rig
@@ -45,10 +46,16 @@ def with_file(rig: Rig, tmp_path: Path) -> Path:
 
 
 def test_the_live_keys_are_used_and_documented():
-    assert USED_KEYS.keys() >= LIVE_KEYS
     section = DOCUMENT.read_text("utf-8").split("## Changing settings while it runs")[1].split("\n## ")[0]
     named = section.split("These can be changed:")[1].split("Another key")[0]
     assert set(re.findall(r"`(\w+)`", named)) == LIVE_KEYS
+
+
+def test_each_way_to_take_effect_is_one_of_a_key():
+    """A `Live` that no key has would be dead, and one that `apply_changes` does not know would do nothing."""
+    assert {key.live for key in USED_KEYS.values()} == {None, *Live}
+    applied = set(re.findall(r"Live\.(\w+) in changed", inspect.getsource(apply_changes)))
+    assert applied == {live.name for live in Live} - {"READ"}
 
 
 @pytest.mark.parametrize("name", sorted(USED_KEYS.keys() - LIVE_KEYS - {"storePathRootDir"}))

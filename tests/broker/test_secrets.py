@@ -12,7 +12,8 @@ from broker.access.acl_file import AclFileError
 from broker.access.acl_rules import AclRules
 from broker.cli.common import say
 from broker.config.broker_config import BrokerConfig, ConfigError
-from broker.config.config_keys import USED_KEYS, Key, is_secret, shown
+from broker.config.config_keys import USED_KEYS
+from broker.config.key import Key, is_secret, shown
 from broker.config.logs import log_directory, log_settings, start_logging
 from remoting.codes import RequestCode
 from tests.broker.core_rig import Rig

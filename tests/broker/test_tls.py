@@ -7,7 +7,7 @@ import ssl
 import pytest
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.config_keys import ConfigError
+from broker.config.key import ConfigError
 from broker.net.tls import Tls, make_tls
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand, encode_command
