@@ -1,6 +1,6 @@
 """The wheel in detail: nanoseconds and bytes a timer. Beside other timers: ``timewheel bench wheel``.
 
-``python -m bench.wheel_bench [--timers 1000000]`` prints a table; `measure` returns the figures.
+``python -m bench.workloads.wheel_bench [--timers 1000000]`` prints a table; `measure` returns the figures.
 
 Timers with random due times over an hour are inserted one by one, fired in batches of 256 while the clock goes on by a
 second a step, inserted again as one sorted sequence in portions of 1024 (as a sweeper arms what it has read), cancelled
@@ -177,7 +177,7 @@ def _longest_call_us(timers: int) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the figures as a table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.wheel_bench", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.workloads.wheel_bench", description=__doc__.splitlines()[0])
     parser.add_argument("--timers", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args(arguments)
