@@ -326,7 +326,7 @@ class BrokerCore(BrokerParts):
         existed = self.topics.delete(name)
         self.turn.commit()  # what this turn has accepted for the topic goes with it
         self.offsets.forget_topic(name)
-        self.topics.end(name, partial(self.store.delete_topic, name), released)
+        self.topics.end(name, self.store.delete_topics, released)
         self.long_poll.release(name)
         return existed
 

@@ -12,7 +12,7 @@ that waits for one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -109,20 +109,22 @@ class Keeper:
         """
         self._begin = begin
 
-    def delete_topic(self, topic: str) -> bool:
-        """Remove a topic's queues, and say so on disk; False if it had none."""
+    def delete_topics(self, topics: Collection[str]) -> bool:
+        """Remove some topics' queues, and say so on disk once for all of them; False if none of them had any."""
+        gone, found = frozenset(topics), False
         with self._stepping:
-            with self._append_lock:
-                dropped = self._queues.drop(topic)
-            found = dropped is not None
-            while dropped:  # one by one: to free 65,536 queues at once would hold the interpreter
-                dropped.popitem()
-            self._queues.remove_files(topic)
-            for key in [key for key in self._counts if key[0] == topic]:
+            for topic in sorted(gone):
+                with self._append_lock:
+                    dropped = self._queues.drop(topic)
+                found = found or dropped is not None
+                while dropped:  # one by one: to free 65,536 queues at once would hold the interpreter
+                    dropped.popitem()
+            self._queues.remove_files(gone)
+            for key in [key for key in self._counts if key[0] in gone]:
                 del self._counts[key]
                 self._sums.pop(key, None)
             if self._round is not None:
-                self._round.queues = [pair for pair in self._round.queues if pair[0].topic != topic]
+                self._round.queues = [pair for pair in self._round.queues if pair[0].topic not in gone]
             self.finish()
             return found
 

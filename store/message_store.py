@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import cast
@@ -553,7 +553,11 @@ class MessageStore(StoreReader):
 
     def delete_topic(self, topic: str) -> bool:
         """Remove a topic's queues, durably; False if it had none. Its records stay in the log until they expire."""
-        return self._keeper.delete_topic(topic)
+        return self.delete_topics((topic,))
+
+    def delete_topics(self, topics: Collection[str]) -> bool:
+        """The same for several, with one sync for all of them; False if none of them had any."""
+        return self._keeper.delete_topics(topics)
 
     def delete_expired(self, now_ms: int) -> int:
         """Remove the segments that may go now; answers how many. The housekeeper does this by itself."""

@@ -22,10 +22,10 @@ one connection, and beyond ``running_max`` requests of all; their bytes count as
 The same holds for requests that wait for a table.
 
 When a table is written, those that waited for it get into line. `_SLICE` of them are handled in one turn of the loop,
-always the one that came first; those of a connection that is gone are dropped, but for what has changed a table: who
-deletes a topic and leaves has it deleted with its messages. What a connection sends while some of its own stand there
-gets into line behind them. So no send overtakes another one of the same connection to the same new topic: what the
-earlier one waits for shows in the same moment in which it gets into line.
+fewer if that takes `_SLICE_MS`, always the one that came first; those of a connection that is gone are dropped, but for
+what has changed a table: who deletes a topic and leaves has it deleted with its messages. What a connection sends while
+some of its own stand there gets into line behind them. So no send overtakes another one of the same connection to the
+same new topic: what the earlier one waits for shows in the same moment in which it gets into line.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ Guard = Callable[[Channel, RemotingCommand], Reply]
 _LOG = logging.getLogger(__name__)
 _SLICE = 64
 """Requests that are handled again in one turn of the loop, and requests of one read that find a table to wait for."""
+_SLICE_MS = 10
+"""The same in time: 64 deletions of topics take longer, each goes through the offsets of all groups."""
 _TABLES_MAX = 16
 """Tables that one request may wait for, one after the other: its group, the group's retry topic, the dead letters."""
 
@@ -303,8 +305,11 @@ class Dispatcher:
 
     def _move_line(self) -> None:
         """Handle some of those whose turn it is."""
+        end_ms = self._now_ms() + _SLICE_MS
         try:
-            for _ in range(min(_SLICE, len(self._line))):
+            for number in range(min(_SLICE, len(self._line))):
+                if number and self._now_ms() >= end_ms:
+                    break
                 wait = heappop(self._line)[1]
                 wait.channel.state.waits_in_line -= 1
                 if wait.channel.state.parked is not None:

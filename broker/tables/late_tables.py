@@ -22,6 +22,7 @@ Before `TableWriter.start` and after `TableWriter.stop` nothing is late: a chang
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
@@ -31,6 +32,9 @@ __all__ = ["Batch", "LateTable", "NotYetError", "Outcome", "TableWriter", "Waite
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+_ENDS_MAX = 256
+"""Names whose ends are one piece of work: others wait for the thread meanwhile."""
 
 Outcome = Exception | None
 """How a write went: None if it is durable."""
@@ -78,30 +82,41 @@ class NotYetError(Exception):
 
 
 class _Ending(Generic[K]):
-    """What goes with a name, on its way: done in the thread, between two batches."""
+    """What goes with a name, on its way: done in the thread, between two batches.
 
-    __slots__ = ("_key", "_table", "_work", "batch")
+    A thousand topics may be deleted in a row, and each end would sync all queues. So the first one whose turn it is
+    does the work of those that wait behind it, too.
+    """
 
-    def __init__(self, table: LateTable[K, Any], key: K, work: Callable[[], object]) -> None:
+    __slots__ = ("_table", "batch", "key", "work")
+
+    def __init__(self, table: LateTable[K, Any], key: K, work: Callable[[list[K]], object]) -> None:
         self.batch: Batch[K, Any] = Batch()
         self.batch.changes[key] = None
         self._table = table
-        self._key = key
-        self._work = work
+        self.key = key
+        self.work = work
 
     def write(self) -> None:
-        """Do it. Any thread; raises nothing: `finish` tells who waits."""
+        """Do it, unless one before has done it. Any thread; raises nothing: `finish` tells who waits."""
         if self.batch.over:
             return
+        group = self._table.ends_with(self)
+        error = self._work_for(group)
+        for ending in group:  # each for itself then: the trouble may be one name's
+            ending.batch.error = self._work_for([ending]) if error is not None and len(group) > 1 else error
+            ending.batch.over = True
+
+    def _work_for(self, group: list[_Ending[K]]) -> Outcome:
         try:
-            self._work()
+            self.work([ending.key for ending in group])
         except Exception as error:
-            self.batch.error = error
-        self.batch.over = True
+            return error
+        return None
 
     def finish(self) -> None:
         """Let the name be used again, and tell who waits."""
-        if self._table.ended(self._key, self):
+        if self._table.ended(self.key, self):
             for waiting in self.batch.waiting:
                 waiting(self.batch.error)
 
@@ -213,6 +228,7 @@ class LateTable(Generic[K, V]):
         self._writing: Batch[K, V] | None = None
         self._coming: set[K] = set()
         self._endings: dict[K, _Ending[K]] = {}
+        self._ending_line: deque[_Ending[K]] = deque()  # those of them that have not begun, in order
 
     def written_by(self, writer: TableWriter) -> None:
         """Let changes be late once this writer is started."""
@@ -275,12 +291,24 @@ class LateTable(Generic[K, V]):
         batch = None if key in self._table else self.pending(key)
         raise NotYetError(lambda: batch or self.change({key: None}), then)
 
-    def end(self, key: K, work: Callable[[], object]) -> Batch[K, V]:
-        """Have the thread do what goes with a name that is gone; nobody makes the name again before it is over."""
+    def end(self, key: K, work: Callable[[list[K]], object]) -> Batch[K, V]:
+        """Have the thread do what goes with a name that is gone; nobody makes the name again before it is over.
+
+        The same work for several names is done once, with all of them; once more for each of them if that fails.
+        """
         ending = self._endings[key] = _Ending(self, key, work)
+        self._ending_line.append(ending)
         if self._writer is not None:
             self._writer.put(ending)
         return ending.batch
+
+    def ends_with(self, first: _Ending[K]) -> list[_Ending[K]]:
+        """Take out of the line what is done together with the first that is not over. The thread calls this."""
+        group: list[_Ending[K]] = []
+        line = self._ending_line
+        while line and len(group) < _ENDS_MAX and (line[0] is first or line[0].work == first.work):
+            group.append(line.popleft())
+        return group
 
     def ended(self, key: K, ending: _Ending[K]) -> bool:
         """Let a name be used again; whether it waited for this ending."""

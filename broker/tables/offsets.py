@@ -210,11 +210,14 @@ class ConsumerOffsets:
         self._forget(lambda table: [name for name in table if name.startswith(begin)])
 
     def _forget(self, unwanted: Callable[[Iterable[str]], list[str]]) -> None:
+        gone = []
         for table in (self.table, self.resets, self.pulled):
-            for name in unwanted(table):
-                del table[name]
+            queues = [table.pop(name) for name in unwanted(table)]
+            gone.append(sum(map(len, queues)))
+            if queues:
                 self._dirty = self.forgotten = True
-        self._recount()
+        self.count -= gone[0]
+        self.pulled_count -= gone[2]
 
     def _recount(self) -> None:
         self.count = sum(map(len, self.table.values()))

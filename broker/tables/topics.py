@@ -373,10 +373,13 @@ class Topics:
         if self._late.late:
             self._late.forget(name, then)
 
-    def end(self, name: str, work: Callable[[], object], then: Callable[[], Any]) -> None:
-        """Do what goes with a topic that is forgotten. Raises what it raises, or NotYetError: then ``then`` replies."""
+    def end(self, name: str, work: Callable[[list[str]], object], then: Callable[[], Any]) -> None:
+        """Do what goes with a topic that is forgotten. Raises what it raises, or NotYetError: then ``then`` replies.
+
+        ``work`` may get other topics that go at the same time along with this one.
+        """
         if not self._late.late:
-            work()
+            work([name])
             return
         self._late.wait_for_end(name)
         raise NotYetError(lambda: self._late.end(name, work), then)

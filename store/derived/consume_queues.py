@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from remoting.layout import RECORD_BYTES_MIN
@@ -134,18 +134,21 @@ class ConsumeQueues:
             self.dirty = [queue for queue in self.dirty if queue.topic != topic]
         return queues
 
-    def remove_files(self, topic: str) -> None:
-        """Remove what a topic has on disk; a name with slashes or dots in it has nothing, wherever it leads to."""
-        if topic not in self.files.listdir(self.directory):
-            return
-        directory = self.directory / topic
+    def remove_files(self, topics: Collection[str]) -> None:
+        """Remove what topics have on disk; a name with slashes or dots in it has nothing, wherever it leads to."""
+        there = sorted(set(self.files.listdir(self.directory)).intersection(topics))
+        for topic in there:
+            self._remove_directory(self.directory / topic)
+        if there:
+            self.files.sync_dir(self.directory)
+
+    def _remove_directory(self, directory: Path) -> None:
         for name in self.files.listdir(directory):
             if self.files.is_dir(directory / name):
                 for file in self.files.listdir(directory / name):
                     self.cache.remove(directory / name / file)
             self.files.remove(directory / name)
         self.files.remove(directory)
-        self.files.sync_dir(self.directory)
 
     def close(self) -> None:
         """Let go of the open files."""

@@ -187,13 +187,13 @@ def test_the_messages_of_a_deleted_topic_go_in_the_thread_and_its_name_is_free_a
 ) -> None:
     """All queues are synced for it, which took the loop half a minute with 1,500 of them."""
     late, client = with_topic()
-    deleted, where = late.rig.store.delete_topic, "the loop"
+    deleted, where = late.rig.store.delete_topics, "the loop"
 
-    def delete(name: str) -> bool:
+    def delete(names: list[str]) -> bool:
         assert where == "the thread"
-        return deleted(name)
+        return deleted(names)
 
-    monkeypatch.setattr(late.rig.store, "delete_topic", delete)
+    monkeypatch.setattr(late.rig.store, "delete_topics", delete)
     other = late.rig.client(50002)
     for asker in (client, other):
         asker.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
@@ -240,6 +240,70 @@ def test_a_deletion_whose_messages_cannot_go_says_so_and_can_be_asked_for_again(
     assert codes(client) == {3: OK}
     assert not late.rig.store.queue_ids("T")
     assert late.core.dispatcher.running == 0
+    late.rig.close()
+
+
+def delete_topics(client: Client, *names: str) -> None:
+    for name in names:
+        client.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name})
+
+
+def test_one_sync_serves_all_topics_that_go_at_a_time() -> None:
+    """Each deletion wrote and synced all queues for itself: 25 ms each, and whoever made a topic waited for all."""
+    names = [f"T{number}" for number in range(20)]
+    late, client = with_topic()
+    for name in names:
+        send(client, name)
+    late.rest()
+    codes(client)
+    rounds = late.rig.store._keeper.rounds
+    delete_topics(client, *names)
+    late.rest()
+    assert set(codes(client).values()) == {OK}
+    assert not any(late.rig.store.queue_ids(name) for name in names)
+    assert late.rig.store._keeper.rounds == rounds + 1
+    assert late.rig.store.queue_ids("T"), "that one stays"
+    late.rig.close()
+
+
+def test_a_topic_that_cannot_go_does_not_keep_others_from_going() -> None:
+    late, client = with_topic()
+    for name in ("BAD", "U"):
+        send(client, name)
+    late.rest()
+    codes(client)
+    late.rig.store._keeper.finish()  # so that there are files
+    delete_topics(client, "T", "BAD", "U")
+
+    def fault(operation: str, path: Any) -> None:
+        if operation == "remove" and "BAD" in str(path):
+            raise StoreError(f"{path}: the disk is broken")
+
+    late.disk.fault = fault
+    late.rest()
+    assert list(codes(client).values()) == [OK, int(ResponseCode.SYSTEM_ERROR), OK]
+    late.disk.fault = None
+    client.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "BAD"})
+    late.rest()
+    assert list(codes(client).values()) == [OK]
+    assert "BAD" not in late.disk.listdir(ROOT / "consumequeue")
+    late.rig.close()
+
+
+def test_a_topic_made_again_behind_others_that_go_with_it_is_a_new_one() -> None:
+    late, client = with_topic()
+    send(client, "U")
+    late.rest()
+    codes(client)
+    delete_topics(client, "T", "U")
+    late.loop()
+    assert late.core.tables.step()
+    late.loop()
+    send(client, "U", b"new")
+    late.rest()
+    assert set(codes(client).values()) == {OK}
+    assert [message.body for message in late_messages(late, "U")] == [b"new"]
+    assert not late.rig.store.queue_ids("T")
     late.rig.close()
 
 

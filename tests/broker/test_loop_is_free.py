@@ -10,6 +10,7 @@ import pytest
 
 from broker.net.channel import BROKER_PORT, NAME_SERVER_PORT, MemoryChannel
 from broker.net.clients import ClientInfo
+from broker.net.clock import monotonic_ms
 from broker.tables.topics import TopicConfig
 from remoting.codes import RequestCode
 from tests.broker.big_broker import (
@@ -98,6 +99,31 @@ def test_a_topic_with_thousands_of_used_queues_is_deleted(watch: LoopWatch, big:
     assert core.topics.get("Used") is None
     assert not core.store.queue_ids("Used")
     assert not (core.config.store_dir / "consumequeue" / "Used").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "field", "name"),
+    [
+        (RequestCode.DELETE_TOPIC_IN_BROKER, "topic", f"T%d-{'t' * 40}"),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, "groupName", f"G%d-{'g' * 40}"),
+    ],
+    ids=["topics", "groups"],
+)
+def test_many_deletions_at_once(code: RequestCode, field: str, name: str, watch: LoopWatch, big: BigBroker) -> None:
+    """64 of them were done in one step when their table was written, each with a look at all groups' offsets."""
+    clock = big.core.dispatcher._now_ms
+    numbers = iter(range(1_000, 2_000))
+    big.core.dispatcher._now_ms = monotonic_ms
+
+    def delete() -> None:
+        frames = [frame(code, {field: name % next(numbers), "cleanOffset": "true"}) for _ in range(64)]
+        assert [reply.code for reply in watch.feed(b"".join(frames))] == [0] * 64
+
+    try:
+        took = watch.step_ms(delete)
+    finally:
+        big.core.dispatcher._now_ms = clock
+    _judge(f"{code} 64 times", [(took, "64 deletions")])
 
 
 def test_what_the_broker_itself_changes_does_not_hold_the_loop(watch: LoopWatch, big: BigBroker) -> None:
