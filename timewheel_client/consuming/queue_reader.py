@@ -20,7 +20,11 @@ acknowledged holds the group's offset where it is: after a restart all from ther
 
 A record that cannot be read is pulled once more, alone: what went wrong on the way is then mended, and what is beside
 it has been handed on. If it still cannot be read, an error is logged, ``on_undecodable`` gets it (see `Consumer`), and
-reading goes on behind it.
+reading goes on behind it, one record at a time until one can be read.
+
+An answer at once that brings nothing to read moves on only a little. A broker that gives such answers without end (its
+store is damaged, or it is no broker) would be asked thousands of times a second. So from the third in a row on there is
+a pause before the next pull, up to `FRUITLESS_PAUSE_MS` (`BUSY_PAUSE_MS` where all was filtered out).
 
 A group without an offset that begins at the end has that offset saved before anything is pulled. Otherwise what comes
 while the group's first member is down, before it saved any, would be passed over by the next start.
@@ -52,6 +56,9 @@ SUSPEND_MS = 15_000
 PULL_TIMEOUT_MS = 30_000
 ERROR_PAUSE_MS = 1_000
 BUSY_PAUSE_MS = 20
+FRUITLESS_PAUSE_MS = 100
+"""Ten unreadable records a second: a damaged stretch of a thousand of them is passed in less than two minutes."""
+FRUITLESS_IN_A_ROW = 3
 MOST_WITHOUT_FILTER = 3
 SAVE_SOON_MS = 100
 SAVE_TIMEOUT_MS = 2_000
@@ -104,6 +111,7 @@ class QueueReader:
         self._task: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[None] | None = None
         self._without_filter = 0
+        self._fruitless = 0  # answers at once, in a row, that brought nothing to read
         self._alone = False  # whether the next pull is for one message: the last one brought what cannot be read
 
     def start(self, pause_ms: int = 0) -> None:
@@ -286,27 +294,35 @@ class QueueReader:
             return  # reset meanwhile
         if reply.code == ResponseCode.SUCCESS or reply.code == ResponseCode.PULL_NOT_FOUND:
             self._without_filter = 0
+        quick = clock() - asked < BUSY_PAUSE_MS / 1000
         if reply.code == ResponseCode.SUCCESS:
-            self._take(window, reply)
+            self._fruitless = 0 if self._take(window, reply) else self._fruitless + 1
             if window.next_offset == offset and not self._alone:
                 raise ProtocolError(
                     f"the broker says FOUND at offset {offset}, and neither a message nor the next offset"
                 )
         elif reply.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
             window.pulled((), max(window.next_offset, need_long(reply.ext, "nextBeginOffset")))
-            if window.next_offset == offset and clock() - asked < BUSY_PAUSE_MS / 1000:
+            moved = window.next_offset - offset
+            self._fruitless = self._fruitless + 1 if quick and 0 < moved < self._settings.pull_count else 0
+            if window.next_offset == offset and quick:
                 await asyncio.sleep(BUSY_PAUSE_MS / 1000)  # it does not hold pulls
         elif reply.code == ResponseCode.PULL_OFFSET_MOVED:
             await self._move(need_long(reply.ext, "nextBeginOffset"), reply.remark)
         else:
             raise BrokerError(reply.code, reply.remark, address)
+        more = self._fruitless - FRUITLESS_IN_A_ROW
+        if more >= 0:
+            most = FRUITLESS_PAUSE_MS if reply.code == ResponseCode.SUCCESS else BUSY_PAUSE_MS
+            await asyncio.sleep(min(most, 1 << min(more, 20)) / 1000)
 
-    def _take(self, window: AckWindow, reply: RemotingCommand) -> None:
-        """Hand on what a pull found."""
+    def _take(self, window: AckWindow, reply: RemotingCommand) -> bool:
+        """Hand on what a pull found; whether there was something to read."""
         pulled = read_pulled(reply.body)
         messages: list[Message] = []
         bad: list[UndecodableMessage] = []
         at, next_offset, again = window.next_offset, need_long(reply.ext, "nextBeginOffset"), False
+        readable = False
         for record in pulled.records:
             if isinstance(record, BadRecord):
                 if not self._alone:
@@ -315,13 +331,13 @@ class QueueReader:
                 bad.append(self._undecodable(record, at, next_offset))
                 at = bad[-1].queue_offset + 1
             elif record.queue_offset >= at:
-                at = record.queue_offset + 1
+                at, readable = record.queue_offset + 1, True
                 message = self._message(window, record)
                 if self._tags is None or message.tags in self._tags:
                     messages.append(message)
         if again or pulled.cut:
             next_offset = at
-        self._alone = again
+        self._alone = again or bool(bad)
         kept = [] if self._settings.on_undecodable is None else bad
         offsets = sorted([*(one.queue_offset for one in messages), *(one.queue_offset for one in kept)])
         window.pulled(offsets, max(at, next_offset))
@@ -330,6 +346,7 @@ class QueueReader:
             self._report(window, one)
         if messages:
             self._deliver(self, window, messages)
+        return readable
 
     def _message(self, window: AckWindow, stored: StoredMessage) -> Message:
         return Message(
