@@ -56,10 +56,9 @@ from store.disk.files import Files
 from store.disk.flusher import Syncable, Ticket
 from store.disk.slab import Slab
 from store.spill.journal.journal import Journal
-from store.spill.journal.segment import Segment
 from store.spill.rows.format import ACCEPT, CANCEL, MOVE
 from store.spill.rows.model import Block, Columns, Found, Key, SpillOptions
-from store.spill.runs.run import PageCache
+from store.spill.rows.page_cache import RunPageCache
 from store.spill.state.directory import SpillDirectory
 from store.spill.state.spill_state import SpillState
 from store.spill.upkeep import checking
@@ -124,7 +123,7 @@ class SpillStore:
         ``lock`` is the delivery lock. Raises StoreCorruptError, StoreFormatError.
         """
         place = SpillDirectory(files, directory, store_id)
-        state = SpillState(place, options, lock or threading.RLock(), PageCache(options.cache_bytes))
+        state = SpillState(place, options, lock or threading.RLock(), RunPageCache(options.cache_bytes))
         segments, epoch = open_sources(place, state, section)
         journal = Journal(
             store_id, epoch, segments, options.segment_bytes, lambda: place.make_segment(options.segment_bytes)
@@ -198,11 +197,10 @@ class SpillStore:
             raise StoreError("a block was published twice")
         block.published = True
         if block.dues:
-            segment = self._state.sources.get(block.segment_no)
+            segment = self._state.segment(block.segment_no)
             if segment is None:
                 segment = self._journal.segment(block.segment_no)
-                self._state.add(segment)
-            assert isinstance(segment, Segment)
+                self._state.add_segment(segment)
             segment.publish(block.first_ordinal, block.at, block.columns)
             self._published += len(block.dues)
         return Columns(block.dues, block.ids, block.refs)

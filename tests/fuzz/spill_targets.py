@@ -42,8 +42,9 @@ from store.spill.rows.format import (
 )
 from store.spill.rows.manifest import DataEntry, Manifest
 from store.spill.rows.model import DUE_MAX, SpillOptions
+from store.spill.rows.page_cache import RunPageCache
 from store.spill.runs.index_writer import IndexWriter
-from store.spill.runs.run import PageCache, Run
+from store.spill.runs.run import Run
 from store.spill.runs.run_writer import RunWriter
 from store.spill.spill_store import SpillStore
 from store.spill.upkeep import checking
@@ -214,13 +215,13 @@ def run_run(data: bytes) -> Hashable:
     """A run, which is read page by page: damage is noted and hides pages; every look-up comes to an end."""
     shape = _shape_of(data)
     file = MemoryFile(ROOT / "0000000007", bytearray(data[1:].ljust(shape.file_bytes, b"\0")[: shape.file_bytes]))
-    run = Run(7, file, shape, STORE_ID, PageCache(3 * PAGE))
+    run = Run(7, file, shape, STORE_ID, RunPageCache(3 * PAGE))
     if shape.is_index:
         run.lead_to(DataEntry(1, BASES[0], SEGMENT), _segment_file())
     after = (-1, 0)
     steps = 0
     found = 0
-    while (batch := run.fetch(after, DUE_MAX, 4)) is not None:
+    while (batch := run.fetch_sorted(after, DUE_MAX, 4)) is not None:
         last = (batch.dues.item(-1), batch.ids.item(-1))
         found += len(batch)
         steps += 1

@@ -52,7 +52,8 @@ from store.spill.rows.format import (
     page_seed,
 )
 from store.spill.rows.manifest import Manifest, RunEntry
-from store.spill.runs.run import PageCache, Run
+from store.spill.rows.page_cache import RunPageCache
+from store.spill.runs.run import Run
 from store.spill.upkeep.checking import _check_frames
 from tests.fuzz.memory import MemoryFile, MemoryFiles
 from tests.fuzz.spill_targets import PAGE, ROOT, RUNS, SEED, SEGMENT, STORE_ID, _written
@@ -289,7 +290,7 @@ def test_a_page_that_speaks_of_other_records() -> None:
         file = MemoryFile(ROOT, bytearray(data))
         file.pwrite(body, FILE_HEADER_BYTES)
         with pytest.raises(StoreCorruptError, match="page 0"):
-            Run(7, file, shape, STORE_ID, PageCache(1_000)).page(0)
+            Run(7, file, shape, STORE_ID, RunPageCache(1_000)).page(0)
 
 
 def test_hundreds_of_damaged_pages_in_a_row() -> None:
@@ -297,10 +298,10 @@ def test_hundreds_of_damaged_pages_in_a_row() -> None:
     data, shape = _written(2_400)
     file = MemoryFile(ROOT, bytearray(data))
     file.zero(FILE_HEADER_BYTES, shape.pages * PAGE)
-    run = Run(7, file, shape, STORE_ID, PageCache(1_000))
+    run = Run(7, file, shape, STORE_ID, RunPageCache(1_000))
     with pytest.raises(StoreCorruptError, match="page 599"):
         run.page(599)
-    assert run.fetch((-1, 0), 1 << 62, 5) is None
+    assert run.fetch_sorted((-1, 0), 1 << 62, 5) is None
     assert len(run.damage) == shape.pages
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from store.disk.errors import StoreCorruptError
 from store.spill.rows.model import DUE_MAX, Key
+from store.spill.rows.page_cache import RunPageCache
 from store.spill.rows.source import Longs
 from store.spill.runs import run_writer
-from store.spill.runs.run import PageCache, Run
+from store.spill.runs.run import Run
 from store.spill.runs.run_writer import RunWriter
 from tests.support.simdisk import SimDisk
 
@@ -46,16 +47,16 @@ def written(disk: SimDisk, rows: list[Row], spare: int = 0) -> Run:
     assert writer.file is not None
     assert writer.shape is not None
     assert disk.listdir(ROOT) == ["0000000007"]
-    return Run(7, writer.file, writer.shape, STORE_ID, PageCache(4 * PAGE))
+    return Run(7, writer.file, writer.shape, STORE_ID, RunPageCache(4 * PAGE))
 
 
 def walk(run: Run, after: Key = (-1, 0), until_ms: int = DUE_MAX, want: int = 3) -> list[tuple[int, int, int]]:
     found: list[tuple[int, int, int]] = []
-    while (batch := run.fetch(after, until_ms, want)) is not None:
+    while (batch := run.fetch_sorted(after, until_ms, want)) is not None:
         found += zip(batch.dues.tolist(), batch.ids.tolist(), batch.refs.tolist(), strict=True)
         after = (found[-1][0], found[-1][1])
         if not batch.more:
-            assert run.fetch(after, until_ms, want) is None
+            assert run.fetch_sorted(after, until_ms, want) is None
             break
     return found
 
@@ -133,7 +134,7 @@ def test_punching_takes_only_what_is_durably_done() -> None:
     for position, size in spots:
         assert run.file.punch(position, size)
     run.punched = target
-    again = Run(7, disk.open(ROOT / "0000000007"), run.shape, STORE_ID, PageCache(4 * PAGE))
+    again = Run(7, disk.open(ROOT / "0000000007"), run.shape, STORE_ID, RunPageCache(4 * PAGE))
     again.done, again.saved = run.done, run.saved
     again.recount()
     assert [ref & 0xFF for _, _, ref in walk(again)] == list(range(30, 40))
@@ -151,7 +152,7 @@ def test_a_damaged_page_hides_its_records_and_no_others() -> None:
     for broken in range(shape.pages):
         disk = SimDisk()
         written(disk, rows).file.pwrite(b"?", 64 + broken * PAGE + 50)
-        run = Run(7, disk.open(ROOT / "0000000007"), shape, STORE_ID, PageCache(4 * PAGE))
+        run = Run(7, disk.open(ROOT / "0000000007"), shape, STORE_ID, RunPageCache(4 * PAGE))
         hidden = set(range(broken * 4, broken * 4 + 4))
         assert [ref & 0xFF for _, _, ref in walk(run)] == [n for n in range(40) if n not in hidden]
         for n, (due, i, version, _) in enumerate(rows):

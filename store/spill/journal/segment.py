@@ -27,7 +27,8 @@ from store.disk.files import File
 from store.spill.rows.done_set import DoneSet
 from store.spill.rows.format import ROW, ROW_DTYPE
 from store.spill.rows.model import DUE_MAX, LAST_KEY, Key
-from store.spill.rows.source import Batch, Fetch, Places
+from store.spill.rows.page_cache import RunPageCache
+from store.spill.rows.source import Batch, Fetch, Places, Source
 
 __all__ = ["Segment"]
 
@@ -38,7 +39,7 @@ _COLUMN_BYTES = 32
 _SMALL_BYTES = 20 * FRAME_ROW_BYTES
 
 
-class Segment:
+class Segment(Source):
     """A journal file and the columns of its records. The caller holds the delivery lock.
 
     ``end`` (where the next frame goes), ``appended`` and ``closed`` belong to the journal and its lock.
@@ -52,23 +53,15 @@ class Segment:
         "base",
         "closed",
         "closed_ms",
-        "count",
         "crcs",
-        "data",
-        "data_bytes",
-        "done",
         "dues",
         "end",
-        "file",
         "id_max",
         "id_min",
         "ids",
         "ids_ascend",
-        "live",
-        "no",
         "order",
         "ordered",
-        "saved",
         "size",
         "sizes",
         "solid",
@@ -77,27 +70,21 @@ class Segment:
     )
 
     def __init__(self, no: int, base: int, size: int, file: File, capacity: int | None = None) -> None:
-        self.no = no
+        super().__init__(no, file, DoneSet())
         self.base = base
         self.size = size
-        self.file = self.data = file
         self.end = FILE_HEADER_BYTES
         self.appended = 0
         self.closed = False
         self.closed_ms: int | None = None
-        self.count = 0  # ordinals in the columns, holes included
         self.solid = 0  # ordinals below are all published
         self._holes: dict[int, int] = {}  # published behind a hole: first ordinal -> end
-        self.done = DoneSet()
-        self.live = 0
-        self.data_bytes = 0
         self.upper: Key = LAST_KEY
         self.order: NDArray[np.int32] = np.empty(0, np.int32)
         self.ordered = 0
         self.ids_ascend = True
         self.id_min = DUE_MAX
         self.id_max = 0
-        self.saved: bytes | None = None  # the done-set of the last durable checkpoint
         self._gap: tuple[Key, int] = ((DUE_MAX, DUE_MAX), 0)
         self._allocate(max(16, size // _RECORD_BYTES_GUESS) if capacity is None else capacity)
 
@@ -209,6 +196,26 @@ class Segment:
         """Complete and sorted: nothing of it changes any more but its done bits and ``upper``."""
         return self.complete and self.ordered == self.count
 
+    @property
+    def is_scattered(self) -> bool:
+        """An ordinal is a place in the order of acceptance, which is the file's."""
+        return False
+
+    @property
+    def writes_ahead(self) -> int:
+        """Into a run, and into the CommitLog."""
+        return 2
+
+    @property
+    def journal_end(self) -> int:
+        """A moved message must not be durable in a run before the move itself is: the old copy would be back."""
+        return self.base + self.end
+
+    @property
+    def unsorted_bytes(self) -> int:
+        """Up to the last frame."""
+        return self.end
+
     def owns(self, ordinal: int) -> bool:
         """Whether the record still lives here (and was published)."""
         if ordinal >= self.count:
@@ -221,19 +228,6 @@ class Segment:
         """Whether all of these records live here (and were published)."""
         return int(ordinals.max()) < self.count and bool(self.owned_mask(ordinals).all())
 
-    def mark(self, ordinal: int) -> bool:
-        """Mark an owned ordinal done; False if it was."""
-        if self.done.add(ordinal):
-            self.live -= 1
-            return True
-        return False
-
-    def mark_many(self, ordinals: Longs) -> int:
-        """Mark owned ordinals done; answers how many were not."""
-        fresh = self.done.add_many(ordinals)
-        self.live -= fresh
-        return fresh
-
     def owned_mask(self, ordinals: Longs) -> NDArray[np.bool_]:
         """For each ordinal, whether the record still lives here."""
         due, id_ = self.upper
@@ -241,10 +235,15 @@ class Segment:
         mask: NDArray[np.bool_] = ((dues < due) | ((dues == due) & (self.ids[ordinals] < id_))) & (dues != DUE_MAX)
         return mask
 
+    def done_elsewhere(self) -> Longs:
+        """Those whose key is not below ``upper``."""
+        ordinals = self.done.ordinals(0, self.count)
+        return ordinals[~self.owned_mask(ordinals)]
+
     def recount(self) -> None:
         """Count the live records again (after recovery, or when ``upper`` has changed)."""
         everything = np.arange(self.count, dtype=np.int64)
-        self.live = int(np.count_nonzero(self.owned_mask(everything) & ~self.done.mask(everything)))
+        self.live = int(np.count_nonzero(self.live_mask(everything)))
 
     def lower_upper(self, upper: Key) -> None:
         """Give away every record with key >= ``upper``.
@@ -405,7 +404,7 @@ class Segment:
         """File positions, sizes and CRCs of records."""
         return self.at[ordinals].tolist(), self.sizes[ordinals].tolist(), self.crcs[ordinals].tolist()
 
-    def twin(self) -> Segment:
+    def twin(self, cache: RunPageCache) -> Segment:  # noqa: ARG002 (all of it is in memory)
         """The same records with the done-set of the last durable checkpoint: what a relocation copies from.
 
         Its ``live`` is not counted yet (`recount`): that takes milliseconds, and needs no lock.

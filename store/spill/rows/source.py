@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from store.disk.files import File
 from store.spill.rows.done_set import DoneSet
 from store.spill.rows.model import Key
+from store.spill.rows.page_cache import RunPageCache
 
 __all__ = ["Batch", "Fetch", "Longs", "Places", "Source"]
 
@@ -38,52 +39,133 @@ Fetch = Callable[[Key, int, int], Batch | None]
 """``fetch(after, until_ms, want)``: live records with key > after and due < until, at most ``want``."""
 
 
-class Source(Protocol):
+class Source(ABC):
     """A file of records. The caller holds the delivery lock, or owns a twin.
 
-    ``data`` is the file with the records, of an index another than ``file``.
+    ``data`` is the file with the records; that of an index is not ``file``. ``saved`` is the done-set of the last
+    durable checkpoint. ``count`` is how many ordinals there are, owned or not, ``data_bytes`` the bytes of all these
+    records; ``live`` counts the records that live here and are not done.
+
     A source *owns* an ordinal while the record lives there: records that were relocated are no longer owned.
     """
 
-    no: int
-    file: File
-    data: File
-    done: DoneSet
-    saved: bytes | None
-    live: int
+    __slots__ = ("count", "data", "data_bytes", "done", "file", "live", "no", "saved")
 
+    def __init__(self, no: int, file: File, done: DoneSet, count: int = 0, data_bytes: int = 0) -> None:
+        self.no = no
+        self.file = self.data = file
+        self.count = count
+        self.data_bytes = data_bytes
+        self.done = done
+        self.live = 0
+        self.saved: bytes | None = None
+
+    # ------------------------------------------------------------------------------------------------ what it is
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of its live records, about."""
+        return self.data_bytes * self.live // self.count if self.live and self.count else 0
+
+    @property
+    @abstractmethod
+    def settled(self) -> bool:
+        """Whether nothing of it changes any more but which records are done, and which it owns."""
+
+    @property
+    @abstractmethod
+    def is_scattered(self) -> bool:
+        """Whether ascending ordinals may lie at descending places of the file."""
+
+    @property
+    @abstractmethod
+    def writes_ahead(self) -> int:
+        """How often a live record is still to be written: into the CommitLog, and before that perhaps into a run."""
+
+    @property
+    @abstractmethod
+    def journal_end(self) -> int:
+        """Up to where the journal must be durable before records of this source may be copied."""
+
+    @property
+    @abstractmethod
+    def unsorted_bytes(self) -> int:
+        """Bytes from the beginning of ``data`` in which the records stand, if not in key order; 0 if in key order."""
+
+    # ------------------------------------------------------------------------------------------------ finding records
+
+    @abstractmethod
     def fetchers(self) -> list[Fetch]:
         """The parts that a scan asks, each in key order."""
-        ...
 
+    @abstractmethod
+    def fetch_sorted(self, after: Key, until_ms: int, want: int) -> Batch | None:
+        """`Fetch` over all of a settled source."""
+
+    @abstractmethod
+    def lookup(self, id_: int) -> list[tuple[int, int, int]]:
+        """Every owned record of an id: (ordinal, due, version)."""
+
+    @abstractmethod
+    def lookup_many(self, ids: Longs) -> tuple[Longs, Longs, Longs]:
+        """For sorted, unique ids: every owned record of them as (ordinals, index of the id, versions)."""
+
+    @abstractmethod
+    def identities(self, ordinals: Longs) -> tuple[Longs, Longs]:
+        """Delay ids and versions of records, owned or not; ``ordinals`` ascend."""
+
+    @abstractmethod
+    def places(self, ordinals: Longs) -> Places:
+        """File positions, sizes and CRCs of records; ``ordinals`` ascend."""
+
+    # ------------------------------------------------------------------------------------------------ owned and done
+
+    @abstractmethod
     def owns(self, ordinal: int) -> bool:
         """Whether the record lives here."""
-        ...
 
+    @abstractmethod
     def owns_all(self, ordinals: Longs) -> bool:
         """Whether all of these records live here."""
-        ...
+
+    @abstractmethod
+    def owned_mask(self, ordinals: Longs) -> NDArray[np.bool_]:
+        """For each ordinal, whether the record lives here."""
+
+    def live_mask(self, ordinals: Longs) -> NDArray[np.bool_]:
+        """For each ordinal, whether the record lives here and is not done."""
+        mask: NDArray[np.bool_] = self.owned_mask(ordinals) & ~self.done.mask(ordinals)
+        return mask
+
+    @abstractmethod
+    def done_elsewhere(self) -> Longs:
+        """Ordinals of done records that live in another source by now."""
 
     def mark(self, ordinal: int) -> bool:
         """Mark an owned ordinal done; False if it was."""
-        ...
+        if self.done.add(ordinal):
+            self.live -= 1
+            return True
+        return False
 
     def mark_many(self, ordinals: Longs) -> int:
         """Mark owned ordinals done; answers how many were not."""
-        ...
+        fresh = self.done.add_many(ordinals)
+        self.live -= fresh
+        return fresh
 
-    def lookup(self, id_: int) -> list[tuple[int, int, int]]:
-        """Every owned record of an id: (ordinal, due, version)."""
-        ...
+    def restore(self, done: DoneSet) -> None:
+        """Take the done-set of the durable checkpoint; `recount` afterwards."""
+        self.done = done
+        self.saved = done.encode()
 
-    def lookup_many(self, ids: Longs) -> tuple[Longs, Longs, Longs]:
-        """For sorted, unique ids: every owned record of them as (ordinals, index of the id, versions)."""
-        ...
+    @abstractmethod
+    def recount(self) -> None:
+        """Count the live records again (after recovery, or when it owns others)."""
 
-    def identities(self, ordinals: Longs) -> tuple[Longs, Longs]:
-        """Delay ids and versions of records, owned or not."""
-        ...
+    @abstractmethod
+    def twin(self, cache: RunPageCache) -> Source:
+        """The same records with the done-set of the last durable checkpoint, for a reader without the lock.
 
-    def places(self, ordinals: Longs) -> Places:
-        """File positions, sizes and CRCs of records."""
-        ...
+        ``cache`` is the reader's own. ``live`` may be left to `recount`, which takes milliseconds and needs no lock.
+        """

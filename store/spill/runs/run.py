@@ -22,10 +22,10 @@ that cannot be hides its records from scans, and only those; it is noted in ``da
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remoting.layout import FILE_HEADER_BYTES
 from store.disk.errors import StoreCorruptError
@@ -43,41 +43,16 @@ from store.spill.rows.format import (
 )
 from store.spill.rows.manifest import DataEntry
 from store.spill.rows.model import DUE_MAX, Key
-from store.spill.rows.source import Batch, Fetch, Longs, Places
+from store.spill.rows.page_cache import RunPageCache
+from store.spill.rows.source import Batch, Fetch, Longs, Places, Source
 from store.spill.runs.rebuild import rebuilt_page
 
-__all__ = ["PageCache", "Run"]
+__all__ = ["Run"]
 
 _EMPTY = np.empty(0, np.int64)
 
 
-class PageCache:
-    """The most recently used column and id pages, up to a number of bytes. The caller holds a lock."""
-
-    __slots__ = ("_bytes", "_bytes_max", "_pages")
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._pages: OrderedDict[tuple[int, int], tuple[ColumnPage | IdRows, int]] = OrderedDict()
-
-    def get(self, no: int, page: int) -> ColumnPage | IdRows | None:
-        """A page of a run, if it is here."""
-        found = self._pages.get((no, page))
-        if found is None:
-            return None
-        self._pages.move_to_end((no, page))
-        return found[0]
-
-    def put(self, no: int, page: int, value: ColumnPage | IdRows, size: int) -> None:
-        """Keep a page; the least recently used go."""
-        self._pages[no, page] = (value, size)
-        self._bytes += size
-        while self._bytes > self._bytes_max and len(self._pages) > 1:
-            self._bytes -= self._pages.popitem(last=False)[1][1]
-
-
-class Run:
+class Run(Source):
     """One run, open for reading. The caller holds the delivery lock, or owns a twin."""
 
     __slots__ = (
@@ -87,41 +62,32 @@ class Run:
         "_hint",
         "_seed",
         "damage",
-        "data",
-        "done",
         "end",
-        "file",
         "first",
         "indexed_ms",
-        "live",
-        "no",
         "pinned_ms",
         "punched",
         "rebuilt",
         "rows_per_page",
-        "saved",
         "segment",
         "shape",
         "store_id",
     )
 
     def __init__(
-        self, no: int, file: File, shape: RunShape, store_id: bytes, cache: PageCache, first: int = 0, end: int = -1
+        self, no: int, file: File, shape: RunShape, store_id: bytes, cache: RunPageCache, first: int = 0, end: int = -1
     ) -> None:
-        self.no = no
-        self.file = self.data = file
+        super().__init__(no, file, DoneSet(first), shape.count, shape.data_bytes)
         self.segment: DataEntry | None = None  # of an index: the segment that ``data`` is
         self.shape = shape
         self.first = first
         self.end = shape.count if end < 0 else end
-        self.done = DoneSet(first)
         self.live = self.end - first
         self.damage: dict[int, str] = {}
         self.rebuilt: dict[int, str] = {}
         self.pinned_ms: int | None = None  # since when only a rest is left here
         self.indexed_ms: int | None = None  # of an index: when it was last looked at
         self.punched = 0  # ordinals below lie in a hole; 0 after a restart (a hole is punched again for nothing)
-        self.saved: bytes | None = None  # the done-set of the last durable checkpoint
         self.store_id = store_id
         self._seed = page_seed(store_id, no)
         self._cache = cache
@@ -139,6 +105,31 @@ class Run:
     def is_index(self) -> bool:
         """Whether the records are in a journal segment."""
         return self.segment is not None
+
+    @property
+    def settled(self) -> bool:
+        """A run never changes."""
+        return True
+
+    @property
+    def is_scattered(self) -> bool:
+        """The records of an index stand in the order in which they were accepted."""
+        return self.segment is not None
+
+    @property
+    def writes_ahead(self) -> int:
+        """Those of an index are still to be copied."""
+        return 2 if self.segment is not None else 1
+
+    @property
+    def journal_end(self) -> int:
+        """A run is made of what is durable."""
+        return 0
+
+    @property
+    def unsorted_bytes(self) -> int:
+        """All of an index's segment."""
+        return 0 if self.segment is None else self.segment.size
 
     @property
     def path(self) -> Path:
@@ -159,16 +150,6 @@ class Run:
     def draining(self) -> bool:
         """Whether part of it has been taken over by another run already."""
         return self.end < self.shape.count
-
-    @property
-    def data_bytes(self) -> int:
-        """Bytes of all its records."""
-        return self.shape.data_bytes
-
-    @property
-    def count(self) -> int:
-        """Records in the file."""
-        return self.shape.count
 
     def page(self, number: int) -> ColumnPage:
         """Column page ``number``; StoreCorruptError if it cannot be trusted."""
@@ -294,7 +275,7 @@ class Run:
             return max(low, floor) * self.rows_per_page
         return page.first + _find(page, key)
 
-    def fetch(self, after: Key, until_ms: int, want: int) -> Batch | None:
+    def fetch_sorted(self, after: Key, until_ms: int, want: int) -> Batch | None:
         """Live records with after < key and due < until: one page's worth, at most ``want`` of them."""
         if not self.live or until_ms <= self.shape.due_min or after[0] > self.shape.due_max:
             return None
@@ -349,7 +330,7 @@ class Run:
 
     def fetchers(self) -> list[Fetch]:
         """The parts that a scan asks."""
-        return [self.fetch]
+        return [self.fetch_sorted]
 
     def owns(self, ordinal: int) -> bool:
         """Whether the record lives here."""
@@ -359,18 +340,19 @@ class Run:
         """Whether all of these records live here."""
         return self.first <= int(ordinals.min()) and int(ordinals.max()) < self.end
 
-    def mark(self, ordinal: int) -> bool:
-        """Mark an owned ordinal done; False if it was."""
-        if self.done.add(ordinal):
-            self.live -= 1
-            return True
-        return False
+    def owned_mask(self, ordinals: Longs) -> NDArray[np.bool_]:
+        """For each ordinal, whether the record lives here."""
+        mask: NDArray[np.bool_] = (ordinals >= self.first) & (ordinals < self.end)
+        return mask
 
-    def mark_many(self, ordinals: Longs) -> int:
-        """Mark owned ordinals done; answers how many were not."""
-        fresh = self.done.add_many(ordinals)
-        self.live -= fresh
-        return fresh
+    def done_elsewhere(self) -> Longs:
+        """Those of the part that was taken over by another run."""
+        return self.done.ordinals(self.end, self.count)
+
+    def restore(self, done: DoneSet) -> None:
+        """Take the done-set of the durable checkpoint; `recount` afterwards."""
+        super().restore(done)
+        self.done.add_range(0, self.first)
 
     def recount(self) -> None:
         """Count the live records again (after recovery, or when ``first`` or ``end`` have changed)."""
@@ -512,7 +494,7 @@ class Run:
             spots.append((begin, stop - begin))
         return new * self.rows_per_page, spots
 
-    def twin(self, cache: PageCache) -> Run:
+    def twin(self, cache: RunPageCache) -> Run:
         """The same run with the done-set of the last durable checkpoint, and a cache of its own."""
         other = Run(self.no, self.file, self.shape, self.store_id, cache, self.first, self.end)
         other.segment, other.data = self.segment, self.data

@@ -30,7 +30,8 @@ from store.spill.journal.segment import Segment
 from store.spill.rows.format import INDEX_MAGIC, JOURNAL_MAGIC, RUN_MAGIC, file_header, read_file_header
 from store.spill.rows.manifest import DataEntry, Manifest, RunEntry, SegmentEntry, read_manifest
 from store.spill.rows.model import LAST_KEY, Key
-from store.spill.runs.run import PageCache, Run
+from store.spill.rows.page_cache import RunPageCache
+from store.spill.runs.run import Run
 from store.spill.runs.run_writer import run_name
 from store.spill.state.removals import read_removals, write_removals
 
@@ -155,7 +156,7 @@ class SpillDirectory:
             segments.append(segment)
         return segments
 
-    def open_runs(self, cache: PageCache) -> list[Run]:
+    def open_runs(self, cache: RunPageCache) -> list[Run]:
         """Open every listed run; nothing but its header is read."""
         runs = []
         for entry in self.manifest.runs:

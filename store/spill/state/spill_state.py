@@ -19,8 +19,9 @@ from store.disk.slab import Slab
 from store.spill.journal.segment import Segment
 from store.spill.rows.merge import Cursor, first_of
 from store.spill.rows.model import Columns, Found, Key, RecordCorruptError, SpillOptions
-from store.spill.rows.source import Fetch, Longs, Places
-from store.spill.runs.run import PageCache, Run
+from store.spill.rows.page_cache import RunPageCache
+from store.spill.rows.source import Fetch, Longs, Places, Source
+from store.spill.runs.run import Run
 from store.spill.state.directory import SpillDirectory
 from store.spill.state.ghosts import Ghosts
 
@@ -36,7 +37,7 @@ FEW = 24
 """Fewer records are gone through one by one, more of them by NumPy, whose calls cost a microsecond each."""
 
 _Group = tuple[int, list[int], list[int]]
-_Wanted = tuple[Segment | Run, list[int], list[int], Places]
+_Wanted = tuple[Source, list[int], list[int], Places]
 
 
 class SpillState:
@@ -47,7 +48,7 @@ class SpillState:
         directory: SpillDirectory,
         options: SpillOptions,
         lock: threading.RLock,
-        cache: PageCache,
+        cache: RunPageCache,
     ) -> None:
         self.directory = directory
         self.options = options
@@ -55,15 +56,26 @@ class SpillState:
         self.cache = cache
         self.frontier_ms = -1
         # Replaced as a whole, never changed: figures and the spiller go over it without the lock.
-        self.sources: dict[int, Segment | Run] = {}
+        self.sources: dict[int, Source] = {}
+        self._segments: dict[int, Segment] = {}
+        self._runs: dict[int, Run] = {}
         self.ghosts: list[Ghosts] = []
         self.unsaved = False
         self._settled: list[Fetch] = []  # of sources that do not change: cursors go over them
         self._open: list[Fetch] = []  # of segments that still grow, or are not sorted yet
         self._cursors: list[Cursor] = []  # most recently used last
 
-    def add(self, source: Segment | Run) -> None:
-        """Have scans see a source."""
+    def add_segment(self, segment: Segment) -> None:
+        """Have scans see a journal segment."""
+        self._segments = {**self._segments, segment.no: segment}
+        self._add(segment)
+
+    def add_run(self, run: Run) -> None:
+        """Have scans see a run."""
+        self._runs = {**self._runs, run.no: run}
+        self._add(run)
+
+    def _add(self, source: Source) -> None:
         self.sources = {**self.sources, source.no: source}
         self.refresh()
 
@@ -71,20 +83,17 @@ class SpillState:
         """Sort the sources again into those that do not change and the others; cursors start anew."""
         self._settled, self._open, self._cursors = [], [], []
         for source in self.sources.values():
-            if isinstance(source, Run) or source.settled:
+            if source.settled:
                 self._settled += source.fetchers()
             else:
                 self._open += source.fetchers()
-
-    def add_run(self, run: Run) -> None:
-        """Have scans see a run that a relocation has just switched to."""
-        self.add(run)
-        self.unsaved = True
 
     def drop(self, nos: Iterable[int]) -> None:
         """Forget sources in which nothing is live."""
         gone = set(nos)
         self.sources = {no: source for no, source in self.sources.items() if no not in gone}
+        self._segments = {no: segment for no, segment in self._segments.items() if no not in gone}
+        self._runs = {no: run for no, run in self._runs.items() if no not in gone}
         self.refresh()
 
     def add_ghosts(self, ghosts: Ghosts) -> None:
@@ -121,7 +130,16 @@ class SpillState:
     @property
     def runs(self) -> list[Run]:
         """All runs."""
-        return [source for source in self.sources.values() if isinstance(source, Run)]
+        return list(self._runs.values())
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All journal segments with records."""
+        return list(self._segments.values())
+
+    def segment(self, no: int) -> Segment | None:
+        """A journal segment by its file number, if scans see it."""
+        return self._segments.get(no)
 
     def scan(self, after: Key, until_ms: int, limit: int) -> Columns:
         """Live records with key > ``after`` and due < ``until_ms``: the first ``limit`` of them."""
@@ -170,7 +188,7 @@ class SpillState:
 
     def find(self, delay_id: int) -> Found | None:
         """The highest version of an id."""
-        best: tuple[int, int, Segment | Run, int] | None = None
+        best: tuple[int, int, Source, int] | None = None
         for source in self.sources.values():
             for ordinal, due, version in source.lookup(delay_id):
                 if best is None or version > best[0]:
@@ -180,7 +198,7 @@ class SpillState:
         version, due, source, ordinal = best
         return Found(delay_id, source.no << 32 | ordinal, due, version, ordinal in source.done)
 
-    def _forward(self, ref: int) -> tuple[Segment | Run, int] | None:
+    def _forward(self, ref: int) -> tuple[Source, int] | None:
         """Where the record behind a relocated ref lives now; None if it is done (or was never here)."""
         source = self.sources.get(ref >> 32)
         if source is not None and ref & ORDINAL < source.count:
@@ -267,7 +285,7 @@ class SpillState:
             if count < len(refs):
                 kept = [n for n, index in enumerate(indices) if index < count]
                 ordinals, indices, places = _rows(kept, ordinals, indices, places)
-            if isinstance(source, Run) and source.is_index:
+            if source.is_scattered:
                 by_place = sorted(range(len(ordinals)), key=places[0].__getitem__)
                 ordinals, indices, places = _rows(by_place, ordinals, indices, places)
             data, begins = _gathered(source, ordinals, places)
@@ -323,17 +341,12 @@ class SpillState:
     @property
     def pending_bytes(self) -> int:
         """Bytes of live records, about."""
-        return sum(map(_live_bytes, self.sources.values()))
+        return sum(source.live_bytes for source in self.sources.values())
 
     @property
     def promised_bytes(self) -> int:
         """Disk space that pending records will still take: once for the CommitLog, once more for a copy in a run."""
-        sources = self.sources.values()
-        return sum(_live_bytes(s) * (1 if isinstance(s, Run) and not s.is_index else 2) for s in sources)
-
-
-def _live_bytes(source: Segment | Run) -> int:
-    return source.data_bytes * source.live // source.count if source.live and source.count else 0
+        return sum(source.live_bytes * source.writes_ahead for source in self.sources.values())
 
 
 def _rows(
@@ -347,7 +360,7 @@ def _rows(
     )
 
 
-def _gathered(source: Segment | Run, ordinals: list[int], places: Places) -> tuple[bytes, list[int]]:
+def _gathered(source: Source, ordinals: list[int], places: Places) -> tuple[bytes, list[int]]:
     """Read records of one file, whose positions ascend: bytes, and where in them each record begins."""
     starts, sizes, crcs = places
     spans: list[tuple[int, int]] = []

@@ -6,6 +6,9 @@ a file but a few bytes for each pending message, so it may be asked of a broker 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,9 +18,9 @@ from store.disk.errors import StoreError
 from store.spill.journal.journal import Journal
 from store.spill.journal.segment import Segment
 from store.spill.rows.format import ACCEPT, MOVE, frame_count, read_frame, run_trailer
-from store.spill.rows.manifest import RunEntry, SegmentEntry
-from store.spill.rows.source import Longs
-from store.spill.runs.run import PageCache, Run
+from store.spill.rows.page_cache import RunPageCache
+from store.spill.rows.source import Longs, Source
+from store.spill.runs.run import Run
 from store.spill.state.spill_state import SpillState
 
 __all__ = ["check"]
@@ -32,11 +35,16 @@ def check(state: SpillState, journal: Journal) -> list[str]:
     wrong: list[str] = []
     live_ids: list[Longs] = []
     with state.lock:
-        frozen = [_freeze(source) for source in state.sources.values()]
+        segments = [_frozen_segment(segment) for segment in state.segments]
+        runs = [_frozen_run(run) for run in state.runs]
         wrong += _check_manifest(state)
-    for twin in frozen:
+    looks: list[tuple[Source, Callable[[], list[str]]]] = [
+        *((segment, partial(_check_segment, segment, journal.seed)) for segment in segments),
+        *((run, partial(_check_run, run)) for run in runs),
+    ]
+    for twin, look in looks:
         try:
-            found = _check_run(twin) if isinstance(twin, Run) else _check_segment(twin, journal.seed)
+            found = look()
             live_ids.append(_live_ids(twin))
         except StoreError as error:
             found = [str(error)]
@@ -47,35 +55,31 @@ def check(state: SpillState, journal: Journal) -> list[str]:
     return wrong
 
 
-def _freeze(source: Segment | Run) -> Segment | Run:
+def _frozen_segment(segment: Segment) -> Segment:
     """A twin with the done-set as it is now."""
-    twin = source.twin(PageCache(_CACHE_BYTES)) if isinstance(source, Run) else source.twin()
-    twin.done = source.done.copy()
-    twin.live = source.live
-    if isinstance(source, Run) and isinstance(twin, Run):
-        twin.damage = dict(source.damage)
+    twin = segment.twin(RunPageCache(0))
+    twin.done, twin.live = segment.done.copy(), segment.live
     return twin
 
 
-def _live(source: Segment | Run, ordinals: Longs) -> NDArray[np.bool_]:
-    if isinstance(source, Run):
-        owned = (ordinals >= source.first) & (ordinals < source.end)
-    else:
-        owned = source.owned_mask(ordinals)
-    return owned & ~source.done.mask(ordinals)
+def _frozen_run(run: Run) -> Run:
+    """A twin with the done-set, and the damage, as they are now."""
+    twin = run.twin(RunPageCache(_CACHE_BYTES))
+    twin.done, twin.live, twin.damage = run.done.copy(), run.live, dict(run.damage)
+    return twin
 
 
-def _live_ids(source: Segment | Run) -> Longs:
+def _live_ids(source: Source) -> Longs:
     parts: list[Longs] = [np.empty(0, np.int64)]
     for start in range(0, source.count, _AT_ONCE):
         ordinals = np.arange(start, min(source.count, start + _AT_ONCE), dtype=np.int64)
-        parts.append(source.identities(ordinals[_live(source, ordinals)])[0])
+        parts.append(source.identities(ordinals[source.live_mask(ordinals)])[0])
     return np.concatenate(parts)
 
 
-def _check_records(source: Segment | Run, ordinals: Longs) -> list[str]:
+def _check_records(source: Source, ordinals: Longs) -> list[str]:
     """Compare the checksums of live records."""
-    places = zip(*source.places(ordinals[_live(source, ordinals)]), strict=True)
+    places = zip(*source.places(ordinals[source.live_mask(ordinals)]), strict=True)
     return [
         f"at {start}: the checksum of a pending record is wrong"
         for start, size, crc in places
@@ -86,7 +90,7 @@ def _check_records(source: Segment | Run, ordinals: Longs) -> list[str]:
 def _check_segment(segment: Segment, seed: int) -> list[str]:
     wrong = segment.done.check()
     everything = np.arange(segment.count, dtype=np.int64)
-    live = int(np.count_nonzero(_live(segment, everything)))
+    live = int(np.count_nonzero(segment.live_mask(everything)))
     if live != segment.live:
         wrong.append(f"counts {segment.live} live records, but has {live}")
     order = segment.order[: segment.ordered].astype(np.int64)
@@ -191,17 +195,22 @@ def _check_manifest(state: SpillState) -> list[str]:
     segments = {entry.no: entry for entry in manifest.segments}
     runs = {entry.no: entry for entry in manifest.runs}
     wrong = []
-    for source in state.sources.values():
-        entry = runs.get(source.no) if isinstance(source, Run) else segments.get(source.no)
+    for segment in state.segments:
+        listed = segments.get(segment.no)
+        if listed is None:
+            wrong += _unlisted(segment)
+        elif listed.upper > segment.upper:
+            wrong.append(f"{segment.file.path.name} is said to own keys below {listed.upper}, not {segment.upper}")
+    for run in state.runs:
+        entry = runs.get(run.no)
         if entry is None:
-            if source.live:
-                wrong.append(f"the manifest does not list {source.file.path.name}: {source.live} are pending in it")
-        elif isinstance(source, Run):
-            assert isinstance(entry, RunEntry)
-            if entry.end > source.end:
-                wrong.append(f"{source.path.name} is said to own records up to {entry.end}, not {source.end}")
-        else:
-            assert isinstance(entry, SegmentEntry)
-            if entry.upper > source.upper:
-                wrong.append(f"{source.file.path.name} is said to own keys below {entry.upper}, not {source.upper}")
+            wrong += _unlisted(run)
+        elif entry.end > run.end:
+            wrong.append(f"{run.path.name} is said to own records up to {entry.end}, not {run.end}")
     return wrong
+
+
+def _unlisted(source: Source) -> list[str]:
+    if not source.live:
+        return []
+    return [f"the manifest does not list {source.file.path.name}: {source.live} are pending in it"]

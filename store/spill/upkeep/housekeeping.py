@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from store.disk.errors import StoreError
 from store.spill.journal.segment import Segment
 from store.spill.rows.model import FIRST_KEY, Key
+from store.spill.rows.source import Source
 from store.spill.runs.run import Run
 from store.spill.runs.run_writer import run_name
 from store.spill.upkeep.relocate import index, relocate
@@ -104,10 +105,9 @@ class Housekeeping:
         self._retry_ms = [0, 0, 0]
         self._merge_again_ms = 0
         self._look_ms = None
-        for source in self._state.sources.values():
-            if isinstance(source, Run):
-                source.pinned_ms = None if source.pinned_ms is None else min(source.pinned_ms, now_ms)
-                source.indexed_ms = None if source.indexed_ms is None else min(source.indexed_ms, now_ms)
+        for run in self._state.runs:
+            run.pinned_ms = None if run.pinned_ms is None else min(run.pinned_ms, now_ms)
+            run.indexed_ms = None if run.indexed_ms is None else min(run.indexed_ms, now_ms)
         for segment in list(self._journal.segments):
             segment.closed_ms = None if segment.closed_ms is None else min(segment.closed_ms, now_ms)
 
@@ -154,7 +154,7 @@ class Housekeeping:
             return self._remove(set(self.removable))
         chosen = self._segment_to_spill()
         if chosen is not None:
-            return self._relocating([chosen[0]], chosen[1])
+            return self._relocating([chosen[0]], [], chosen[1])
         return None
 
     def _prepare(self) -> _Job:
@@ -164,11 +164,8 @@ class Housekeeping:
                 self._journal.add_spare(finish)
             yield
 
-    def _segments(self) -> list[Segment]:
-        return [source for source in self._state.sources.values() if isinstance(source, Segment)]
-
     def _unsorted(self) -> Segment | None:
-        for segment in self._segments():
+        for segment in self._state.segments:
             tail = segment.solid - segment.ordered
             if tail >= max(TAIL_MAX, segment.ordered >> 2) or (tail and segment.complete):
                 return segment
@@ -204,7 +201,7 @@ class Housekeeping:
 
     def _segment_to_spill(self) -> tuple[Segment, Key] | None:
         options, now_ms = self._state.options, self._now_ms
-        complete = [s for s in self._segments() if s.settled and s.no not in self._busy]
+        complete = [s for s in self._state.segments if s.settled and s.no not in self._busy]
         for segment in complete:
             if segment.closed_ms is None:
                 segment.closed_ms = now_ms
@@ -232,41 +229,40 @@ class Housekeeping:
         with self._state.lock:
             return segment.fetch_sorted((split[0], split[1] - 1), 1 << 62, 1) is not None
 
-    def _relocating(self, sources: Sequence[Segment | Run], split: Key) -> _Job:
+    def _relocating(self, segments: Sequence[Segment], runs: Sequence[Run], split: Key) -> _Job:
         with self._state.lock:
             # A checkpoint that is being written may let finished files go, and does not know the new run: if one of
             # them were copied (its done bits are not durable yet), what was delivered would be back after a crash.
-            sources = [source for source in sources if source.live]
+            segments = [segment for segment in segments if segment.live]
+            runs = [run for run in runs if run.live]
+            sources: list[Source] = [*segments, *runs]
             nos = {source.no for source in sources}
             self._busy |= nos
         try:
-            indexed = self._to_index(sources, split)
+            indexed = self._to_index(segments, split)
             if indexed is None:
-                self._room.check_copy(sum(s.data_bytes * s.live // s.count for s in sources if s.count))
+                self._room.check_copy(sum(source.live_bytes for source in sources))
             else:
                 self._room.check_copy(indexed.count * INDEX_ROW_BYTES)
-            # A moved message must not be durable in a run before the move itself is: the old copy would be back.
-            if any(isinstance(s, Segment) and self._journal.synced < s.base + s.end for s in sources):
+            if self._journal.synced < max((source.journal_end for source in sources), default=0):
                 self._journal.sync()
                 yield
             if indexed is None:
-                yield from relocate(self._state, sources, split)
+                yield from relocate(self._state, segments, runs, split)
             else:
                 yield from index(self._state, indexed, split)
         finally:
             with self._state.lock:
                 self._busy -= nos
 
-    def _to_index(self, sources: Sequence[Segment | Run], split: Key) -> Segment | None:
-        """The source, if it is a segment that is worth an index, and there are not too many of them."""
-        (source,) = sources if len(sources) == 1 else (None,)
-        if not isinstance(source, Segment):
+    def _to_index(self, segments: Sequence[Segment], split: Key) -> Segment | None:
+        """The segment, if it is worth an index, and there are not too many of them."""
+        if not segments or sum(run.is_index for run in self._state.runs) >= self._state.options.runs_max:
             return None
-        if sum(run.is_index for run in self._state.runs) >= self._state.options.runs_max:
-            return None
+        (segment,) = segments
         with self._state.lock:
-            leaving = source.position(source.upper, False) - source.position(split, False)
-        return source if leaving * INDEX_SHARE >= source.count else None
+            leaving = segment.position(segment.upper, False) - segment.position(split, False)
+        return segment if leaving * INDEX_SHARE >= segment.count else None
 
     # ------------------------------------------------------------------------------------------------ patient
 
@@ -279,16 +275,16 @@ class Housekeeping:
                     return self._punch(run)
         pinned = self._pinned(runs)
         if pinned:
-            return self._relocating(pinned, FIRST_KEY)
+            return self._relocating([], pinned, FIRST_KEY)
         indexed = self._indexed(runs)
         if indexed is not None:
-            return self._relocating([indexed[0]], indexed[1])
+            return self._relocating([], [indexed[0]], indexed[1])
         whole = [run for run in runs if not run.draining and not run.is_index]
         if len(whole) > options.runs_max and self._now_ms >= self._merge_again_ms:
             self._merge_again_ms = self._now_ms + RETRY_MS
             whole.sort(key=lambda run: run.shape.data_bytes * run.live // run.count)
             split = (max(self._state.frontier_ms, self._now_ms) + options.near_ms, 0)
-            return self._relocating(whole[: options.merge_width], split)
+            return self._relocating([], whole[: options.merge_width], split)
         return None
 
     def _pinned(self, runs: list[Run]) -> list[Run]:

@@ -25,6 +25,7 @@ from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.spill.journal.replay import Replayed, cut_behind, replay, write_again
 from store.spill.journal.segment import Segment
 from store.spill.rows.done_set import DoneSet
+from store.spill.rows.source import Source
 from store.spill.runs.run import Run
 from store.spill.state.directory import SpillDirectory
 from store.spill.state.spill_state import SpillState
@@ -120,11 +121,7 @@ def open_sources(directory: SpillDirectory, state: SpillState, section: bytes | 
         segments.append(_first_segment(directory, state.options.segment_bytes))
     else:
         directory.save()
-    everything: list[Segment | Run] = [*segments, *runs]
-    for source in everything:
-        _set_done(source, done.get(source.no))
-        if isinstance(source, Run) or source.count:
-            state.add(source)
+    _show(state, segments, runs, done)
     _carry_over(state, frozenset(done))
     if replayed.kill_ids:
         state.mark_versions(np.concatenate(replayed.kill_ids), np.concatenate(replayed.kill_versions))
@@ -154,17 +151,25 @@ def _first_segment(directory: SpillDirectory, size: int) -> Segment:
     raise AssertionError("prepare_segment ends with a segment")
 
 
-def _set_done(source: Segment | Run, done: DoneSet | None) -> None:
+def _show(state: SpillState, segments: list[Segment], runs: list[Run], done: dict[int, DoneSet]) -> None:
+    """Have scans see all sources, with what the checkpoint says is done."""
+    for segment in segments:
+        _set_done(segment, done.get(segment.no))
+        if segment.count:
+            state.add_segment(segment)
+    for run in runs:
+        _set_done(run, done.get(run.no))
+        state.add_run(run)
+
+
+def _set_done(source: Source, done: DoneSet | None) -> None:
     if done is not None:
         if done.count_range(source.count, max(done.top, source.count)):
             raise StoreCorruptError(
                 f"{source.file.path} at 0: it has {source.count} records, but the checkpoint says that record "
                 f"{done.top - 1} is done"
             )
-        source.done = done
-        source.saved = done.encode()
-        if isinstance(source, Run):
-            source.done.add_range(0, source.first)
+        source.restore(done)
     source.recount()
 
 
@@ -173,11 +178,7 @@ def _carry_over(state: SpillState, known: frozenset[int]) -> None:
     if all(run.no in known for run in state.runs):
         return
     for source in state.sources.values():
-        if isinstance(source, Run):
-            ordinals = source.done.ordinals(source.end, source.count)
-        else:
-            ordinals = source.done.ordinals(0, source.count)
-            ordinals = ordinals[~source.owned_mask(ordinals)]
+        ordinals = source.done_elsewhere()
         for start in range(0, len(ordinals), 1 << 16):
             ids, versions = source.identities(ordinals[start : start + (1 << 16)])
             state.mark_versions(ids, versions, known)

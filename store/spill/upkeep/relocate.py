@@ -45,9 +45,10 @@ from store.spill.rows.done_set import DoneSet
 from store.spill.rows.manifest import DataEntry, RunEntry
 from store.spill.rows.merge import Cursor
 from store.spill.rows.model import DUE_MAX, FIRST_KEY, Key
-from store.spill.rows.source import Fetch, Longs
+from store.spill.rows.page_cache import RunPageCache
+from store.spill.rows.source import Fetch, Longs, Source
 from store.spill.runs.index_writer import IndexWriter
-from store.spill.runs.run import PageCache, Run
+from store.spill.runs.run import Run
 from store.spill.runs.run_writer import Buffer, RunWriter
 from store.spill.state.ghosts import Ghosts
 
@@ -73,21 +74,21 @@ _ORDINAL = (1 << 32) - 1
 class _Copy:
     """One relocation under way."""
 
-    def __init__(self, state: SpillState, sources: Sequence[Segment | Run], split: Key) -> None:
+    def __init__(self, state: SpillState, segments: Sequence[Segment], runs: Sequence[Run], split: Key) -> None:
         self.state = state
         self.split = split
-        self.originals = {source.no: source for source in sources}
-        cache = PageCache(_CACHE_BYTES)
+        self.segments, self.runs = segments, runs
+        self.originals: dict[int, Source] = {source.no: source for source in (*segments, *runs)}
+        cache = RunPageCache(_CACHE_BYTES)
         with state.lock:
-            self.twins = {s.no: s.twin(cache) if isinstance(s, Run) else s.twin() for s in sources}
+            self.segment_twins = {segment.no: segment.twin(cache) for segment in segments}
+            self.run_twins = {run.no: run.twin(cache) for run in runs}
             self.ghosts_below_ms = state.frontier_ms + GHOST_MARGIN_MS
+        self.twins: dict[int, Source] = {**self.segment_twins, **self.run_twins}
         for twin in self.twins.values():
             twin.recount()
         self.bases: dict[int, DoneSet] = {no: twin.done for no, twin in self.twins.items()}
-        self.before = (
-            {s.no: s.upper for s in sources if isinstance(s, Segment)},
-            {s.no: s.end for s in sources if isinstance(s, Run)},
-        )
+        self.before = ({segment.no: segment.upper for segment in segments}, {run.no: run.end for run in runs})
         self.ghosts: list[tuple[Longs, Longs, Longs, Longs]] = []
         self.run: Run | None = None
         self.loaded: memoryview | None = None
@@ -99,14 +100,9 @@ class _Copy:
         interpreter, which under load means to wait for it.
         """
         (twin,) = self.twins.values() if len(self.twins) == 1 else (None,)
-        if isinstance(twin, Segment):
-            end = twin.end
-        elif twin is not None and twin.segment is not None:
-            end = twin.segment.size
-        else:
+        if twin is None or not 0 < twin.unsorted_bytes <= LOADED_MAX:
             return
-        if end > LOADED_MAX:
-            return
+        end = twin.unsorted_bytes
         data = memoryview(bytearray(end))
         for at in range(0, end, LOAD_BYTES):
             twin.data.pread_into(data[at : at + LOAD_BYTES], at)
@@ -116,8 +112,7 @@ class _Copy:
     def write(self, writer: RunWriter) -> Generator[None]:
         """Copy every live record with key >= split."""
         yield from self.load()
-        twins = self.twins.values()
-        fetches: list[Fetch] = [twin.fetch if isinstance(twin, Run) else twin.fetch_sorted for twin in twins]
+        fetches: list[Fetch] = [twin.fetch_sorted for twin in self.twins.values()]
         cursor = Cursor(fetches, (self.split[0], self.split[1] - 1))
         while True:
             dues, ids, refs = cursor.peek(DUE_MAX, SLICE_RECORDS)
@@ -130,10 +125,10 @@ class _Copy:
 
     def _refuse_hidden(self) -> None:
         """Raise if a page could not be read: its records were not copied, and must not be given away."""
-        for no, twin in self.twins.items():
-            original = self.originals[no]
-            if isinstance(twin, Run) and isinstance(original, Run) and twin.hides:
-                original.damage.update(twin.damage)
+        for run in self.runs:
+            twin = self.run_twins[run.no]
+            if twin.hides:
+                run.damage.update(twin.damage)
                 raise StoreCorruptError("; ".join(twin.damage.values()))
 
     def _write_some(self, writer: RunWriter, dues: Longs, ids: Longs, refs: Longs) -> int:
@@ -165,7 +160,7 @@ class _Copy:
 
     def hand_to(self, run: Run) -> Generator[None]:
         """Have a run that is written take over."""
-        private = run.twin(PageCache(_CACHE_BYTES))
+        private = run.twin(RunPageCache(_CACHE_BYTES))
         yield from self._catch_up(private)
         run.done, run.live = private.done, private.live
         yield from self._switch(run)
@@ -224,22 +219,21 @@ class _Copy:
             yield
 
     def _end_of(self, no: int, key: Key) -> int:
-        twin = self.twins[no]
-        assert isinstance(twin, Run)
+        twin = self.run_twins[no]
         # What is durably done at the front was not copied: it stays where it is (and may lie in a hole).
         return max(twin.position(key, False) if key > FIRST_KEY else twin.first, twin.done.prefix)
 
     def _hand_over(self, run: Run, at: Key, first: int, ends: dict[int, int], frontier_ms: int) -> None:
         for no, source in self.originals.items():
             self._mark_in(run, no, source.done.since(self.bases[no], source.count))
-        for no, source in self.originals.items():
-            if isinstance(source, Run):
-                source.set_end(ends[no])
-            else:
-                source.lower_upper(at)
+        for segment in self.segments:
+            segment.lower_upper(at)
+        for older in self.runs:
+            older.set_end(ends[older.no])
         if first:
             run.set_first(first)
         self.state.add_run(run)
+        self.state.unsaved = True
         if frontier_ms > at[0] and self.ghosts:
             refs, ids, versions, dues = (np.concatenate([part[n] for part in self.ghosts]) for n in range(4))
             reached = (dues < frontier_ms) & (dues >= at[0])
@@ -267,9 +261,8 @@ def index(state: SpillState, segment: Segment, split: Key) -> Generator[None]:
 
     The segment must be complete and sorted. StoreError: nothing has changed, try again later.
     """
-    copy = _Copy(state, [segment], split)
-    twin = copy.twins[segment.no]
-    assert isinstance(twin, Segment)
+    copy = _Copy(state, [segment], [], split)
+    twin = copy.segment_twins[segment.no]
     columns = SegmentColumns(twin)
     first, end = (min(twin.position(key, False), len(columns)) for key in (split, twin.upper))
     if first >= end:
@@ -291,12 +284,12 @@ def index(state: SpillState, segment: Segment, split: Key) -> Generator[None]:
         raise
 
 
-def relocate(state: SpillState, sources: Sequence[Segment | Run], split: Key) -> Generator[None]:
-    """Move every live record with key >= ``split`` out of these sources into a new run; one slice for each step.
+def relocate(state: SpillState, segments: Sequence[Segment], runs: Sequence[Run], split: Key) -> Generator[None]:
+    """Move every live record with key >= ``split`` out of these files into a new run; one slice for each step.
 
     Segments must be complete and sorted. StoreError: nothing has changed, try again later.
     """
-    copy = _Copy(state, sources, split)
+    copy = _Copy(state, segments, runs, split)
     live = sum(twin.live for twin in copy.twins.values())
     directory = state.directory
     no = directory.take_no()

@@ -57,8 +57,9 @@ from store.spill.rows.format import (
 )
 from store.spill.rows.manifest import Manifest, RunEntry, SegmentEntry, read_manifest
 from store.spill.rows.model import DUE_MAX
+from store.spill.rows.page_cache import RunPageCache
 from store.spill.runs.rebuild import Row, row_of
-from store.spill.runs.run import PageCache, Run
+from store.spill.runs.run import Run
 from store.spill.runs.run_writer import run_name
 from store.spill.upkeep.opening import decode_section, encode_section
 
@@ -111,7 +112,7 @@ def _punched(files: Files, path: Path, store_id: bytes, entry: RunEntry) -> int:
     if not files.exists(place):
         return 0
     file = files.open(place)
-    run = Run(entry.no, file, entry.shape, store_id, PageCache(0))
+    run = Run(entry.no, file, entry.shape, store_id, RunPageCache(0))
     size = entry.shape.page_bytes
     page = 0
     while page < entry.shape.pages and not any(file.pread(size, FILE_HEADER_BYTES + page * size)):
@@ -405,7 +406,7 @@ def _mend_pages(
     file: File, data: File | None, store_id: bytes, entry: RunEntry, done: DoneSet | None, aside: Aside
 ) -> None:
     shape = entry.shape
-    run = Run(entry.no, file, shape, store_id, PageCache(1 << 20), entry.first, entry.end)
+    run = Run(entry.no, file, shape, store_id, RunPageCache(1 << 20), entry.first, entry.end)
     read, write = read_column_page, column_page
     columns: SegmentColumns | None = None
     if entry.data is not None and data is not None:
