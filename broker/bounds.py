@@ -196,11 +196,11 @@ def server_bounds(server: Server) -> list[Bound]:
             lambda: server.connections_max,
             "",
             (
-                "net.server:Server._connections",
+                "net.connection:Sockets._connections",
                 "net.server:Server._targets",
                 "net.server:Server._waiting",
-                "net.server:Server._dirty",
-                "net.server:Connection._rest",
+                "net.connection:Sockets._dirty",
+                "net.connection:Connection._rest",
             ),
         ),
         Bound(
@@ -208,7 +208,7 @@ def server_bounds(server: Server) -> list[Bound]:
             lambda: server.held_bytes,
             lambda: server.held_max_bytes,
             "connectionBytesMax",
-            ("net.server:Connection._out", "net.server:Connection._backlog"),
+            ("net.connection:Connection._out", "net.connection:Connection._backlog"),
         ),
     ]
 

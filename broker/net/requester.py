@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from remoting.command import RemotingCommand
 
 if TYPE_CHECKING:
+    from broker.net.connection import Connection
     from broker.net.dispatcher import Dispatcher
-    from broker.net.server import Connection, Server
+    from broker.net.server import Server
 
 __all__ = ["Requester"]
 

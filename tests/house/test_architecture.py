@@ -50,7 +50,13 @@ OF_AN_EXTRA = {"fsspec", "pyarrow", "pyspark"}
 PLUGIN_SEES_OF_REMOTING = {"remoting.layout", "remoting.messages.message", "remoting.messages.properties"}
 
 FILES = {"store/disk/files.py"}
-SOCKETS = {"broker/net/server.py", "timewheel_client/net/connection.py"}
+SOCKETS = {
+    "broker/net/server.py",  # makes them
+    "broker/net/connection.py",
+    "broker/net/listener.py",
+    "broker/net/tls_connection.py",
+    "timewheel_client/net/connection.py",
+}
 TLS = {"broker/net/tls.py", "timewheel_client/net/tls.py"}  # they may know ssl, but no socket
 CLOCKS = {"broker/net/clock.py", "broker_plugin/clock.py"}
 # The client and the command line are programs of their own: they may ask for the time.

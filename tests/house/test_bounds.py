@@ -41,7 +41,7 @@ FIXED = {
     "net.requester:Requester._channels": "name servers of the configuration",
     "net.requester:Requester._connecting": "name servers of the configuration",
     "net.server:Server._listeners": "three ports",
-    "net.server:Server.closed_listeners": "parts of the program",
+    "net.connection:Sockets.closed_listeners": "parts of the program",
     "tables.topics:Topics.listeners": "parts of the program",
     "turns.turn:Turn.reply_ext": "two fields",
     # what is bounded by another table or by its own making

@@ -27,7 +27,7 @@ OWN_FORMATS = {
     "bench/plain_lateness.py": "an independent reader, which checks the others",
     "broker/config/broker_config.py": "an address of the kernel's",
     "broker/naming/registration.py": "the deflated form of a registration",
-    "broker/net/server.py": "an option of a socket",
+    "broker/net/connection.py": "an option of a socket",
     "remoting/messages/batch.py": "a client's batch",
     "remoting/command.py": "frames of the wire",
     "remoting/connection.py": "frames of the wire",

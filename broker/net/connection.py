@@ -1,0 +1,390 @@
+"""One connection: its frames on the way in, its replies on the way out, and what it may cost.
+
+What one peer may cost:
+
+===========================  ==================================================================================
+replies that it does not     beyond 4 MiB nothing is read from it any more, so that it cannot ask for more before it
+take                         has taken what is there; beyond 64 MiB it is closed, and also when it has taken nothing
+                             of what waits for ``idle_ms``; it is reset then, so that the kernel forgets it, too
+a frame in many pieces       its bytes are kept as they come, none before; the length is checked first
+requests that wait           for a client's answer or the disk: at most 64 MiB of a connection's, more are refused
+                             (see `broker.net.dispatcher`); of a pull that waits, only what its answer needs is kept
+all three, of all together   beyond ``held_max_bytes`` the connections with the most of it are closed, until there is
+                             room again (as Redis does with ``maxmemory-clients``); beyond three quarters nothing is
+                             read from those that do not take their replies
+silence                      ``idle_ms``, then it is closed
+a connection                 beyond ``connections_max`` newcomers are closed at once: the store needs files, too
+===========================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+
+from broker.net.channel import Channel, ChannelState, peer_text
+from broker.net.tls import Tls
+from remoting.codes import REQUEST_HEADER_MAX_BYTES
+from remoting.command import RemotingCommand
+from remoting.connection import FrameDecoder
+from remoting.errors import ProtocolError
+
+__all__ = ["Connection", "Received", "Sockets"]
+
+_LOG = logging.getLogger(__name__)
+
+_IN, _OUT = select.EPOLLIN, select.EPOLLOUT
+_READ_BYTES = 256 << 10
+_STOP_READING_BYTES = 4 << 20
+_READ_AGAIN_BYTES = 1 << 20
+_BACKLOG_MAX_BYTES = 64 << 20
+_LARGE_BYTES = 16 << 10  # replies from here on do not wait for the end of the turn; unfinished frames are counted
+_AT_ONCE = 64  # so many requests of one read are handled without a look at the clock
+_READ_MAX = 1_024  # so many are decoded before the first of them is handled
+_RESET = struct.pack("ii", 1, 0)
+
+Received = Callable[[Channel, list[RemotingCommand]], None]
+
+
+class Sockets:
+    """What connections know of their server: one buffer for all reads, and what is kept for all of them."""
+
+    def __init__(self, tls: Tls | None, held_max_bytes: int) -> None:
+        self.received: Received = lambda *_: None
+        """Handles the commands that one read brought."""
+        self.reading = True
+        self.closed_listeners: list[Callable[[Channel], None]] = []
+        """Called with each connection that was closed, by whichever side."""
+        self.tls = tls
+        self.buffer = bytearray(_READ_BYTES)
+        self.view = memoryview(self.buffer)
+        self._connections: set[Connection] = set()
+        self._dirty: list[Connection] = []
+        self._ending = False
+        self.held_max_bytes = held_max_bytes
+        self.held_bytes = 0
+        """Bytes that are kept for all peers (see `Connection.held_bytes`)."""
+
+    @property
+    def connection_count(self) -> int:
+        """How many are connected."""
+        return len(self._connections)
+
+    @property
+    def tight(self) -> bool:
+        """Whether so much is kept for all peers that those who do not take it are not read from."""
+        return self.held_bytes > self.held_max_bytes * 3 // 4
+
+    def hold(self, more: int) -> None:
+        """Count bytes that are kept for a peer; if that is too much, close those who have the most of it."""
+        self.held_bytes += more
+        if self.held_bytes <= self.held_max_bytes or more < 0:
+            return
+        for connection in sorted(self._connections, key=_held_bytes, reverse=True):
+            if self.held_bytes <= self.held_max_bytes * 7 // 8:
+                break
+            _LOG.warning(
+                "%s: connection closed, %d bytes were kept for it, %d for all (at most %d, connectionBytesMax)",
+                peer_text(connection),
+                connection.held_bytes,
+                self.held_bytes,
+                self.held_max_bytes,
+            )
+            connection.shut()
+
+    def dirty(self, connection: Connection) -> None:
+        """Note a connection that has something to send."""
+        self._dirty.append(connection)
+        if not self._ending:
+            self.schedule()
+
+    def flush(self) -> None:
+        """Send what was put into the connections."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for connection in dirty:
+                connection.flush()
+
+    def schedule(self) -> None:
+        """Have a turn end soon."""
+        raise NotImplementedError
+
+    def watch(self, fd: int, events: int) -> None:
+        """Change what a socket is watched for."""
+        raise NotImplementedError
+
+    def forget(self, connection: Connection) -> None:
+        """Watch a connection no longer."""
+        raise NotImplementedError
+
+    def plain(self, connection: Connection, sock: socket.socket) -> None:
+        """Go on with a plain connection in the place of one that might have been TLS."""
+        raise NotImplementedError
+
+    def handle_some(self, connection: Connection, commands: list[RemotingCommand]) -> int:
+        """Handle requests of one read until that has taken long; how many."""
+        raise NotImplementedError
+
+    def go_on_with(self, connection: Connection) -> None:
+        """Have a connection handle the rest of its read in the loop's next round."""
+        raise NotImplementedError
+
+
+class Connection:
+    """One connection, as a `Channel`. Made by the server."""
+
+    __slots__ = (
+        "_backlog",
+        "_backlog_bytes",
+        "_closing",
+        "_decoder",
+        "_events",
+        "_feed",
+        "_input_bytes",
+        "_out",
+        "_recv_into",
+        "_rest",
+        "_resting",
+        "_server",
+        "_socket",
+        "_stuck",
+        "closed",
+        "fd",
+        "idle",
+        "kept_bytes",
+        "peer",
+        "state",
+    )
+
+    def __init__(self, server: Sockets, sock: socket.socket, peer: tuple[str, int]) -> None:
+        self._server = server
+        self._socket = sock
+        self._decoder = FrameDecoder(max_header_bytes=REQUEST_HEADER_MAX_BYTES, most=_READ_MAX)
+        self._feed = self._decoder.feed
+        self._rest: list[RemotingCommand] = []  # of the last read, not handled yet
+        self._resting = False  # whether something of the last read is not handled yet
+        self._input_bytes = 0  # of an unfinished frame, as far as the server counts it
+        self._stuck = 0  # sweeps since something of the backlog was taken
+        self._recv_into = sock.recv_into
+        self._out: list[bytes] = []
+        self._backlog: deque[memoryview] = deque()
+        self._backlog_bytes = 0
+        self._events = _IN
+        self._closing = False
+        self.fd = sock.fileno()
+        self.peer = peer
+        self.state = ChannelState(peer)
+        self.closed = False
+        self.idle = 0
+        """Sweeps since something was read or sent."""
+        self.kept_bytes = 0
+        """Bytes of its requests that are kept until they are answered."""
+
+    def send(self, data: bytes) -> None:
+        """Send at the end of the turn, together with whatever else goes to this peer."""
+        if not self.closed:
+            out = self._out
+            if not out:
+                self._server.dirty(self)
+            out.append(data)
+
+    def send_at_once(self, data: bytes) -> None:
+        """Send without waiting for the end of the turn, if it is large: a turn may have thousands of such replies."""
+        if len(data) < _LARGE_BYTES:
+            self.send(data)
+        elif not self.closed:
+            self._out.append(data)
+            self.flush()
+
+    def keep(self, size: int) -> None:
+        """Count bytes of requests that are kept until they are answered (below 0: no longer)."""
+        if not self.closed:
+            self.kept_bytes += size
+            self._server.hold(size)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are kept for this peer: replies not taken, a frame that is not whole, requests not answered."""
+        return self._backlog_bytes + self._input_bytes + self.kept_bytes
+
+    def close(self) -> None:
+        """Close as soon as everything was sent."""
+        if not self.closed:
+            self._closing = True
+            if not self._out and not self._backlog:
+                self.shut()
+
+    def shut(self, reason: object = None) -> None:
+        """Close now."""
+        if self.closed:
+            return
+        self.closed = True
+        if reason is not None:
+            _LOG.info("%s: connection closed: %s", peer_text(self), reason)
+        if self._backlog:
+            # Without this the kernel keeps what its peer does not take, for minutes, although nobody owns it any more.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._server.held_bytes -= self.held_bytes
+        self._backlog_bytes = self._input_bytes = self.kept_bytes = 0
+        self._out.clear()
+        self._backlog.clear()
+        self._rest.clear()
+        self._server.forget(self)
+        self._socket.close()
+        for listener in self._server.closed_listeners:
+            listener(self)
+
+    def ready(self, events: int) -> None:
+        """Do what the socket is ready for."""
+        if events != _IN:
+            if events & _OUT:
+                self._drain()
+            if self.closed or events == _OUT:
+                return
+        server = self._server
+        try:
+            count = self._recv_into(server.buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.shut(error.strerror)
+            return
+        if not count:
+            self.shut()
+            return
+        self.idle = 0
+        try:
+            commands = self._feed(server.view[:count])
+        except ProtocolError as error:
+            _LOG.warning("%s: not RocketMQ's protocol, connection closed: %s", peer_text(self), error)
+            self.shut()
+            return
+        if not commands:
+            self._count_input()
+            return
+        if len(commands) <= _AT_ONCE:
+            server.received(self, commands)
+        else:
+            self._handle(commands)
+        if count > _LARGE_BYTES or self._input_bytes:
+            self._count_input()
+
+    def _handle(self, commands: list[RemotingCommand]) -> None:
+        """Handle many requests of one read, until that has taken long; the rest in the loop's next round."""
+        server = self._server
+        handled = server.handle_some(self, commands)
+        if (handled < len(commands) or self._decoder.more) and not self.closed:
+            self._rest = commands[handled:]
+            self._resting = True
+            self.update()
+            server.go_on_with(self)
+
+    def go_on(self) -> None:
+        """Handle the rest of the last read."""
+        if self.closed:
+            return
+        commands, self._rest = self._rest, []
+        self._resting = False
+        if not commands:
+            try:
+                commands = self._feed(b"")
+            except ProtocolError as error:
+                _LOG.warning("%s: not RocketMQ's protocol, connection closed: %s", peer_text(self), error)
+                self.shut()
+                return
+        self._handle(commands)
+        if not self._resting and not self.closed:
+            self._count_input()
+            self.update()
+
+    def _count_input(self) -> None:
+        """Count what is kept of a frame that is not whole yet."""
+        pending = 0 if self.closed else self._decoder.pending_bytes
+        if pending < _LARGE_BYTES:
+            pending = 0
+        more = pending - self._input_bytes
+        self._input_bytes = pending
+        if more:
+            self._server.hold(more)
+
+    def sweep(self) -> int:
+        """Note that time has passed; for how many sweeps it has been silent, or taken nothing of what waits for it."""
+        self.idle += 1
+        self._stuck = self._stuck + 1 if self._backlog else 0
+        return max(self.idle, self._stuck)
+
+    def flush(self) -> None:
+        """Send what has gathered."""
+        out = self._out
+        if not out:
+            return
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        sent = 0
+        if not self._backlog:
+            try:
+                sent = self._socket.send(data)
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError as error:
+                self.shut(error.strerror)
+                return
+            if sent == len(data):
+                self.idle = 0
+                if self._closing:
+                    self.shut()
+                return
+        self._backlog.append(memoryview(data)[sent:])
+        self._backlog_bytes += len(data) - sent
+        if self._backlog_bytes > _BACKLOG_MAX_BYTES:
+            _LOG.warning("%s: takes nothing, %d bytes wait for it", peer_text(self), self._backlog_bytes)
+            self._server.held_bytes += len(data) - sent
+            self.shut()
+            return
+        self._server.hold(len(data) - sent)
+        if not self.closed:
+            self.update()
+
+    def _drain(self) -> None:
+        """Send of the backlog what the socket takes."""
+        backlog = self._backlog
+        while backlog:
+            data = backlog[0]
+            try:
+                sent = self._socket.send(data)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                self.shut(error.strerror)
+                return
+            self.idle = self._stuck = 0
+            self._backlog_bytes -= sent
+            self._server.held_bytes -= sent
+            if sent == len(data):
+                backlog.popleft()
+            else:
+                backlog[0] = data[sent:]
+        if self._closing and not backlog and not self._out:
+            self.shut()
+        else:
+            self.update()
+
+    def update(self) -> None:
+        """Wait for room to send if something waits, and read only if not too much does."""
+        if self._server.tight:
+            limit = 0
+        else:
+            limit = _STOP_READING_BYTES if self._events & _IN else _READ_AGAIN_BYTES
+        reading = self._server.reading and not self._closing and not self._resting and self._backlog_bytes <= limit
+        events = (_IN if reading else 0) | (_OUT if self._backlog else 0)
+        if events != self._events:
+            self._events = events
+            self._server.watch(self.fd, events)
+
+
+def _held_bytes(connection: Connection) -> int:
+    return connection.held_bytes

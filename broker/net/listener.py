@@ -1,0 +1,74 @@
+"""A listening socket: accepts whoever waits, as long as there is room and there are files."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from broker.net.connection import Connection, Sockets
+
+__all__ = ["Accepting", "Listener"]
+
+_ACCEPTS_MAX = 64
+_NO_FILES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+
+class Accepting(Sockets):
+    """What a listening socket knows of its server."""
+
+    accepted: type[Connection]
+    """What is made of a socket that connects to us."""
+
+    @property
+    def full(self) -> bool:
+        """Whether nobody more may come in."""
+        raise NotImplementedError
+
+    def turn_away(self, sock: socket.socket) -> None:
+        """Close the connection of one who came when there was no room."""
+        raise NotImplementedError
+
+    def adopt(self, sock: socket.socket, peer: tuple[str, int], port: str, kind: type[Connection]) -> Connection:
+        """Watch a connected socket."""
+        raise NotImplementedError
+
+    def pause(self, listener: Listener, error: OSError) -> None:
+        """Accept nobody for a moment: there are no file descriptors (or no memory) left."""
+        raise NotImplementedError
+
+
+class Listener:
+    """One listening socket."""
+
+    __slots__ = ("_port", "_server", "_socket", "fd")
+
+    def __init__(self, server: Accepting, sock: socket.socket, port: str) -> None:
+        self._server = server
+        self._socket = sock
+        self._port = port
+        self.fd = sock.fileno()
+
+    def listen(self, backlog: int) -> None:
+        """Let clients connect; so many may wait to be accepted."""
+        self._socket.listen(backlog)
+
+    def ready(self, _events: int) -> None:
+        """Accept who waits."""
+        for _ in range(_ACCEPTS_MAX):
+            try:
+                sock, peer = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_FILES:
+                    raise
+                self._server.pause(self, error)
+                return
+            if self._server.full:
+                self._server.turn_away(sock)
+                continue
+            self._server.adopt(sock, (peer[0], peer[1]), self._port, self._server.accepted)
+
+    def close(self) -> None:
+        """Free the address."""
+        self._socket.close()
