@@ -1,7 +1,7 @@
-"""Who may ask what: one table, from request code to what an account needs for it, with ``aclEnable``.
+"""Permissions: one table that maps each request code to what an account needs for it, with ``aclEnable``.
 
-A code that is not in the table is for nobody, whoever serves it. `Rule.words` is what docs/security.md says of the
-code; tests hold page and table against each other, and each code against a running broker in each role.
+A code without an entry is refused for everyone. `Rule.words` is the text of docs/security.md for the code. Tests
+compare page and table, and try each code in each role on a running broker.
 
 ===========  ==========================================================================================
 `ANYBODY`    peers that do not sign, too: routes, as from Apache's name server
@@ -10,9 +10,9 @@ code; tests hold page and table against each other, and each code against a runn
 `NOBODY`     no account at all: the code is not served
 ===========  ==========================================================================================
 
-What a request is about is read from the fields that its processor reads, and from no others: a send by code 310 names
-its topic in ``b``, and a ``topic`` beside it says nothing. Where only the store knows (a message named by its place in
-the log), the processor asks again when it has found the message.
+Topics and groups of a request are read from the fields that its processor reads, and from no others: a send by code 310
+names its topic in ``b``, and a ``topic`` field beside it is ignored. For a message named by its place in the log only
+the store knows the topic; the processor then asks again when it has found the message.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["ACCESS", "ACCOUNT", "ADMIN", "ANYBODY", "NOBODY", "May", "Need", "Ru
 ANYBODY, ACCOUNT, ADMIN, NOBODY = "anybody", "account", "admin", "nobody"
 
 Need = tuple[str, int]
-"""A topic, or a group as the topic of its retries, and the rights of which one is needed."""
+"""A topic (a group as its retry topic), and the rights of which one is needed."""
 Needs = Callable[[RemotingCommand], Iterator[Need]]
 May = Callable[[Channel, RemotingCommand, Iterable[Need]], RemotingCommand | None]
 """Answers with the reply that refuses, or None."""
 
 
 def everybody_may(_channel: Channel, _command: RemotingCommand, _needs: Iterable[Need]) -> None:
-    """What a broker without access rules says."""
+    """The answer of a broker without access rules."""
 
 
 class Rule:
@@ -53,7 +53,10 @@ class Rule:
         self.needs = needs
 
     def of(self, command: RemotingCommand) -> Iterator[Need]:
-        """Yield what a request needs. KeyError, TypeError, AttributeError or ProtocolError if it does not say."""
+        """Yield what a request needs.
+
+        Raises KeyError, TypeError, AttributeError or ProtocolError if the request lacks a field for that.
+        """
         for needs in self.needs:
             yield from needs(command)
 

@@ -1,9 +1,9 @@
-"""Access control: each request is looked at before its processor is, if ``aclEnable`` is set.
+"""Access control: with ``aclEnable`` each request is checked before its processor gets it.
 
-In this order, as Apache's ``PlainPermissionManager``: an address that needs no account; the account; an address that
-needs no signature; the signature; the account's rights to the topics and groups of the request. What is refused is
-answered with NO_PERMISSION and the reason; the connection lives on. What each request needs stands in
-`broker.access.access_table`.
+The checks come in this order, as in Apache's ``PlainPermissionManager``: an address that needs no account; the account;
+an address that needs no signature; the signature; the account's rights to the topics and groups of the request. A
+refused request is answered with NO_PERMISSION and the reason; the connection stays usable. `broker.access.access_table`
+lists what each request needs.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _TRACES = ("RMQ_SYS_TRACE_TOPIC", PUB)
 class Acl:
     """The rules of a file, and the check of each request against them.
 
-    Raises AclFileError for a file that is missing or cannot be used: a broker without its rules must not start.
+    Raises AclFileError if the file is missing or invalid: a broker without its rules must not start.
     """
 
     def __init__(self, files: Files, path: Path, body_max_bytes: int = 4 << 20) -> None:
-        """``body_max_bytes``: the longest body whose signature is worked out, which others wait for."""
+        """``body_max_bytes``: the longest body whose signature is checked; other requests wait during the check."""
         self._files = files
         self._body_max_bytes = body_max_bytes
         self._path = path
         self._seen: bytes | None = self._read()
         self._rules = self._parse(self._seen)
         self.trouble = ""
-        """Why the file, as it is now, cannot be used."""
+        """Why the present file cannot be used; empty if it can."""
         if files.open_to_others(path) & 0o007:
             _LOG.warning("%s has secret keys in it and is open to everybody: chmod o= %s", path, path)
 
@@ -64,9 +64,9 @@ class Acl:
             raise AclFileError(f"{self._path}: {error}") from None
 
     def reload(self) -> bool:
-        """Read the file again if it has changed; whether there are new rules.
+        """Read the file again if it has changed; answer whether there are new rules.
 
-        A bad or missing file changes nothing, and is logged once, not each time that it is looked at.
+        An invalid or missing file changes nothing, and is logged once, not at each look.
         """
         data: bytes | None = None
         try:
@@ -84,23 +84,23 @@ class Acl:
         return True
 
     def guard(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
-        """The reply that refuses a request by the table `ACCESS`, or None if it may go on."""
+        """Return the reply that refuses a request by the table `ACCESS`, or None if it is allowed."""
         rule = ACCESS.get(command.code)
         if rule is not None and rule.role is ANYBODY:
             return None
         return self._reply(channel, command, self._reason(channel, command, rule))
 
     def may(self, channel: Channel, command: RemotingCommand, needs: Iterable[Need]) -> RemotingCommand | None:
-        """The reply that refuses a request whose topics are known only now, or None if it may go on.
+        """Return the reply that refuses a request whose topics are known only now, or None if it is allowed.
 
-        Asks for the account and its signature in any case, so for requests that anybody may send, too.
+        Checks account and signature in any case, even for requests that anybody may send.
         """
         account = self._account(channel, command)
         reason = _denied(account, needs) if isinstance(account, Account) else account
         return self._reply(channel, command, reason)
 
     def client_may(self, client: ClientInfo, needs: Iterable[Need]) -> bool:
-        """Whether a client that has announced itself may be shown something."""
+        """Whether a connected client's account has all the rights that are needed."""
         rules, address = self._rules, client.channel.peer[0]
         account = rules.accounts.get(client.account)
         if any(matches(address) for matches in rules.white):
@@ -132,7 +132,8 @@ class Acl:
         return _denied(account, needs)
 
     def _account(self, channel: Channel, command: RemotingCommand) -> Account | str | None:
-        """Who sends a request: an account, None for an address that needs none, or why it is nobody that we know."""
+        """The sender of a request: an account, None for an address that needs none, or a text that says why it is
+        refused."""
         rules, address = self._rules, channel.peer[0]
         if any(matches(address) for matches in rules.white):
             return None
@@ -156,7 +157,7 @@ def _denied(account: Account, needs: Iterable[Need]) -> str | None:
     if account.admin:
         return None
     for topic, right in needs:
-        # Message traces come with whatever account the messages themselves have.
+        # Clients send message traces with the same account as the messages themselves.
         refusal = None if (topic, right) == _TRACES else account.refusal(topic, right)
         if refusal is not None:
             return refusal

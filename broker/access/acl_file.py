@@ -1,9 +1,9 @@
-"""Reads ``plain_acl.yml``: that part of YAML which such a file consists of, and nothing else.
+"""Reads ``plain_acl.yml``: the part of YAML that such files use, and nothing else.
 
 Mappings and sequences by indentation, one plain or quoted scalar a line, comments. Every scalar is a text
-(``12345678`` too: a secret key is no number, ``0123`` no octal one). Whatever else YAML can do (flow collections,
-anchors, tags, blocks of text, several documents, tabs) is an error with its line, so nothing in a file of rights is
-ever read in another way than it was meant.
+(``12345678`` too: a secret key is no number, ``0123`` no octal one). All other features of YAML (flow collections,
+anchors, tags, blocks of text, several documents, tabs) are errors with their line, so that no text in a file of rights
+can be misread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class AclFileError(ConfigError):
 
 
 def quoted(value: object, above: str = "") -> str:
-    """A value for an error's text; not if it, or what stands above it, has to do with a secret."""
+    """A value for an error's text; hidden if it, or a key above it, may be a secret."""
     hidden = "secret" in f"{value!r} {above}".lower()
     return "what is not shown (it may be a secret)" if hidden else f"{value!r:.80}"
 
@@ -94,7 +94,7 @@ class _Reader:
                 self.at += 1
                 items.append(self._deeper(indent, depth))
             elif _KEY.match(rest):
-                # A mapping that begins behind the dash: its keys stand below this one.
+                # A mapping that begins behind the dash: its further keys follow below this one.
                 self._lines[self.at] = _Line(line.number, indent + len(line.text) - len(rest), rest)
                 items.append(self._mapping(self._lines[self.at].indent, depth + 1))
             else:
@@ -119,7 +119,8 @@ class _Reader:
         return values
 
     def _deeper(self, indent: int, depth: int) -> Any:
-        """What stands below a key or a dash without a value: a block, or nothing. A list may stand as far left."""
+        """Read the block below a key or a dash without a value, if there is one. A list may have the key's
+        indentation."""
         if self.at == len(self._lines):
             return None
         line = self._lines[self.at]
@@ -131,7 +132,7 @@ class _Reader:
         return None
 
     def _here(self, indent: int) -> _Line | None:
-        """The next line if it stands at this indentation; deeper ones fit nothing."""
+        """The next line if it has this indentation; a deeper one is an error."""
         if self.at == len(self._lines):
             return None
         line = self._lines[self.at]

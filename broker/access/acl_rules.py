@@ -1,4 +1,4 @@
-"""Who may do what: the accounts of a ``plain_acl.yml``, with the keys and the meaning of Apache's ACL 1.0."""
+"""The accounts and rights of a ``plain_acl.yml``, with the keys and the meaning of Apache's ACL 1.0."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Matches = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One account; ``perms`` are its rights by topic, a group being the topic of its retries."""
+    """One account; ``perms`` are its rights by topic; a group appears as its retry topic."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -48,12 +48,12 @@ class Account:
     is_white: Matches = lambda _: False
 
     def refusal(self, resource: str, needed: int) -> str | None:
-        """Why it may not, or None if it may."""
+        """Return why the account may not, or None if it may."""
         group = resource.startswith(RETRY_PREFIX)
         shown = f"group {resource.removeprefix(RETRY_PREFIX):.300}" if group else f"topic {resource:.300}"
         owned = self.perms.get(resource)
         if owned is None and resource.startswith(DLQ_PREFIX):
-            # What a group could not handle is the group's, unless the dead letters are named as a topic.
+            # A group's dead letters belong to the group, unless ``topicPerms`` names them.
             group, owned = True, self.perms.get(RETRY_PREFIX + resource.removeprefix(DLQ_PREFIX))
         if owned is None:
             default = self.default_group_perm if group else self.default_topic_perm
@@ -64,12 +64,12 @@ class Account:
 
 
 def _is_everybodys(topic: str) -> bool:
-    """Whether a topic holds what was sent to others: no default opens it, only its own name among ``topicPerms``."""
+    """Whether a topic holds messages of other clients: no default permits it, only its name in ``topicPerms``."""
     return topic in _EVERYBODYS or topic.lower().startswith(SYSTEM_PREFIX) or topic.endswith("_REPLY_TOPIC")
 
 
 class AclRules:
-    """All accounts by access key, and the addresses that need none."""
+    """All accounts by access key, and the addresses that need no account."""
 
     __slots__ = ("accounts", "white")
 

@@ -1,6 +1,6 @@
-"""Whose a stored message is: the topic that an account needs rights to, once the message has been found by its place.
+"""The topic to which an account needs rights for a stored message, once the message has been found by its place.
 
-A place in the log is whatever number a client names; `StoreReader.find_record` believes none that the store has not
+A client may name any number as a place in the log; `StoreReader.find_record` accepts only places that the store has
 given out.
 """
 
@@ -17,7 +17,7 @@ _ON_THEIR_WAY = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, DISCARD_TOPIC))
 
 
 def meant_topic(stored: StoredMessage) -> str:
-    """The topic that a message was sent to, also while it waits for its time or its transaction."""
+    """The topic to which a message was sent, also while it waits for its time or its transaction."""
     if stored.topic in _ON_THEIR_WAY:
         return get_property(stored.properties, REAL_TOPIC) or stored.topic
     return stored.topic

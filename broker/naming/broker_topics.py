@@ -1,10 +1,10 @@
-"""The topics that one registered broker has, as a name server keeps them.
+"""The topics of one registered broker, as a name server keeps them.
 
-A broker may have 200,000 topics, and what concerns all of them is done in the network loop, so no such step walks them:
+A broker may have 200,000 topics. The network loop does what concerns all of them, so no such step may walk them:
 
-* **write permission** is taken and given back for all of a broker's topics at once. The table counts what it has
-  been told; a topic remembers the count at which it came. The last taking and the last giving back decide for the
-  topics that came before them, and are applied when a topic is read;
+* **write permission** is taken and given back for all of a broker's topics at once. The table counts these changes, and
+  a topic remembers the count at which it was added. The last taking and the last giving back apply to the topics added
+  before them; they are applied when a topic is read;
 * **forgetting** a broker lets go of its table, and `Leaving` frees it piece by piece.
 """
 
@@ -18,7 +18,7 @@ from remoting.codes import Permission
 __all__ = ["BrokerTopics", "Leaving", "QueueData"]
 
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
-_NO_WRITE = ~int(Permission.WRITE)  # worked out once: an enum's arithmetic costs a microsecond
+_NO_WRITE = ~int(Permission.WRITE)  # plain numbers: arithmetic with an enum costs a microsecond
 
 
 class QueueData:
@@ -53,13 +53,13 @@ class QueueData:
             int(document.get("topicSysFlag") or document.get("topicSynFlag") or 0),
         )
         for number in numbers:
-            if not -(1 << 31) <= number < 1 << 31:  # it would stand in routes, where no JSON can hold it
+            if not -(1 << 31) <= number < 1 << 31:  # routes are JSON, which cannot hold such a number
                 raise ValueError(f"not an int32: {number}")
         return cls(*numbers)
 
 
 class BrokerTopics:
-    """One broker's topics. All of it is done in the time of one topic.
+    """One broker's topics. Every method takes the time of one topic.
 
     >>> topics = BrokerTopics()
     >>> topics.put("T", QueueData(4, 4, 6, 0))
@@ -78,7 +78,7 @@ class BrokerTopics:
         self._given_back = 0
 
     def put(self, topic: str, data: QueueData) -> None:
-        """Add or replace a topic; it has the permission that it says."""
+        """Add or replace a topic, with its own permission."""
         data.since = self._changes
         self.table[topic] = data
 
@@ -103,10 +103,10 @@ class BrokerTopics:
 
 
 class Leaving:
-    """Tables of brokers that are gone. To free 200,000 entries at once would hold the loop for tens of milliseconds.
+    """Tables of brokers that are gone. Freeing 200,000 entries at once would hold the loop for tens of milliseconds.
 
-    Each entry that comes into a table frees two of these, so they are never more than there were topics, and the
-    clock frees the rest.
+    Each entry added to a table frees two of these, so there are never more of them than there were topics. A timer
+    frees the rest.
     """
 
     __slots__ = ("_tables",)
@@ -115,7 +115,7 @@ class Leaving:
         self._tables: list[dict[str, QueueData]] = []
 
     def add(self, table: dict[str, QueueData]) -> None:
-        """Take a table that nobody reads any more."""
+        """Add a table that nobody reads any more."""
         if table:
             self._tables.append(table)
 

@@ -1,12 +1,12 @@
 """The embedded name server: the requests of clients, brokers and tools about routes.
 
-It is a processor like the others, behind a port of its own (`broker.net.channel.NAME_SERVER_PORT`). Its answers are
-Apache's byte for byte where clients cut them out by hand: compact JSON with sorted names, and the ids in
-``brokerAddrs`` quoted in routes for peers since V4_9_4 and nowhere else, as the name server of 5.5.0 does it.
+It is a processor like the others, behind a port of its own (`broker.net.channel.NAME_SERVER_PORT`). Where clients parse
+answers by hand, the answers equal Apache's byte for byte: compact JSON with sorted names; the ids in ``brokerAddrs``
+are quoted in routes for peers since V4_9_4 and nowhere else, as by the name server of 5.5.0.
 
-A route lookup makes nothing. The retry topic of a group that may exist has a route before it is there (one client
-takes a missing route for an error); the group's first heartbeat makes it. Only with ``autoCreateTopicOnRoute`` a lookup
-makes an unknown topic, and with access rules only for an account that may write it.
+A route lookup creates nothing. The retry topic of a possible group has a route before it exists, because one client
+treats a missing route as an error; the group's first heartbeat creates the topic. Only with ``autoCreateTopicOnRoute``
+does a lookup create an unknown topic, and with access rules only for an account that may write it.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ __all__ = ["KV_BYTES_MAX", "NameServer"]
 _QUOTED_IDS_SINCE = 401  # V4_9_4
 _ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 KV_BYTES_MAX = 4 << 20
-"""Most bytes of key-value configuration, as `_kv_size` counts them: the file is written whole for each change."""
+"""Most bytes of key-value configuration, as `_kv_size` counts them: each change writes the whole file."""
 _KV_ENTRY_BYTES = 100
 _SETTING_CHARS_MAX = 255
 _CHANGES_MAX_BYTES = 32 << 10
 _TOPICS_AT_ONCE = 5_000
-"""Topics of a registration that are put into the table before others are served."""
+"""Topics of a registration that are added to the table before other requests are served."""
 _NAMES_AT_ONCE = 2_000
-"""Names that are written by one call of a C library, which keeps the interpreter to itself."""
+"""Names that are written by one call of orjson, which holds the interpreter lock during the call."""
 _FIXED_SETTINGS = frozenset(("kvConfigPath", "configStorePath", "configBlackList"))
 _SETTINGS = {
     "deleteTopicWithBrokerRegistration": "false",
@@ -73,9 +73,9 @@ class NameServer:
 
     Args:
         own: The broker in this process; None for a name server that stands alone.
-        groups: The broker's groups: whether a retry topic may be made for one.
-        auto_create_topic: Whether a route lookup makes an unknown topic (``autoCreateTopicOnRoute``).
-        may: Says whether the asker may write the topic that is to be made.
+        groups: The broker's groups; they decide whether a retry topic may have a route.
+        auto_create_topic: Whether a route lookup creates an unknown topic (``autoCreateTopicOnRoute``).
+        may: Tells whether the client may write the topic that is to be created.
         kv_file: Where key-value configuration lasts (``config/kvConfig.json``); None keeps it in memory.
         tables: Writes it in a thread; None writes it at once.
     """
@@ -97,7 +97,7 @@ class NameServer:
         self._may = may
         self._kv_file = kv_file
         self._asides = Asides()
-        self._registering = 0  # registrations that are being read: what follows them must not overtake them
+        self._registering = 0  # registrations that are being read: later requests must not overtake them
         self._kv: dict[str, dict[str, str]] = {}
         self._settings = dict(_SETTINGS)
         if kv_file is not None:
@@ -110,7 +110,7 @@ class NameServer:
             self._late.written_by(tables)
         self.kv_bytes_max = KV_BYTES_MAX
         self.kv_bytes = 0
-        """Bytes of key-value configuration, with what is being written."""
+        """Bytes of key-value configuration, including changes that are being written."""
         self._count_kv()
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -183,7 +183,7 @@ class NameServer:
         return [entry for entry in self.routes.brokers() if entry.name == own.name], {own.name: data}
 
     def _create(self, channel: Channel, command: RemotingCommand, topic: str) -> bool:
-        """Make the topic that a route lookup asks for, if that is allowed."""
+        """Create the topic that a route lookup asks for, if that is allowed."""
         own = self._own
         if own is None or not own.address or own.topics.get(topic) is not None or topic_problem(topic) is not None:
             return False
@@ -231,7 +231,7 @@ class NameServer:
         return command.reply(body=dumps(document))
 
     def get_unit_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """The three lists of unit topics, a notion that is not served: empty."""
+        """The three lists of unit topics, which this broker does not have: empty."""
         return command.reply(body=b'{"topicList":[]}')
 
     def register_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
@@ -287,7 +287,7 @@ class NameServer:
     async def _register_long(
         self, channel: Channel, command: RemotingCommand, now_ms: int, compressed: bool, crc: int
     ) -> RemotingCommand:
-        """Take a registration that takes long to read, or comes behind such a one."""
+        """Handle a registration that takes long to read, or that comes behind such a one."""
         self._registering += 1
         try:
             read = await self._asides.run(_registration, command.body, compressed, crc)
@@ -350,7 +350,7 @@ class NameServer:
         return self._unregister_later(command) if self._registering else self._unregister(command)
 
     async def _unregister_later(self, command: RemotingCommand) -> RemotingCommand:
-        """Do it behind the registrations that came before."""
+        """Unregister a broker after the registrations that came before."""
         self._registering += 1
         try:
             await self._asides.run(bool)
@@ -444,7 +444,7 @@ class NameServer:
         return command.reply()
 
     def _save_kv(self, flat: dict[tuple[str, str], str]) -> None:
-        """Write the entries as they will be; in the thread, or at once."""
+        """Write the changed entries; in the thread, or at once."""
         if self._kv_file is not None:
             table: dict[str, dict[str, str]] = {}
             for (namespace, key), value in flat.items():
@@ -452,18 +452,18 @@ class NameServer:
             self._kv_file.save_tables({"configTable": table})
 
     def _count_kv(self) -> None:
-        """Count its bytes anew."""
+        """Recount the bytes of the key-value configuration."""
         self.kv_bytes = sum(_kv_size(name, key, value) for (name, key), value in self._late.newest_items().items())
 
     def _show_kv(self, changed: list[tuple[str, str]]) -> None:
-        """Let entries be seen that are durable now."""
+        """Make entries visible that are durable now."""
         for namespace, key in changed:
             value = self._flat.get((namespace, key))
             if value is not None:
                 self._kv.setdefault(namespace, {})[key] = value
             elif namespace in self._kv:
                 self._kv[namespace].pop(key, None)
-                if not self._kv[namespace]:  # names of namespaces would pile up
+                if not self._kv[namespace]:  # otherwise names of empty namespaces would pile up
                     del self._kv[namespace]
 
     # ------------------------------------------------------------------------------------------ settings

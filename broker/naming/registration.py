@@ -1,17 +1,17 @@
-"""Registration with external name servers: what is sent, and when; and the same body read.
+"""Registration with external name servers: writes and sends registrations, and reads those of others.
 
 A broker tells each of its name servers all of its topics at start, every 30 s, and at once when a topic changes:
-clients learn of new topics by asking name servers only. At stop it takes itself out.
+clients learn of new topics by asking name servers only. At stop it unregisters.
 
 Each name server has a task of its own, so that one that is down or slow does not hold up the others. Changes that
 come while a registration is under way are covered by one more registration after it. A name server that cannot be
 reached is tried again after 1 s, 2 s, 4 s and so on, up to the usual period.
 
-The requests go through one connection for each name server that must stay open in between: a name server forgets
-a broker whose connection closes.
+Each name server has one connection, which must stay open between requests: a name server forgets a broker whose
+connection closes.
 
-Two facts of Apache's name server (5.5.0) to know: a registration with the same data version as before counts as a
-heartbeat only, and a registration never removes a topic (tools send DELETE_TOPIC_IN_NAMESRV themselves).
+Two facts about Apache's name server (5.5.0): a registration with the same data version as before counts as a heartbeat
+only, and a registration never removes a topic (tools send DELETE_TOPIC_IN_NAMESRV themselves).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Registration:
             await asyncio.wait(first, timeout=_START_MS / 1000)
 
     async def stop(self) -> None:
-        """End the tasks and take the broker out; waits for a name server no longer than 300 ms."""
+        """End the tasks and unregister the broker; waits for a name server at most 300 ms."""
         if self.topics_changed in self._topics.listeners:
             self._topics.listeners.remove(self.topics_changed)
         for task in self._tasks:
@@ -111,15 +111,16 @@ class Registration:
         await asyncio.gather(*(self._unregister(name_server) for name_server in registered))
 
     def topics_changed(self, _names: list[str] | None = None) -> None:
-        """Register again, now: topics changed, or the broker's permission, which then is a change of all topics."""
+        """Register again at once: topics changed, or the broker's permission, which counts as a change of all
+        topics."""
         if self._last_perm != self._perm():
             self._last_perm = self._perm()
-            self._topics.next_version(self._forget_perm)  # without it a name server does not look at the topics
+            self._topics.next_version(self._forget_perm)  # with an old version a name server ignores the topics
         for event in self._changed.values():
             event.set()
 
     def _forget_perm(self) -> None:
-        """The new version was not written: the next change of any topic tries again."""
+        """Called when the new version could not be written: the next change of any topic tries again."""
         self._last_perm = -1
 
     async def _keep(self, name_server: str, first: asyncio.Task[None]) -> None:
@@ -239,7 +240,7 @@ def _check_count(count: int) -> None:
 
 
 def _compressed_registration(body: bytes) -> tuple[dict[str, QueueData], dict[str, Any], list[str]]:
-    """Read the deflated form: each part behind its length, a topic as ``name read write perm filterType …``."""
+    """Read the deflated form: a length before each part, a topic as ``name read write perm filterType …``."""
     inflater = zlib.decompressobj()
     data = inflater.decompress(body, _MAX_INFLATED_BYTES)
     if inflater.unconsumed_tail:

@@ -1,15 +1,15 @@
 """Routes: which brokers hold which queues of a topic, as a name server keeps them.
 
-Two sources feed one picture:
+The routes come from two sources:
 
-* the broker in this process (`OwnBroker`): its topics are read from its own table at the moment of asking, so a
-  topic that was just created is in the next answer;
+* the broker in this process (`OwnBroker`): its topics are read from its own table for each answer, so a new topic is in
+  the next answer;
 * brokers that register over the wire (`RouteTable.register`), which are forgotten when they say so, when their
   connection closes, or after 120 s of silence.
 
-The rules for the second are Apache's (RouteInfoManager), the surprising ones too: a registration adds and changes
-topics but never removes any, because brokers also send only what has changed; so a topic that was deleted on
-its broker stays until DELETE_TOPIC_IN_NAMESRV or until the broker is gone.
+The rules for the second source are those of Apache's RouteInfoManager, including a surprising one: a registration adds
+and changes topics but never removes any, because brokers may send only what has changed. So a topic deleted on its
+broker stays until DELETE_TOPIC_IN_NAMESRV or until the broker is gone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _VERSION_BYTES_MAX = 1_000
 _FILTER_SERVERS_MAX = 16
 
 BROKER_EXPIRED_MS = 120_000
-"""Silence after which a registered broker is forgotten, unless it asked for another time itself."""
+"""Silence after which a registered broker is forgotten, unless it asked for another time."""
 
 _MASTER_ID = 0
 _FREED_AT_ONCE = 20_000
@@ -59,7 +59,7 @@ _READ_WRITE = int(Permission.READ | Permission.WRITE)
 
 
 class RoutesFullError(ProtocolError):
-    """A registration that is more than a name server keeps; the text has the figures."""
+    """A registration that exceeds the name server's bounds; the text gives the figures."""
 
 
 class BrokerEntry:
@@ -74,7 +74,7 @@ class BrokerEntry:
         self.enable_acting_master = enable_acting_master
 
     def any_address(self) -> str:
-        """Answer with the master's address, else with some slave's."""
+        """Return the master's address, or that of some slave."""
         return self.addresses.get(_MASTER_ID) or next(iter(self.addresses.values()), "")
 
 
@@ -107,7 +107,7 @@ class OwnBroker:
         return None if config is None else self.data_of(config)
 
     def data_of(self, config: TopicConfig) -> QueueData:
-        """What a route says of a topic with this configuration."""
+        """The route's data of a topic with this configuration."""
         perm = config.perm
         if self.write_wiped:
             perm &= ~int(Permission.WRITE)
@@ -118,7 +118,7 @@ class OwnBroker:
 
 
 class _Live:
-    """What is known about one registered broker process."""
+    """One registered broker process."""
 
     __slots__ = ("channel", "data_version", "ha_address", "timeout_ms", "updated_ms")
 
@@ -137,7 +137,7 @@ class RouteTable:
 
     Args:
         own: The broker in this process; None for a name server without one.
-        brokers_max, topics_max: Bounds, since any peer may register; beyond them it is refused (RoutesFullError).
+        brokers_max, topics_max: Bounds, because any peer may register; beyond them RoutesFullError is raised.
     """
 
     def __init__(
@@ -149,14 +149,14 @@ class RouteTable:
         self.topic_count = 0
         """Topics of registered brokers, counted once for each broker that has them."""
         self._brokers: dict[str, BrokerEntry] = {}
-        self._topics: dict[str, BrokerTopics] = {}  # by broker name: what concerns one broker walks no other's
+        self._topics: dict[str, BrokerTopics] = {}  # by broker name: work on one walks no other's
         self._leaving = Leaving()
         self._live: dict[tuple[str, str], _Live] = {}  # (cluster, address)
         self._filter_servers: dict[str, list[str]] = {}  # address to filter servers
 
     @property
     def broker_count(self) -> int:
-        """How many brokers are registered, by names or by processes, whichever is more."""
+        """Number of registered brokers: names or processes, whichever is more."""
         processes = sum([len(entry.addresses) for entry in self._brokers.values()])
         return max(len(self._brokers), len(self._live), processes)
 
@@ -174,7 +174,7 @@ class RouteTable:
         return ([entry] if entry else []) + list(self._brokers.values())
 
     def route(self, topic: str) -> tuple[list[BrokerEntry], dict[str, QueueData], dict[str, list[str]]]:
-        """Answer with a topic's (brokers, queues by broker name, filter servers by address); no brokers: unknown."""
+        """Return a topic's (brokers, queues by broker name, filter servers by address); no brokers: unknown topic."""
         queues = {}
         for name, topics in self._topics.items():
             data = topics.get(topic)
@@ -198,7 +198,7 @@ class RouteTable:
         return found
 
     def member_group(self, name: str) -> BrokerEntry | None:
-        """Answer with a broker name's addresses."""
+        """Return the addresses of a broker name."""
         return next((entry for entry in self.brokers() if entry.name == name), None)
 
     def topics(self, cluster: str | None = None) -> list[str]:
@@ -212,7 +212,7 @@ class RouteTable:
         return _sorted_names(tables)
 
     def data_version(self, cluster: str, address: str) -> dict[str, Any] | None:
-        """Answer with the version of its topics that a broker last registered."""
+        """Return the data version that a broker last registered."""
         live = self._live.get((cluster, address))
         return live.data_version if live else None
 
@@ -234,9 +234,9 @@ class RouteTable:
         enable_acting_master: bool = False,
         filter_servers: list[str] | None = None,
     ) -> tuple[str, str] | None:
-        """Note a broker's registration. For a slave: (address, HA address) of its master if that is known.
+        """Note a broker's registration; return, for a slave, (address, HA address) of its master if known.
 
-        Raises RoutesFullError, and nothing has changed then.
+        Raises RoutesFullError, and changes nothing then.
         """
         filter_servers = filter_servers or []
         self._check_words(cluster, name, address, ha_address, *map(str, filter_servers), *topics)
@@ -296,7 +296,7 @@ class RouteTable:
             )
 
     def check_room(self, name: str, topics: Mapping[str, QueueData]) -> None:
-        """Raise RoutesFullError if a broker's topics are too many or have names that are too long. Any thread."""
+        """Raise RoutesFullError if a broker has too many topics or too long names. Any thread."""
         self._check_words(*topics)
         self._check_topics(self._news(name, topics))
 
@@ -308,13 +308,13 @@ class RouteTable:
     def would_change(
         self, cluster: str, name: str, broker_id: int, address: str, data_version: Mapping[str, Any]
     ) -> bool:
-        """Whether a registration is more than a heartbeat: its topics count then."""
+        """Whether a registration is more than a heartbeat, so that its topics count."""
         entry, known = self._brokers.get(name), self._live.get((cluster, address))
         first = entry is None or broker_id not in entry.addresses
         return first or known is None or known.data_version != dict(data_version)
 
     def add_topics(self, name: str, topics: Mapping[str, QueueData]) -> None:
-        """Add more topics of a broker that is registered; nothing if it is not any more."""
+        """Add more topics of a registered broker; does nothing if it is no longer registered."""
         if name in self._brokers:
             for topic, data in topics.items():
                 self._put_queues(topic, name, data)
@@ -328,7 +328,7 @@ class RouteTable:
         self._leaving.free(2)
 
     def heard(self, cluster: str, address: str, now_ms: int) -> bool:
-        """Note a broker's heartbeat; whether the broker is known."""
+        """Note a broker's heartbeat; answer whether the broker is known."""
         live = self._live.get((cluster, address))
         if live is None:
             return False
@@ -338,7 +338,8 @@ class RouteTable:
     def unregister(self, cluster: str, name: str, broker_id: int, address: str) -> None:
         """Forget a broker process; its topics go with the last process of its name.
 
-        A request that names another broker than the one at the address changes nothing, or what it has would stay.
+        A request that names another broker than the one at the address changes nothing; otherwise that broker's topics
+        would stay.
         """
         entry = self._brokers.get(name)
         if entry is None or entry.addresses.get(broker_id) != address:
@@ -349,7 +350,7 @@ class RouteTable:
         if not entry.addresses:
             del self._brokers[name]
             self._drop_broker(name)
-        elif _MASTER_ID not in entry.addresses and name in self._topics:  # slaves serve readers only
+        elif _MASTER_ID not in entry.addresses and name in self._topics:  # slaves are read only
             self._topics[name].set_writable(False)
 
     def channel_closed(self, channel: Channel) -> None:
@@ -357,7 +358,7 @@ class RouteTable:
         self._forget([key for key, live in self._live.items() if live.channel is channel])
 
     def expire(self, now_ms: int) -> list[str]:
-        """Forget the brokers that have been silent for too long; return their addresses."""
+        """Forget brokers that were silent for too long; return their addresses."""
         silent = [key for key, live in self._live.items() if live.updated_ms + live.timeout_ms < now_ms]
         self._forget(silent)
         self._leaving.free(_FREED_AT_ONCE)
@@ -366,7 +367,7 @@ class RouteTable:
     def _forget(self, keys: list[tuple[str, str]]) -> None:
         """Forget processes, in one pass over all of them.
 
-        The cluster is not compared: the name may have moved to another one since, and the address would stay for ever.
+        The cluster is not compared: if the name has moved to another cluster since, the address would stay for ever.
         """
         if not keys:
             return
@@ -380,7 +381,7 @@ class RouteTable:
     # ------------------------------------------------------------------------------------------ by command
 
     def set_writable(self, name: str, writable: bool) -> int:
-        """Take the write permission from all topics of a broker, or give it back; how many topics that were."""
+        """Take the write permission from all topics of a broker, or give it back; return the number of topics."""
         count = 0
         if self.own is not None and self.own.name == name:
             self.own.write_wiped = not writable
@@ -392,7 +393,7 @@ class RouteTable:
         return count
 
     def put_topic(self, topic: str, queues: Mapping[str, QueueData]) -> None:
-        """Add a topic for brokers that are known; those that are not are left out. Raises RoutesFullError."""
+        """Add a topic to the known ones among some brokers. Raises RoutesFullError."""
         names = {entry.name for entry in self.brokers()}
         known = {name: data for name, data in queues.items() if name in names}
         self._check_words(topic)
@@ -401,7 +402,7 @@ class RouteTable:
             self._put_queues(topic, name, data)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, everywhere or in one cluster. A topic that our own broker has stays: it is there."""
+        """Forget a topic, everywhere or in one cluster. A topic that exists on our own broker stays."""
         for name in list(self._topics) if cluster is None else self.clusters().get(cluster, []):
             topics = self._topics.get(name)
             if topics is not None and topics.table.pop(topic, None) is not None:
@@ -418,7 +419,7 @@ class RouteTable:
 
 
 def _sorted_names(tables: Iterable[Mapping[str, object]]) -> list[str]:
-    """Sort the names of large tables, each once; a piece at a time, so that other threads go on meanwhile."""
+    """Sort the distinct names of large tables, piece by piece, so that other threads can run meanwhile."""
     pieces = []
     for table in tables:
         names = list(table)
@@ -449,7 +450,7 @@ def route_json(
 ) -> bytes:
     """Write TopicRouteData, compact: some clients cut ``brokerAddrs`` out of the text by hand.
 
-    ``order`` is written without a ``;`` at its end, which one client does not survive.
+    ``order`` is written without a ``;`` at its end, which one client cannot parse.
     """
     data = [queues[name].to_json(name) for name in sorted(queues)]
     parts = [

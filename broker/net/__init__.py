@@ -1,1 +1,1 @@
-"""Connections: the sockets, TLS, the frames' way to a processor and back, who is connected."""
+"""Connections: sockets, TLS, dispatching frames to processors and back, and the table of connected clients."""

@@ -1,4 +1,4 @@
-"""A connection as the processors see it: something to send to, with a peer, and a few notes about the peer.
+"""A connection as the processors see it: it can send, and knows its peer and a few facts about the peer.
 
 Processors know nothing of sockets, so that a test or a simulation runs them over a `MemoryChannel`.
 """
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 KEPT_OF_ONE_MAX_BYTES = 64 << 20
-"""Most bytes of one connection's requests that are kept until they are answered; as much as its replies may have."""
+"""Most bytes of one connection's requests that wait for an answer; the same limit as for its replies."""
 BROKER_PORT, NAME_SERVER_PORT, NO_PORT = "broker", "name server", "none"
-"""Over what a peer is connected: the broker's ports, the name server's, or a connection that we have opened."""
+"""Values of `ChannelState.port`: the broker's ports, the name server's port, or a connection that we opened."""
 
-_REQUEST_BYTES = 2_000  # what a request that is kept costs beside its texts: task or hold, header, closures
+_REQUEST_BYTES = 2_000  # bytes that a kept request costs besides its texts: task or hold, header, closures
 _FIELD_BYTES = 120
 
 
@@ -88,32 +88,32 @@ class Channel(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether the connection is closed."""
         ...
 
     def send(self, data: bytes) -> None:
-        """Send a frame; all of a turn go out together. Does nothing on a closed channel."""
+        """Send a frame; all frames of a turn go out together. Does nothing on a closed channel."""
         ...
 
     def send_at_once(self, data: bytes) -> None:
-        """The same for what may be large: it does not wait for the end of the turn then."""
+        """Send a frame that may be large; a large one does not wait for the end of the turn."""
         ...
 
     def keep(self, size: int) -> None:
-        """Count bytes of its requests that are kept until they are answered (below 0: no longer).
+        """Count bytes of requests that wait for an answer; a negative size ends the count.
 
-        They count against the bound of all connections together, so the channel may be closed when this returns.
+        They count against the limit of all connections together, so the channel may be closed when this returns.
         Does nothing on a closed channel.
         """
         ...
 
     def close(self) -> None:
-        """Close after what was sent."""
+        """Close once all frames are sent."""
         ...
 
 
 class MemoryChannel:
-    """A channel without a connection: it keeps the frames that were sent to it, in ``sent``."""
+    """A channel without a connection: it keeps all frames in ``sent``."""
 
     __slots__ = ("closed", "kept_bytes", "peer", "sent", "state")
 
@@ -134,24 +134,24 @@ class MemoryChannel:
         self.send(data)
 
     def keep(self, size: int) -> None:
-        """Count what is kept."""
+        """Count kept bytes."""
         if not self.closed:
             self.kept_bytes += size
 
     def close(self) -> None:
-        """Take nothing any more."""
+        """Accept no more frames."""
         self.closed = True
         self.kept_bytes = 0
 
     def take(self) -> bytes:
-        """Hand out what was sent since the last call."""
+        """Return the frames sent since the last call."""
         data = b"".join(self.sent)
         self.sent.clear()
         return data
 
 
 def kept_size(command: RemotingCommand) -> int:
-    """About how many bytes a request costs that is kept whole."""
+    """About how many bytes a request costs while it is kept whole."""
     size = _REQUEST_BYTES + len(command.body)
     for name, value in command.ext.items():
         size += _FIELD_BYTES + len(name) + len(value)

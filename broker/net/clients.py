@@ -1,9 +1,9 @@
 """Who is connected: producers and consumers by group, and what each consumer group subscribes to.
 
-Clients announce themselves by heartbeats. An entry goes when the client says so, when its channel closes (some
-clients never say so) or when it has been silent for ``expire_ms``. Members of a group work out among themselves who
-reads which queue, from the list of client ids: so the list is sorted, has each id once, and every change of it is
-told to them (``on_change``).
+Clients announce themselves by heartbeats. An entry is removed when the client unregisters, when its channel closes
+(some clients never unregister) or when it has been silent for ``expire_ms``. Members of a group share the queues among
+themselves, by the list of client ids. So the list is sorted, contains each id once, and the members are told of every
+change (``on_change``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GROUP_CHARS_MAX = 255
 MEMBERSHIPS_MAX = 200_000
 """Most memberships of clients in groups, about half a KiB each."""
 MEMBERSHIPS_OF_ONE_MAX = 20_000
-"""The same of one connection."""
+"""Most memberships of one connection."""
 SUBSCRIPTION_BYTES_MAX = 64 << 20
 """Most bytes of all groups' subscriptions, as `Subscription.size` counts them."""
 
@@ -48,11 +48,11 @@ _SUBSCRIPTION_BYTES, _TAG_BYTES, _SQL_CHAR_BYTES = 500, 150, 150
 
 
 class ClientsFullError(ProtocolError):
-    """There are too many clients in too many groups, or their subscriptions are too long; the text has the figures."""
+    """There are too many memberships, or the subscriptions are too long; the text gives the figures."""
 
 
 def checked_client_id(client_id: str) -> str:
-    """Answer with a client's id; raises ProtocolError for one that is too long to be kept."""
+    """Return a client's id; raises ProtocolError if it is too long."""
     if len(client_id) > CLIENT_ID_CHARS_MAX:
         text = f"a client id has at most {CLIENT_ID_CHARS_MAX} characters, this one {len(client_id)}"
         raise ProtocolError(f"{text}: {client_id:.100}…")
@@ -63,8 +63,8 @@ class Subscription:
     """What a group reads of one topic.
 
     ``filter`` is made of the tags' texts, not of the codes that a client computed. With SQL92 ``is_tag`` is False and
-    ``wants`` is the filter; where that is None, ``problem`` says what is wrong with the expression. ``size`` is about
-    how many bytes it takes.
+    ``wants`` is the filter; if that is None, ``problem`` says what is wrong with the expression. ``size`` is about the
+    number of bytes it takes.
     """
 
     __slots__ = (
@@ -99,7 +99,7 @@ class Subscription:
 
     @property
     def wants(self) -> PropertyFilter | None:
-        """The filter of a SQL92 subscription; None if it cannot be read. Compiled when it is first asked for."""
+        """The filter of a SQL92 subscription, compiled on first use; None if the expression is invalid."""
         self._compile()
         return self._wants
 
@@ -152,7 +152,7 @@ class Subscription:
 class ClientInfo:
     """One client on one channel; ``updated_ms`` is its last heartbeat.
 
-    ``account`` is the access key that signed it, empty where nobody is asked for one.
+    ``account`` is the access key that signed the heartbeat; empty without access control.
     """
 
     __slots__ = ("account", "channel", "client_id", "language", "updated_ms", "version")
@@ -217,7 +217,7 @@ class Clients:
     """The tables of producers and consumers. Only the network loop uses them.
 
     Args:
-        expire_ms: Silence after which a client is taken for gone (``channelExpiredTimeout``).
+        expire_ms: Silence after which a client counts as gone (``channelExpiredTimeout``).
         on_change: Called with a `ConsumerGroup` whose members or topics changed.
         memberships_max, subscription_bytes_max: Bounds; a heartbeat beyond them is refused.
     """
@@ -239,7 +239,7 @@ class Clients:
         """Memberships of clients in groups: each producer and each consumer, once for each of its groups."""
         self.subscription_bytes_max = subscription_bytes_max
         self.subscription_bytes = 0
-        self._consumers_of: dict[Channel, dict[str, None]] = {}  # the groups of each channel, so that its end is cheap
+        self._consumers_of: dict[Channel, dict[str, None]] = {}  # by channel, so that closing it is cheap
         self._producers_of: dict[Channel, dict[str, None]] = {}
 
     def register_consumer(
@@ -253,10 +253,10 @@ class Clients:
         subscriptions: Iterable[Subscription] | None,
         notify: bool = True,
     ) -> bool:
-        """Note a consumer's heartbeat; whether members or topics changed.
+        """Note a consumer's heartbeat; answer whether members or topics changed.
 
-        ``subscriptions`` None keeps what is known. ``notify`` False keeps a change to itself. Raises ClientsFullError,
-        and nothing has changed then.
+        ``subscriptions`` None keeps the known ones. With ``notify`` False the members are not told of a change. Raises
+        ClientsFullError, and changes nothing then.
         """
         entry = self.consumers.get(group)
         known = None if entry is None else entry.clients.get(client.channel)
@@ -282,14 +282,15 @@ class Clients:
         return changed
 
     def register_producer(self, group: str, client: ClientInfo) -> None:
-        """Note a producer's heartbeat. Raises ClientsFullError, and nothing has changed then.
+        """Note a producer's heartbeat.
 
-        A client id belongs to one account as long as that is connected.
+        A client id belongs to one account as long as that account is connected. Raises ClientsFullError, and changes
+        nothing then.
         """
         known = self.producers.get(group, {}).get(client.channel)
         if known is None:
             self._join(group, client)
-        elif known.client_id != client.client_id:  # or its old ids would be kept
+        elif known.client_id != client.client_id:  # otherwise its old ids would stay
             self._forget_id(known)
         self.producers.setdefault(group, {})[client.channel] = client
         self._producers_of.setdefault(client.channel, {})[group] = None
@@ -298,7 +299,7 @@ class Clients:
             self._producers_by_id[client.client_id] = client
 
     def _join(self, group: str, client: ClientInfo) -> None:
-        """Count a membership, or refuse it."""
+        """Count a membership; raises ClientsFullError."""
         if len(group) > GROUP_CHARS_MAX:
             text = f"a group's name has at most {GROUP_CHARS_MAX} characters, this one {len(group)}"
             raise ClientsFullError(f"{text}: {group:.100}…")
@@ -313,7 +314,7 @@ class Clients:
         state.memberships += 1
 
     def _left(self, groups_of: dict[Channel, dict[str, None]], channel: Channel, group: str) -> None:
-        """Note that a channel is in a group no more."""
+        """Note that a channel has left a group."""
         self.memberships -= 1
         channel.state.memberships -= 1
         groups = groups_of.get(channel)
@@ -330,13 +331,13 @@ class Clients:
             )
 
     def _forget_id(self, client: ClientInfo) -> None:
-        """Find a producer by its id no longer, unless somebody else has that id by now."""
+        """Remove a producer from the table by id, unless another connection has that id by now."""
         known = self._producers_by_id.get(client.client_id)
         if known is not None and known.channel is client.channel:
             del self._producers_by_id[client.client_id]
 
     def unregister_consumer(self, group: str, channel: Channel, notify: bool = True) -> bool:
-        """Take a consumer out of its group; whether it was in it."""
+        """Remove a consumer from its group; answer whether it was a member."""
         entry = self.consumers.get(group)
         if entry is None or entry.clients.pop(channel, None) is None:
             return False
@@ -349,7 +350,7 @@ class Clients:
         return True
 
     def unregister_producer(self, group: str, channel: Channel) -> None:
-        """Take a producer out of its group."""
+        """Remove a producer from its group."""
         members = self.producers.get(group)
         if members is None:
             return
@@ -363,12 +364,12 @@ class Clients:
             self._forget_id(gone)
 
     def channel_closed(self, channel: Channel) -> None:
-        """Take out everything that came over a channel."""
+        """Remove all clients of a channel."""
         while not self.leave(channel, MEMBERSHIPS_OF_ONE_MAX):
             pass
 
     def leave(self, channel: Channel, most: int) -> bool:
-        """Take a channel out of some groups; whether it is in none any more."""
+        """Remove a channel from some groups; answer whether it is in no group any more."""
         consumers = list(islice(self._consumers_of.get(channel, ()), most))
         for group in consumers:
             self.unregister_consumer(group, channel)
@@ -377,7 +378,7 @@ class Clients:
         return channel not in self._consumers_of and channel not in self._producers_of
 
     def expire(self, now_ms: int) -> list[Channel]:
-        """Take out who has been silent for too long, and return their channels, to be closed."""
+        """Remove clients that were silent for too long, and return their channels, to be closed."""
         before = now_ms - self._expire_ms
         gone = {
             client.channel
@@ -396,11 +397,11 @@ class Clients:
         return next((client for client in members if client.client_id == client_id), None)
 
     def find_producer(self, client_id: str) -> ClientInfo | None:
-        """Find a producer of any group by its id, on the connection over which it was heard last."""
+        """Find a producer of any group by its id, on the connection of its last heartbeat."""
         return self._producers_by_id.get(client_id)
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """Answer with what a connected group reads of a topic."""
+        """Return a connected group's subscription to a topic."""
         entry = self.consumers.get(group)
         return entry.subscriptions.get(topic) if entry else None
 

@@ -1,4 +1,4 @@
-"""The one clock of this package: everything else is handed the time as an argument, or one of these functions."""
+"""The only clock of this package: all other code gets the time as an argument, or one of these functions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ def now_ms() -> int:
 
 
 def monotonic_ms() -> int:
-    """Read the clock that no one sets: milliseconds since some start, for waiting."""
+    """Read the monotonic clock, for waiting: milliseconds since some start."""
     return time.monotonic_ns() // 1_000_000
 
 
 def month_start_ms(at_ms: int) -> int:
-    """Say when the month of a moment began, in local time: what the unique keys of messages count from."""
+    """Return the start of the month in local time: unique keys of messages count from there."""
     local = time.localtime(at_ms // 1000)
     first = time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))
     return int(first) * 1000
 
 
 def rest(seconds: float) -> None:
-    """Let other threads have the interpreter for so long; the calling one does nothing meanwhile."""
+    """Sleep, so that other threads can run Python."""
     time.sleep(seconds)

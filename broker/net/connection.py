@@ -42,9 +42,9 @@ _READ_BYTES = 256 << 10
 _STOP_READING_BYTES = 4 << 20
 _READ_AGAIN_BYTES = 1 << 20
 _BACKLOG_MAX_BYTES = 64 << 20
-_LARGE_BYTES = 16 << 10  # replies from here on do not wait for the end of the turn; unfinished frames are counted
-_AT_ONCE = 64  # so many requests of one read are handled without a look at the clock
-_READ_MAX = 1_024  # so many are decoded before the first of them is handled
+_LARGE_BYTES = 16 << 10  # larger replies are sent before the turn ends; larger unfinished frames are counted
+_AT_ONCE = 64  # requests of one read that are handled between two looks at the clock
+_READ_MAX = 1_024  # requests that are decoded before the first of them is handled
 _RESET = struct.pack("ii", 1, 0)
 
 Received = Callable[[Channel, list[RemotingCommand]], None]
@@ -58,7 +58,7 @@ class Sockets:
         """Handles the commands that one read brought."""
         self.reading = True
         self.closed_listeners: list[Callable[[Channel], None]] = []
-        """Called with each connection that was closed, by whichever side."""
+        """Called with each closed connection, whichever side closed it."""
         self.tls = tls
         self.buffer = bytearray(_READ_BYTES)
         self.view = memoryview(self.buffer)
@@ -67,20 +67,23 @@ class Sockets:
         self._ending = False
         self.held_max_bytes = held_max_bytes
         self.held_bytes = 0
-        """Bytes that are kept for all peers (see `Connection.held_bytes`)."""
+        """Bytes kept for all peers together (see `Connection.held_bytes`)."""
 
     @property
     def connection_count(self) -> int:
-        """How many are connected."""
+        """Number of connections."""
         return len(self._connections)
 
     @property
     def tight(self) -> bool:
-        """Whether so much is kept for all peers that those who do not take it are not read from."""
+        """Whether the bytes kept for all peers exceed three quarters of the limit.
+
+        From then on, connections that do not take their replies are not read from.
+        """
         return self.held_bytes > self.held_max_bytes * 3 // 4
 
     def hold(self, more: int) -> None:
-        """Count bytes that are kept for a peer; if that is too much, close those who have the most of it."""
+        """Count bytes kept for a peer; beyond the limit, close the connections that hold the most."""
         self.held_bytes += more
         if self.held_bytes <= self.held_max_bytes or more < 0:
             return
@@ -103,7 +106,7 @@ class Sockets:
             self.schedule()
 
     def flush(self) -> None:
-        """Send what was put into the connections."""
+        """Send the replies of all connections that have some."""
         if self._dirty:
             dirty, self._dirty = self._dirty, []
             for connection in dirty:
@@ -114,19 +117,19 @@ class Sockets:
         raise NotImplementedError
 
     def watch(self, fd: int, events: int) -> None:
-        """Change what a socket is watched for."""
+        """Change the events for which a socket is watched."""
         raise NotImplementedError
 
     def forget(self, connection: Connection) -> None:
-        """Watch a connection no longer."""
+        """Stop watching a connection."""
         raise NotImplementedError
 
     def plain(self, connection: Connection, sock: socket.socket) -> None:
-        """Go on with a plain connection in the place of one that might have been TLS."""
+        """Replace a connection that turned out not to be TLS by a plain one."""
         raise NotImplementedError
 
     def handle_some(self, connection: Connection, commands: list[RemotingCommand]) -> int:
-        """Handle requests of one read until that has taken long; how many."""
+        """Handle requests of one read for at most 10 ms; answer how many were handled."""
         raise NotImplementedError
 
     def go_on_with(self, connection: Connection) -> None:
@@ -167,8 +170,8 @@ class Connection:
         self._feed = self._decoder.feed
         self._rest: list[RemotingCommand] = []  # of the last read, not handled yet
         self._resting = False  # whether something of the last read is not handled yet
-        self._input_bytes = 0  # of an unfinished frame, as far as the server counts it
-        self._stuck = 0  # sweeps since something of the backlog was taken
+        self._input_bytes = 0  # bytes of an unfinished frame that the server has counted
+        self._stuck = 0  # sweeps since the peer last took bytes of the backlog
         self._recv_into = sock.recv_into
         self._out: list[bytes] = []
         self._backlog: deque[memoryview] = deque()
@@ -185,7 +188,7 @@ class Connection:
         """Bytes of its requests that are kept until they are answered."""
 
     def send(self, data: bytes) -> None:
-        """Send at the end of the turn, together with whatever else goes to this peer."""
+        """Send at the end of the turn, together with the other replies to this peer."""
         if not self.closed:
             out = self._out
             if not out:
@@ -193,7 +196,7 @@ class Connection:
             out.append(data)
 
     def send_at_once(self, data: bytes) -> None:
-        """Send without waiting for the end of the turn, if it is large: a turn may have thousands of such replies."""
+        """Send a large reply without waiting for the end of the turn: a turn may have thousands of them."""
         if len(data) < _LARGE_BYTES:
             self.send(data)
         elif not self.closed:
@@ -208,7 +211,7 @@ class Connection:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are kept for this peer: replies not taken, a frame that is not whole, requests not answered."""
+        """Bytes kept for this peer: replies not taken, an unfinished frame, requests not answered."""
         return self._backlog_bytes + self._input_bytes + self.kept_bytes
 
     def close(self) -> None:
@@ -226,7 +229,7 @@ class Connection:
         if reason is not None:
             _LOG.info("%s: connection closed: %s", peer_text(self), reason)
         if self._backlog:
-            # Without this the kernel keeps what its peer does not take, for minutes, although nobody owns it any more.
+            # SO_LINGER of 0 resets the connection. Otherwise the kernel keeps the unsent replies for minutes, unowned.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._server.held_bytes -= self.held_bytes
         self._backlog_bytes = self._input_bytes = self.kept_bytes = 0
@@ -239,7 +242,7 @@ class Connection:
             listener(self)
 
     def ready(self, events: int) -> None:
-        """Do what the socket is ready for."""
+        """Read or write, as the socket is ready for."""
         if events != _IN:
             if events & _OUT:
                 self._drain()
@@ -274,7 +277,7 @@ class Connection:
             self._count_input()
 
     def _handle(self, commands: list[RemotingCommand]) -> None:
-        """Handle many requests of one read, until that has taken long; the rest in the loop's next round."""
+        """Handle many requests of one read for at most 10 ms; the rest in the loop's next round."""
         server = self._server
         handled = server.handle_some(self, commands)
         if (handled < len(commands) or self._decoder.more) and not self.closed:
@@ -302,7 +305,7 @@ class Connection:
             self.update()
 
     def _count_input(self) -> None:
-        """Count what is kept of a frame that is not whole yet."""
+        """Count the bytes of an unfinished frame."""
         pending = 0 if self.closed else self._decoder.pending_bytes
         if pending < _LARGE_BYTES:
             pending = 0
@@ -312,13 +315,13 @@ class Connection:
             self._server.hold(more)
 
     def sweep(self) -> int:
-        """Note that time has passed; for how many sweeps it has been silent, or taken nothing of what waits for it."""
+        """Note that time has passed; answer for how many sweeps the peer was silent, or took none of its replies."""
         self.idle += 1
         self._stuck = self._stuck + 1 if self._backlog else 0
         return max(self.idle, self._stuck)
 
     def flush(self) -> None:
-        """Send what has gathered."""
+        """Send the replies gathered in this turn."""
         out = self._out
         if not out:
             return
@@ -350,7 +353,7 @@ class Connection:
             self.update()
 
     def _drain(self) -> None:
-        """Send of the backlog what the socket takes."""
+        """Send as much of the backlog as the socket takes."""
         backlog = self._backlog
         while backlog:
             data = backlog[0]
@@ -374,7 +377,7 @@ class Connection:
             self.update()
 
     def update(self) -> None:
-        """Wait for room to send if something waits, and read only if not too much does."""
+        """Watch for room to send if there is a backlog; stop reading while the backlog is too large."""
         if self._server.tight:
             limit = 0
         else:

@@ -60,7 +60,7 @@ Guard = Callable[[Channel, RemotingCommand], Reply]
 
 _LOG = logging.getLogger(__name__)
 _SLICE = 64
-"""Requests that are handled again in one turn of the loop, and requests of one read that find a table to wait for."""
+"""Most queued requests handled in one turn of the loop, and most requests of one read that start to wait."""
 _SLICE_MS = 10
 """The same in time: 64 deletions of topics take longer, each goes through the offsets of all groups."""
 _TABLES_MAX = 16
@@ -68,7 +68,7 @@ _TABLES_MAX = 16
 
 
 class _Wait:
-    """A request that waits for a table, or for its turn behind one that did."""
+    """A request that waits for a table, or is queued behind one that did."""
 
     __slots__ = ("again", "channel", "command", "error", "number", "size", "then")
 
@@ -77,7 +77,7 @@ class _Wait:
         self.command = command
         self.size = size
         self.number = number  # in the order in which requests came
-        self.again = 0  # how often it has waited
+        self.again = 0  # number of tables it has waited for
         self.then: Callable[[], Reply] | None = None
         self.error: Exception | None = None
 
@@ -86,18 +86,18 @@ class Processor(Protocol):
     """Answers a family of requests."""
 
     def handlers(self) -> Mapping[int, Handler]:
-        """List what it answers: request code to method."""
+        """Return its handlers: request code to method."""
         ...
 
 
 class Dispatcher:
-    """The table of handlers, and what runs on behalf of it. Only the network loop uses it.
+    """The table of handlers and the requests under way. Only the network loop uses it.
 
     Args:
         now_ms: The clock that handlers are told.
         spawn: Runs a coroutine; by default as a task of the running loop.
-        running_max: So many requests may wait for a client's answer or the disk (``replyThreadPoolQueueCapacity``).
-        call_soon: Runs something in one of the next turns of the loop.
+        running_max: Most requests that wait for a client's answer or the disk (``replyThreadPoolQueueCapacity``).
+        call_soon: Runs a function in one of the next turns of the loop.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Dispatcher:
         self.spawn = spawn or self._spawn_task
         self._handlers: dict[str, dict[int, Handler]] = {BROKER_PORT: {}, NAME_SERVER_PORT: {}, NO_PORT: {}}
         self.guard: Guard | None = None
-        """Asked before every handler that is added from then on."""
+        """Asked before every handler that is added after it is set."""
         self._call_soon = call_soon
         self._line: list[tuple[int, _Wait]] = []
         self._number = 0
@@ -119,12 +119,12 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self.running_max = running_max
         self.running = 0
-        """Requests that run as tasks, and are not answered yet."""
+        """Requests that run as tasks and are not answered yet."""
         self.refused_count = 0
-        """Requests that were refused since the start because too many ran."""
+        """Requests refused since the start because too many ran."""
 
     def add(self, processor: Processor, port: str = BROKER_PORT) -> None:
-        """Have a processor answer its codes, on one of the ports."""
+        """Register a processor for its codes on one of the ports."""
         handlers = self._handlers[port]
         for code, handler in processor.handlers().items():
             handlers[int(code)] = handler if self.guard is None else _guarded(self.guard, handler)
@@ -134,7 +134,7 @@ class Dispatcher:
         return set(self._handlers[port])
 
     def received(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
-        """Handle what one read of a channel brought, in order."""
+        """Handle the requests of one read of a channel, in order."""
         now_ms = self._now_ms()
         handlers = self._handlers[channel.state.port]
         in_line = channel.state.waits_in_line > 0 or channel.state.parked is not None
@@ -167,7 +167,7 @@ class Dispatcher:
             if isinstance(result, RemotingCommand):
                 self.answer(channel, command, result)
                 if channel.closed:
-                    return  # it did not take its replies: to make those to the rest of this read would be in vain
+                    return  # the channel was closed because its peer takes no replies: do not make more of them
             else:
                 self._run_later(channel, command, result)
 
@@ -177,7 +177,7 @@ class Dispatcher:
         return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
     def answer(self, channel: Channel, command: RemotingCommand, reply: RemotingCommand) -> None:
-        """Send a reply, unless the request was one-way; an error in its place if no frame can hold it."""
+        """Send a reply, unless the request was one-way; send an error instead if the reply exceeds a frame."""
         if command.flag & FLAG_ONEWAY:
             return
         try:
@@ -212,7 +212,10 @@ class Dispatcher:
     async def ask_command(
         self, channel: Channel, command: RemotingCommand, timeout_ms: int = 10_000
     ) -> RemotingCommand:
-        """The same with a request that is made already; its opaque is set here."""
+        """Push a finished request and wait for its reply; sets the request's opaque.
+
+        Raises TimeoutError when none comes in time, ConnectionError when the channel closes before.
+        """
         if channel.closed:
             raise ConnectionError(f"{peer_text(channel)} is not connected")
         self._push(channel, command)
@@ -225,14 +228,14 @@ class Dispatcher:
             waiting.pop(command.opaque, None)
 
     def channel_closed(self, channel: Channel) -> None:
-        """Tell those who wait for an answer over this channel that none will come."""
+        """Fail the waiting pushed requests of a closed channel."""
         for future in channel.state.waiting.values():
             if not future.done():
                 future.set_exception(ConnectionError(f"{peer_text(channel)} closed the connection"))
         channel.state.waiting.clear()
 
     async def stop(self) -> None:
-        """Cancel what still runs."""
+        """Cancel the requests that still run."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -261,7 +264,7 @@ class Dispatcher:
     # ------------------------------------------------------------------------------------------- waiting for tables
 
     def _kept(self, channel: Channel, command: RemotingCommand) -> _Wait | None:
-        """Keep a request, as the last that came; None if it was refused."""
+        """Keep a request as the newest one; None if it was refused."""
         size = self._keep(channel, command)
         if size is None:
             return None
@@ -282,14 +285,14 @@ class Dispatcher:
                 need.alone()
 
     def _released(self, wait: _Wait, error: Exception | None) -> None:
-        """What a request waited for alone is there: its turn comes, and behind it that of all that waited for it."""
+        """Queue a request whose table is written, and behind it all that waited for that request."""
         parked, wait.channel.state.parked = wait.channel.state.parked or [], None
         self._written(wait, error)
         for behind in parked:
             self._stand_in_line(behind)
 
     def _written(self, wait: _Wait, error: Exception | None) -> None:
-        """The table is written: the request's turn comes."""
+        """Queue a request whose table is written."""
         wait.error = error
         self._stand_in_line(wait)
 
@@ -304,7 +307,7 @@ class Dispatcher:
             self._call_soon(self._move_line)
 
     def _move_line(self) -> None:
-        """Handle some of those whose turn it is."""
+        """Handle some of the queued requests."""
         end_ms = self._now_ms() + _SLICE_MS
         try:
             for number in range(min(_SLICE, len(self._line))):
@@ -323,15 +326,15 @@ class Dispatcher:
                 self._call_soon(self._move_line)
 
     def finish_line(self) -> None:
-        """Handle all whose turn it is, now: the broker stops."""
+        """Handle all queued requests now, because the broker stops."""
         while self._line:
             self._move_line()
 
     def _waits_on(self, wait: _Wait) -> bool:
-        """Handle a request whose turn it is; whether it has to wait for another table."""
+        """Handle a queued request; answer whether it has to wait for another table."""
         channel, command = wait.channel, wait.command
         if channel.closed and (wait.then is None or wait.error is not None):
-            return False  # nobody hears the answer; what was begun for a ``then`` is brought to its end
+            return False  # nobody waits for the answer; only a request with a ``then`` must be finished
         if wait.error is not None:
             self._failed(channel, command, wait.error)
             return False
@@ -362,7 +365,7 @@ class Dispatcher:
     # ------------------------------------------------------------------------------------------- running as tasks
 
     def _keep(self, channel: Channel, command: RemotingCommand) -> int | None:
-        """Count a request that is kept until it is answered; its size, or None if it was refused."""
+        """Count a request that is kept until it is answered; return its size, or None if it was refused."""
         size = kept_size(command)
         kept = channel.kept_bytes + size
         if self.running >= self.running_max or kept > KEPT_OF_ONE_MAX_BYTES:
@@ -375,13 +378,13 @@ class Dispatcher:
             self.answer(channel, command, command.reply(ResponseCode.SYSTEM_BUSY, remark))
             return None
         channel.keep(size)
-        if channel.closed:  # the bytes of all connections were too many, and it had the most of them
+        if channel.closed:  # all connections together kept too many bytes, and this one the most: it was closed
             return None
         self.running += 1
         return size
 
     def _run_later(self, channel: Channel, command: RemotingCommand, work: Coroutine[Any, Any, Reply]) -> None:
-        """Have a request run as a task, unless too many do."""
+        """Run a request as a task, unless too many run."""
         size = self._keep(channel, command)
         if size is None:
             work.close()

@@ -1,13 +1,14 @@
-"""Flow control: sends that waited too long before they could be read are turned away, in Apache's words.
+"""Flow control: sends that waited too long before they could be read are refused, in Apache's words.
 
-Apache's broker has a queue in front of its send threads, and a timer that throws out of it what has been there for
-``waitTimeMillsInSendQueue``. This broker has no such queue: what it cannot read yet stays with the kernel, where it
-costs no memory here and holds the sender up. When more connections are ready than one slice of the network loop can
-read (see `broker.net.server`), their sends wait; by then their senders may have given up, and storing what they send
-again would only make the queue longer. An answer costs less than an append, so the loop catches up.
+Apache's broker has a queue in front of its send threads, and a timer that removes requests older than
+``waitTimeMillsInSendQueue`` from it. This broker has no such queue: requests that it cannot read yet stay in the
+kernel's socket buffers, where they cost no memory here and slow the sender down. When more connections are ready than
+one turn of the network loop can read (see `broker.net.server`), their sends wait. Their senders may have given up by
+then, and storing the repeated sends as well would only make the queue longer. A refusal costs less than an append, so
+the loop catches up.
 
-"period in queue" is how long the connection was seen to be ready, so a lower bound; "size of queue" is how many
-connections wait to be read.
+"period in queue" is the time for which the connection was known to be ready, a lower bound; "size of queue" is the
+number of connections that wait to be read.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _SENDS = frozenset(
         RequestCode.RECALL_MESSAGE,
     )
 )
-"""What Apache's broker puts into its send queue."""
+"""The request codes that go through Apache's send queue."""
 
 
 class FlowControl:
-    """Takes what waited, hands on what may be served, and refuses the rest.
+    """Handles requests that waited: dispatches those that may be served and refuses the others.
 
     Args:
         dispatcher: Serves, and answers.
@@ -43,10 +44,10 @@ class FlowControl:
         self._dispatcher = dispatcher
         self._patience_ms = patience_ms
         self.refused_count = 0
-        """Sends turned away since the start."""
+        """Sends refused since the start."""
 
     def late(self, channel: Channel, commands: list[RemotingCommand], waited_ms: int, waiting: int) -> None:
-        """Handle what one read brought of a connection that had been ready for ``waited_ms``."""
+        """Handle the requests of a connection that had been ready for ``waited_ms``."""
         dispatcher = self._dispatcher
         if waited_ms <= self._patience_ms:
             dispatcher.received(channel, commands)

@@ -1,13 +1,12 @@
-"""Looking for one more request before the network loop sleeps.
+"""Polling once more for a request before the network loop sleeps.
 
-A client that waits for each reply sends its next request some 30 µs behind it. To put the loop's thread to sleep, to
-wake it and to go round the loop takes longer than that, so the next request is looked for at once, for a tenth of a
-millisecond. But only if that one client is all there is: of many, more come in while the loop goes round, and a turn
-that serves several costs less for each. So two turns in a row must have had nothing but this client's requests, and a
-look that finds somebody else's was in vain, like one that finds nothing. Looks get rarer by being in vain: each time
-doubles the number that are left out, and one that was not begins anew.
+A client that waits for each reply sends its next request some 30 µs after it. Putting the loop's thread to sleep and
+waking it takes longer than that, so the loop polls for the next request for a tenth of a millisecond. It does so only
+for a single client: with many, more requests arrive while the loop goes round, and a turn that serves several costs
+less for each. So two turns in a row must have had requests of this client only. A poll that finds nothing, or another
+client's request, counts as useless. Each useless poll doubles the number of turns without one; a useful poll resets it.
 
-Other threads lose little by it: each look gives the interpreter away.
+Other threads lose little by it: each poll releases the interpreter lock.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _Events = list[tuple[int, int]]
 
 
 class Linger:
-    """Remembers who was served alone, and whether looking for more has been worth it.
+    """Remembers which connection was served alone, and whether polling was useful.
 
     >>> times = iter([0.0, 0.00002, 0.00004])
     >>> answers = iter([[], [(5, 1)]])
@@ -37,23 +36,23 @@ class Linger:
     __slots__ = ("_clock", "_fd", "_skip", "_skipped", "asked")
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """``clock`` tells seconds, from any beginning."""
+        """``clock`` returns seconds, from any start."""
         self._clock = clock
-        self._fd = -1  # who was served alone in the last turn
-        self._skip = 0  # so many times are left out after the last one in vain
+        self._fd = -1  # the file that was served alone in the last turn
+        self._skip = 0  # number of turns without a poll after the last useless one
         self._skipped = 0
         self.asked = 0
         """How often `find` was called."""
 
     def served(self, ready: _Events) -> bool:
-        """Learn whom a turn has served; whether it was one alone, and the same as in the turn before."""
+        """Note the connections of a turn; answer whether it was a single one, the same as in the turn before."""
         fd = ready[0][0] if len(ready) == 1 else -1
         again = fd >= 0 and fd == self._fd
         self._fd = fd
         return again
 
     def find(self, look: Callable[[], _Events]) -> _Events:
-        """What ``look`` finds within `LINGER_S`; nothing at once if that has been in vain lately."""
+        """Poll with ``look`` for at most `LINGER_S`; return an empty list at once if polls were useless lately."""
         self.asked += 1
         if self._skipped < self._skip:
             self._skipped += 1

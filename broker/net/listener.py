@@ -21,11 +21,11 @@ class Accepting(Sockets):
 
     @property
     def full(self) -> bool:
-        """Whether nobody more may come in."""
+        """Whether there are as many connections as allowed."""
         raise NotImplementedError
 
     def turn_away(self, sock: socket.socket) -> None:
-        """Close the connection of one who came when there was no room."""
+        """Close a new connection because there are too many."""
         raise NotImplementedError
 
     def adopt(self, sock: socket.socket, peer: tuple[str, int], port: str, kind: type[Connection]) -> Connection:
@@ -33,7 +33,7 @@ class Accepting(Sockets):
         raise NotImplementedError
 
     def pause(self, listener: Listener, error: OSError) -> None:
-        """Accept nobody for a moment: there are no file descriptors (or no memory) left."""
+        """Stop accepting for a second: there are no file descriptors (or no memory) left."""
         raise NotImplementedError
 
 
@@ -53,7 +53,7 @@ class Listener:
         self._socket.listen(backlog)
 
     def ready(self, _events: int) -> None:
-        """Accept who waits."""
+        """Accept waiting connections."""
         for _ in range(_ACCEPTS_MAX):
             try:
                 sock, peer = self._socket.accept()

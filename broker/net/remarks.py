@@ -1,4 +1,4 @@
-"""Sentences that several processors answer with, as Apache's broker writes them."""
+"""Remarks that several processors use, as Apache's broker writes them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ __all__ = ["FAQ", "NUL", "group_not_exist", "nul_in_properties", "topic_not_exis
 
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 NUL = "\x00"
-"""No property may hold it: it separates a topic from its key in the index, and nobody can mean it."""
+"""Not allowed in properties: it separates a topic from its key in the index, and no sender can mean it."""
 
 
 def group_not_exist(group: str, why: str = "") -> str:
-    """For SUBSCRIPTION_GROUP_NOT_EXIST; ``why`` is a sentence about its not being made."""
+    """For SUBSCRIPTION_GROUP_NOT_EXIST; ``why`` is a sentence that says why the group was not created."""
     return f"subscription group not exist, {group}{why} {FAQ}"
 
 

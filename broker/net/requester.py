@@ -1,4 +1,4 @@
-"""Questions to other servers (name servers), over one connection to each that stays open."""
+"""Requests to other servers (name servers), over one lasting connection to each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Requester"]
 
 
 class Requester:
-    """Asks other servers. Only the network loop uses it."""
+    """Sends requests to other servers. Only the network loop uses it."""
 
     def __init__(self, server: Server, dispatcher: Dispatcher) -> None:
         self._server = server
@@ -27,7 +27,7 @@ class Requester:
     async def request(self, address: str, command: RemotingCommand, timeout_ms: int = 10_000) -> RemotingCommand:
         """Send a request to ``host:port`` and wait for its reply.
 
-        Raises OSError if there is no connection, TimeoutError if there is no reply in time.
+        Raises OSError if it cannot connect, TimeoutError if there is no reply in time.
         """
         channel = await self._channel(address)
         return await self._dispatcher.ask_command(channel, command, timeout_ms)

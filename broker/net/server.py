@@ -50,9 +50,9 @@ _LOG = logging.getLogger(__name__)
 _IN = select.EPOLLIN
 _EVENTS_MAX = 256
 _TURNS_MAX = 8
-_FEW = 8  # so many connections are read without a look at the clock
+_FEW = 8  # connections that are read between two looks at the clock
 _SLICE_S = 0.02
-_AT_ONCE = 64  # so many requests of one read are handled without a look at the clock
+_AT_ONCE = 64  # requests of one read that are handled between two looks at the clock
 _READ_SLICE_S = 0.01
 _REST_MAX_S = 0.001
 _NO_FILES_PAUSE_S = 1.0
@@ -65,12 +65,12 @@ class Server(Accepting):
     """Listens, reads and sends. Only the network loop uses it.
 
     Args:
-        idle_ms: A connection that is silent for so long is closed by `sweep`.
+        idle_ms: `sweep` closes a connection that has been silent for this long.
         backlog: Connections that may wait to be accepted.
-        tls: What TLS connections get; None: there are none.
+        tls: Certificate and rules of TLS connections; None: plain connections only.
         held_max_bytes: Most bytes of unfinished frames, of replies that were not taken and of requests that wait to be
             answered, of all connections.
-        connections_max: Most connections; who comes then is closed at once.
+        connections_max: Most connections; further ones are closed at once.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class Server(Accepting):
     ) -> None:
         super().__init__(tls, held_max_bytes)
         self.late: Late | None = None
-        """The same for those that could not be read at once: ms that they waited at least, connections that wait."""
+        """Like `received`, for connections that had to wait: also gets the least wait in ms and how many wait."""
         self.end_of_turn: Callable[[], None] = lambda: None
         """Called at the end of every turn, before replies are sent."""
         self.yields: Callable[[], bool] | None = None
-        """Whether other threads have work that must not wait: then turns are rarer, and each does more."""
+        """Tells whether other threads have work that must not wait; then the loop rests between turns."""
         self.rest_count = 0
-        """Turns after which the loop has rested for that."""
+        """Turns after which the loop has rested because of `yields`."""
         self.accepted = Connection if tls is None else TlsConnection
         self._idle_ms = idle_ms
         self._accept_backlog = backlog
@@ -106,11 +106,11 @@ class Server(Accepting):
     # ------------------------------------------------------------------------------------------------ life
 
     def bind(self, host: str, port: int, answers: str = BROKER_PORT) -> int:
-        """Reserve an address and answer with its port; nobody can connect before `start`.
+        """Bind an address and return its port; nobody can connect before `listen`.
 
-        ``answers`` is what `ChannelState.port` says of those who connect there.
+        ``answers`` is the `ChannelState.port` of connections to it.
 
-        Raises OSError with the address in its text.
+        Raises OSError, with the address in its text, if it cannot be bound.
         """
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -131,9 +131,12 @@ class Server(Accepting):
         self._loop.add_reader(self._poll.fileno(), self._turns)
 
     def listen(self) -> None:
-        """Let clients in, at the first address last: who gets in there may take all others to be served.
+        """Listen on all addresses.
 
-        Raises OSError if somebody else took an address meanwhile.
+        The broker's own port, bound first, opens last: a client that reaches it may assume that the name server and
+        the VIP port answer too.
+
+        Raises OSError if another process took an address meanwhile.
         """
         for listener in reversed(self._listeners):
             try:
@@ -143,20 +146,20 @@ class Server(Accepting):
             self._register(listener, listener.fd)
 
     def stop_listening(self) -> None:
-        """Let nobody in any more, and free the addresses."""
+        """Stop accepting connections and free the addresses."""
         for listener in self._listeners:
             self._unregister(listener.fd)
             listener.close()
         self._listeners.clear()
 
     def stop_reading(self) -> None:
-        """Take nothing any more from those who are connected."""
+        """Stop reading from all connections."""
         self.reading = False
         for connection in self._connections:
             connection.update()
 
     def close(self) -> None:
-        """Send what there is and close everything."""
+        """Send the gathered replies and close everything."""
         self.stop_listening()
         self.flush()
         for connection in list(self._connections):
@@ -167,7 +170,7 @@ class Server(Accepting):
             self._poll = None
 
     def sweep(self, passed_ms: int) -> None:
-        """Close who has been silent for too long; to be called every ``passed_ms``."""
+        """Close connections that were silent for too long; to be called every ``passed_ms``."""
         for connection in list(self._connections):
             if (connection.sweep() - 1) * passed_ms >= self._idle_ms:
                 held = f", {connection.held_bytes} bytes wait for it" if connection.held_bytes else ""
@@ -183,18 +186,18 @@ class Server(Accepting):
 
     @property
     def full(self) -> bool:
-        """Whether nobody more may come in."""
+        """Whether there are as many connections as allowed."""
         return len(self._connections) >= self.connections_max
 
     def turn_away(self, sock: socket.socket) -> None:
-        """Close the connection of one who came when there was no room."""
+        """Close a new connection because there are too many."""
         sock.close()
         self._turned_away += 1
 
     # ------------------------------------------------------------------------------------------------ turns
 
     def _turns(self) -> None:
-        """Take turns while there is something to read, but let the loop look round after some of them."""
+        """Run turns while connections are readable; after `_TURNS_MAX` of them return to the asyncio loop."""
         assert self._loop is not None
         assert self._linger is not None
         targets, yields, clock = self._targets, self.yields, self._loop.time
@@ -230,7 +233,7 @@ class Server(Accepting):
                 return
 
     def _slice(self, ready: list[tuple[int, int]]) -> None:
-        """Read many connections; those that cannot be read in time are noted as waiting."""
+        """Read many connections; note those that could not be read in time as waiting."""
         assert self._loop is not None
         clock, targets = self._loop.time, self._targets
         begin = clock()
@@ -245,7 +248,7 @@ class Server(Accepting):
                     target.ready(events)
 
     def _slice_late(self, ready: list[tuple[int, int]]) -> None:
-        """The same when some wait already: they come first, and behind them those that are ready now."""
+        """Like `_slice` when some connections wait already: those come first, then the newly readable ones."""
         assert self._loop is not None
         clock, targets, waiting, usual = self._loop.time, self._targets, self._waiting, self.received
         late = self.late
@@ -270,7 +273,7 @@ class Server(Accepting):
             self.received = usual
 
     def handle_some(self, connection: Connection, commands: list[RemotingCommand]) -> int:
-        """Handle requests of one read until that has taken long; how many."""
+        """Handle requests of one read for at most 10 ms; answer how many were handled."""
         assert self._loop is not None
         clock = self._loop.time
         end = clock() + _READ_SLICE_S
@@ -293,13 +296,13 @@ class Server(Accepting):
             self.end_turn()
 
     def schedule(self) -> None:
-        """Have a turn end soon: something was gathered or is to be sent outside of one."""
+        """Schedule the end of a turn: messages or replies were gathered outside of one."""
         if not self._ending and self._loop is not None:
             self._ending = True
             self._loop.call_soon(self.end_turn)
 
     def end_turn(self) -> None:
-        """Commit what the turn has gathered and send what is to be sent."""
+        """Commit the messages of the turn and send its replies."""
         try:
             self.end_of_turn()
         finally:
@@ -309,7 +312,10 @@ class Server(Accepting):
     # ------------------------------------------------------------------------------------------------ connections
 
     async def connect(self, host: str, port: int) -> Connection:
-        """Connect to another server. Raises OSError, or TimeoutError after 3 s."""
+        """Connect to another server.
+
+        Raises OSError if it cannot be reached, TimeoutError after 3 s.
+        """
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, family=socket.AF_INET, type=socket.SOCK_STREAM)
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -334,23 +340,23 @@ class Server(Accepting):
         return connection
 
     def plain(self, connection: Connection, sock: socket.socket) -> None:
-        """Go on with a plain connection in the place of one that might have been TLS."""
+        """Replace a connection that turned out not to be TLS by a plain one."""
         self.forget(connection)
         connection.closed = True
         self.adopt(sock, connection.peer, connection.state.port).ready(_IN)
 
     def forget(self, connection: Connection) -> None:
-        """Watch a connection no longer."""
+        """Stop watching a connection."""
         self._connections.discard(connection)
         self._unregister(connection.fd)
 
     def watch(self, fd: int, events: int) -> None:
-        """Change what a socket is watched for."""
+        """Change the events for which a socket is watched."""
         if self._poll is not None:
             self._poll.modify(fd, events)
 
     def pause(self, listener: Listener, error: OSError) -> None:
-        """Accept nobody for a moment: there are no file descriptors (or no memory) left."""
+        """Stop accepting for a second: there are no file descriptors (or no memory) left."""
         _LOG.error(
             "no connections are accepted for %g s, there are %d: %s",
             _NO_FILES_PAUSE_S,

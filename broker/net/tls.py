@@ -1,7 +1,7 @@
-"""TLS on the broker's ports: certificates and sessions, bytes in and bytes out. No socket is known here.
+"""TLS on the broker's ports: certificates and sessions, bytes in and bytes out. This file uses no socket.
 
-With a certificate configured, the first byte of a connection tells: a TLS hello begins with 0x16, a frame of RocketMQ
-never does (it would be 369 MB long). Modes as Apache's: ``permissive`` serves both, ``enforcing`` TLS only,
+With a certificate configured, the first byte of a connection tells what it is: a TLS hello begins with 0x16, a frame of
+RocketMQ never does (it would be 369 MB long). Modes as Apache's: ``permissive`` serves both, ``enforcing`` TLS only,
 ``disabled`` plain connections only.
 """
 
@@ -27,11 +27,11 @@ _READ_BYTES = 256 << 10
 
 
 class TlsError(Exception):
-    """A session that cannot go on; the text says why."""
+    """A session that cannot continue; the text says why."""
 
 
 def make_tls(config: BrokerConfig) -> Tls | None:
-    """Make what a configuration asks for; None if it has no certificate or says ``disabled``. Raises ConfigError."""
+    """Make the `Tls` of a configuration; None without a certificate or with ``disabled``. Raises ConfigError."""
     mode, certificate = config.get_text("tls.server.mode"), config.get_text("tls.server.certPath")
     if mode == "disabled" or (mode == "permissive" and not certificate):
         return None
@@ -62,8 +62,8 @@ class Tls:
         certificate, key: PEM files; the certificate's may hold a chain.
         password: Of the key; empty for none.
         enforcing: Whether plain connections are refused.
-        trust: PEM file of the authorities whose client certificates are good.
-        verify: Whether clients must show one.
+        trust: PEM file of the authorities whose client certificates are accepted.
+        verify: Whether clients must present a certificate.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Tls:
         return context
 
     def _stamp(self) -> list[tuple[int, int]]:
-        """When the files were changed; a missing one is a file of its own kind."""
+        """The files' modification times; a missing file has a value of its own."""
         stamps = []
         for path in filter(None, (self._certificate, self._key, self._trust)):
             try:
@@ -115,7 +115,7 @@ class Tls:
         return stamps
 
     def reload(self) -> bool:
-        """Use the files anew if they have changed, for connections from then on; bad ones change nothing."""
+        """Load changed files again, for new connections; invalid ones change nothing."""
         stamps = self._stamp()
         if stamps == self._stamps:
             return False
@@ -136,7 +136,7 @@ class Tls:
 
 
 class TlsSession:
-    """One connection's TLS, between what comes from the socket and what goes to it."""
+    """One connection's TLS: turns bytes from the socket into plain bytes, and plain bytes into bytes for the socket."""
 
     __slots__ = ("_incoming", "_object", "_outgoing", "_shaken")
 
@@ -146,9 +146,9 @@ class TlsSession:
         self._shaken = False
 
     def receive(self, data: memoryview | bytes) -> tuple[bytes, bool]:
-        """Take what the socket brought; the plain bytes in it, and whether the peer has said good-bye.
+        """Decrypt bytes of the socket; return the plain bytes, and whether the peer has closed the session.
 
-        Raises TlsError; `outgoing` then has what the peer should still be told.
+        Raises TlsError; `outgoing` then has the alert for the peer.
         """
         self._incoming.write(data)
         parts: list[bytes] = []
@@ -167,7 +167,7 @@ class TlsSession:
             raise TlsError(error.reason or str(error)) from error
 
     def encrypt(self, data: bytes) -> None:
-        """Put plain bytes into `outgoing`; nothing may be sent before the handshake is over. Raises TlsError."""
+        """Encrypt plain bytes into `outgoing`; only after the handshake. Raises TlsError."""
         try:
             self._object.write(data)
         except ssl.SSLError as error:
@@ -175,9 +175,9 @@ class TlsSession:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something for the socket."""
+        """Whether there are bytes for the socket."""
         return self._outgoing.pending > 0
 
     def outgoing(self) -> bytes:
-        """Hand out what goes to the socket."""
+        """Return the bytes for the socket."""
         return self._outgoing.read()

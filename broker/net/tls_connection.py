@@ -19,7 +19,7 @@ _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 
 
 class TlsConnection(Connection):
-    """A connection on a port that speaks TLS too; its first byte tells what it is, a plain one is handed on."""
+    """A connection on a port with TLS. Its first byte tells whether it is TLS; a plain connection is handed on."""
 
     __slots__ = ("_session",)
 
@@ -28,7 +28,7 @@ class TlsConnection(Connection):
         self._session: TlsSession | None = None
 
     def ready(self, events: int) -> None:
-        """Do what the socket is ready for."""
+        """Read or write, as the socket is ready for."""
         if events != _IN:
             if events & _OUT:
                 self._drain()
@@ -51,7 +51,7 @@ class TlsConnection(Connection):
         self._received(server.view[:count])
 
     def _begin(self) -> bool:
-        """Look at the first byte; whether it is TLS that begins. May raise OSError."""
+        """Look at the first byte; answer whether TLS begins. Raises OSError if the socket fails."""
         server = self._server
         first = self._socket.recv(1, socket.MSG_PEEK)
         tls = server.tls
@@ -85,7 +85,7 @@ class TlsConnection(Connection):
             self.close()
 
     def flush(self) -> None:
-        """Encrypt what has gathered and send it."""
+        """Encrypt the gathered replies and send them."""
         session, out = self._session, self._out
         if session is None or self.closed:
             return

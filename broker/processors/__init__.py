@@ -1,1 +1,1 @@
-"""What the broker answers: one file for each family of requests, as in Apache's broker."""
+"""Processors: one file for each family of requests, as in Apache's broker."""

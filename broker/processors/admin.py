@@ -1,4 +1,4 @@
-"""Topics, groups and the tables of offsets, as administrators and their tools see and change them.
+"""Administrators' requests about topics, groups and the tables of offsets.
 
 =====================================  ==========================================================================
 17, 18 UPDATE_AND_CREATE_TOPIC(_LIST)  21 GET_ALL_TOPIC_CONFIG, 351 GET_TOPIC_CONFIG, 215 DELETE_TOPIC_IN_BROKER
@@ -7,8 +7,8 @@
 305 system topics                      306, 316, 329 clean-ups, which have nothing to do here: SUCCESS
 =====================================  ==========================================================================
 
-Codes and remarks are those of Apache's broker 5.5.0. One difference is meant: what Apache's broker accepts though it
-cannot work (a negative number of queues) is refused.
+Codes and remarks are those of Apache's broker 5.5.0. One difference is on purpose: settings that cannot work, such as a
+negative number of queues, are refused; Apache's broker accepts them.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = ["AdminProcessor"]
 
 MAX_QUEUES = 65_536
 LIST_BYTES_MAX = 1 << 20
-"""The longest list of topics or groups in one request, some 5,000 of them: others wait while it is read."""
+"""Most bytes of a list of topics or groups, some 5,000 of them: other requests wait while it is read."""
 LIST_COUNT_MAX = 10_000
-"""Most topics or groups in one request: others wait while they are put into the table."""
+"""Most topics or groups in one request: other requests wait while they are added to the table."""
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _INT_END = 1 << 31
-"""What Java's numbers end at. A longer one could not be written into the file, nor any change after it."""
+"""Java's largest long. A larger number could not be written into the file, and then no later change could."""
 _FIELD_BYTES_MAX = 4_096
 _T = TypeVar("_T")
 
@@ -60,9 +60,9 @@ class AdminProcessor:
 
     Args:
         topics, groups, offsets: The broker's tables.
-        delete_topic: Deletes a topic with its messages and offsets; whether there was one. If that is late, the other
-            argument makes the reply.
-        asides: Runs what takes long: lists of topics and groups, read or written.
+        delete_topic: Deletes a topic with its messages and offsets; returns whether it existed. If the deletion ends
+            later, its other argument makes the reply.
+        asides: Runs long work: reading and writing lists of topics and groups.
         delay_offsets: Reads how far each delay level has been delivered.
     """
 
@@ -128,7 +128,7 @@ class AdminProcessor:
         return self._put_changed(command, [config] if self._differs(config) else [])
 
     async def put_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """UPDATE_AND_CREATE_TOPIC_LIST: all of them or none."""
+        """UPDATE_AND_CREATE_TOPIC_LIST: creates or changes all of them, or none."""
         try:
             changed = await self._asides.run(self._listed_topics, command.body)
         except _RefusedError as error:
@@ -136,7 +136,7 @@ class AdminProcessor:
         return self._put_changed(command, changed)
 
     def _listed_topics(self, body: bytes) -> list[TopicConfig]:
-        """Read and check a list of topics, any thread; those that are other than they stand in the table."""
+        """Read and check a list of topics; return those that differ from the table. Any thread."""
         changed = []
         try:
             for document in _list(body, "topicConfigList"):
@@ -200,7 +200,7 @@ class AdminProcessor:
             raise _RefusedError(ResponseCode.INVALID_PARAMETER, problem)
 
     def _differs(self, config: TopicConfig) -> bool:
-        """Whether a topic is other than it stands in the table, or is going to be other. Any thread."""
+        """Whether a topic differs from its entry in the table, or from a change on its way. Any thread."""
         return self._topics.get(config.name) != config or self._topics.newest(config.name) != config
 
     def _put_changed(self, command: RemotingCommand, changed: list[TopicConfig]) -> RemotingCommand:
@@ -235,7 +235,7 @@ class AdminProcessor:
         return command.reply(body=dumps({**config.to_json(), "attributes": attributes.typed(config.attributes)}))
 
     def remove_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """DELETE_TOPIC_IN_BROKER; SUCCESS as well if there is no such topic."""
+        """DELETE_TOPIC_IN_BROKER; answers SUCCESS also if the topic does not exist."""
         name = opt_str(command.ext, "topic")
         try:
             if not name.strip():
@@ -247,7 +247,7 @@ class AdminProcessor:
 
         def delete() -> RemotingCommand:
             if self._topics.get(name) is not None or self._topics.newest(name) is not None:
-                self._topics.forget_late(name, delete)  # once more, if somebody has made it again meanwhile
+                self._topics.forget_late(name, delete)  # once more, if the topic was created again meanwhile
             self._delete_topic(name, command.reply)
             return command.reply()
 
@@ -269,7 +269,7 @@ class AdminProcessor:
             return command.reply(error.code, str(error))
 
     async def put_groups(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them or none."""
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: creates or changes all of them, or none."""
         try:
             groups = await self._asides.run(
                 lambda: _groups(_list(command.body, "groupConfigList"), self._group_attributes)
@@ -279,7 +279,7 @@ class AdminProcessor:
         return self._put_groups(command, groups)
 
     def _group_attributes(self, name: str) -> Mapping[str, str] | None:
-        """What a group's attributes are, once all changes are written; None if there is no such group. Any thread."""
+        """A group's attributes once all changes are written; None if the group does not exist. Any thread."""
         known = self._groups.newest(name)
         return None if known is None else known.fields["attributes"]
 
@@ -303,7 +303,7 @@ class AdminProcessor:
         return self._table(command, "subscriptionGroupTable", entries, before)
 
     def get_group(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """GET_SUBSCRIPTIONGROUP_CONFIG; it makes the group if that is allowed, as Apache's broker does."""
+        """GET_SUBSCRIPTIONGROUP_CONFIG; creates the group if that is allowed, as Apache's broker does."""
         name = need_str(command.ext, "group")
         group = self._groups.find(name)
         if group is None:
@@ -312,7 +312,7 @@ class AdminProcessor:
         return command.reply(body=dumps(group.fields))
 
     def remove_group(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """DELETE_SUBSCRIPTIONGROUP; SUCCESS as well if there is no such group."""
+        """DELETE_SUBSCRIPTIONGROUP; answers SUCCESS also if the group does not exist."""
         name = need_str(command.ext, "groupName")
 
         def delete() -> RemotingCommand:
@@ -340,12 +340,12 @@ class AdminProcessor:
         return command.reply(body=dumps({"dataVersion": version, "offsetTable": dict(self._delay_offsets())}))
 
     def nothing_to_clean(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """Clean-ups that happen here by themselves."""
+        """Answers clean-up requests with SUCCESS: the broker cleans up by itself."""
         return command.reply()
 
 
 def _full(what: str, count: int, news: Collection[str], most: int) -> str:
-    """Why no more of something can be made; empty if there is room."""
+    """Return why no more entries can be created; empty if there is room."""
     if not news or count + len(news) <= most:
         return ""
     return f"there are {count} {what}, with {len(news)} more there would be too many: at most {most} may be"
@@ -363,7 +363,7 @@ def _list(body: bytes, name: str) -> list[Any]:
 
 
 def _checked(work: Callable[..., _T], *arguments: Any) -> _T:
-    """Do something with attributes; what is wrong with them refuses the request."""
+    """Call a function on attributes; refuse the request if they are invalid."""
     try:
         return work(*arguments)
     except attributes.RefusedAttributeError as error:
@@ -371,7 +371,7 @@ def _checked(work: Callable[..., _T], *arguments: Any) -> _T:
 
 
 def _groups(documents: list[Any], known: Callable[[str], Mapping[str, str] | None]) -> list[SubscriptionGroup]:
-    """Read and check a list of groups, any thread; ``known`` finds the attributes that a group has."""
+    """Read and check a list of groups; ``known`` returns the present attributes of a group. Any thread."""
     groups = []
     for document in documents:
         if not isinstance(document, dict) or not isinstance(document.get("attributes") or {}, dict):
@@ -387,7 +387,7 @@ def _groups(documents: list[Any], known: Callable[[str], Mapping[str, str] | Non
 
 
 def _group(name: str, document: Mapping[str, Any]) -> SubscriptionGroup:
-    """Read a group's configuration; what is missing has its default, what is unknown is dropped."""
+    """Read a group's configuration: missing fields get their default, unknown ones are dropped."""
     defaults = SubscriptionGroup(name).fields
     fields: dict[str, Any] = {}
     for key, value in document.items():

@@ -76,7 +76,7 @@ class ClientProcessor:
         }
 
     def heart_beat(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
-        """HEART_BEAT: note the client's groups and subscriptions, and make what they need."""
+        """HEART_BEAT: note the client's groups and subscriptions, and create missing groups and retry topics."""
         document = _object(command)
         try:
             _check_heartbeat(document)
@@ -111,7 +111,7 @@ class ClientProcessor:
         return command.reply()
 
     def _make_what_is_new(self, consumers: list[tuple[str, Any, list[Subscription]]]) -> None:
-        """Make the groups of a heartbeat and their retry topics: each table is written once, however many are new."""
+        """Create the groups of a heartbeat and their retry topics; each table is written once, however many are new."""
         self._groups.create(name for name, _, _ in consumers)
         wanted = []
         for name, entry, subscriptions in consumers:
@@ -130,7 +130,7 @@ class ClientProcessor:
         subscriptions: list[Subscription],
         keep_subscriptions: bool,
     ) -> None:
-        """Note one consumer of a heartbeat; a group that may not be made is passed over, as Apache does it."""
+        """Note one consumer of a heartbeat; as on Apache's broker, a group that may not be created is ignored."""
         group = self._groups.get(name)
         if group is None:
             return
@@ -178,7 +178,7 @@ class ClientProcessor:
         command: RemotingCommand,
         _now_ms: int,
     ) -> RemotingCommand:
-        """CHECK_CLIENT_CONFIG: sent before a subscription that is not by tags, to hear whether it can be served."""
+        """CHECK_CLIENT_CONFIG: a client asks, before a subscription that is not by tags, whether it can be served."""
         document = _object(command) if command.body else {}
         data = document.get("subscriptionData")
         if not isinstance(data, dict) or (kind := data.get("expressionType") or "TAG") == "TAG":
@@ -200,7 +200,7 @@ class ClientProcessor:
 
 
 def _check_heartbeat(document: Mapping[str, Any]) -> None:
-    """Raise ProtocolError for a heartbeat that would take long: beyond what any process of clients has to say."""
+    """Raise ProtocolError for a heartbeat that would take long; no real client sends so many groups or tags."""
     consumers = document.get("consumerDataSet") or ()
     groups = len(document.get("producerDataSet") or ()) + len(consumers)
     if groups > GROUPS_MAX:

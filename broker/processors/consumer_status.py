@@ -1,7 +1,7 @@
-"""INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): where each member of a group stands, in its own words.
+"""INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): the offsets of each member of a group, as the members report them.
 
-The broker asks the members (GET_CONSUMER_STATUS_FROM_CLIENT, 221), all at the same time, and puts their answers
-together. Who does not answer in time, or with an error, is left out, as by Apache's broker.
+The broker asks all members at the same time (GET_CONSUMER_STATUS_FROM_CLIENT, 221) and combines their answers. Like
+Apache's broker it leaves out members that do not answer in time, or answer with an error.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["ConsumerStatusProcessor"]
 _LOG = logging.getLogger(__name__)
 _ASK_MS = 5_000
 _TABLES_MAX_BYTES = 15 << 20
-"""Most bytes of all members' answers together: more would not fit into one reply."""
+"""Most bytes of all members' answers together, so that they fit into one reply."""
 
 
 class ConsumerStatusProcessor:
     """Asks the members of a group.
 
     Args:
-        clients: Who they are.
+        clients: The table of connected clients.
         dispatcher: Pushes requests to them.
         asides: Reads their answers, which may be long.
     """
@@ -47,7 +47,7 @@ class ConsumerStatusProcessor:
         return {RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.status}
 
     async def status(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS; ``clientAddr`` names one member, or nobody for all."""
+        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS; ``clientAddr`` names one member; empty for all."""
         topic, name = need_str(command.ext, "topic"), need_str(command.ext, "group")
         wanted = opt_str(command.ext, "clientAddr").strip()
         group = self._clients.consumers.get(name)
@@ -65,9 +65,9 @@ class ConsumerStatusProcessor:
         return command.reply(body=b'{"consumerTable":{' + tables + b'},"messageQueueTable":{}}')
 
     async def _ask(self, client: ClientInfo, topic: str, group: str, room: list[int]) -> bytes | None:
-        """One member's table of offsets by queue, as it stands in a body of Apache's; None if it has none to give.
+        """One member's table of offsets by queue, in the form of Apache's body; None if the member sent none.
 
-        ``room`` has how many bytes are left for all members' answers.
+        ``room`` contains the number of bytes left for all members' answers.
         """
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         try:
@@ -87,6 +87,6 @@ class ConsumerStatusProcessor:
 
 
 def _table(body: bytes) -> bytes:
-    """Read a member's table and write it as a body of Apache's has it; any thread. May raise AttributeError, too."""
+    """Read a member's table and write it in the form of Apache's body; any thread. May raise AttributeError, too."""
     pairs = queue_map(loads_apart(body).get("messageQueueTable") or {})
     return b"{" + b",".join(queue_key(*queue).encode() + b":" + dumps(value) for queue, value in pairs) + b"}"

@@ -1,9 +1,9 @@
 """Locks on queues, for ordered consumption: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ.
 
 A member of a group that consumes in order takes the lock of each queue before it reads it, and renews it every
-20 s. A lock that is not renewed for 60 s (``lockMaxLiveTime``) belongs to whoever asks next; only its owner may give it
-back. A lock outlives its owner's connection, as on Apache's broker: a member whose connection broke may still be at
-work on what it has read, and whoever took its queue at once might overtake it.
+20 s. A lock that is not renewed for 60 s (``lockMaxLiveTime``) is free for the next client; only its owner may release
+it. As on Apache's broker a lock outlives its owner's connection: a member whose connection broke may still be
+processing messages, and a member that took its queue at once might overtake it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ __all__ = ["LockProcessor"]
 class LockProcessor:
     """Answers requests for locks.
 
-    A queue that this broker does not have, or a group that does not exist, cannot be locked; it is left out of the
-    answer like a queue that somebody else has. On Apache's broker any name is locked, and stays in a table for ever.
+    A queue that this broker does not have, or a queue for a group that does not exist, cannot be locked. It is left out
+    of the answer, like a queue locked by another client. Apache's broker locks any name, which then stays in a table
+    for ever.
     """
 
     def __init__(self, locks: QueueLocks, topics: Topics, groups: SubscriptionGroups, broker_name: str) -> None:
@@ -45,7 +46,7 @@ class LockProcessor:
         return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
 
     def lock(self, _: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
-        """LOCK_BATCH_MQ: lock what is free, and say what the client has."""
+        """LOCK_BATCH_MQ: lock the free queues, and answer with those that the client has locked."""
         group, client_id, queues = _read(command)
         if self._groups.get(group) is None:
             queues = []
@@ -65,7 +66,7 @@ class LockProcessor:
         return 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums)
 
     def unlock(self, _: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """UNLOCK_BATCH_MQ: give back what the client owns."""
+        """UNLOCK_BATCH_MQ: release the client's locks."""
         group, client_id, queues = _read(command)
         for queue, _document in queues:
             self._locks.unlock(group, client_id, queue)

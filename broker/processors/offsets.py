@@ -29,8 +29,8 @@ class OffsetProcessor:
     Args:
         store: Knows the queues.
         topics, groups, offsets: The broker's tables.
-        in_memory_bytes: How much of the CommitLog's end is taken to be in memory. A new group begins at the first
-            message of a queue, whatever else it asked for, if that message is in memory still.
+        in_memory_bytes: Size of the CommitLog's end that counts as in memory. If the first message of a queue is still
+            in memory, a new group begins there, whatever it asked for.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class OffsetProcessor:
         }
 
     def query(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """QUERY_CONSUMER_OFFSET: how far a group has read, or 0 if it begins there; else QUERY_NOT_FOUND."""
+        """QUERY_CONSUMER_OFFSET: a group's offset, or 0 if it begins there; else QUERY_NOT_FOUND."""
         ext = command.ext
         topic, queue_id = need_str(ext, "topic"), need_int(ext, "queueId")
         offset = self._offsets.get(need_str(ext, "consumerGroup"), topic, queue_id)
@@ -75,7 +75,7 @@ class OffsetProcessor:
         return command.reply(ResponseCode.QUERY_NOT_FOUND, remark)
 
     def update(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """UPDATE_CONSUMER_OFFSET: note how far a group has read."""
+        """UPDATE_CONSUMER_OFFSET: note a group's offset."""
         ext = command.ext
         group, topic = need_str(ext, "consumerGroup"), need_str(ext, "topic")
         if self._groups.get(group) is None:
@@ -115,7 +115,7 @@ class OffsetProcessor:
         return command.reply(ext={"offset": str(offset)})
 
     def min_offset(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """GET_MIN_OFFSET: the offset of the oldest message that is there."""
+        """GET_MIN_OFFSET: the offset of the oldest message in the store."""
         offset = self._store.min_offset(need_str(command.ext, "topic"), need_int(command.ext, "queueId"))
         return command.reply(ext={"offset": str(offset)})
 
@@ -128,9 +128,9 @@ class OffsetProcessor:
     def _is_unwritten(self, topic: str, queue_id: int) -> bool:
         """Whether a queue has never had a message: then 0 is where a new group begins, whatever it asked for.
 
-        Apache says "not found" here, and a client that begins at the end asks for the end next (GET_MAX_OFFSET): what
-        is sent between the two questions it never sees. A retry topic needs no such answer: clients begin at its begin
-        anyhow.
+        Apache answers "not found" here. A client that begins at the end then asks for the end (GET_MAX_OFFSET), and
+        misses messages sent between the two requests. A retry topic needs no such answer: clients begin at its start
+        anyway.
         """
         if topic.startswith(RETRY_PREFIX):
             return False

@@ -1,4 +1,4 @@
-"""Who reads what and how far: the questions of administrators about topics, groups and clients, and resets of offsets.
+"""Administrators' requests about the progress of groups, about topics and clients, and resets of offsets.
 
 ====================================  =================================================================
 202 GET_TOPIC_STATS_INFO              303 QUERY_CONSUME_TIME_SPAN, 300 QUERY_TOPIC_CONSUME_BY_WHO
@@ -10,8 +10,8 @@
 315 VIEW_BROKER_STATS_DATA            what `Traffic` knows of a topic or of a group
 ====================================  =================================================================
 
-Maps keyed by a message queue are written in fastjson's form, which Java's tools expect. A reset is kept in the
-broker (as 5.x does it): the next pull of each queue is told to go on at the new offset.
+Maps keyed by a message queue are written in fastjson's form, which Java's tools expect. As in 5.x, the broker keeps a
+reset: the answer to the next pull of each queue tells the client to continue at the new offset.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ _FORWARD_MS = 10_000
 
 
 class ProgressProcessor:
-    """Answers the questions about progress.
+    """Answers requests about progress.
 
     Args:
         store: Knows the queues.
         topics, groups, offsets, clients: The broker's tables.
         dispatcher: Passes requests on to clients.
-        broker_name: Stands in every message queue.
+        broker_name: Part of every message queue.
         address: Reads the advertised ``ip:port``.
         traffic: Knows the rates of topics and groups.
-        asides: Runs what looks at all queues of a topic, or at all groups.
+        asides: Runs work on all queues of a topic, or on all groups.
     """
 
     def __init__(
@@ -168,14 +168,14 @@ class ProgressProcessor:
     # ------------------------------------------------------------------------------------------ groups
 
     async def consume_stats(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """GET_CONSUME_STATS: how far a group has read, in one topic, in some, or in all that it has offsets in."""
+        """GET_CONSUME_STATS: a group's offsets in one topic, in several, or in all where it has some."""
         ext = command.ext
         group = need_str(ext, "consumerGroup")
         topics = [name for name in (*opt_str(ext, "topicList").split(";"), opt_str(ext, "topic")) if name]
         return command.reply(body=await self._asides.run(self._consume_stats, group, topics))
 
     def _consume_stats(self, group: str, topics: list[str]) -> bytes:
-        """The body of GET_CONSUME_STATS; any thread. No topics: all that the group has offsets in."""
+        """The body of GET_CONSUME_STATS; any thread. No topics means all where the group has offsets."""
         topics = topics or self._offsets.topics_of_group(group)
         return dump_queue_map("offsetTable", self._lags(group, topics), {"consumeTps": self._tps(group, topics)})
 
@@ -183,7 +183,7 @@ class ProgressProcessor:
         return sum((self._traffic.rate("GROUP_GET_NUMS", f"{topic}@{group}") for topic in topics), 0.0)
 
     def _lags(self, group: str, topics: Iterable[str]) -> Iterator[tuple[Queue, dict[str, int]]]:
-        """Compare each queue's end with what the group has read. A topic that the group has left is passed over."""
+        """Compare each queue's end with the group's offset; skip topics that the group no longer subscribes to."""
         store, offsets = self._store, self._offsets
         online = self._clients.consumers.get(group)
         for topic in topics:
@@ -203,11 +203,11 @@ class ProgressProcessor:
                 )
 
     async def all_consume_stats(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """GET_BROKER_CONSUME_STATS: the same of every group, and how many messages they have not read."""
+        """GET_BROKER_CONSUME_STATS: the same for every group, and the number of messages not read yet."""
         return command.reply(body=await self._asides.run(self._all_consume_stats))
 
     def _all_consume_stats(self) -> bytes:
-        """The body of GET_BROKER_CONSUME_STATS; any thread. Raises ProtocolError when no reply could hold it."""
+        """The body of GET_BROKER_CONSUME_STATS; any thread. Raises ProtocolError if it would exceed a frame."""
         behind = size = 0
         parts = []
         topics_of = self._offsets.topics_of_groups()
@@ -274,7 +274,7 @@ class ProgressProcessor:
         return command.reply(body=await self._asides.run(dump_table, "data", entries))
 
     async def _forward(self, command: RemotingCommand, body: bytes) -> RemotingCommand:
-        """Pass a request on to the client that it names, and the client's answer back."""
+        """Pass a request on to the client that it names, and return the client's answer."""
         group, client_id = need_str(command.ext, "consumerGroup"), opt_str(command.ext, "clientId")
         client = self._clients.find_consumer(group, client_id)
         if client is None:
@@ -345,7 +345,7 @@ class ProgressProcessor:
     async def _reset(
         self, command: RemotingCommand, group: str, topic: str, queues: Iterable[int], timestamp: int, offset: int
     ) -> RemotingCommand:
-        """Find where each queue is to go on, which may read from the disk, and set all of them."""
+        """Find the new offset of each queue, which may read from the disk, and set all of them."""
 
         def find() -> tuple[dict[int, int], bytes]:
             targets = {queue_id: self._target(topic, queue_id, timestamp, offset) for queue_id in queues}
@@ -361,7 +361,7 @@ class ProgressProcessor:
         return command.reply(body=body)
 
     def _target(self, topic: str, queue_id: int, timestamp: int, offset: int) -> int:
-        """Find where a reset goes, within the queue."""
+        """Find the offset of a reset, within the queue."""
         begin, end = self._range(topic, queue_id)
         if offset < 0:
             offset = end if timestamp < 0 else self._store.offset_by_time(topic, queue_id, timestamp)

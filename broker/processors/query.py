@@ -1,7 +1,7 @@
 """Looking messages up: VIEW_MESSAGE_BY_ID (33), QUERY_MESSAGE (12).
 
-An id names a position: in the CommitLog, or (at or above 2**62) a virtual one that a plug-in gave to a message
-it keeps for later. The plug-in answers for it while it is pending, the store's index afterwards.
+An id names a position: in the CommitLog, or (at or above 2**62) a virtual one that a plug-in gave to a message that it
+holds. While the message is pending the plug-in finds it, afterwards the store's index.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _BODY_MAX_BYTES = 15 << 20
 
 
 class QueryProcessor:
-    """Answers look-ups, which may read from the disk: in a thread, not in the network loop.
+    """Answers look-ups in a thread, not in the network loop, because they may read from the disk.
 
     Args:
         store: Where messages are.
-        plugins: Know what is pending.
-        max_unique: Most messages for a unique key (``defaultQueryMaxNum``).
-        may: Says whether the asker may read the message that was found.
+        plugins: Know the pending messages.
+        max_unique: Most messages returned for a unique key (``defaultQueryMaxNum``).
+        may: Tells whether the client may read the message that was found.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class QueryProcessor:
         self._max_unique = max_unique
 
     def set_max_unique(self, count: int) -> None:
-        """Change the most messages for a unique key."""
+        """Change the most messages returned for a unique key."""
         self._max_unique = count
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -85,7 +85,7 @@ class QueryProcessor:
             return None
         if offset < DELAY_ID_BASE:
             return self._store.find_record(offset)
-        # In this order: a message that is delivered in between is found by the second look.
+        # The plug-ins come first: a message that is delivered in between is then found in the store.
         for plugin in self._plugins:
             record = plugin.view(offset)
             if record is not None:

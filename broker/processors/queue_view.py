@@ -1,4 +1,4 @@
-"""What administrators look at to see what the store holds: QUERY_CONSUME_QUEUE (321), GET_BROKER_HA_STATUS (907)."""
+"""Administrators' look at the store: QUERY_CONSUME_QUEUE (321), GET_BROKER_HA_STATUS (907)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COUNT_MAX = 1_000
 
 
 class QueueViewProcessor:
-    """Shows the entries of a ConsumeQueue, and that there are no slaves."""
+    """Answers with the entries of a ConsumeQueue, and with a status that has no slaves."""
 
     def __init__(self, *, store: MessageStore, clients: Clients) -> None:
         self._store = store

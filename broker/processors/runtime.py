@@ -1,8 +1,8 @@
 """The broker's configuration (UPDATE_BROKER_CONFIG 25, GET_BROKER_CONFIG 26) and figures (GET_BROKER_RUNTIME_INFO 28).
 
 A change of configuration is checked like a setting at start, takes effect at once, is written into the configuration
-file that the broker was started with, and is logged. What is read at start only (addresses, sizes of files), an
-unknown key or a value that cannot be used is refused; Apache's broker keeps silent about these.
+file that the broker was started with, and is logged. Keys that are read at start only (addresses, sizes of files),
+unknown keys and invalid values are refused; Apache's broker ignores them silently.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ VERSION_TEXT = "V4_9_8"
 """The name of `remoting.codes.VERSION`."""
 
 CHANGES_MAX_BYTES = 32 << 10
-"""The longest body of settings: reading takes a quarter of a microsecond a byte."""
+"""Most bytes of a body of settings: reading takes a quarter of a microsecond a byte."""
 
 _FIXED_KEYS = frozenset(("configBlackList", "brokerConfigPath", "rocketmqHome", "storePathRootDir"))
 _POOLS = ("send", "pull", "ack", "query", "litePull")
@@ -55,7 +55,7 @@ _NOT_MEASURED = {
     "EndTransactionQueueSize": "0",
     "EndTransactionThreadPoolQueueCapacity": "10000",
 }
-"""Keys that exporters read and whose figures do not exist here, with what Apache's broker says when it has none."""
+"""Keys that exporters read but that do not exist here, with the values of an Apache broker that has none."""
 
 _COUNTERS = ("put", "put_bytes", "found", "miss", "messages")
 
@@ -66,11 +66,11 @@ class RuntimeProcessor:
     Args:
         config: The configuration.
         store, plugins: Add their figures.
-        counters: Reads what has been counted since the start: ``put`` and ``put_bytes`` (messages stored or held, their
+        counters: Reads the counters since the start: ``put`` and ``put_bytes`` (messages stored or held, their
             bytes), ``found`` and ``miss`` (pulls with and without messages), ``messages`` (messages pulled).
         booted_ms: When the broker started.
-        changed: Lets changed keys take effect.
-        save: Writes changed values where the next start finds them; False if there is no such place.
+        changed: Makes changed keys take effect.
+        save: Writes changed values for the next start; False if there is no configuration file.
         more: Reads figures of further parts.
     """
 
@@ -109,7 +109,7 @@ class RuntimeProcessor:
         }
 
     def step(self, now_ms: int) -> None:
-        """Take a sample of the counters if it is time; to be called every few seconds."""
+        """Take a sample of the counters if it is due; to be called every few seconds."""
         self._rates.step(now_ms, self._counters())
 
     # ------------------------------------------------------------------------------------------ configuration
@@ -126,7 +126,7 @@ class RuntimeProcessor:
         return command.reply(ext={"version": dumps(self._version.to_json()).decode()}, body=text.encode())
 
     def update_config(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
-        """UPDATE_BROKER_CONFIG: all of the values or, if one of them cannot be used, none."""
+        """UPDATE_BROKER_CONFIG: changes all of the values or, if one of them is invalid, none."""
         if len(command.body) > CHANGES_MAX_BYTES:
             remark = f"a body of {len(command.body)} bytes of settings, at most {CHANGES_MAX_BYTES} are taken"
             return command.reply(ResponseCode.SYSTEM_ERROR, remark)

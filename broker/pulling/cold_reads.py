@@ -1,7 +1,7 @@
-"""Reads of CommitLog bytes that are not in memory: by aiofiles, so that a disk never holds up the network loop.
+"""Reads of CommitLog bytes that are not in memory: by aiofiles, so that a disk never blocks the network loop.
 
-What was appended just now is still at hand (`MessageStore.read_recent`); other bytes in the page cache are read at once
-(`MessageStore.read_hot`); what is not there is read here, a few reads at a time.
+The newest bytes are in memory (`MessageStore.read_recent`); bytes in the page cache are read at once
+(`MessageStore.read_hot`); all others are read here, a few reads at a time.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class ColdReads:
         """Reads since the start."""
 
     def hot(self, positions: Sequence[tuple[int, int]]) -> bytes | None:
-        """Read records one behind the other, if all of them are in memory; None otherwise."""
+        """Read consecutive records if all of them are in memory; None otherwise."""
         runs = adjacent_runs(positions)
         recent = self._store.read_recent(runs)
         return self._store.gather_hot(runs) if recent is None else recent
 
     async def read(self, positions: Sequence[tuple[int, int]]) -> bytes | None:
-        """Read records one behind the other; None if some of them are gone. Raises StoreError: the disk cannot read."""
+        """Read consecutive records; None if some of them are gone. Raises StoreError if the disk cannot read."""
         parts = []
         for offset, size in adjacent_runs(positions):
             part = self._store.read_hot(offset, size)

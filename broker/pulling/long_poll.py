@@ -1,15 +1,15 @@
 """Pulls that found nothing and wait for a message: held per queue, woken by arrivals, ended by their deadline.
 
-A hold is kept while its queue has nothing for it. When messages arrive in the queue the pull is tried again from
-where the last try ended: found, it is answered; otherwise (the tags did not match) it goes on waiting. At its
-deadline it is answered with whatever there is.
+A hold is kept while its queue has no message for it. When messages arrive in the queue the pull is tried again from
+where the last try ended. If a message matches, the pull is answered; otherwise it continues to wait. At its deadline it
+is answered in any case.
 
-Arrivals are reported by whichever thread appended (`arrived`), and looked at by the network loop (`drain`). No
-wake-up is lost between the pull that finds nothing and its hold: the hold is registered first, then the queue's end
-is looked at once more by whoever holds; an append raises the end first and then looks for holds.
+The appending thread reports arrivals (`arrived`), and the network loop handles them (`drain`). No wake-up is lost
+between a pull that finds nothing and its hold. The network loop first registers the hold, then looks at the queue's end
+once more; an append first raises the end, then looks for holds.
 
-An answer costs a pull's request, its look and its reply, however few messages it has. When many small answers would
-take most of the network loop's time, they are made more rarely, and each has more messages (`paced`).
+An answer costs a request, a look and a reply, however few messages it has. When many small answers would take most of
+the network loop's time, answers are sent more rarely, and each has more messages (`paced`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ __all__ = ["Hold", "LongPoll"]
 
 _DONE_MAX = 1_000
 _REST_FACTOR = 3
-"""So many times as long as answers took, none are made: they take a quarter of the time at most."""
+"""After a round of answers the loop rests for this many times the round's duration, so answers take at most a quarter
+of the time.
+"""
 _REST_MAX_S = 0.004
 _REST_MIN_S = 0.0005
-"""A rest that is nearly over is over: the loop's timers are no finer than a millisecond."""
+"""A rest with less time left counts as over: the loop's timers are no finer than a millisecond."""
 
 Queue = tuple[str, int]
 """Topic and queue id."""
@@ -39,8 +41,8 @@ Queue = tuple[str, int]
 class Hold:
     """One pull that waits.
 
-    ``retry(final)`` tries it again and says whether it has been answered; with ``final`` it always is. ``size`` is
-    about how many bytes it keeps.
+    ``retry(final)`` tries it again and returns whether it has been answered; with ``final`` it always is. ``size`` is
+    about the number of bytes it keeps.
     """
 
     __slots__ = ("channel", "deadline_ms", "done", "queue", "retry", "size")
@@ -60,7 +62,7 @@ class LongPoll:
     """All holds. `arrived` may be called from any thread, the rest by the network loop only.
 
     Args:
-        wake: Has the network loop call `drain` soon; called from any other thread.
+        wake: Makes the network loop call `drain` soon; called from other threads.
     """
 
     def __init__(self, wake: Callable[[], Any] = lambda: None) -> None:
@@ -69,13 +71,13 @@ class LongPoll:
         self._holds: dict[Queue, list[Hold]] = {}
         self._deadlines: list[tuple[int, int, Hold]] = []
         self._numbers = count()
-        self._done = 0  # about how many entries of the heap are done
+        self._done = 0  # about how many entries of the heap are finished holds
         self._arrivals: deque[Queue] = deque()
         self._waking = False
         self.count = 0
         """Pulls that are held."""
         self.alarm_ms = 0
-        """When `expire` will be called next, as far as its caller has said."""
+        """When `expire` will be called next, as set by its caller."""
         self.sooner: Callable[[], Any] = lambda: None
         """Called for a hold that ends before ``alarm_ms``."""
         self._clock: Callable[[], float] | None = None
@@ -87,13 +89,13 @@ class LongPoll:
         return self.count
 
     def bind(self) -> None:
-        """Take the calling thread for the network loop's: its own arrivals need no wake-up."""
+        """Remember the calling thread as the network loop's: its own arrivals need no wake-up."""
         self._loop_thread = threading.get_ident()
 
     def paced(self, clock: Callable[[], float], later: Callable[[float, Callable[[], None]], object]) -> None:
-        """Have answers to arrivals take no more than a quarter of the time, in seconds of ``clock``.
+        """Limit answers to arrivals to a quarter of the time, measured by ``clock`` in seconds.
 
-        ``later`` calls something in the network loop after so many seconds. A rest is 4 ms at most.
+        ``later`` calls a function in the network loop after some seconds. A rest is 4 ms at most.
         """
         self._clock, self._later = clock, later
 
@@ -120,7 +122,7 @@ class LongPoll:
             self._wake()
 
     def drain(self) -> None:
-        """Try the pulls of all queues in which something arrived, unless that is to be rested from."""
+        """Try the pulls of all queues with arrivals, unless the loop rests from that."""
         self._waking = False
         arrivals, clock = self._arrivals, self._clock
         if not arrivals:
@@ -131,7 +133,7 @@ class LongPoll:
         begin = clock()
         rest_s = self._resume_s - begin
         if rest_s > _REST_MIN_S:
-            self._waking = True  # nobody need wake the loop until then
+            self._waking = True  # no thread needs to wake the loop until then
             if not self._is_resting:
                 self._is_resting = True
                 self._later(rest_s, self._rested)
@@ -176,11 +178,11 @@ class LongPoll:
                 self._end(hold)
 
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do next; None if nothing is held."""
+        """Time of the next deadline; None if nothing is held."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def check(self) -> list[str]:
-        """Say everything that is wrong; empty when nothing is."""
+        """Return a sentence for every broken rule of the structure."""
         wrong = []
         if (count := sum(map(len, self._holds.values()))) != self.count:
             wrong.append(f"{self.count} holds are counted, there are {count}")
@@ -221,5 +223,5 @@ class LongPoll:
 
 
 def _answered(_final: bool) -> bool:
-    """What `Hold.retry` is afterwards, so that a done hold keeps nothing alive."""
+    """Replaces `Hold.retry` in a finished hold, so that the hold keeps nothing alive."""
     return True

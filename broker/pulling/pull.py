@@ -1,13 +1,13 @@
 """Pulls: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361), with long polling.
 
-A pull names a queue and an offset, and gets the messages from there on that its subscription wants, as they stand in
-the CommitLog. The subscription is the one of the group's heartbeats, unless the request carries its own. A pull
-that finds nothing at the queue's end is held if it allows that (see `broker.pulling.long_poll`); every other outcome is
-answered at once.
+A pull names a queue and an offset. It gets the messages from there on that match its subscription, with the bytes of
+the CommitLog. The subscription comes from the group's heartbeats, unless the request carries its own. A pull that finds
+nothing at the queue's end is held if it allows that (see `broker.pulling.long_poll`); all other pulls are answered at
+once.
 
-Pulls that are held, or wait for a cold disk, are the only requests that are kept; so many at most, of all and of one
-connection: more are answered SYSTEM_BUSY in Apache's words, and clients try again after a moment. Of a pull that waits
-only what its answer needs is kept, not the request with its body and its fields; what is kept is counted for its
+The broker keeps only pulls that are held or wait for a cold disk. Their number is limited, for all connections together
+and for each: further pulls get SYSTEM_BUSY in Apache's words, and clients try again after a moment. For a waiting pull
+only the data that its answer needs are kept, not the request with its body and fields; their size is counted for its
 connection.
 """
 
@@ -57,8 +57,8 @@ _SHORT_POLL_MS = 1_000
 _LONG_POLL_MAX_MS = 300_000
 _LOOKS_MAX = 16
 _WAITING_OF_ONE_MAX = 4_096
-_WAITING_BYTES = 2_000  # about what one that waits takes: header, hold or task, closures
-_TAG_BYTES, _SQL_CHAR_BYTES = 100, 150  # what a filter takes for each tag, and for each character of SQL92
+_WAITING_BYTES = 2_000  # about the bytes of a waiting pull: header, hold or task, closures
+_TAG_BYTES, _SQL_CHAR_BYTES = 100, 150  # bytes of a filter for each tag, and for each character of SQL92
 _FILTER_LOOKS_MAX = 4
 _EMPTY = (PullStatus.NO_MESSAGE_IN_QUEUE, PullStatus.NO_MATCHED_LOGIC_QUEUE)
 
@@ -67,7 +67,7 @@ _BROKER_FORBIDDEN, _GROUP_FORBIDDEN, _TOPIC_FORBIDDEN = range(1, 4)
 
 
 class PullLimits:
-    """The most that one pull gets: from memory, and from the disk."""
+    """Most messages and bytes of one pull: from memory, and from the disk."""
 
     __slots__ = ("cold_bytes", "cold_count", "hot_bytes", "hot_count")
 
@@ -81,7 +81,7 @@ class PullLimits:
 
 
 class _Pull:
-    """One pull under way: the request, and what was found out about it."""
+    """One pull under way: the request, and what is known about it."""
 
     __slots__ = ("at", "channel", "command", "filter", "group_sys_flag", "header", "size", "topic_sys_flag", "wants")
 
@@ -105,11 +105,11 @@ class _Pull:
             self.filter = wanted
         self.topic_sys_flag = topic_sys_flag
         self.group_sys_flag = group_sys_flag
-        self.at = header.offset  # everything before has been looked at
-        self.size = 0  # about how many bytes it keeps, once it waits
+        self.at = header.offset  # the entries before it have been looked at
+        self.size = 0  # about the bytes it keeps while it waits
 
     def keep_little(self) -> int:
-        """Let go of what an answer does not need; about how many bytes are left."""
+        """Release the data that the answer does not need; return about how many bytes are left."""
         if self.size:
             return self.size
         command, header = self.command, self.header
@@ -122,7 +122,7 @@ class _Pull:
             serialize_type=command.serialize_type,
         )
         self.size = _WAITING_BYTES
-        if header.subscription:  # its own, not its group's
+        if header.subscription:  # the request's own subscription, not the group's
             tags = 0 if self.filter is None or self.filter.codes is None else len(self.filter.codes)
             self.size += tags * _TAG_BYTES
             self.size += 0 if self.wants is None else len(header.subscription) * _SQL_CHAR_BYTES
@@ -138,14 +138,14 @@ class PullProcessor:
         topics, groups, clients, offsets: The broker's tables.
         long_poll: Keeps what waits.
         cold_reads: Reads bodies.
-        limits: The most that one pull gets.
+        limits: Most messages and bytes of one pull.
         spawn: Runs a coroutine that answers later.
         permission: The broker's own permission (``brokerPermission``).
         may_hold: Whether pulls are held as long as they allow (``longPollingEnable``), or for a second only.
         by_property: Whether SQL92 subscriptions are served (``enablePropertyFilter``).
         address: The broker's address, for remarks.
-        got: Told group, topic, messages and bytes of each pull that got some.
-        waiting_max: So many pulls may wait, for messages or for the disk (``pullThreadPoolQueueCapacity``).
+        got: Called with group, topic, messages and bytes of each pull that got messages.
+        waiting_max: Most pulls that wait for messages or for the disk (``pullThreadPoolQueueCapacity``).
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class PullProcessor:
         self._offsets = offsets
         self._long_poll = long_poll
         self.waiting_max = waiting_max
-        """So many pulls may wait."""
+        """Most pulls that may wait."""
         self._cold_reads = cold_reads
         self._spawn = spawn
         self._limits = limits or PullLimits()
@@ -190,7 +190,7 @@ class PullProcessor:
         """Messages handed out since the start."""
 
     def set_limits(self, limits: PullLimits) -> None:
-        """Change the most that one pull gets, from the next pull on."""
+        """Change the limits of a pull, from the next pull on."""
         self._limits = limits
 
     @property
@@ -206,7 +206,7 @@ class PullProcessor:
         """PULL_MESSAGE and LITE_PULL_MESSAGE."""
         header = PullHeader(command.ext)
         if command.is_oneway:
-            return None  # it asks for messages that it does not want
+            return None  # a one-way request gets no messages
         checked = self._check(channel, command, header)
         if isinstance(checked, RemotingCommand):
             return checked
@@ -231,7 +231,7 @@ class PullProcessor:
         return None
 
     def _busy(self, pull: _Pull) -> RemotingCommand | None:
-        """Refuse a pull that would have to wait, if too many do."""
+        """Refuse a pull that would have to wait, if too many wait."""
         waiting, of_one = self.waiting, len(pull.channel.state.holds)
         kept = pull.channel.kept_bytes
         if waiting < self.waiting_max and of_one < _WAITING_OF_ONE_MAX and kept < KEPT_OF_ONE_MAX_BYTES:
@@ -246,7 +246,7 @@ class PullProcessor:
     # ------------------------------------------------------------------------------------------------ what may be read
 
     def _check(self, channel: Channel, command: RemotingCommand, header: PullHeader) -> _Pull | RemotingCommand:
-        """Everything that is checked before the queue is looked at, in Apache's order."""
+        """All checks before the queue is read, in Apache's order."""
         if not self._permission() & _READ:
             remark = f"the broker[{self._address}] pulling message is forbidden"
             return forbidden(command, _BROKER_FORBIDDEN, remark)
@@ -276,7 +276,7 @@ class PullProcessor:
     # ------------------------------------------------------------------------------------------------ looking, waiting
 
     def _look(self, pull: _Pull) -> PullResult | None:
-        """Look at the queue from where the last look ended; None if that would wait for the disk."""
+        """Read the queue from where the last look ended; None if that would wait for the disk."""
         header, limits = pull.header, self._limits
         max_bytes = min(header.max_bytes, limits.hot_bytes) if header.max_bytes > 0 else limits.hot_bytes
         max_count = max(1, min(header.max_count, limits.hot_count))
@@ -289,12 +289,12 @@ class PullProcessor:
 
     @staticmethod
     def _is_at_end(result: PullResult, header: PullHeader) -> bool:
-        """Whether there is nothing, and there may be something later."""
+        """Whether the pull found nothing, but may find something later."""
         status = result.status
         return status is PullStatus.OFFSET_OVERFLOW_ONE or (status in _EMPTY and header.offset == 0)
 
     def _answer_later(self, pull: _Pull) -> None:
-        """Read bodies that are not in memory, and answer then."""
+        """Read bodies that are not in memory, then answer."""
         size = pull.keep_little()
         pull.channel.keep(size)
         if not pull.channel.closed:
@@ -319,10 +319,10 @@ class PullProcessor:
             self._long_poll.arrived([hold.queue])
 
     def _retry(self, pull: _Pull, final: bool) -> bool:
-        """Look again for a pull that was held; whether it has been answered."""
+        """Try a held pull again; return whether it has been answered."""
         try:
             return self._look_again(pull, final)
-        except Exception as error:  # others that are held must not suffer for it
+        except Exception as error:  # an error of this pull must not affect the other held pulls
             self._failed(pull, error)
             return True
 
@@ -349,7 +349,7 @@ class PullProcessor:
     # ------------------------------------------------------------------------------------------------ answering
 
     def _answer(self, pull: _Pull, result: PullResult) -> None:
-        """Send what a look has found; later, if the bodies are not in memory."""
+        """Send the found messages; later, if their bodies are not in memory."""
         if result.status is not PullStatus.FOUND:
             self.miss_count += 1
             self._send(pull, result, b"")
@@ -371,7 +371,8 @@ class PullProcessor:
 
     async def _look_cold(self, pull: _Pull) -> None:
         header, limits = pull.header, self._limits
-        for count in (max(1, min(header.max_count, limits.cold_count)), 1):  # alone, if one of several is not there
+        # Second try: the first message alone, because one of several may be gone.
+        for count in (max(1, min(header.max_count, limits.cold_count)), 1):
             if pull.wants is None:
                 result = self._store.pull(header.topic, header.queue_id, pull.at, count, limits.cold_bytes, pull.filter)
             else:
@@ -391,7 +392,7 @@ class PullProcessor:
         self._send(pull, result, b"")
 
     def _failed(self, pull: _Pull, error: Exception) -> None:
-        """Answer a pull that waited, and for which nothing can be read now: it asks again for the same messages."""
+        """Answer a waiting pull when the disk cannot read: the client asks again for the same messages."""
         _LOG.error("a pull of %s-%d failed: %s", pull.header.topic, pull.header.queue_id, error)
         reply = pull.command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         pull.channel.send_at_once(encode_command(reply))
@@ -408,7 +409,7 @@ class PullProcessor:
         if status in _EMPTY:
             status = (
                 PullStatus.NO_MESSAGE_IN_QUEUE
-            )  # Apache makes a queue when it is first asked for: it is never unknown
+            )  # Apache creates a queue on the first request for it, so none is unknown
             if pull.header.offset == 0:
                 code = ResponseCode.PULL_NOT_FOUND
         elif status is PullStatus.OFFSET_OVERFLOW_ONE and pull.at != pull.header.offset:
@@ -434,7 +435,7 @@ class PullProcessor:
         pull.channel.send_at_once(encode_command(pull.command.reply(code, status.name, ext, body)))
 
     def _reply_reset(self, pull: _Pull, offset: int) -> RemotingCommand:
-        """Tell a reader that an administrator has moved it."""
+        """Tell a consumer that an administrator has reset its offset."""
         header = pull.header
         ext = {
             "suggestWhichBrokerId": "0",

@@ -1,4 +1,4 @@
-"""Which messages a pull wants: the subscription that it carries, or the one of its group's heartbeats."""
+"""The subscription of a pull: the one that it carries, or the one of its group's heartbeats."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PARSE_FAILED = "parse the consumer's subscription failed"
 
 
 class Selection:
-    """Finds out what a pull wants.
+    """Finds the subscription of a pull.
 
     Args:
         groups, clients: The broker's tables.
-        by_property: Whether properties may be asked for (``enablePropertyFilter``).
+        by_property: Whether SQL92 subscriptions are served (``enablePropertyFilter``).
     """
 
     def __init__(self, groups: SubscriptionGroups, clients: Clients, by_property: Callable[[], bool]) -> None:
@@ -42,7 +42,7 @@ class Selection:
     def of(
         self, command: RemotingCommand, header: PullHeader, group: SubscriptionGroup
     ) -> TagFilter | PropertyFilter | RemotingCommand:
-        """Tags, or a property filter; else the reply that refuses the pull."""
+        """Return tags, a property filter, or the reply that refuses the pull."""
         if header.sys_flag & _OWN_SUBSCRIPTION:
             return self._own(command, header)
         return self._of_group(command, header, group)
