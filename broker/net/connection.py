@@ -1,19 +1,19 @@
-"""One connection: its frames on the way in, its replies on the way out, and what it may cost.
+"""One connection: its frames on the way in, its replies on the way out, and its limits.
 
 What one peer may cost:
 
 ===========================  ==================================================================================
-replies that it does not     beyond 4 MiB nothing is read from it any more, so that it cannot ask for more before it
-take                         has taken what is there; beyond 64 MiB it is closed, and also when it has taken nothing
-                             of what waits for ``idle_ms``; it is reset then, so that the kernel forgets it, too
-a frame in many pieces       its bytes are kept as they come, none before; the length is checked first
+replies that it does not     beyond 4 MiB nothing is read from it any more, so it cannot ask for more before it has
+take                         taken these; beyond 64 MiB, or when it has taken none of them for ``idle_ms``, its
+                             connection is reset, so that the kernel drops its replies, too
+a frame in many pieces       its bytes are kept as they come, none is allocated before; its length is checked first
 requests that wait           for a client's answer or the disk: at most 64 MiB of a connection's, more are refused
-                             (see `broker.net.dispatcher`); of a pull that waits, only what its answer needs is kept
-all three, of all together   beyond ``held_max_bytes`` the connections with the most of it are closed, until there is
-                             room again (as Redis does with ``maxmemory-clients``); beyond three quarters nothing is
-                             read from those that do not take their replies
-silence                      ``idle_ms``, then it is closed
-a connection                 beyond ``connections_max`` newcomers are closed at once: the store needs files, too
+                             (see `broker.net.dispatcher`); of a waiting pull only what its answer needs is kept
+all three, of all together   beyond ``held_max_bytes`` the connections with the most are closed, until there is room
+                             again (as Redis does with ``maxmemory-clients``); from three quarters on nothing is
+                             read from connections that do not take their replies
+silence                      after ``idle_ms`` the connection is closed
+a connection                 beyond ``connections_max`` new ones are closed at once: the store needs files, too
 ===========================  ==================================================================================
 """
 

@@ -1,31 +1,32 @@
-"""From a request's code to what answers it, and requests of our own that are pushed to clients.
+"""Dispatches requests to processors by their code, and pushes requests of our own to clients.
 
 A processor is any object with ``handlers()``: a mapping of request code to a method ``(channel, command, now_ms)``
-that answers with
+that returns
 
 ===============  =====================================================================================
 RemotingCommand  the reply, sent at once (and dropped if the request was one-way)
-None             no reply, or one that comes later: the method has seen to it
+None             no reply, or one that comes later: the method sends it itself
 coroutine        runs as a task; its result is treated in the same way
 NotYetError      (raised) the request is handled again, or answered, when a table has been written
 ===============  =====================================================================================
 
-Each port answers its own codes and no others, so that a firewall in front of one is one in front of its codes.
+Each port answers its own codes only, so a firewall in front of a port protects its codes.
 
-A method raises `HeaderError` (or another ProtocolError) for a request that it cannot read; that, and any bug, is
-answered with SYSTEM_ERROR and the error's text, and the connection lives on. So is a request whose reply would not fit
-into a frame: Apache's frames end at 16 MiB too, and its clients drop a connection that brings a longer one.
+A method raises `HeaderError` (or another ProtocolError) for a request that it cannot read. That error, and any bug, is
+answered with SYSTEM_ERROR and the error's text, and the connection stays usable. A request whose reply would not fit
+into a frame gets SYSTEM_ERROR, too: Apache's frames also end at 16 MiB, and its clients close a connection that brings
+a longer one.
 
-A request that runs as a task is kept whole until it is answered: it waits for a client (request-reply, questions
-of administrators) or for the disk. Who asks on meanwhile is refused with SYSTEM_BUSY beyond `KEPT_OF_ONE_MAX_BYTES` of
-one connection, and beyond ``running_max`` requests of all; their bytes count as kept for the connection that sent them.
-The same holds for requests that wait for a table.
+A request that runs as a task waits for a client (request-reply, questions of administrators) or for the disk, and is
+kept whole until it is answered. Its bytes count as kept for its connection. Beyond `KEPT_OF_ONE_MAX_BYTES` of one
+connection, or ``running_max`` requests of all, further ones are refused with SYSTEM_BUSY. The same holds for requests
+that wait for a table.
 
-When a table is written, those that waited for it get into line. `_SLICE` of them are handled in one turn of the loop,
-fewer if that takes `_SLICE_MS`, always the one that came first; those of a connection that is gone are dropped, but for
-what has changed a table: who deletes a topic and leaves has it deleted with its messages. What a connection sends while
-some of its own stand there gets into line behind them. So no send overtakes another one of the same connection to the
-same new topic: what the earlier one waits for shows in the same moment in which it gets into line.
+When a table is written, the requests that waited for it are queued. `_SLICE` of them are handled in one turn of the
+loop, fewer if that takes `_SLICE_MS`, in order of arrival. Those of a closed connection are dropped, except those that
+have changed a table: if a client deletes a topic and disconnects, its messages are deleted all the same. Requests that
+a connection sends while some of its own are queued are queued behind them. So no send overtakes an earlier one of the
+same connection to the same new topic: the topic becomes visible at the same moment at which the earlier send is queued.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A listening socket: accepts whoever waits, as long as there is room and there are files."""
+"""A listening socket: accepts waiting connections while the limits and the open files allow it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _NO_FILES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
 class Accepting(Sockets):
-    """What a listening socket knows of its server."""
+    """The part of the server that a listening socket uses."""
 
     accepted: type[Connection]
-    """What is made of a socket that connects to us."""
+    """Class of incoming connections."""
 
     @property
     def full(self) -> bool:
@@ -49,7 +49,7 @@ class Listener:
         self.fd = sock.fileno()
 
     def listen(self, backlog: int) -> None:
-        """Let clients connect; so many may wait to be accepted."""
+        """Let clients connect; ``backlog`` is the number that may wait to be accepted."""
         self._socket.listen(backlog)
 
     def ready(self, _events: int) -> None:

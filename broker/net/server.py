@@ -1,27 +1,27 @@
-"""The sockets of the broker, the only ones: who connects to it, and whom it connects to.
+"""The broker's server: accepted connections, connections to other servers, and the turns of the network loop.
 
-All of them are non-blocking and stand in one epoll set of their own, which the asyncio loop watches as a single file.
-When it is readable a *turn* begins: every connection that has something is read once (256 KiB at most), what it
-brought is decoded and handled, and then the turn ends: messages are stored by one write, replies go out, one send
-for each connection. A turn costs one look at all sockets, whatever their number; while requests keep coming, up to
-eight turns follow each other before the loop's timers and other threads' calls have theirs.
+All sockets are non-blocking and registered in one epoll set, which the asyncio loop watches as a single file. When it
+is readable a *turn* begins: every readable connection is read once (256 KiB at most), and its requests are decoded and
+handled. Then the turn ends: messages are stored by one write, and replies go out by one send for each connection. A
+turn costs one epoll call, whatever the number of sockets. While requests keep coming, up to eight turns follow each
+other before the loop's timers and the calls of other threads run.
 
 While other threads have work that must not wait (``yields``: messages are overdue), the loop rests after each turn as
-long as the turn took, a millisecond at most. One thread runs Python at a time, so what the loop leaves is theirs; and
-what comes in meanwhile is handled by one turn in the place of many, which costs less.
+long as the turn took, a millisecond at most. One thread runs Python at a time, so the rest belongs to the other
+threads. Requests that arrive meanwhile are handled by one turn instead of many, which costs less.
 
-Why not one ``loop.add_reader`` for each socket: the loop then spends 0.7 µs of each event on its own handles, and what
-is scheduled for the end of a turn runs only after another look at all sockets. Why ``recv_into`` one buffer: a fresh
+Why not one ``loop.add_reader`` for each socket: the loop then spends 0.7 µs of each event on its own handles, and work
+scheduled for the end of a turn runs only after another poll of all sockets. Why ``recv_into`` one buffer: a fresh
 buffer of 256 KiB for each read costs 15 µs in page faults (measured with 16 connections, one request in flight each).
 
-One read may bring thousands of requests. They are handled until 10 ms have passed; the rest of them waits for the
-loop's next round, and nothing is read from that connection before it is done.
+One read may bring thousands of requests. They are handled until 10 ms have passed. The rest waits for the loop's next
+round, and until then nothing more is read from that connection.
 
-A turn of more than a few connections is a slice of 20 ms at most: then what was gathered is stored and answered, the
-loop's other work has its chance, and those that were not read yet are first in the next slice. How long they have
-waited is known, and told to ``late``, which turns sends away that waited too long.
+A turn of more than a few connections is cut off after 20 ms: the gathered messages are stored and answered, and the
+loop's other work runs. The connections not read yet come first in the next turn. The server knows how long they have
+waited and tells ``late``, which refuses sends that waited too long.
 
-What one peer may cost is said in `broker.net.connection`.
+`broker.net.connection` describes what one peer may cost.
 """
 
 from __future__ import annotations
