@@ -149,11 +149,17 @@ class Deliverer:
         come from a scan under this very hold of the lock, so none is done.
         """
         spill = self._spill
-        is_done = spill.is_done
+        home = spill.home
         looked_at = len(refs)
         places: Sequence[int] = range(looked_at)
         if not fresh:
-            places = [place for place, ref in enumerate(refs) if not is_done(ref)]
+            # Where they live is known before anything is appended: what was appended must be marked, whatever can be
+            # read then.
+            try:
+                refs = [home(ref) for ref in refs]
+            except StoreError:
+                return self._deliver_singly(places, dues, refs, now_ms, lateness, wanted)
+            places = [place for place, ref in enumerate(refs) if ref >= 0]
             if len(set(refs)) < len(refs):
                 first = {refs[place]: place for place in reversed(places)}
                 places = sorted(first.values())
@@ -329,6 +335,9 @@ class Deliverer:
         for place, due_ms, ref in zip(places[:SINGLY_MAX], dues, refs, strict=False):
             total.looked_at = place + 1
             try:
+                ref = self._spill.home(ref)
+                if ref < 0:
+                    continue
                 record = self._spill.read((ref,))[0]
                 put = due_record(_rehosted(record, self._rehost) if self._rehost else record, due_ms)
             except (StoreError, RecordError) as error:

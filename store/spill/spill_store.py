@@ -79,7 +79,7 @@ class SpillStore:
     =====================  =========================================================================
     network loop only      `next_id`, `next_ids`, `append`
     under ``lock``         `publish`, `abandon`, `withdraw`, `scan`, `read`, `read_slab`, `mark_done`, `is_done`,
-                           `find`, `cancel`, `move`, `restore_delivered`, `restore_delivered_many`, `snapshot`;
+                           `home`, `find`, `cancel`, `move`, `restore_delivered`, `restore_delivered_many`, `snapshot`;
                            setting ``frontier_ms``
     one thread, no lock    `spill_step` (it takes ``lock`` itself, for microseconds)
     any thread             the figures, ``journal``, ``in_doubt``, `settle`, `durable`, `check`
@@ -288,7 +288,14 @@ class SpillStore:
 
     def is_done(self, ref: int) -> bool:
         """Whether a record was marked done."""
-        return self._state.is_done(ref)
+        return self._state.home(ref) < 0
+
+    def home(self, ref: int) -> int:
+        """The ref of where a record lives now, as long as the lock is held; -1 if it is done.
+
+        To mark that one done reads nothing, so it cannot fail. StoreError: an index could not be read.
+        """
+        return self._state.home(ref)
 
     # ------------------------------------------------------------------------------------------------ changing
 
@@ -317,7 +324,7 @@ class SpillStore:
         """
         if not 0 <= due_ms < DUE_LIMIT:
             raise StoreError(f"due time {due_ms}: 0 to {DUE_LIMIT - 1} ms are possible")
-        if self._state.is_done(found.ref):
+        if self._state.home(found.ref) < 0:
             raise StoreError(f"message {found.delay_id:#x} version {found.version} is not pending any more")
         if self._owed:
             self.settle()

@@ -173,6 +173,10 @@ class FakeSpill:
         self._locked()
         return self.entries[ref].done
 
+    def home(self, ref: int) -> int:
+        """Where it lives: nothing ever moves here."""
+        return -1 if self.is_done(ref) else ref
+
     def find(self, wanted: int) -> Found | None:
         self._locked()
         ref = self.latest.get(wanted)

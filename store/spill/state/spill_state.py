@@ -214,13 +214,14 @@ class SpillState:
                     return other, ordinal
         return None
 
-    def is_done(self, ref: int) -> bool:
-        """Whether the record is done; a ref that leads nowhere is."""
+    def home(self, ref: int) -> int:
+        """The ref of the place where the record lives now; -1 if it is done, or if the ref leads nowhere."""
         source = self.sources.get(ref >> 32)
         ordinal = ref & ORDINAL
         if source is not None and source.owns(ordinal):
-            return ordinal in source.done
-        return self._forward(ref) is None
+            return -1 if ordinal in source.done else ref
+        moved = self._forward(ref)
+        return -1 if moved is None else moved[0].no << 32 | moved[1]
 
     def mark_done(self, refs: Sequence[int]) -> None:
         """Mark records done, wherever they are now."""
