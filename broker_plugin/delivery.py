@@ -149,14 +149,12 @@ class Deliverer:
         come from a scan under this very hold of the lock, so none is done.
         """
         spill = self._spill
-        home = spill.home
         looked_at = len(refs)
         places: Sequence[int] = range(looked_at)
         if not fresh:
-            # Where they live is known before anything is appended: what was appended must be marked, whatever can be
-            # read then.
+            # Known before anything is appended: what was appended must be marked, whatever can be read then.
             try:
-                refs = [home(ref) for ref in refs]
+                refs = list(map(spill.home, refs))
             except StoreError:
                 return self._deliver_singly(places, dues, refs, now_ms, lateness, wanted)
             places = [place for place, ref in enumerate(refs) if ref >= 0]
