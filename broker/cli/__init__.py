@@ -1,12 +1,12 @@
-"""The command ``timewheel``: the broker's own sub-commands, and those that other packages bring.
+"""The command ``timewheel``: the broker's own sub-commands, and those of other packages.
 
 Another package adds one by an entry point of the group ``timewheel.commands`` that names a click command::
 
     [project.entry-points."timewheel.commands"]
     bench = "bench.cli:bench [bench]"
 
-Nothing of a sub-command is imported before it is called, so ``timewheel send`` does not pay for the rest, and one whose
-dependencies are not installed says in one line which extra brings them.
+A sub-command is imported only when it is called, so ``timewheel send`` does not load the others. If the dependencies of
+a sub-command are missing, it says in one line which extra installs them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CommandGroup(click.Group):
         return [*_OWN, *sorted(name for name in _foreign() if name not in _OWN)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load a sub-command; one that cannot be loaded is replaced by one that says why."""
+        """Load a sub-command; if that fails, return a command that says why."""
         del ctx
         if cmd_name in _OWN:
             module, attribute, _ = _OWN[cmd_name]
@@ -88,7 +88,7 @@ def _stub(name: str, text: str) -> click.Command:
         name,
         callback=say_why,
         help=text,
-        short_help=f"(not installed: 'timewheel {name}' says what brings it)",
+        short_help=f"(not installed: 'timewheel {name}' says how to install it)",
         context_settings=settings,
         add_help_option=False,
     )
@@ -105,7 +105,7 @@ def _timewheel() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line: the console script ``timewheel``. Errors are one line on standard error.
 
-    Exit status: 0 good, 1 failed, 2 called wrongly, 130 broken off by Ctrl-C.
+    Exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted by Ctrl-C.
     """
     try:
         status = _timewheel.main(arguments, prog_name="timewheel", standalone_mode=False)

@@ -1,11 +1,11 @@
-"""``timewheel check``: walk a store and say what is wrong with it, without changing a byte of it, or after a repair.
+"""``timewheel check``: list the faults of a store without changing it, or after a repair.
 
-The store is opened and recovered in memory (`broker.cli.overlay`), as the broker would open it, and then every part
-checks itself: CommitLog records with their CRCs, ConsumeQueues and key index against them, checkpoint, and the
-plug-ins' files.
+The store is opened and recovered in memory (`broker.cli.overlay`), as the broker would open it. Then every part checks
+itself: CommitLog records with their CRCs, ConsumeQueues and key index against them, checkpoint, and the plug-ins'
+files.
 
-Two kinds of findings: *wrong* is what must not be, also after a crash; a *note* is what a crash may leave behind and
-the next start mends. After a clean end nothing needs mending, so there it counts as wrong.
+There are two kinds of findings. *wrong* is a fault that must not exist even after a crash. A *note* is a state that a
+crash may leave and the next start repairs; after a clean stop it counts as wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOOK_BYTES = 4096
 
 
 class Findings:
-    """What a check found: ``wrong`` and ``notes`` are sentences, ``summary`` says what was looked at."""
+    """The findings of a check: ``wrong`` and ``notes`` are sentences, ``summary`` says what was checked."""
 
     __slots__ = ("clean", "notes", "summary", "wrong")
 
@@ -49,14 +49,14 @@ class Findings:
     "-c", "--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Its broker.conf."
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A single setting; may be repeated.")
-@click.option("--repair", is_flag=True, help="First mend what can be; what is taken out is moved aside.")
+@click.option("--repair", is_flag=True, help="First repair the store; removed bytes are kept aside.")
 def check_command(store: Path, file: Path | None, settings: tuple[str, ...], repair: bool) -> None:
-    """Walk the STORE of a broker that does not run, and say what is wrong with it.
+    """Check the STORE of a stopped broker and list its faults.
 
-    Without --repair nothing in it is changed. With it, nothing is deleted: what is taken out or overwritten is put into
-    a folder under timewheel/aside in the store, which the output names.
+    Without --repair the command changes nothing. With --repair it repairs the store and deletes nothing: bytes that it
+    removes or overwrites are kept in a folder under timewheel/aside in the store, which the output names.
 
-    Exit status 0: nothing is wrong (any more); 1: something is, or the store cannot be opened.
+    Exit status 0: no faults (left); 1: there are faults, or the store cannot be opened.
     """
     with one_line_errors():
         raise_quietly()  # what was looked into stays open
@@ -78,7 +78,7 @@ def check_command(store: Path, file: Path | None, settings: tuple[str, ...], rep
 
 
 def check_store(config: BrokerConfig) -> Findings:
-    """Check the store of a configuration; raises StoreError when it cannot be opened at all."""
+    """Check the store of a configuration; raises StoreError if it cannot be opened at all."""
     findings = Findings(clean=not (config.store_dir / "abort").exists())
     mended = findings.wrong if findings.clean else findings.notes
     if not findings.clean:
@@ -104,7 +104,7 @@ def check_store(config: BrokerConfig) -> Findings:
 
 
 def _bytes_behind(core: BrokerCore) -> str:
-    """Say whether something stands on the disk behind the end that recovery found."""
+    """Note bytes on the disk behind the end that recovery found."""
     log = core.store.commit_log
     for segment in log.segments():
         if segment.start <= log.end < segment.end and segment.path.exists():
@@ -122,7 +122,7 @@ def _bytes_behind(core: BrokerCore) -> str:
 
 @contextmanager
 def _warnings_into(texts: list[str]) -> Iterator[None]:
-    """Collect what is logged as a warning while the store is opened."""
+    """Collect the warnings that are logged while the store is opened."""
 
     class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 USER_ERRORS = (ConfigError, PluginError, StoreError, ClientError, OSError)
-"""What a user can mend; anything else is a fault of ours and keeps its traceback."""
+"""Errors that a user can fix; any other error is a bug and keeps its traceback."""
 SWITCH_INTERVAL_S = 0.0005
 GC_THRESHOLDS = (50_000, 20, 100)
 DEFAULT_NAMESRV = "127.0.0.1:9876"
@@ -59,7 +59,7 @@ def namesrv_option(function: Function) -> Function:
 
 
 def account_option(function: Function) -> Function:
-    """Add ``--access-key`` to a command; `secret_of` finds the secret that belongs to it."""
+    """Add ``--access-key`` to a command; `secret_of` finds its secret key."""
     return click.option(
         "--access-key",
         envvar="TIMEWHEEL_ACCESS_KEY",
@@ -69,7 +69,7 @@ def account_option(function: Function) -> Function:
 
 
 def secret_of(access_key: str | None) -> str | None:
-    """Read the secret key from the environment, if an account is named; raises a usage error if there is none."""
+    """Read the secret key from the environment, if an account is given; raises a usage error if it is missing."""
     if not access_key:
         return None
     secret = os.environ.get(SECRET_VARIABLE)
@@ -81,7 +81,7 @@ def secret_of(access_key: str | None) -> str | None:
 
 
 def tls_options(function: Function) -> Function:
-    """Add ``--tls`` and what belongs to it to a command, which gets them together as ``tls``."""
+    """Add the options ``--tls…`` to a command, which gets them together as ``tls``."""
 
     @functools.wraps(function)
     def with_tls(
@@ -102,7 +102,7 @@ def tls_options(function: Function) -> Function:
     options = (
         click.option("--tls", is_flag=True, help="Encrypt; check certificates with the system's authorities."),
         click.option("--tls-ca", type=path, help="Encrypt; check certificates with the authorities of this PEM file."),
-        click.option("--tls-cert", type=path, help="Encrypt; show this certificate (PEM) to peers that ask for one."),
+        click.option("--tls-cert", type=path, help="Encrypt; present this certificate (PEM) when asked for one."),
         click.option("--tls-key", type=path, help="The private key (PEM) of --tls-cert, if it is a file of its own."),
         click.option("--tls-insecure", is_flag=True, help="Encrypt, but check no certificate: for tests."),
     )
@@ -113,12 +113,12 @@ def tls_options(function: Function) -> Function:
 
 
 def settle() -> None:
-    """Tune the interpreter for a broker that is up.
+    """Tune the interpreter for a running broker.
 
-    What exists now lives as long as the process, so the collector need not look at it again and again; what comes
-    makes no cycles but on errors, so it looks rarely (every 700 objects, as is the default, cost 4 % under load);
-    and a busy thread hands on the interpreter after half a millisecond (the default is 5), or every delivery could
-    be late by it.
+    Present objects live as long as the process, so they are frozen: the garbage collector skips them. New objects form
+    cycles only on errors, so the collector runs rarely (the default of every 700 objects cost 4 % under load). A busy
+    thread hands over the interpreter lock after half a millisecond; with the default of 5 ms every delivery could be
+    late by that time.
     """
     gc.collect()
     gc.freeze()
@@ -127,14 +127,14 @@ def settle() -> None:
 
 
 def say(text: str) -> None:
-    """Print a line at once, also into a pipe. It may hold what peers have written (see `remoting.printable`)."""
+    """Print a line at once, also into a pipe. It may contain text of peers (see `remoting.printable`)."""
     click.echo(printable(text))
     sys.stdout.flush()
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn what users can mend (a port in use, a locked store, a bad value) into one line and exit status 1."""
+    """Turn errors that users can fix (a port in use, a locked store, a bad value) into one line and exit status 1."""
     try:
         yield
     except BrokenPipeError:
@@ -165,9 +165,9 @@ def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 def run_until_signal(work: Callable[[asyncio.Event], Coroutine[Any, Any, Result]]) -> Result:
-    """Run a coroutine in a new event loop; SIGINT and SIGTERM set the event that it was given.
+    """Run a coroutine in a new event loop; SIGINT and SIGTERM set the event that it gets.
 
-    The second signal of a kind is not caught any more, so a hanging end can be broken off.
+    A second signal of the same kind is not caught, so it ends a shutdown that hangs.
     """
 
     async def run() -> Result:

@@ -1,4 +1,4 @@
-"""``timewheel consume``: what arrives, one line each, and to a file as JSON lines."""
+"""``timewheel consume``: prints received messages, one line each, and can write them to a file as JSON lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["consume_command", "message_line", "message_record"]
 @click.command("consume")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("--group", default="timewheel_consume", show_default=True, help="Consumer group.")
-@click.option("--tags", default="*", show_default=True, help='Tags wanted: "a || b".')
+@click.option("--tags", default="*", show_default=True, help='Tag expression: "a || b".')
 @click.option("--sql", help='Instead of --tags: an SQL92 expression over properties, "price > 5".')
 @click.option(
     "--from",
@@ -36,9 +36,9 @@ __all__ = ["consume_command", "message_line", "message_record"]
     type=click.Choice(["first", "last"]),
     default="first",
     show_default=True,
-    help="Where a group begins that has no offsets yet.",
+    help="Where a group without offsets begins.",
 )
-@click.option("--count", type=click.IntRange(1), help="End after so many messages.")
+@click.option("--count", type=click.IntRange(1), help="End after this number of messages.")
 @click.option("--record", type=click.File("wb", lazy=False), help="Write each message to a file as a line of JSON.")
 @click.option("--quiet", is_flag=True, help="Print no messages.")
 @namesrv_option
@@ -99,7 +99,7 @@ async def _close_when(stop: asyncio.Event, consumer: Consumer) -> None:
 
 
 def message_line(message: Message) -> str:
-    """One message for people: when it was stored, how late that was, id, tags and keys, body."""
+    """One message for people: store time, lateness, id, tags and keys, body."""
     late = "" if message.due_ms is None else f" {message.store_ms - message.due_ms:+d}ms"
     labels = "".join(f" [{text}]" for text in filter(None, (message.tags, " ".join(message.keys))))
     again = f" (retry {message.reconsume_times})" if message.reconsume_times else ""
@@ -108,7 +108,7 @@ def message_line(message: Message) -> str:
 
 
 def message_record(message: Message) -> dict[str, object]:
-    """One message for programs; a body that is not UTF-8 stands under ``body_base64``."""
+    """One message for programs; a body that is not UTF-8 becomes ``body_base64``."""
     try:
         body = {"body": message.body.decode()}
     except UnicodeDecodeError:

@@ -1,7 +1,8 @@
-"""``timewheel demo``: the main job in ten seconds, with a verdict.
+"""``timewheel demo``: delayed messages in ten seconds, with a verdict.
 
 A broker in a temporary directory, a producer that sends some hundred messages due at random milliseconds of the next
-seconds, and a consumer; all three in this process, over real sockets. It shows what is pending and how late each came.
+seconds, and a consumer run in this process, over real sockets. The demo shows the pending messages and how late each
+one came.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ SENDS_AT_ONCE = 100
 @click.command("demo")
 @click.option("--messages", type=click.IntRange(1, 1_000_000), default=500, show_default=True, help="How many to send.")
 @click.option(
-    "--seconds", type=click.IntRange(1, 3_600), default=10, show_default=True, help="Due at random within so long."
+    "--seconds", type=click.IntRange(1, 3_600), default=10, show_default=True, help="Due at random within this time."
 )
 @click.option("--seed", type=int, default=None, help="Seed of the due times.")
-@click.option("--plain", is_flag=True, help="Lines instead of a live view; so it is anyway when not on a terminal.")
+@click.option("--plain", is_flag=True, help="Lines instead of a live view; the default without a terminal.")
 def demo_command(messages: int, seconds: int, seed: int | None, plain: bool) -> None:
-    """Send a few hundred delayed messages to a broker started for it, and show how late each comes."""
+    """Start a broker, send it a few hundred delayed messages, and show how late each one comes."""
     with one_line_errors(), _collected_warnings(), tempfile.TemporaryDirectory(prefix="timewheel-demo-") as directory:
         demo = _Demo(Path(directory), messages, seconds, random.Random(seed), plain or not sys.stdout.isatty())
         finished = run_until_signal(demo.run)
@@ -55,7 +56,7 @@ def demo_command(messages: int, seconds: int, seed: int | None, plain: bool) -> 
 
 
 class _Demo:
-    """One run: parts that know each other."""
+    """One run of the demo."""
 
     def __init__(self, directory: Path, messages: int, seconds: int, rng: random.Random, plain: bool) -> None:
         self.tally = Tally()
@@ -74,7 +75,7 @@ class _Demo:
         self._view = DemoView(self.tally, messages)
 
     async def run(self, stop: asyncio.Event) -> bool:
-        """Run it all; False if it was stopped before the end."""
+        """Run the demo; False if it was stopped before the end."""
         broker = Broker(self._config)
         await broker.start()
         try:
@@ -109,9 +110,9 @@ class _Demo:
             try:
                 async with asyncio.timeout(left_ms / 1000):
                     await self._all_came.wait()
-                await asyncio.sleep(REPEAT_WAIT_MS / 1000)  # would a repeat come?
+                await asyncio.sleep(REPEAT_WAIT_MS / 1000)  # time for a repeated message to arrive
             except TimeoutError:
-                pass  # the verdict says what is missing
+                pass  # the verdict names the missing messages
             if background[0].done():
                 background[0].result()
         finally:

@@ -1,4 +1,4 @@
-"""What `timewheel demo` shows while it runs: what is pending, how late each message came."""
+"""The view of `timewheel demo`: pending messages, and how late each one came."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""``timewheel check --repair``: mend what can be mended in a store that no broker runs on, and delete nothing.
+"""``timewheel check --repair``: repair the store of a stopped broker, and delete nothing.
 
-In this order, because each part is mended by what the ones before it say:
+The parts are repaired in this order, because each repair relies on the parts before it:
 
 1. the store's id, from the files that carry it;
 2. the delivery checkpoint and the manifest of the delay store (`store.spill.upkeep.repair.mended_section`);
 3. the CommitLog (`store.log.log_repair`), at least as far as the checkpoint says that it was durable;
 4. journal and runs of the delay store (`store.spill.upkeep.repair`);
-5. what is derived from the CommitLog: put aside if that has changed, or if a ConsumeQueue file has not the configured
-   size and nothing says which it should have, so that the next start derives it again;
-6. the tables under ``config``: a version that cannot be read makes room for the one before.
+5. files derived from the CommitLog: put aside, so that the next start derives them again, if the CommitLog has changed,
+or if a ConsumeQueue file has another size than configured and nothing tells the right one;
+6. the tables under ``config``: an unreadable version is replaced by the one before.
 
-All that is taken out or overwritten is put under ``timewheel/aside/repair-NNNN`` first (`store.disk.aside`).
+Bytes that are removed or overwritten are saved under ``timewheel/aside/repair-NNNN`` first (`store.disk.aside`).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _DAMAGE = (StoreCorruptError, StoreFormatError)
 
 
 def repair_store(config: BrokerConfig) -> list[str]:
-    """Repair the store of a configuration; answers what was done, in sentences. Raises StoreError.
+    """Repair the store of a configuration; returns a sentence for each repair, or none if nothing was wrong.
 
-    Nothing was done if the answer is empty. StoreLockedError: a broker runs on it.
+    Raises StoreLockedError if a broker runs on the store, StoreError if the store cannot be repaired.
     """
     files = Files()
     release = files.lock(config.store_dir / "lock")
@@ -73,7 +73,7 @@ class _Repair:
         self.options = StoreOptions.from_config(config.values)
 
     def run(self) -> None:
-        """Mend everything."""
+        """Repair all parts."""
         if self.files.exists(self.mine):
             store_id = self._identity()
             self._messages(store_id)
@@ -156,7 +156,7 @@ class _Repair:
         repair_spill(self.files, self.mine / _DELAY, store_id, mended, self.aside)
 
     def _log(self, durable: int) -> int:
-        """Mend the CommitLog; answers where it begins."""
+        """Repair the CommitLog; return the position where it begins."""
         options = self.options
         directory = Path(options.commit_log_path) if options.commit_log_path else self.root / "commitlog"
         _, changed = repair_log(self.files, directory, options.commit_log_segment_bytes, durable, self.aside)
@@ -173,11 +173,11 @@ class _Repair:
                 self.aside.say(f"{derived} is derived from the CommitLog again; moved to {self.aside.move(derived)}")
 
     def _queues(self) -> None:
-        """Files that a start would refuse, such as one whose making was cut off, where no size of theirs is known."""
+        """Files that a start would refuse because their size is wrong and the right one is not known."""
         try:
             progress = Progress.read(self.files, self.mine / "progress")
         except StoreFormatError:
-            return  # a newer program's: its start has to say what is to be done
+            return  # written by a newer version, whose start must say what to do
         if progress is not None and progress.file_bytes:
             return
         queues = ConsumeQueues(self.files, self.root / "consumequeue", self.options.consume_queue_segment_bytes)
@@ -211,7 +211,7 @@ class _Repair:
                     self._next_version(folder / name, error)
 
     def _next_version(self, path: Path, error: StoreError) -> None:
-        """Put a table that cannot be read aside, and the version before it in its place."""
+        """Put an unreadable table aside, and the version before it in its place."""
         before = path.with_name(f"{path.name}.bak")
         if self.files.exists(path):
             self.aside.say(f"{error}: moved to {self.aside.move(path)}")

@@ -42,13 +42,13 @@ def broker_command(
     file: Path | None,
     settings: tuple[str, ...],
 ) -> None:
-    """Run the broker until SIGTERM or Ctrl-C. It prints one line when it is ready. SIGHUP has it read its files again.
+    """Run the broker until SIGTERM or Ctrl-C. It prints one line when it is ready. On SIGHUP it reads its files again.
 
-    --set wins over the other options, these over the file, the file over the defaults. The keys are those of Apache's
-    broker.conf; docs/configuration.md lists them.
+    --set takes precedence over the other options, these over the file, the file over the defaults. The keys are those
+    of Apache's broker.conf; docs/configuration.md lists them.
     """
     options = options_to_values(store, listen, namesrv_listen, namesrv_addr)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # ignored until the broker can reload its files
     with one_line_errors():
         given = pairs(settings, "--set")
         config = load_config(file, options, given)
@@ -71,7 +71,7 @@ def broker_command(
 def options_to_values(
     store: Path | None, listen: str | None, namesrv_listen: str | None, namesrv_addr: str | None
 ) -> dict[str, str]:
-    """Turn options into configuration keys; raises a usage error for what cannot be read."""
+    """Turn options into configuration keys; raises a usage error for an invalid one."""
     if namesrv_listen is not None and namesrv_addr is not None:
         raise click.UsageError("--namesrv-listen and --namesrv-addr exclude each other")
     values: dict[str, str] = {}
@@ -111,14 +111,14 @@ async def _run(config: BrokerConfig, stop: asyncio.Event, read: Callable[[], Bro
         log.info("ending")
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # an end that has begun is not broken off
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a shutdown under way is not interrupted
         await asyncio.gather(*reloads)
         await broker.stop()
     log.info("ended")
 
 
 async def _until_stopped(broker: Broker, stop: asyncio.Event) -> None:
-    """Wait for a signal; raises StoreError when the disk has let the broker down, which then serves nobody."""
+    """Wait for a signal; raises StoreError if the broker had to stop serving because of a disk error."""
     while not stop.is_set():
         if broker.failure is not None:
             raise StoreError(f"the disk cannot be trusted any more: {broker.failure}") from broker.failure
@@ -130,7 +130,7 @@ async def _until_stopped(broker: Broker, stop: asyncio.Event) -> None:
 
 
 def ready_line(broker: Broker) -> str:
-    """The line that says that the broker is ready, and where."""
+    """The line that says that the broker is ready, with its addresses."""
     config = broker.config
     parts = [f"listening on {config.listen_host}:{broker.listen_port}"]
     parts.append(f"advertised as {config.broker_name} at {config.advertised}:{broker.listen_port}")

@@ -76,7 +76,7 @@ def send_command(
 
 
 def _understand(at_text: str | None, in_text: str | None) -> tuple[int | None, int | None]:
-    """Read the time options and print what they mean."""
+    """Read the time options and print the delivery time."""
     now = now_ms()
     try:
         at = None if at_text is None else parse_instant(at_text)

@@ -1,7 +1,7 @@
-"""Keeps count in a run where it is known what was sent and when it was due: lost, repeated, early, and how late.
+"""Counts lost, repeated, early and late messages of a run whose messages and due times are known.
 
-Two latenesses, never mixed: *at the broker*, stored minus due (whole milliseconds, the broker's clock); *at the
-consumer*, received minus due. The sign is kept: a negative one is early, which must not happen.
+There are two latenesses, never mixed: *at the broker*, stored minus due (whole milliseconds, the broker's clock); *at
+the consumer*, received minus due. A negative lateness means early, which must not happen.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def summary(values: Sequence[int]) -> str:
 
 
 class Tally:
-    """What was sent, and what came of it. All times in epoch milliseconds."""
+    """The sent messages and their fate. All times are epoch milliseconds."""
 
     __slots__ = ("_due", "broker_late_ms", "consumer_late_ms", "early", "repeated", "seen")
 

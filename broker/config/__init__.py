@@ -1,1 +1,1 @@
-"""Settings: keys, the file they stand in, which may change while the broker runs, and logging."""
+"""Settings: keys, the configuration file, changes while the broker runs, and logging."""

@@ -1,9 +1,9 @@
 """The keys of Apache's ``broker.conf`` that are accepted and have no effect here.
 
-A file that worked for Apache's broker must work as it is, so these are neither errors nor typing mistakes: the log
-names those that a file sets, once, at start. Read off the setters of the classes named below in Apache RocketMQ
-5.5.0 and 4.9.8 (``MixAll.properties2Object`` fills them by reflection), plus keys that Apache's own example files carry
-and its broker ignores.
+A file that worked for Apache's broker must work unchanged, so these keys are neither errors nor typing mistakes: at
+start the log names those that a file sets. The list comes from the setters of the classes named below in Apache
+RocketMQ 5.5.0 and 4.9.8 (``MixAll.properties2Object`` fills them by reflection), plus keys in Apache's own example
+files that its broker ignores.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ NO_EFFECT_GROUPS: dict[str, tuple[str, ...]] = {
     "Authentication": tuple(_AUTH.split()),
     "Ignored by Apache's broker too": tuple(_IGNORED_BY_APACHE.split()),
 }
-"""The keys by the part of Apache's broker that they set; a key stands in one group only."""
+"""The keys, grouped by the part of Apache's broker that they set; a key is in one group only."""
 
 NO_EFFECT_KEYS: frozenset[str] = frozenset(key for group in NO_EFFECT_GROUPS.values() for key in group)
 """All of them."""

@@ -1,8 +1,8 @@
-"""What a broker is told at start: an Apache ``broker.conf``, options, and single settings, put together and checked.
+"""A broker's settings at start: an Apache ``broker.conf``, options, and single settings, merged and checked.
 
 Precedence, strongest first: settings (``--set key=value``), options (``--listen`` and so on), the file, the defaults.
-Every value is text under its Apache name until it has been checked against `broker.config.config_keys`; what is
-left over is told apart in three lists for the log:
+Every value is text under its Apache name until it has been checked against `broker.config.config_keys`. For the log the
+keys are sorted into three lists:
 
 ==============  ==========================================================================================
 used            in `USED_KEYS`: has an effect here
@@ -14,10 +14,10 @@ A key with a dot (``delay.windowMs``) is a plug-in's, named before the dot, and 
 plug-in of that name, it is unknown.
 
 Where a broker listens
-    On 127.0.0.1, unless told otherwise: ``--listen`` or ``bindAddress`` say where; a ``brokerIP1`` that is not a
-    loopback address says that other machines are meant to come in, so without a ``bindAddress`` it is 0.0.0.0
-    then. The address that clients are told to dial is ``brokerIP1``, else the one that is listened on, else
-    (0.0.0.0) the one of the interface that the default route uses.
+    On 127.0.0.1 by default; ``--listen`` or ``bindAddress`` set another address. A ``brokerIP1`` that is not a loopback
+    address means that other machines connect, so without a ``bindAddress`` the broker then listens on 0.0.0.0. The
+    address that clients are told to dial is ``brokerIP1``, else the listening address, else (for 0.0.0.0) the address
+    of the interface that the default route uses.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class BrokerConfig:
     ``warnings``       list of str, sentences about settings that may not do what the user thinks
     =================  =====================================================================================
 
-    Arguments win over ``values``, and ``values`` is made to agree with them. Raises ConfigError.
+    Arguments take precedence over ``values``, and ``values`` is changed to agree with them. Raises ConfigError for an
+    invalid value.
 
     >>> config = BrokerConfig("/tmp/store", {"flushDiskType": "SYNC_FLUSH", "brokerNam": "b"}, listen_port=20911)
     >>> config.listen_port, config.vip_port, config.advertised, config.unknown
@@ -144,7 +145,7 @@ class BrokerConfig:
         self._find_warnings()
 
     def _for_plugin(self, key: str) -> bool:
-        """Whether a plug-in may read a key: what a plug-in is called that is given by its class, is not known yet."""
+        """Whether a plug-in may read a key. The name of a plug-in given by its class is not known yet."""
         name, dot, _ = key.partition(".")
         plugins = [plugin.strip() for plugin in self.get_text("plugins").split(",")]
         return bool(dot) and name != "tls" and (name in plugins or any(":" in plugin for plugin in plugins))
@@ -174,7 +175,7 @@ class BrokerConfig:
             self.namesrv_listen = parse_address(listen, self.listen_host) if listen else None
 
     def _find_warnings(self) -> None:
-        """Note what the log should warn of."""
+        """Collect the warnings for the log."""
         for key, text in WARNINGS.items():
             if self.values.get(key, "").lower() == "true":
                 self.warnings.append(f"{key}=true: {text}")
@@ -192,15 +193,15 @@ class BrokerConfig:
             )
 
     def get_text(self, name: str) -> str:
-        """Answer with the value of a used key, or its default."""
+        """Return the value of a used key, or its default."""
         return self.values.get(name, USED_KEYS[name].default)
 
     def get_int(self, name: str) -> int:
-        """Answer with the value of a numeric used key, or its default; ValueError if it has neither."""
+        """Return the value of a numeric used key, or its default; raises ValueError if it has neither."""
         return int(self.get_text(name))
 
     def get_bool(self, name: str) -> bool:
-        """Answer with the value of a true-or-false used key, or its default."""
+        """Return the value of a true-or-false used key, or its default."""
         return self.get_text(name).lower() == "true"
 
     def set_value(self, name: str, text: str) -> None:
@@ -221,10 +222,10 @@ def load_config(
     options: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> BrokerConfig:
-    """Put file, options and settings together, the later ones stronger; all three under Apache's key names.
+    """Merge file, options and settings, the later ones taking precedence; all three under Apache's key names.
 
-    ``namesrvListen`` and ``namesrvAddr`` are two answers to one question: a stronger source that gives one of them
-    makes the other one of a weaker source void. Raises ConfigError.
+    ``namesrvListen`` and ``namesrvAddr`` exclude each other: if a stronger source sets one of them, the other one of a
+    weaker source is dropped. Raises ConfigError for an invalid file or value.
     """
     values: dict[str, str] = read_config_file(file) if file else {}
     from_file = set(values)
@@ -270,7 +271,7 @@ def _check_values_of(path: Path, values: Mapping[str, str]) -> None:
 
 
 def _checked(given: Mapping[str, str]) -> dict[str, str]:
-    """Validate what is used; an empty value of a key that has no use for one means: not set."""
+    """Validate the used keys; an empty value counts as not set, unless the key allows one."""
     values: dict[str, str] = {}
     for name, text in given.items():
         key = USED_KEYS.get(name)
@@ -292,7 +293,7 @@ def _is_local(address: str) -> bool:
 def _default_address(proc_net: Path = Path("/proc/net")) -> str:
     """Find the address of the interface that the default route uses, from Linux's own tables.
 
-    Raises ConfigError if there is none: then only the user can know.
+    Raises ConfigError if there is none: then the user must set it.
     """
     try:
         routes = [line.split() for line in (proc_net / "route").read_text().splitlines()[1:]]

@@ -15,8 +15,8 @@ __all__ = ["check_change"]
 def check_change(config: BrokerConfig, name: str, text: str, plugin_keys: Collection[str] = ()) -> None:
     """Raise ConfigError, with the key, unless it may be given this value now.
 
-    ``plugin_keys`` are those that plug-ins say they read anew each time (`LiveKeysPlugin`); a key that has
-    no effect here may have any value.
+    ``plugin_keys`` are the keys that plug-ins read again at each use (`LiveKeysPlugin`); a key without effect here may
+    have any value.
     """
     key = USED_KEYS.get(name)
     if key is None:

@@ -159,18 +159,23 @@ _BROKER = (
     Key("brokerId", "0", "Must be 0: there are no slaves.", _master_id),
     Key("brokerRole", "ASYNC_MASTER", "ASYNC_MASTER or SYNC_MASTER, which are the same here.", _master),
     Key("brokerPermission", "6", "4 readable, 2 writable, 6 both.", _one_of("2", "4", "6"), Live.READ),
-    Key("brokerIP1", "", "IPv4 address that clients are told to dial. Empty: what is listened on.", _optional_ipv4),
+    Key("brokerIP1", "", "IPv4 address that clients are told to dial. Empty: the listening address.", _optional_ipv4),
     Key("bindAddress", "127.0.0.1", "IPv4 address to listen on. 0.0.0.0 when only brokerIP1 is set.", _ipv4),
     Key("listenPort", "10911", "Port; the VIP port is this minus 2. 0: any free port, without a VIP port.", _PORT),
     Key("serverSocketBacklog", "1024", "Connections that may wait to be accepted.", _integer(1, 65535)),
-    Key("serverChannelMaxIdleTimeSeconds", "120", "A connection silent for so long is closed.", _integer(1, 86400)),
+    Key(
+        "serverChannelMaxIdleTimeSeconds",
+        "120",
+        "Seconds of silence after which a connection is closed.",
+        _integer(1, 86400),
+    ),
     Key("channelExpiredTimeout", "120000", "Milliseconds without heartbeat after which a client is gone.", _MS),
     Key("namesrvAddr", "", "External name servers to register with. Set: no embedded one is started.", _addresses),
     Key("registerNameServerPeriod", "30000", "Milliseconds between registrations, 10 s to 60 s.", _MS),
     Key("registerBrokerTimeoutMills", "24000", "Milliseconds that one registration may take.", _MS),
     Key("aclEnable", "false", "Serve signed requests only, by the rules of `aclFile`.", _flag),
     Key("autoCreateTopicEnable", "true", "The first send to an unknown topic creates it.", _flag, Live.TOPICS),
-    Key("defaultTopicQueueNums", "8", "Most queues of a topic that a send creates.", _integer(1, 65536), Live.TOPICS),
+    Key("defaultTopicQueueNums", "8", "Most queues of a topic created by a send.", _integer(1, 65536), Live.TOPICS),
     Key(
         "autoCreateSubscriptionGroup", "true", "The first heartbeat of an unknown group creates it.", _flag, Live.GROUPS
     ),
@@ -188,7 +193,7 @@ _BROKER = (
     Key(
         "waitTimeMillsInSendQueue",
         "200",
-        "Milliseconds after which a send that could not be read is turned away with SYSTEM_BUSY.",
+        "Milliseconds that a send may wait to be read; after that it gets SYSTEM_BUSY.",
         _MS,
     ),
     Key(
@@ -212,13 +217,19 @@ _BROKER = (
         _MS,
         Live.READ,
     ),
-    Key("transactionCheckMax", "15", "Checks after which it is given up.", _integer(1, 2**31 - 1), Live.READ),
+    Key(
+        "transactionCheckMax",
+        "15",
+        "Checks after which an undecided transaction is given up.",
+        _integer(1, 2**31 - 1),
+        Live.READ,
+    ),
     Key("transactionCheckInterval", "30000", "Milliseconds between two rounds of checks.", _MS, Live.READ),
     Key("storeReplyMessageEnable", "true", "Store replies of request-reply in their topic as well.", _flag, Live.READ),
     Key("regionId", "DefaultRegion", "MSG_REGION of replies.", _name),
     Key("traceOn", "true", "TRACE_ON of replies: clients may send traces.", _flag),
     Key("traceTopicEnable", "false", "Create the trace topic at start.", _flag),
-    Key("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC", "Its name.", _name),
+    Key("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC", "Name of the trace topic.", _name),
 )
 
 _TLS = (
@@ -260,46 +271,46 @@ _STORE = (
     Key(
         "diskMaxUsedSpaceRatio",
         "75",
-        "Percent of the disk above which old segments go at any hour.",
+        "Used percent of the disk above which old segments are deleted at any hour.",
         _PERCENT,
         Live.RETENTION,
     ),
     Key(
         "diskSpaceCleanForciblyRatio",
         "85",
-        "Percent above which segments go before their time; a warning.",
+        "Used percent above which segments are deleted before their time; a warning.",
         _PERCENT,
         Live.RETENTION,
     ),
     Key(
         "diskSpaceWarningLevelRatio",
         "90",
-        "Percent above which sends are refused, timed ones too.",
+        "Used percent above which sends are refused, timed ones too.",
         _PERCENT,
         Live.RETENTION,
     ),
-    Key("deleteFileBatchMax", "10", "Segments that one pass deletes at most.", _integer(1, 1_000_000), Live.RETENTION),
-    Key("cleanFileForciblyEnable", "true", "Whether segments may go before their time.", _flag, Live.RETENTION),
+    Key("deleteFileBatchMax", "10", "Most segments deleted by one pass.", _integer(1, 1_000_000), Live.RETENTION),
+    Key("cleanFileForciblyEnable", "true", "Whether segments may be deleted before their time.", _flag, Live.RETENTION),
     Key(
-        "defaultQueryMaxNum", "32", "Most messages that a query by unique key answers.", _integer(1, 10_000), Live.QUERY
+        "defaultQueryMaxNum", "32", "Most messages returned by a query by unique key.", _integer(1, 10_000), Live.QUERY
     ),
     Key("maxTransferBytesOnMessageInMemory", "262144", "Most bytes of a pull.", _integer(1, 15 * _MIB), Live.PULL),
     Key("maxTransferCountOnMessageInMemory", "32", "Most messages of a pull.", _integer(1, 100_000), Live.PULL),
     Key(
         "maxTransferBytesOnMessageInDisk",
         "65536",
-        "The same from files that are not in memory.",
+        "Most bytes of a pull from files that are not in memory.",
         _integer(1, 15 * _MIB),
         Live.PULL,
     ),
     Key(
         "maxTransferCountOnMessageInDisk",
         "8",
-        "The same from files that are not in memory.",
+        "Most messages of a pull from files that are not in memory.",
         _integer(1, 100_000),
         Live.PULL,
     ),
-    Key("timerPrecisionMs", "1000", "Apache's own timer: read only to find what it still holds.", _MS),
+    Key("timerPrecisionMs", "1000", "Apache's own timer: read only to find its pending messages.", _MS),
     Key("enableDLegerCommitLog", "false", "Must be false.", _no_dledger),
     Key(
         "timerMaxDelaySec",
@@ -317,7 +328,7 @@ OWN_KEYS: dict[str, Key] = {
         Key("vipChannelEnable", "true", "Listen on the VIP port as well.", _flag),
         Key("autoCreateTopicOnRoute", "false", "A route lookup creates an unknown topic (for ali-ons).", _flag),
         Key("timewheelSegmentBytes", str(64 * _MIB), "Bytes of a journal segment.", _integer(256, 2**32 - 1)),
-        Key("timewheelNearMs", "30000", "What is due within so many milliseconds is not worth a run.", _MS),
+        Key("timewheelNearMs", "30000", "Messages due within this many milliseconds are not copied into runs.", _MS),
         Key("timewheelNearBytes", str(256 * _MIB), "Most bytes of closed journal segments.", _integer(0, 2**50)),
         Key("timewheelNearRecords", "500000", "Most records in closed journal segments.", _integer(1, 2**31 - 1)),
         Key("timewheelRunsMax", "256", "Runs above which the smallest are merged.", _integer(2, 100_000)),
@@ -326,7 +337,7 @@ OWN_KEYS: dict[str, Key] = {
         Key(
             "timewheelPunchBytes",
             str(4 * _MIB),
-            "Least delivered bytes worth giving back to the disk.",
+            "Least delivered bytes of a run for which a hole is punched.",
             _integer(1, 2**50),
         ),
         Key(
@@ -337,7 +348,7 @@ OWN_KEYS: dict[str, Key] = {
         Key(
             "timewheelHotRecords",
             "1024",
-            "Messages due at once above which the recovery thread takes the rest.",
+            "If more messages than this are due at once, recovery delivers most of them.",
             _integer(1, 2**31 - 1),
         ),
         Key("timewheelBatchRecords", "512", "Most messages of one delivery.", _integer(1, 65_536)),
@@ -345,27 +356,27 @@ OWN_KEYS: dict[str, Key] = {
         Key(
             "lockMaxLiveTime",
             "60000",
-            "Milliseconds without renewal after which an ordered queue's lock is free (Apache: a Java property).",
+            "Milliseconds without renewal after which an ordered queue's lock expires (Apache: a Java property).",
             _MS,
         ),
         Key(
             "connectionBytesMax",
             str(256 * _MIB),
-            "Bytes of unfinished requests, of requests that wait to be answered and of replies not taken, all "
+            "Most bytes of unfinished requests, waiting requests and replies not taken, of all "
             "connections together; beyond it the connections with the most are closed.",
             _integer(_MIB, 2**50),
         ),
         Key(
             "maxAutoCreateTopicNum",
             "20000",
-            "Topics of all kinds beyond which a send makes no new one.",
+            "Number of topics, of all kinds, from which on sends create no more.",
             _integer(0, 10_000_000),
             Live.BOUNDS,
         ),
         Key(
             "maxAutoCreateSubscriptionGroupNum",
             "10000",
-            "Groups beyond which none is made when it is first seen.",
+            "Number of groups from which on unknown ones are not created.",
             _integer(0, 10_000_000),
             Live.BOUNDS,
         ),
@@ -379,13 +390,13 @@ OWN_KEYS: dict[str, Key] = {
         Key(
             "maxUndecidedTransactionNum",
             "500000",
-            "Undecided half messages beyond which no more are taken (SYSTEM_BUSY).",
+            "Most undecided half messages; more get SYSTEM_BUSY.",
             _integer(0, 100_000_000),
             Live.READ,
         ),
         Key("logDir", "", "Directory of the log. Empty: logs in the store directory.", _text),
-        Key("logLevel", "INFO", "Least level that is logged.", _one_of("DEBUG", "INFO", "WARNING", "ERROR"), Live.LOG),
-        Key("logFileBytes", str(64 * _MIB), "Size at which a new log file is begun.", _integer(4096, 2**40)),
+        Key("logLevel", "INFO", "Lowest level that is logged.", _one_of("DEBUG", "INFO", "WARNING", "ERROR"), Live.LOG),
+        Key("logFileBytes", str(64 * _MIB), "Bytes of a log file; then a new one is started.", _integer(4096, 2**40)),
         Key("logFileCount", "10", "Old log files that are kept.", _integer(1, 10_000)),
     )
 }

@@ -1,4 +1,4 @@
-"""What one configuration key is, what is wrong with a value, and which values are nobody's to see."""
+"""One configuration key, the error for an invalid value, and the test for secret values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECRET = re.compile("passw|secret|credential|token", re.IGNORECASE)
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a key must not be shown to anybody.
+    """Whether the value of a key is secret and must not be shown.
 
     >>> is_secret("tls.server.keyPassword"), is_secret("storage.secretKey"), is_secret("tls.server.keyPath")
     (True, True, False)
@@ -22,16 +22,16 @@ def is_secret(name: str) -> bool:
 
 
 def shown(name: str, text: str) -> str:
-    """A key with its value as logs, answers and errors may have it."""
+    """A key with its value for logs, answers and errors; a secret value is hidden."""
     return f"{name}={'******' if is_secret(name) and text else text}"
 
 
 class ConfigError(ValueError):
-    """A value that cannot be used; the text names the key, the value and what is allowed."""
+    """An invalid value; the text names the key, the value and what is allowed."""
 
 
 class Live(Enum):
-    """What lets a changed value take effect (`broker.live_config.apply_changes`)."""
+    """How a changed value takes effect (`broker.live_config.apply_changes`)."""
 
     READ = "read anew each time that it is needed"
     RETENTION = "the store's retention is told"
@@ -47,7 +47,7 @@ class Live(Enum):
 class Key:
     """One key: name, default as text, meaning, and a check that raises ValueError with what is allowed.
 
-    ``live`` says what lets a change take effect while the broker runs; None: the key is read at start only.
+    ``live`` says how a change takes effect while the broker runs; None: the key is read at start only.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Key:
     live: Live | None = None
 
     def validate(self, text: str) -> str:
-        """Check a value and return it without surrounding blanks; ConfigError names key, value and what is allowed."""
+        """Check a value and return it without surrounding blanks; raises ConfigError."""
         text = text.strip()
         try:
             self.check(text)

@@ -1,10 +1,10 @@
 """The broker's log: files with rotation, written by a thread of their own, and warnings on the terminal.
 
-A log line costs whoever writes it a queue entry, never a disk: the network loop and the delivery threads must not wait
-for a file. The queue is emptied before `stop` returns.
+A log line costs the calling thread a queue entry, never a disk access: the network loop and the delivery threads must
+not wait for a file. The queue is emptied before `stop` returns.
 
-What clients do wrong is logged, and a client can do wrong 10,000 times a second: of the lines that one place in the
-program writes, `PlaceLimit` lets through a burst of 100 and 10 a second after it, and says how many it has left out.
+Errors of clients are logged, and a client can cause 10,000 a second. So `PlaceLimit` lets each place in the program log
+a burst of 100 lines and then 10 a second, and says how many lines it has left out.
 
 By default the log is ``logs/broker.log`` in the store directory, 64 MiB and ten older files
 (``logDir``, ``logFileBytes``, ``logFileCount``, ``logLevel``).
@@ -31,7 +31,7 @@ __all__ = ["IN_FILE_ONLY", "PlaceLimit", "log_directory", "log_settings", "start
 
 FILE_NAME = "broker.log"
 IN_FILE_ONLY = {"in_file_only": True}
-"""As ``extra`` of a log call: not for the terminal, because it is told there in another way."""
+"""``extra`` of a log call whose line must not go to the terminal, because the terminal shows it in another way."""
 BURST = 100
 PER_SECOND = 10
 LINE_CHARS_MAX = 8_000
@@ -42,19 +42,17 @@ log = logging.getLogger("broker")
 
 
 class PlaceLimit(logging.Filter):
-    """Lets each place of the program log a burst of lines, then so many a second; CRITICAL always passes.
+    """Lets each place of the program log a burst of lines, then a number of lines a second; CRITICAL always passes.
 
-    The line that passes next tells how many were left out before it. Time is the records' own. Two threads that log
-    from one place at once may miscount by one, which harms nobody.
+    The next line that passes tells how many were left out before it. Time is taken from the records. If two threads log
+    from one place at once, the count may be wrong by one, which does no harm.
     """
 
     def __init__(self, burst: int = BURST, per_second: float = PER_SECOND) -> None:
         super().__init__()
         self._burst = burst
         self._per_second = per_second
-        self._places: dict[
-            tuple[str, int], list[float]
-        ] = {}  # how many may pass now, since when, how many were left out
+        self._places: dict[tuple[str, int], list[float]] = {}  # lines that may pass now, since when, lines left out
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record passes."""
@@ -74,9 +72,10 @@ class PlaceLimit(logging.Filter):
 
 
 class _Printable(logging.Formatter):
-    """Writes a record so that nothing in it makes another line, or is obeyed by a terminal.
+    """Writes a record as one line without control characters, so that peers' text cannot forge lines or control a
+    terminal.
 
-    Lines of a traceback stay lines, but each stands further in than a log line begins.
+    Lines of a traceback stay lines, but are indented.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -91,35 +90,36 @@ class _Printable(logging.Formatter):
 
 
 class _LogFiles(RotatingFileHandler):
-    """Log files that lose lines while the disk has no room for them, and take them again when it has.
+    """Log files that drop lines while the disk is full, and continue when there is room.
 
-    The messages have a right to what is left, and the terminal still shows the warnings.
+    The remaining space is for messages, and the terminal still shows the warnings.
     """
 
     def _open(self) -> TextIOWrapper:
-        """Make new files for their owner alone."""
+        """Create files that only their owner can read."""
         Files().open(Path(self.baseFilename), create=True).close()
         return super()._open()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
-        """Leave it at that: a traceback for each line that is lost helps nobody."""
+        """Ignore the error: a traceback for each lost line helps nobody."""
 
     def close(self) -> None:
-        """Close, also without room for the last lines."""
+        """Close, even if there is no room for the last lines."""
         with contextlib.suppress(OSError):
             super().close()
 
 
 def log_directory(config: BrokerConfig) -> Path:
-    """Where the log files of a configuration lie."""
+    """The directory of a configuration's log files."""
     configured = config.get_text("logDir")
     return Path(configured) if configured else config.store_dir / "logs"
 
 
 def start_logging(config: BrokerConfig) -> Callable[[], None]:
-    """Send what is logged from now on to the files, and warnings to standard error too; returns what ends that.
+    """Write all log lines from now on to the files, and warnings to standard error too; returns a function that ends
+    it.
 
-    Raises OSError when the directory or file cannot be made.
+    Raises OSError if the directory or file cannot be created.
     """
     directory = log_directory(config)
     Files().makedirs(directory)
@@ -156,7 +156,7 @@ def start_logging(config: BrokerConfig) -> Callable[[], None]:
 
 
 def log_settings(config: BrokerConfig) -> None:
-    """Log which settings count, which are Apache's and do nothing here, and which nobody knows."""
+    """Log the settings in effect, those of Apache's without effect here, and the unknown ones."""
     used = {
         key: value for key, value in sorted(config.values.items()) if key not in {*config.no_effect, *config.unknown}
     }

@@ -1,4 +1,4 @@
-"""Java's properties format, as `java.util.Properties.load` reads it: what an Apache ``broker.conf`` is written in.
+"""Java's properties format, as `java.util.Properties.load` reads it: the format of an Apache ``broker.conf``.
 
 The rules that surprise, each as Java has it:
 
@@ -40,7 +40,7 @@ def parse_properties_file(data: bytes) -> dict[str, str]:
 
 
 def lines_of_keys(data: bytes) -> dict[str, int]:
-    r"""The line on which each key of a file stands, from 1; of a key that stands there twice the one that counts.
+    r"""The line number of each key of a file, from 1; for a key that occurs twice, of the line that counts.
 
     Raises PropertiesError, with the line, for a file that Java's reader would refuse.
 
@@ -61,10 +61,10 @@ def lines_of_keys(data: bytes) -> dict[str, int]:
 
 
 def update_properties_file(data: bytes, changes: Mapping[str, str]) -> bytes:
-    r"""Give keys of a file new values: where a key stands its line is replaced, a new key goes to the end.
+    r"""Give keys of a file new values: the line of a key is replaced, a new key is added at the end.
 
-    Comments, order and all other lines stay as they are. Of a key that stands there twice the last line counts, as
-    it does for the reader. Raises PropertiesError for a file that Java's reader would refuse.
+    Comments, order and all other lines stay as they are. If a key occurs twice its last line is replaced, which is the
+    one that counts for the reader. Raises PropertiesError for a file that Java's reader would refuse.
 
     >>> update_properties_file(b"# ours\nfileReservedTime = 48\nbrokerName=a\n", {"fileReservedTime": "72", "x": "1"})
     b'# ours\nfileReservedTime=72\nbrokerName=a\nx=1\n'
@@ -77,7 +77,7 @@ def update_properties_file(data: bytes, changes: Mapping[str, str]) -> bytes:
         for at, (key, piece) in enumerate(pieces)
     ]
     if lines and _ends_with_odd_backslashes(lines[-1]) and changes.keys() - last.keys():
-        lines.append("")  # or what is added would go on with that line
+        lines.append("")  # otherwise the added key would continue that line
     lines += [_escape(key, True) + "=" + _escape(value, False) for key, value in changes.items() if key not in last]
     return ("\n".join(lines) + "\n").encode("ascii" if text.isascii() else "iso-8859-1")
 
@@ -102,7 +102,7 @@ def _gather(text: str) -> Iterator[list[str]]:
 
 
 def _piece(natural: list[str]) -> tuple[str | None, str]:
-    """A logical line as it is written, with its key (None: a comment or nothing)."""
+    """A logical line as written, with its key (None: a comment or blank line)."""
     text = "\n".join(natural)
     return next((_split(line)[0] for line in _logical_lines(text)), None), text
 
