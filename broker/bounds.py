@@ -199,6 +199,7 @@ def server_bounds(server: Server) -> list[Bound]:
                 "net.connection:Sockets._connections",
                 "net.server:Server._targets",
                 "net.server:Server._waiting",
+                "net.server:Server._unfinished",
                 "net.connection:Sockets._dirty",
                 "net.connection:Connection._rest",
             ),

@@ -326,9 +326,17 @@ class BrokerCore(BrokerParts):
         existed = self.topics.delete(name)
         self.turn.commit()  # what this turn has accepted for the topic goes with it
         self.offsets.forget_topic(name)
-        self.topics.end(name, self.store.delete_topics, released)
+        self.topics.end(name, self._end_topics, released)
         self.long_poll.release(name)
         return existed
+
+    def _end_topics(self, names: list[str]) -> None:
+        """Have the messages of topics go that are gone themselves. Any thread."""
+        try:
+            self.store.delete_topics(names)
+        except StoreError as error:
+            what = f"topic {', '.join(names):.300} is deleted, but not its messages"
+            raise type(error)(f"{what}: {error}. Delete it once more when this is mended") from error
 
     def end_tables(self) -> None:
         """Write and answer what waits for a table, after the thread has ended; from now on nothing is late."""

@@ -33,7 +33,7 @@ from remoting.command import RemotingCommand
 from remoting.connection import FrameDecoder
 from remoting.errors import ProtocolError
 
-__all__ = ["Connection", "Received", "Sockets"]
+__all__ = ["UNTIMED", "Connection", "Received", "Sockets"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _STOP_READING_BYTES = 4 << 20
 _READ_AGAIN_BYTES = 1 << 20
 _BACKLOG_MAX_BYTES = 64 << 20
 _LARGE_BYTES = 16 << 10  # larger replies are sent before the turn ends; larger unfinished frames are counted
-_AT_ONCE = 64  # requests of one read that are handled between two looks at the clock
+UNTIMED = 4  # requests of one read that are handled before the first look at the clock
 _READ_MAX = 1_024  # requests that are decoded before the first of them is handled
 _RESET = struct.pack("ii", 1, 0)
 
@@ -269,7 +269,7 @@ class Connection:
         if not commands:
             self._count_input()
             return
-        if len(commands) <= _AT_ONCE:
+        if len(commands) <= UNTIMED:
             server.received(self, commands)
         else:
             self._handle(commands)

@@ -14,8 +14,10 @@ Why not one ``loop.add_reader`` for each socket: the loop then spends 0.7 µs of
 scheduled for the end of a turn runs only after another poll of all sockets. Why ``recv_into`` one buffer: a fresh
 buffer of 256 KiB for each read costs 15 µs in page faults (measured with 16 connections, one request in flight each).
 
-One read may bring thousands of requests. They are handled until 10 ms have passed. The rest waits for the loop's next
-round, and until then nothing more is read from that connection.
+One read may bring thousands of requests. They are handled until 10 ms have passed (1 ms if many connections are
+readable). The rest waits for one of the loop's next rounds, and until then nothing more is read from that connection.
+The rests of many connections share 20 ms of each round, in turn: a hundred peers with a thousand requests each do not
+shut the others out.
 
 A turn of more than a few connections is cut off after 20 ms: the gathered messages are stored and answered, and the
 loop's other work runs. The connections not read yet come first in the next turn. The server knows how long they have
@@ -30,13 +32,14 @@ import asyncio
 import logging
 import select
 import socket
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from broker.net.channel import BROKER_PORT, NO_PORT, Channel
 from broker.net.clock import rest
-from broker.net.connection import Connection
+from broker.net.connection import UNTIMED, Connection
 from broker.net.linger import Linger
 from broker.net.listener import Accepting, Listener
 from broker.net.tls import Tls
@@ -52,8 +55,9 @@ _EVENTS_MAX = 256
 _TURNS_MAX = 8
 _FEW = 8  # connections that are read between two looks at the clock
 _SLICE_S = 0.02
-_AT_ONCE = 64  # requests of one read that are handled between two looks at the clock
+_AT_ONCE = 64  # requests of one read that are handled between two looks at the clock; fewer before the first ones
 _READ_SLICE_S = 0.01
+_CROWD_SLICE_S = 0.001
 _REST_MAX_S = 0.001
 _NO_FILES_PAUSE_S = 1.0
 _CONNECT_S = 3.0
@@ -96,6 +100,9 @@ class Server(Accepting):
         self._accept_backlog = backlog
         self._listeners: list[Listener] = []
         self._targets: dict[int, Any] = {}
+        self._unfinished: deque[Connection] = deque()  # the rest of their last read is not handled yet
+        self._goes_on = False
+        self._read_slice_s = _READ_SLICE_S
         self._waiting: dict[int, float] = {}  # files that could not be read in time: since when (loop time)
         self.connections_max = connections_max
         self._turned_away = 0
@@ -213,6 +220,7 @@ class Server(Accepting):
                 return
             alone = linger.served(ready)
             self._ending = True
+            self._read_slice_s = _READ_SLICE_S if len(ready) <= _FEW else _CROWD_SLICE_S
             try:
                 if self._waiting:
                     self._slice_late(ready)
@@ -276,24 +284,41 @@ class Server(Accepting):
         """Handle requests of one read for at most 10 ms; answer how many were handled."""
         assert self._loop is not None
         clock = self._loop.time
-        end = clock() + _READ_SLICE_S
-        for at in range(0, len(commands), _AT_ONCE):
+        end = clock() + self._read_slice_s
+        at, step = 0, UNTIMED
+        while at < len(commands):
             if connection.closed or (at and clock() > end):
                 return at
-            self.received(connection, commands[at : at + _AT_ONCE])
+            self.received(connection, commands[at : at + step])
+            at += step
+            step = min(2 * step, _AT_ONCE)
         return len(commands)
 
     def go_on_with(self, connection: Connection) -> None:
-        """Have a connection handle the rest of its read in the loop's next round, as a turn of its own."""
+        """Have a connection handle the rest of its read in the loop's next rounds."""
         assert self._loop is not None
-        self._loop.call_soon(self._go_on, connection)
+        self._unfinished.append(connection)
+        if not self._goes_on:
+            self._goes_on = True
+            self._loop.call_soon(self._go_on)
 
-    def _go_on(self, connection: Connection) -> None:
+    def _go_on(self) -> None:
+        """Go on with some of them, as one turn; others are read before the rest has its chance."""
+        assert self._loop is not None
+        clock, unfinished = self._loop.time, self._unfinished
+        self._read_slice_s = _READ_SLICE_S if len(unfinished) <= _FEW else _CROWD_SLICE_S
+        end = clock() + _SLICE_S
         self._ending = True
         try:
-            connection.go_on()
+            for _ in range(len(unfinished)):
+                unfinished.popleft().go_on()
+                if clock() > end:
+                    break
         finally:
             self.end_turn()
+            self._goes_on = bool(unfinished)
+            if unfinished:
+                self._loop.call_soon(self._go_on)
 
     def schedule(self) -> None:
         """Schedule the end of a turn: messages or replies were gathered outside of one."""

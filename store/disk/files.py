@@ -40,14 +40,20 @@ _FALLOC_KEEP_SIZE = 1
 _FALLOC_PUNCH_HOLE = 2
 _IOV_MAX = 1024
 _ZERO_CHUNK = bytes(1 << 20)
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_FULL = {
+    errno.ENOSPC: "make room on this disk",
+    errno.EDQUOT: "make room, or raise the owner's quota",
+    errno.EFBIG: "raise the limit of the size of files (LimitFSIZE of the service, or ulimit -f)",
+}
+"""Errors that mean that there is no room, and what to do about each."""
 _UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))
 _LOCK_TEXT = b"lock"
 
 
 def _error(doing: str, path: Path, cause: OSError) -> StoreError:
     text = f"{doing} {path}: {cause.strerror or cause} (errno {cause.errno})"
-    return StoreFullError(text) if cause.errno in _FULL else StoreError(text)
+    advice = _FULL.get(cause.errno or 0)
+    return StoreError(text) if advice is None else StoreFullError(f"{text}; {advice}")
 
 
 class File:

@@ -3,9 +3,12 @@
 import asyncio
 import errno
 import socket
+import time
+from collections.abc import Sequence
 
 import pytest
 
+from broker.net.channel import Channel
 from broker.net.dispatcher import Dispatcher
 from broker.net.requester import Requester
 from broker.net.server import Server
@@ -409,6 +412,40 @@ def test_a_read_of_thousands_of_requests_is_handled_in_several_turns() -> None:
             assert (await client.reply()).body == b"y"
             client.close()
             other.close()
+
+    asyncio.run(scenario())
+
+
+def test_many_long_reads_do_not_shut_out_who_asks_for_one_thing() -> None:
+    """Each had its 10 ms in every round of the loop, and more: with a hundred of them, others waited for seconds."""
+
+    async def scenario() -> None:
+        async with Rig() as rig:
+            received, handled = rig.server.received, 0
+
+            def slow(channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+                nonlocal handled
+                handled += len(commands)
+                end = time.perf_counter() + 0.0005 * len(commands)
+                while time.perf_counter() < end:
+                    pass
+                received(channel, commands)
+
+            rig.server.received = slow
+            greedy = [await rig.client() for _ in range(30)]
+            other = await rig.client()
+            await asyncio.sleep(0)
+            asked = [request(2, None, b"", opaque=number) for number in range(500)]
+            for client in greedy:
+                await client.send(*asked)
+            while handled < 500:
+                await asyncio.sleep(0)
+            before = handled
+            await other.send(request(1, None, b"x", opaque=1))
+            assert (await other.reply()).body == b"x"
+            assert handled - before < 500, "a round for each of the others would be 30 times 20 and more"
+            for client in (*greedy, other):
+                client.close()
 
     asyncio.run(scenario())
 

@@ -126,9 +126,12 @@ def test_short_writes_are_continued(files: Files, tmp_path: Path, monkeypatch: p
     assert file.pread(20, 0) == b"0123456789abcd"
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.ENOSPC, "make room on this disk"), (errno.EDQUOT, "quota"), (errno.EFBIG, "LimitFSIZE")],
+)
 def test_a_full_disk_has_its_own_error(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
 ) -> None:
     file = files.open(tmp_path / "a", create=True)
 
@@ -136,7 +139,7 @@ def test_a_full_disk_has_its_own_error(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "pwrite", fail)
-    with pytest.raises(StoreFullError, match=r"cannot write 3 bytes at 7 of .*/a: .*errno"):
+    with pytest.raises(StoreFullError, match=r"cannot write 3 bytes at 7 of .*/a: .*errno .*" + advice):
         file.pwrite(b"abc", 7)
     monkeypatch.setattr(os, "fdatasync", fail)
     with pytest.raises(SyncFailedError, match=r"cannot sync .*/a"):
