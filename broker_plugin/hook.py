@@ -110,6 +110,7 @@ class Gate:
         self._blocks: list[Block] = []  # of the last turn
         self.asides: list[Aside] = []
         """Large batches that are a part of this turn."""
+        self._withdrawn = False  # whether the journal was told to cancel what it has of this turn
         self._next_id = spill.next_id
 
     def before_put(self, message: Message, now_ms: int) -> Held | Refused | None:
@@ -231,10 +232,14 @@ class Gate:
                 return
         for block in self._blocks:
             if held.offset in block.ids:
+                self._withdrawn = True
                 self._spill.withdraw(block, held.offset)
 
-    def taken_back(self) -> Ticket:
-        """Done when what `take_back` has written is durable."""
+    def taken_back(self) -> Ticket | None:
+        """Done when what was written since the last call, to cancel what was journalled already, is durable."""
+        if not self._withdrawn:
+            return None
+        self._withdrawn = False
         journal = self._spill.journal
         return Ticket((journal, journal.written))
 
@@ -295,6 +300,7 @@ class Gate:
         """Cancel what of a failed turn was written already: its senders are told that it was not."""
         with self._spill.lock:
             for block in blocks:
+                self._withdrawn = True
                 self._spill.withdraw_block(block)
 
     # ------------------------------------------------------------------------------------------------ large batches

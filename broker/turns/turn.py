@@ -459,8 +459,27 @@ class Turn:
                 kept.append(entry)
                 remaining += records[number:end]
             number = end
-        self._answer_failed(failed, PutStatus.SERVICE_NOT_AVAILABLE, remark)
+        self._refuse(failed, remark)
         return kept, remaining
+
+    def _refuse(self, entries: list[_Entry], remark: str) -> None:
+        """Answer that nothing was stored, when a crash cannot bring back what plug-ins had written of it either."""
+        ticket = self._taken_back()
+        if ticket is None:
+            self._answer_failed(entries, PutStatus.SERVICE_NOT_AVAILABLE, remark)
+            return
+        self.waiting += len(entries)
+        self._decide()
+
+        def over() -> None:
+            self.waiting -= len(entries)
+            self._answer_failed(entries, PutStatus.SERVICE_NOT_AVAILABLE, remark)
+            self._decide()
+
+        def done(_ok: bool) -> None:
+            self._call_soon_threadsafe(over)
+
+        self._store.flusher.submit(ticket, done)
 
     def _taken_back(self) -> Ticket | None:
         """A ticket for what plug-ins have written to take messages back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode, ResponseCode
 from remoting.messages.message import MAX_PROPERTIES_BYTES, join_batch
+from store.disk.errors import StoreError
+from store.spill.rows.model import Block
 from tests.broker.core_rig import START_MS, FakePlugin, Rig, properties, sound
 
 PLACES = [0, 1, 2]
@@ -81,3 +84,34 @@ def test_one_element_now_one_at_a_level_one_later_and_then_a_refusal(rig: Rig) -
     rig.now_ms += 10
     assert client.ask(RequestCode.SEND_BATCH_MESSAGE, client.send_fields("T", m="true"), body).code == 0
     assert (rig.store.put_count, rig.core.pending_count()) == (3, 1)
+
+
+def test_a_refusal_waits_until_what_was_journalled_before_it_is_cancelled_durably(rig: Rig) -> None:
+    """A turn of two frames, of which the second cannot be written: a crash must not bring the first one back."""
+    client = rig.client()
+    plugin = rig.core.plugins[1]
+    assert isinstance(plugin, DelayPlugin)
+    spill = plugin.spill
+    append, frames = spill.append, 0
+
+    def second_fails(entries: Sequence[tuple[int, int, bytes]]) -> Block:
+        nonlocal frames
+        frames += 1
+        if frames == 2:
+            raise StoreError("cannot write")
+        return append(entries)
+
+    spill.append = second_fails  # type: ignore[method-assign]
+    later = properties(TIMER_DELIVER_MS=START_MS + 60_000)
+    body = join_batch([(0, bytes(60_000), later) for _ in range(10)])
+    client.submit(RequestCode.SEND_BATCH_MESSAGE, client.send_fields("T", m="true"), body)
+    rig.core.end_turn()
+    assert (frames, client.take()) == (2, [])
+    assert spill.journal.synced < spill.journal.written
+    rig.store.flusher.step(rig.now_ms)
+    assert spill.journal.synced == spill.journal.written
+    assert [reply.code for reply in client.take()] == [ResponseCode.SERVICE_NOT_AVAILABLE]
+    assert (rig.store.put_count, rig.core.pending_count()) == (0, 0)
+    spill.append = append  # type: ignore[method-assign]
+    assert client.ask(RequestCode.SEND_BATCH_MESSAGE, client.send_fields("T", m="true"), body).code == 0
+    assert rig.core.pending_count() == 10
