@@ -1,7 +1,7 @@
-"""What of a queue has been pulled and not yet acknowledged: how acknowledgements in any order become one offset.
+"""The pulled but unacknowledged messages of a queue: turns acknowledgements in any order into one offset.
 
-A group keeps a single number for a queue: everything below it is done. Messages are acknowledged in any order, so that
-number may only move up to the lowest one that is still open::
+A group keeps a single offset for a queue: every message below it is done. Messages are acknowledged in any order, so
+that offset may only move up to the lowest open one::
 
     pulled   7 8 9 10      next pull at 11
     acked      8   10
@@ -9,9 +9,9 @@ number may only move up to the lowest one that is still open::
     acked    7 8   10   -> committed 9
     acked    7 8 9 10   -> committed 11
 
-Messages that the broker filtered out count as done. The open ones stand in a queue in order of their offsets and in a
-set; an acknowledgement takes it out of the set, and the front of the queue is dropped while it is not in the
-set: constant time for each message, whatever the order.
+Messages that the broker filtered out count as done. Open offsets are kept in a queue, in order, and in a set. An
+acknowledgement removes the offset from the set; then the front of the queue is dropped while it is not in the set. This
+takes constant time for each message, in any order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AckWindow:
         self._open: set[int] = set()
 
     def pulled(self, offsets: Iterable[int], next_offset: int) -> None:
-        """Take over what one pull brought: rising offsets from `next_offset` on, and where the next pull begins.
+        """Add the offsets of one pull, rising from `next_offset` on, and the offset of the next pull.
 
         Raises ValueError if they do not rise, and changes nothing then.
         """
@@ -66,7 +66,7 @@ class AckWindow:
 
     @property
     def committed(self) -> int:
-        """The offset below which everything is done."""
+        """The offset below which every message is done."""
         return self._order[0] if self._order else self.next_offset
 
     @property
@@ -76,11 +76,11 @@ class AckWindow:
 
     @property
     def span(self) -> int:
-        """How far apart the lowest open message and the next pull are."""
+        """Distance between the lowest open message and the next pull."""
         return self.next_offset - self.committed
 
     def check(self) -> list[str]:
-        """Say what contradicts itself; empty when nothing does."""
+        """Return a sentence for each contradiction in the structure."""
         wrong = []
         order = list(self._order)
         if order != sorted(set(order)):

@@ -1,7 +1,7 @@
-"""Who of a group reads which queues: worked out by each member for itself, so all must do the same sum.
+"""Which member of a group reads which queues: each member computes it by the same rule.
 
-Every member sorts the same list of members and the same list of queues and takes its share: the first ones get
-one queue more where it does not come out even (AllocateMessageQueueAveragely, the default of Apache's clients, so that
+Every member sorts the same list of members and the same list of queues and takes its share. If the division leaves a
+rest, the first members get one queue more (AllocateMessageQueueAveragely, the default of Apache's clients, so that
 Python and Java members can share a group)::
 
     5 queues, 2 members:  a: 0 1 2   b: 3 4
@@ -19,7 +19,7 @@ Queue = TypeVar("Queue")
 
 
 def allocate_evenly(me: str, members: Sequence[str], queues: Sequence[Queue]) -> list[Queue]:
-    """Answer with the share of ``me``; both lists must be sorted and free of repeats. Empty if ``me`` is no member.
+    """Return the share of ``me``; both lists must be sorted and free of repeats. Empty if ``me`` is not a member.
 
     >>> allocate_evenly("b", ["a", "b"], [0, 1, 2, 3, 4])
     [3, 4]

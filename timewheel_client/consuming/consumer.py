@@ -7,15 +7,15 @@ Example::
             await handle(message.body)
             await message.ack()
 
-The members of a group share the queues of its topics: each works out its own share (`allocation`) from the
-broker's list of members, whenever a member comes or goes, and every 20 s. Java, Go and Python members can share a
+The members of a group share the queues of its topics: each computes its own share (`allocation`) from the broker's list
+of members, whenever a member comes or goes, and every 20 s. Java, Go and Python members can share a
 group if they have the same subscriptions.
 
-A start that fails or is cancelled leaves the group again: no other member waits for queues of one that is not there.
+A start that fails or is cancelled leaves the group again, so no queue stays assigned to a member that does not run.
 
-**At least once.** A message counts as received only when it is acknowledged; what is not acknowledged when the consumer
-ends, or when a queue goes to another member, comes again, and so does what was acknowledged behind it (see
-`ack_window`). Offsets are saved with each pull, every 5 s, when all that was received is acknowledged, when a queue
+**At least once.** A message counts as received only when it is acknowledged. When the consumer ends, or a queue goes to
+another member, unacknowledged messages come again, and so do later ones that were acknowledged (see `ack_window`).
+Offsets are saved with each pull, every 5 s, when all that was received is acknowledged, when a queue
 is given up, and at the end.
 """
 
@@ -65,16 +65,15 @@ class Consumer:
     Args:
         namesrv: Name servers: ``"HOST:PORT;HOST:PORT"`` or a sequence of ``"HOST:PORT"``.
         group: The consumer group.
-        topics: A topic, several, or a mapping of topic to tag expression or `Sql`. Topics may come into being later.
+        topics: A topic, several, or a mapping of topic to tag expression or `Sql`. A topic need not exist yet.
         tags: Tag expression of topics that have none of their own: ``*``, or tags joined by ``||``.
         sql: Instead of ``tags``: an SQL92 expression over properties, for brokers with ``enablePropertyFilter=true``.
-        start_from: Where a group without saved offsets begins: ``"last"``, with what comes from now on, or ``"first"``.
-            (A broker answers for a young topic that is still in memory: from the first in either case.)
+        start_from: Where a group without saved offsets begins: ``"last"``, at the end of the queues, or ``"first"``.
+            (For a young topic that is still in memory a broker begins at the first message in either case.)
         pull_count: Most messages of a pull.
         max_open: Most messages of a queue that are received and not acknowledged; then pulling it pauses. It pauses too
             when the oldest of them lies twice as far back.
-        max_body_bytes: The largest body that is decompressed; what would be larger stays as it was sent, and an error
-            is logged.
+        max_body_bytes: Most bytes of a decompressed body; a larger one stays as it was sent, and an error is logged.
         on_undecodable: Awaited with each `UndecodableMessage`; when it returns, the message counts as done, and when
             it raises, it stays open and comes again. Without it such a message is skipped. An error is logged always.
         tls: Whether connections are encrypted: False, True, a PEM file of trusted authorities, or an SSLContext.
@@ -133,8 +132,8 @@ class Consumer:
     async def start(self) -> Self:
         """Connect, join the group, take over queues; the same as entering ``async with``.
 
-        When it returns, the group has a place in each of the queues that are its own from the start: what is sent from
-        then on is not missed. Raises ClosedError after `close`, ClientError when it is open already.
+        When it returns, the group has an offset in each queue that the member got at the start: messages sent after
+        that are not missed. Raises ClosedError after `close`, ClientError when it is open already.
         """
         if self._closed:
             raise ClosedError("this consumer was closed: make a new one")
@@ -207,7 +206,7 @@ class Consumer:
     async def __anext__(self) -> Message:
         """The next message; ends when the consumer is closed.
 
-        Other tasks get their turn every `TURN_MESSAGES` messages or `TURN_MS`, also while messages are waiting.
+        Other tasks run every `TURN_MESSAGES` messages or `TURN_MS`, also while messages are waiting.
         """
         while True:
             if self._closed:
@@ -227,7 +226,7 @@ class Consumer:
                 await self._something.wait()
 
     def _turn_is_over(self) -> bool:
-        """Whether other tasks have waited for long enough; a new turn begins then."""
+        """Whether other tasks should run now; if so, a new turn begins."""
         now = asyncio.get_running_loop().time()
         self._turn_messages += 1
         if self._turn_messages <= TURN_MESSAGES and now < self._turn_ends:
@@ -237,7 +236,7 @@ class Consumer:
 
     @property
     def client_id(self) -> str:
-        """What the broker's lists call this member; empty before the start."""
+        """This member's client id; empty before the start."""
         return self._core.client_id
 
     @property
@@ -292,11 +291,11 @@ class Consumer:
             self._rebalance_now.clear()
             try:
                 await self._rebalance()
-            except Exception:  # without it, queues would be read by two or by none until the end
+            except Exception:  # without it, queues would be read by two members or by none from now on
                 log.exception("sharing the queues of %s", self.group)
 
     async def _rebalance(self) -> None:
-        """Take the queues that are ours and give up those that are not."""
+        """Start reading our queues and give up the others."""
         wanted: set[MessageQueue] = set()
         alone = True
         for topic in self._settings.subscriptions:
@@ -317,7 +316,7 @@ class Consumer:
             self._take_over(queue, 0 if alone else TAKE_OVER_PAUSE_MS)
 
     async def _members(self, addresses: set[str]) -> list[str]:
-        """The group's members; ourselves always among them, since we are alive whatever the broker knows."""
+        """The group's members, always including ourselves, even if the broker does not list us yet."""
         failure: Exception = NoRouteError("no broker")
         for address in sorted(addresses):
             try:
@@ -373,6 +372,6 @@ class Consumer:
         return None
 
     async def _send_back(self, message: Message, delay_level: int) -> None:
-        """Have the broker deliver it again; then it is done with here."""
+        """Ask the broker to deliver the message again; then mark it as done here."""
         await send_back(self._core, self.group, message, delay_level)
         await message.ack()

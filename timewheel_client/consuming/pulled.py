@@ -1,8 +1,8 @@
-"""What one pull brought: messages, and records that cannot be read.
+"""The content of one pull: messages, and records that cannot be read.
 
-A record is whole and consistent, or it is not: then its body does not have its checksum, or its parts do not add up.
-Where the length in its head can be believed, because a record begins behind it or the answer ends there, what follows
-is read on. Otherwise the rest of the answer is lost with it, and `Pulled.cut` says so.
+A record cannot be read if its body does not match its checksum, or its parts do not add up. If the length in its head
+is plausible, because a record begins behind it or the answer ends there, reading continues behind it. Otherwise the
+rest of the answer is lost, and `Pulled.cut` says so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["BadRecord", "Pulled", "UndecodableMessage", "read_pulled"]
 
 @dataclass(frozen=True, slots=True)
 class UndecodableMessage:
-    """A record that a broker has under a queue offset and that cannot be read; see `Consumer`'s ``on_undecodable``.
+    """A record at a queue offset that cannot be read; see ``on_undecodable`` of `Consumer`.
 
     ================  ====================================================================================
     ``queue``         `MessageQueue` that it stands in
@@ -48,7 +48,7 @@ class UndecodableMessage:
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """Bytes of an answer that are no record; the offsets are those of its head, -1 where that is cut off."""
+    """Bytes of an answer that are not a valid record; the offsets come from its head, -1 if that is cut off."""
 
     raw: bytes
     reason: str
@@ -58,7 +58,7 @@ class BadRecord:
 
 @dataclass(slots=True)
 class Pulled:
-    """The records of an answer in order; ``cut`` if the last one's end is unknown: records may be lost behind it."""
+    """The records of an answer in order; ``cut`` if the end of the last one is unknown, so later ones may be lost."""
 
     records: list[StoredMessage | BadRecord]
     cut: bool = False
@@ -91,7 +91,7 @@ def _bad(raw: bytes, reason: str) -> BadRecord:
 
 
 def _believable_size(body: bytes, at: int) -> int | None:
-    """The length in a bad record's head, if what is behind it confirms it."""
+    """The length in a bad record's head, if the bytes behind it confirm it."""
     size = int.from_bytes(body[at : at + 4], "big")
     end = at + size
     if size < RECORD_BYTES_MIN or end > len(body):

@@ -1,6 +1,6 @@
-"""Reads one queue for a group: finds where to begin, pulls, keeps the window of what is not acknowledged.
+"""Reads one queue for a group: finds the first offset, pulls, and keeps the window of unacknowledged messages.
 
-What a pull can answer, and what is done about it:
+Answers to a pull, and the reader's reaction:
 
 ====  ========================  ===================================================================================
  0    FOUND                     the messages go to the consumer, the next pull begins behind them
@@ -15,19 +15,19 @@ What a pull can answer, and what is done about it:
 else                            a pause, a look at the route, then again
 ====  ========================  ===================================================================================
 
-Pulling stops while too much is open, because everything open is kept in memory, and because a message that is never
-acknowledged holds the group's offset where it is: after a restart all from there on is repeated.
+Pulling pauses while too many messages are open. They are kept in memory; and a message that is never acknowledged holds
+the group's offset, so that after a restart all later messages are repeated.
 
-A record that cannot be read is pulled once more, alone: what went wrong on the way is then mended, and what is beside
-it has been handed on. If it still cannot be read, an error is logged, ``on_undecodable`` gets it (see `Consumer`), and
-reading goes on behind it, one record at a time until one can be read.
+A record that cannot be read is pulled once more, alone, in case it was damaged on its way; the messages beside it have
+been delivered already. If it still cannot be read, an error is logged, ``on_undecodable`` gets it (see `Consumer`), and
+reading continues behind it, one record at a time until one can be read.
 
-An answer at once that brings nothing to read moves on only a little. A broker that gives such answers without end (its
-store is damaged, or it is no broker) would be asked thousands of times a second. So from the third in a row on there is
-a pause before the next pull, up to `FRUITLESS_PAUSE_MS` (`BUSY_PAUSE_MS` where all was filtered out).
+A broker with a damaged store may answer every pull at once with nothing to read, and would then be asked thousands of
+times a second. So from the third such answer in a row on there is a pause before the next pull, up to
+`FRUITLESS_PAUSE_MS` (`BUSY_PAUSE_MS` if all messages were filtered out).
 
-A group without an offset that begins at the end has that offset saved before anything is pulled. Otherwise what comes
-while the group's first member is down, before it saved any, would be passed over by the next start.
+If a group without an offset begins at the end, that offset is saved before the first pull. Otherwise, if the group's
+first member dies before it saves an offset, the next start would skip the messages sent in between.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PULL_TIMEOUT_MS = 30_000
 ERROR_PAUSE_MS = 1_000
 BUSY_PAUSE_MS = 20
 FRUITLESS_PAUSE_MS = 100
-"""Ten unreadable records a second: a damaged stretch of a thousand of them is passed in less than two minutes."""
+"""Pause after an unreadable record: a damaged stretch of a thousand takes less than two minutes."""
 FRUITLESS_IN_A_ROW = 3
 MOST_WITHOUT_FILTER = 3
 SAVE_SOON_MS = 100
@@ -77,11 +77,11 @@ class QueueReader:
 
     Args:
         core: Connections and routes.
-        settings: What all readers share.
+        settings: Settings that all readers share.
         queue: The queue.
-        deliver: Takes the messages of a pull, with the window that counts them (see `holds`).
-        retry: What `Message.retry` does.
-        fail: Called with an error that trying again cannot mend.
+        deliver: Gets the messages of a pull, with the window that counts them (see `holds`).
+        retry: Carries out `Message.retry`.
+        fail: Called with an error that another try cannot fix.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class QueueReader:
         self._task: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[None] | None = None
         self._without_filter = 0
-        self._fruitless = 0  # answers at once, in a row, that brought nothing to read
-        self._alone = False  # whether the next pull is for one message: the last one brought what cannot be read
+        self._fruitless = 0  # immediate answers in a row without anything to read
+        self._alone = False  # whether to pull one message only, because the last pull had an unreadable record
 
     def start(self, pause_ms: int = 0) -> None:
-        """Begin to read, after a pause in which the queue's last reader can save how far it came."""
+        """Begin to read, after a pause in which the queue's last reader can save its offset."""
         self._task = self._core.spawn(partial(self._run, pause_ms))
 
     def drop(self) -> None:
@@ -127,7 +127,7 @@ class QueueReader:
 
     @property
     def committed(self) -> int | None:
-        """The offset below which all is done; None before the first pull."""
+        """The offset below which all messages are done; None before the first pull."""
         return self._window.committed if self._window else None
 
     @property
@@ -140,7 +140,7 @@ class QueueReader:
         return window is self._window and not self.dropped
 
     def reset(self, offset: int) -> None:
-        """Go on from another offset (a command of the broker's); what is open is forgotten."""
+        """Continue at another offset, as the broker ordered; open messages are forgotten."""
         self._window = AckWindow(offset)
         self._saved = None
         self._room.set()
@@ -149,12 +149,12 @@ class QueueReader:
             self.start()
 
     async def save(self) -> None:
-        """Tell the broker how far the group has come, if it does not know.
+        """Save the group's offset at the broker, if it has changed.
 
-        One at a time for a broker, each with its reply: a broker serves the requests of one connection with several
-        threads. The older of two offsets must not be the last that it writes; and of a group's first offsets of a
-        topic, those of different queues, Apache's broker forgets some that come at the same time
-        (ConsumerOffsetManager.commitOffset makes the group's table twice).
+        Offsets are saved one at a time for each broker, waiting for each reply, for two reasons. A broker serves one
+        connection with several threads, so an older offset could otherwise be written after a newer one. And if a
+        group's first offsets of a topic come at the same time for several queues, Apache's broker forgets some of them
+        (ConsumerOffsetManager.commitOffset creates the group's table twice).
         """
         if self.committed in (None, self._saved):
             return
@@ -173,7 +173,7 @@ class QueueReader:
             self._saved = offset
 
     async def _save_soon(self) -> None:
-        """Save after a moment, when nothing is open: another member may take the queue while this one waits."""
+        """Save the offset a moment after no message is open: another member may take the queue while this one waits."""
         await asyncio.sleep(SAVE_SOON_MS / 1000)
         self._saving = None
         if not self.dropped:
@@ -207,7 +207,7 @@ class QueueReader:
                 log.warning("reading %s: %s", self.queue, error)
                 self._core.refresh_soon(self.queue.topic)
                 await asyncio.sleep(ERROR_PAUSE_MS / 1000)
-            except Exception:  # a reader that ends is a queue that nobody reads any more
+            except Exception:  # if the reader ended, nobody would read the queue
                 log.exception("reading %s: this should not happen; it goes on", self.queue)
                 await asyncio.sleep(ERROR_PAUSE_MS / 1000)
 
@@ -222,7 +222,7 @@ class QueueReader:
                 await self.save()
             except BaseException:
                 if self._window is window:
-                    self._window = None  # nothing was pulled: find it again, or be cancelled
+                    self._window = None  # nothing was pulled: find the offset again, or be cancelled
                 raise
 
     async def _after_error(self, error: BrokerError) -> None:
@@ -245,7 +245,7 @@ class QueueReader:
         await asyncio.sleep(ERROR_PAUSE_MS / 1000)
 
     async def _find_start(self) -> tuple[int, bool]:
-        """The group's offset, or where a group without one begins; and whether the broker may have none saved.
+        """Return the group's offset, or the start of a group without one; and whether the broker may have saved none.
 
         A broker answers 0 for a queue that is still young, although nothing is saved.
         """
@@ -268,8 +268,8 @@ class QueueReader:
 
     async def _pull(self, window: AckWindow) -> None:
         settings, queue = self._settings, self.queue
-        # No offset rides on a pull (COMMIT_OFFSET): a broker that handles it late would put the older one back.
-        # An SQL expression goes with the heartbeat only: Apache's broker would take a wrong one in a pull for none.
+        # A pull does not commit an offset (COMMIT_OFFSET): if handled late, it would restore an older one.
+        # An SQL expression goes with the heartbeat only: Apache's broker ignores an invalid one in a pull.
         flags = PullSysFlag.SUSPEND
         if self._subscription.kind == "TAG":
             flags |= PullSysFlag.SUBSCRIPTION
@@ -317,7 +317,7 @@ class QueueReader:
             await asyncio.sleep(min(most, 1 << min(more, 20)) / 1000)
 
     def _take(self, window: AckWindow, reply: RemotingCommand) -> bool:
-        """Hand on what a pull found; whether there was something to read."""
+        """Deliver the messages of a pull; return whether there was something to read."""
         pulled = read_pulled(reply.body)
         messages: list[Message] = []
         bad: list[UndecodableMessage] = []
@@ -360,12 +360,12 @@ class QueueReader:
                 self._saving = self._core.spawn(self._save_soon)
 
     def _undecodable(self, record: BadRecord, at: int, next_offset: int) -> UndecodableMessage:
-        """Name a record that cannot be read; its offset is what its head says, if that can be."""
+        """Describe a record that cannot be read; its offset comes from its head, if plausible."""
         offset = record.queue_offset if at <= record.queue_offset < next_offset else at
         return UndecodableMessage(self.queue, offset, record.log_offset, record.reason, record.raw)
 
     def _report(self, window: AckWindow, bad: UndecodableMessage) -> None:
-        """Say aloud that a message is lost for the application, and let it have the bytes."""
+        """Log that a message is lost for the application, and give it the bytes."""
         handler = self._settings.on_undecodable
         log.error(
             "%s: the message at offset %d (log offset %d, %d bytes) cannot be read and is %s: %s",
@@ -380,7 +380,7 @@ class QueueReader:
             self._core.spawn(partial(self._hand_over, handler, window, bad))
 
     async def _hand_over(self, handler: OnUndecodable, window: AckWindow, bad: UndecodableMessage) -> None:
-        """Acknowledge it when the application has taken it; an error is logged by the task, and leaves it open."""
+        """Acknowledge it once the application has handled it; after an error, which the task logs, it stays open."""
         await handler(bad)
         self._ack(window, bad)
 

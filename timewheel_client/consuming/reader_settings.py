@@ -1,4 +1,4 @@
-"""What all readers of a consumer have in common."""
+"""Settings that all readers of a consumer share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OnUndecodable = Callable[[UndecodableMessage], Awaitable[None]]
 
 @dataclass(slots=True)
 class ReaderSettings:
-    """The arguments of a `Consumer`, which says what they mean; ``saving`` has one lock for each broker."""
+    """The arguments of a `Consumer`, explained there; ``saving`` has one lock for each broker."""
 
     group: str
     subscriptions: dict[str, Subscription]
@@ -33,5 +33,5 @@ class ReaderSettings:
 
     @property
     def max_open_span(self) -> int:
-        """How far the oldest open message of a queue may lie back."""
+        """Most queue offsets between the oldest open message and the next pull."""
         return 2 * self.max_open

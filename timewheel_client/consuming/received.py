@@ -1,7 +1,7 @@
 """A message as a consumer gets it.
 
-Its body is decompressed when it is first asked for, so messages that wait in memory stay as small as they were sent,
-and never to more than ``max_body_bytes``: a body of 600 KiB may stand for a gigabyte.
+Its body is decompressed on first use, so that waiting messages take as little memory as they were sent with. It is
+never decompressed to more than ``max_body_bytes``: a body of 600 KiB can expand to a gigabyte.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["MAX_BODY_BYTES", "Message"]
 
 
 MAX_BODY_BYTES = 16 << 20
-"""How large a decompressed body may be unless a consumer says otherwise: four times the brokers' default limit."""
+"""Default of ``max_body_bytes``: four times the brokers' default limit of a message."""
 
 _COMPRESSION_BITS = 0x700
 _COMPRESSIONS = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
@@ -125,7 +125,7 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        """What was sent, decompressed if it can be (see ``compression``)."""
+        """The body, decompressed if possible (see ``compression``)."""
         if self._body is None:
             self._body, self._compression = self._decompress()
         return self._body
@@ -142,29 +142,30 @@ class Message:
 
     @property
     def user_properties(self) -> dict[str, str]:
-        """The properties that the sender made up, without those of the system and without tags and keys."""
+        """The sender's own properties, without those of the system and without tags and keys."""
         return {name: value for name, value in self.properties.items() if not is_reserved(name)}
 
     async def ack(self) -> None:
-        """Say that it is done with: the group will not get it again. Saying so twice is harmless."""
+        """Mark the message as done: the group will not get it again. A second call is harmless."""
         if self._ack is not None:
             self._ack(self)
 
     async def retry(self, delay_level: int = 0) -> None:
-        """Give it back: the group gets it again later, and this delivery of it counts as done.
+        """Ask for another delivery: the group gets the message again later, and this delivery counts as done.
 
         Args:
             delay_level: When: level 1 to 18; 0 lets the broker choose (10 s first, then longer each time); -1 puts
                 it into the dead-letter topic ``%DLQ%<group>`` at once. After 16 times it goes there by itself.
 
-        Raises SendError, ConnectionFailedError or RequestTimeoutError; it is then still waiting for `ack` or `retry`.
+        Raises SendError, ConnectionFailedError or RequestTimeoutError; the message then still waits for `ack` or
+        `retry`.
         """
         need_int("delay_level", delay_level, -1, MAX_LEVEL)
         if self._retry is not None:
             await self._retry(self, delay_level)
 
     def _decompress(self) -> tuple[bytes, str]:
-        """Undo the sender's compression; what cannot be undone here stays as it is, with the compression's name."""
+        """Decompress a body; if that is not possible here, return it unchanged with the name of the compression."""
         kind = _COMPRESSIONS.get((self._sys_flag & _COMPRESSION_BITS) >> 8, "unknown")
         if kind != "zlib":
             return self._packed, kind

@@ -1,8 +1,8 @@
-"""Giving a message back: the group gets it again later, or its dead-letter topic does.
+"""Sends a message back: the group gets it again later, or it goes to the dead-letter topic.
 
-The broker is asked to do it from its own log (CONSUMER_SEND_MSG_BACK). One that cannot, because the record has expired
-or is not its own, gets a copy for the group's retry topic instead, as from Apache's clients. A copy that has come more
-often than is allowed goes to the dead letters: that is how one gets there at once.
+The broker copies the message from its own log (CONSUMER_SEND_MSG_BACK). If it cannot, because the record has expired or
+is not its own, the client sends a copy to the group's retry topic instead, as Apache's clients do. The broker moves a
+copy with too many retries to the dead letters; that is how a message gets there at once.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = ["MOST_RECONSUME_TIMES", "send_back"]
 
 
 MOST_RECONSUME_TIMES = 16
-# A copy must be no half message, and its delay is that of the retry.
+# A copy must not be a half message, and its delay is that of the retry.
 _LEFT_OUT = (TRAN_MSG, STARTDELIVERTIME, TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_SEC, DELAY)
 
 
 async def send_back(core: ClientCore, group: str, message: Message, delay_level: int) -> None:
-    """Have a message delivered again, by level, as the broker chooses (0), or to the dead letters (-1)."""
+    """Send a message back with a delay level, one chosen by the broker (0), or to the dead letters (-1)."""
     core.require_open()
     route = core.cached_route(message.queue.topic)
     address = route.address(message.queue.broker_name) if route else None

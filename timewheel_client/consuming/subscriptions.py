@@ -1,4 +1,4 @@
-"""What a consumer wants of each topic: tags, or an SQL92 expression over properties.
+"""A consumer's subscription to each topic: tags, or an SQL92 expression over properties.
 
 ===================  =================================================================================================
 ``"*"``              everything
@@ -7,7 +7,7 @@
                      ``enablePropertyFilter=true``
 ===================  =================================================================================================
 
-A message that was given back (`Message.retry`) was wanted already: the group's retry topic is read whole.
+A retried message (`Message.retry`) matched already, so the group's retry topic is read without a filter.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Topics = str | Iterable[str] | Mapping[str, "str | Sql"]
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What is wanted of one topic: the expression, its type as brokers call it, and its tags (None: no tags named)."""
+    """The subscription to one topic: the expression, its type in RocketMQ's words, and its tags (None: all)."""
 
     topic: str
     expression: str
@@ -60,7 +60,7 @@ class Subscription:
 
 
 def need_name(what: str, name: object) -> str:
-    """The name of a topic or group; raises TypeError, or ValueError for one that no broker would ever let in."""
+    """Check the name of a topic or group; raises TypeError, or ValueError for a name that every broker refuses."""
     text = need_text(what, name, empty=True)
     if NAME.fullmatch(text) is None:
         raise ValueError(f"{what} {text!r:.200} must consist of letters, digits and %|_- only, and not be empty")
@@ -68,7 +68,7 @@ def need_name(what: str, name: object) -> str:
 
 
 def subscriptions_of(group: str, topics: Topics, tags: str, sql: str | None) -> dict[str, Subscription]:
-    """Read a consumer's arguments; the group's retry topic is among the answers.
+    """Read a consumer's arguments; the result includes the group's retry topic.
 
     >>> sorted(subscriptions_of("g", ["a", "b"], "*", None))
     ['%RETRY%g', 'a', 'b']

@@ -1,1 +1,1 @@
-"""Connections to brokers and name servers, and what one client shares among them."""
+"""Connections to brokers and name servers, and the parts that producers and consumers share."""

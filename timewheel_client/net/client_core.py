@@ -1,10 +1,10 @@
-"""What producer and consumer share: name servers, the cache of routes, heartbeats, background chores.
+"""The part that producer and consumer share: name servers, the cache of routes, heartbeats, background tasks.
 
-Routes are cached and asked for again every 30 s, as Apache's clients do it, and at once after a send or pull went
-wrong. A topic that does not exist yet is asked for more often (1 s, then slower, up to 5 s), so that a consumer that
-is started before its topic does not wait half a minute for it.
+Routes are cached and refreshed every 30 s, as by Apache's clients, and at once after a failed send or pull. The route
+of a missing topic is requested more often (after 1 s, then more slowly, up to 5 s), so that a consumer started before
+its topic does not wait half a minute for it.
 
-A core may be started again after a start that failed or was cancelled: nothing is left of that.
+A core may be started again after a failed or cancelled start, which leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class ClientCore:
     Args:
         namesrv: Name servers, ``HOST:PORT;HOST:PORT`` or a sequence of ``HOST:PORT``.
         heartbeat: Makes the body of a heartbeat, without ``clientID``.
-        on_request: Serves what brokers ask.
+        on_request: Serves requests of brokers.
         on_routes: Called when a route that is in use has changed.
-        credentials: Sign every request, if there are some.
+        credentials: Sign every request; None: requests are not signed.
         tls: Whether connections are encrypted, see `timewheel_client.net.tls`.
     """
 
@@ -90,7 +90,7 @@ class ClientCore:
     # -------------------------------------------------------------------------------------- life
 
     async def start(self) -> None:
-        """Connect to a name server (to fail early, and to learn our own address) and start the chores.
+        """Connect to a name server (to fail early, and to learn our own address) and start the background tasks.
 
         If that fails or is cancelled, no connection is left.
         """
@@ -120,9 +120,9 @@ class ClientCore:
         raise ConnectionFailedError(f"no name server can be reached: {failure}") from failure
 
     async def unregister(self, kind: str, group: str) -> None:
-        """Tell each broker that we are connected to that we leave a group; ``kind`` is producerGroup or consumerGroup.
+        """Tell each connected broker that we leave a group; ``kind`` is producerGroup or consumerGroup.
 
-        No heartbeat goes out any more. A broker that does not answer finds out when the connection is closed.
+        No heartbeat is sent any more. A broker that does not answer notices when the connection is closed.
         """
         self._leaving = True
         ext = {"clientID": self.client_id, kind: group}
@@ -136,7 +136,7 @@ class ClientCore:
         await asyncio.gather(*map(leave, filter(self.connections.is_open, self.broker_addresses())))
 
     async def close(self) -> None:
-        """Stop the chores and close the connections."""
+        """Stop the background tasks and close the connections."""
         self._open = False
         current = asyncio.current_task()
         tasks = [task for task in (*self._tasks, *self._lookups.values()) if task is not current]
@@ -156,14 +156,14 @@ class ClientCore:
             raise ClosedError("not open: use it in `async with`, or await start() first")
 
     def spawn(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Run something in the background until it ends or the client is closed; faults are logged."""
+        """Run a coroutine in the background until it ends or the client is closed; errors are logged."""
         task = asyncio.ensure_future(_logged(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something again and again, first after one interval."""
+        """Run a coroutine repeatedly, first after one interval."""
 
         async def repeat() -> None:
             while True:
@@ -182,7 +182,7 @@ class ClientCore:
         body: bytes = b"",
         timeout_ms: int | None = None,
     ) -> RemotingCommand:
-        """Send a request and demand success: raises BrokerError for any other code than 0."""
+        """Send a request; raises BrokerError for any response code other than 0."""
         timeout_ms = REQUEST_TIMEOUT_MS if timeout_ms is None else timeout_ms
         reply = await self.connections.request(address, code, ext, body, timeout_ms=timeout_ms)
         if reply.code != ResponseCode.SUCCESS:
@@ -206,11 +206,11 @@ class ClientCore:
     # -------------------------------------------------------------------------------------- routes
 
     def cached_route(self, topic: str) -> TopicRoute | None:
-        """The route as it is known now, if it is."""
+        """The cached route of a topic, if there is one."""
         return self._routes.get(topic)
 
     async def route(self, topic: str) -> TopicRoute:
-        """The route of a topic that exists; raises NoRouteError. From now on it is kept fresh."""
+        """The route of an existing topic, refreshed from now on; raises NoRouteError."""
         route = self._routes.get(topic)
         if route is None or route.is_template:
             route = await self.refresh(topic)
@@ -232,7 +232,7 @@ class ClientCore:
         return template
 
     async def refresh(self, topic: str) -> TopicRoute:
-        """Ask the name servers now. Those who ask at once share one request."""
+        """Ask the name servers now. Concurrent callers share one request."""
         self._wanted.add(topic)
         lookup = self._lookups.get(topic)
         if lookup is None:
@@ -241,7 +241,7 @@ class ClientCore:
         return await shared(lookup)
 
     def refresh_soon(self, topic: str) -> None:
-        """Ask again in the background: something went wrong with the route that is known."""
+        """Refresh a route in the background, because a request with the cached one failed."""
         if self._open and topic not in self._lookups:
             self.spawn(partial(self._refresh_quietly, topic))
 
@@ -273,13 +273,13 @@ class ClientCore:
         strangers = route.addresses() - self.broker_addresses()
         self._routes[topic] = route
         for address in strangers:
-            if self.connections.is_open(address):  # one port for name server and broker
+            if self.connections.is_open(address):  # name server and broker share one port
                 self.spawn(partial(self._send_heartbeat, address))
         if route != known and self._on_routes is not None:
             self._on_routes()
 
     async def _refresh_routes(self) -> None:
-        """Keep the routes of all topics in use fresh, and look for those that are missing."""
+        """Refresh the routes of all topics in use, and look for missing ones."""
         first, slowest = MISSING_ROUTE_MS
         pause_ms, since_refresh_ms = first, 0
         while True:
@@ -303,7 +303,7 @@ class ClientCore:
         return {address for route in self._routes.values() for address in route.addresses()}
 
     async def send_heartbeats(self) -> None:
-        """Tell every known broker that we are here and what we want."""
+        """Send a heartbeat to every known broker."""
         await asyncio.gather(*(self._send_heartbeat(address) for address in self.broker_addresses()))
 
     async def _send_heartbeat(self, address: str) -> None:
@@ -316,13 +316,13 @@ class ClientCore:
             log.warning("heartbeat: %s", error)
 
     def _connected(self, address: str) -> None:
-        """After a connect the broker does not know us any more."""
+        """Send a heartbeat after a connect, because the broker knows clients by connection."""
         if self._open and address in self.broker_addresses():
             self.spawn(partial(self._send_heartbeat, address))
 
 
 async def _logged(work: Callable[[], Awaitable[None]]) -> None:
-    """Do something; a fault of it is logged, because nobody else would see it."""
+    """Run a coroutine and log its error, which nobody else would see."""
     try:
         await work()
     except Exception:
@@ -330,7 +330,7 @@ async def _logged(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def _addresses(namesrv: object) -> list[str]:
-    """The name servers of an argument, without blanks; raises TypeError for what is no text."""
+    """Split the argument for name servers; raises TypeError for a value that is not text."""
     parts = re.split("[;,]", namesrv) if isinstance(namesrv, str) else namesrv
     if not isinstance(parts, Sequence) or isinstance(parts, bytes | bytearray):
         raise TypeError(f"namesrv must be a text HOST:PORT;HOST:PORT or a list of HOST:PORT, found {namesrv!r:.100}")

@@ -1,14 +1,14 @@
 """The client's only sockets: one connection with many requests in flight.
 
-Requests are numbered (opaque); replies come in any order and are given to whoever waits for that number. All frames
-that are written in one turn of the event loop go out in one write, so a hundred tasks that send at once cost one system
-call, not a hundred. A peer that reads slowly makes the writers wait (the transport's high-water mark), each for as long
-as its request may take.
+Requests are numbered (opaque). Replies come in any order; each goes to the task that waits for its number. All frames
+of one turn of the event loop go out in one write, so a hundred tasks that send at once cost one system call, not a
+hundred. A peer that reads slowly makes the writers wait (the transport's high-water mark), each at most until its
+request's timeout.
 
-A connection that breaks fails what is in flight on it. One whose peer has vanished without a word (a machine without
-power, a network that drops everything) never breaks by itself. The kernel probes it while it is idle and gives up what
-is not acknowledged (`KEEP_ALIVE`); and `is_mute` says whether the peer leaves requests unanswered and says nothing else
-either, so that the table (`timewheel_client.net.connection_table`) can make a new connection.
+When a connection breaks, its requests in flight fail. If the peer vanishes without closing (a power cut, a network that
+drops everything), the connection does not break by itself. The kernel then probes an idle connection and gives up
+unacknowledged data (`KEEP_ALIVE`). And `is_mute` tells whether the peer leaves requests unanswered and sends nothing
+else, so that the table (`timewheel_client.net.connection_table`) can open a new connection.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ CONNECT_TIMEOUT_MS = 3_000
 REQUEST_TIMEOUT_MS = 3_000
 CLOSE_TIMEOUT_MS = 1_000
 MUTE_MS = 2_000
-"""How long a peer must have said nothing, with requests waiting, before a timeout counts against its connection."""
+"""Silence of a peer, with requests waiting, after which a timeout counts against its connection."""
 KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
-"""Socket options, where there are such: probe after 15 s idle, every 5 s, 3 times; unacknowledged data for 30 s."""
+"""Socket options, where supported: probe after 15 s idle, every 5 s, 3 times; give up data unacknowledged for 30 s."""
 _OPAQUE_MASK = 0x7FFFFFFF
 
 
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
             # asyncio's own text repeats the address.
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
             raise ConnectionFailedError(f"{address}: {reason}") from error
-        except ValueError as error:  # a name that cannot be one: UnicodeError, an embedded NUL
+        except ValueError as error:  # an impossible host name: UnicodeError, an embedded NUL
             raise ConnectionFailedError(f"{address!r:.300}: not the name of a host: {error}") from error
         return protocol
 
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
             _keep_alive(plain)
 
     def data_received(self, data: bytes) -> None:
-        """Give each reply to its waiter and each request to the handler."""
+        """Pass each reply to its waiting task and each request to the handler."""
         try:
             commands = self._decoder.feed(data)
         except ProtocolError as error:
@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
         self._unanswered_since = self._loop.time() if self._waiting else None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what is in flight."""
+        """Fail the requests in flight."""
         if exc is not None:
             self._reason = f"connection lost: {exc}"
         self._transport = None
@@ -229,18 +229,18 @@ class Connection(asyncio.Protocol):
         self._write(encode_command(request(code, self._fields(ext, body), body, opaque=opaque, oneway=True)))
 
     def is_mute(self) -> bool:
-        """Whether requests have waited for `MUTE_MS` in which the peer said nothing at all."""
+        """Whether requests have waited for `MUTE_MS` without any byte from the peer."""
         since = self._unanswered_since
         return since is not None and self._loop.time() - since >= MUTE_MS / 1000
 
     def abort(self, reason: str) -> None:
-        """Break the connection; what is in flight fails with this reason."""
+        """Break the connection; requests in flight fail with this reason."""
         self._reason = reason
         if self._transport is not None:
             self._transport.abort()
 
     async def close(self) -> None:
-        """Write out what is waiting, then close; what is in flight fails. Takes `CLOSE_TIMEOUT_MS` at most."""
+        """Write the waiting frames, then close; requests in flight fail. Takes `CLOSE_TIMEOUT_MS` at most."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
@@ -264,7 +264,7 @@ class Connection(asyncio.Protocol):
         return ConnectionFailedError(f"{self.address}: {self._reason}")
 
     def _free_opaque(self) -> int:
-        """The next request's number; one that still waits for its reply is passed over."""
+        """The next request's number, skipping numbers that still wait for a reply."""
         opaque = self._next_opaque + 1 & _OPAQUE_MASK
         while opaque in self._waiting:
             opaque = opaque + 1 & _OPAQUE_MASK
@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
         return opaque
 
     async def _wait_writable(self, code: int, timeout_ms: int) -> None:
-        """Wait until the peer has read; whoever waits begins to count against a mute peer."""
+        """Wait until the peer has read; from then on the request counts as waiting for a mute peer."""
         if self._unanswered_since is None:
             self._unanswered_since = self._loop.time()
         try:
@@ -301,7 +301,7 @@ class Connection(asyncio.Protocol):
             waiter.set_exception(RequestTimeoutError(text))
 
     def _handle(self, command: RemotingCommand) -> None:
-        """Serve a request of the peer's; a fault of the handler must not cost the connection."""
+        """Serve a request of the peer; an error of the handler must not close the connection."""
         reply: RemotingCommand | None = None
         if self._on_request is not None:
             try:
@@ -318,7 +318,7 @@ class Connection(asyncio.Protocol):
 
 
 def _keep_alive(plain: socket.socket) -> None:
-    """Have the kernel find out that a peer is gone; systems without an option do without it."""
+    """Set the keep-alive options that this system supports, so that the kernel notices a vanished peer."""
     try:
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEP_ALIVE.items():

@@ -1,12 +1,12 @@
-"""Connections by address: made when first wanted, made anew when they broke or their peer went mute.
+"""Connections by address: opened on first use, and again after they broke or their peer went mute.
 
-Whoever asks for an address while it is being connected to shares that connect. Nothing is repeated here but a request
-that was answered with GO_AWAY, which was not executed: whether anything else may be repeated only the caller knows.
+Concurrent callers share one connect. Only a request answered with GO_AWAY is repeated here, because it was not
+executed; for any other request the caller must decide.
 
-A request that times out while its peer has said nothing at all for some time (`Connection.is_mute`) takes the
-connection out of the table: the next request gets a new one. What is in flight on the old one may still be answered
-for `REQUEST_TIMEOUT_MS`, then it fails. Heartbeats go out every 30 s, so a half-open connection that is otherwise idle
-is given up within 33 s, and sooner by the kernel's keep-alive.
+When a request times out and its peer has sent nothing at all for some time (`Connection.is_mute`), the connection
+leaves the table and the next request gets a new one. Requests in flight on the old one may still be answered for
+`REQUEST_TIMEOUT_MS`; then they fail. Heartbeats go out every 30 s, so a half-open connection that is otherwise idle is
+given up within 33 s, or sooner by the kernel's keep-alive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["ConnectionTable"]
 
 
 class ConnectionTable:
-    """Connections by address, made when first wanted and made anew when they broke.
+    """Connections by address, opened on first use and again after they broke.
 
     Args:
         on_request: Serves what brokers ask of this client.
@@ -66,7 +66,7 @@ class ConnectionTable:
         return connection is not None and not connection.closed
 
     async def get(self, address: str) -> Connection:
-        """The connection to an address; raises ConnectionFailedError. Those who ask at once share one connect."""
+        """Return the connection to an address; concurrent callers share one connect. Raises ConnectionFailedError."""
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
             return connection
@@ -181,12 +181,12 @@ class ConnectionTable:
             raise
 
     def _doubt(self, connection: Connection) -> None:
-        """A request timed out: a peer that says nothing else either may be gone."""
+        """Note that a request timed out: a peer that sends nothing else either may be gone."""
         if connection.is_mute():
             self._let_go(connection, "the peer does not answer any more")
 
     def _let_go(self, connection: Connection, reason: str) -> None:
-        """Use a connection no more, and close it when what is in flight on it has had time to be answered."""
+        """Remove a connection from the table, and close it once its requests in flight had time to be answered."""
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
         if not connection.closed and connection not in self._leaving:

@@ -1,4 +1,4 @@
-"""Who a client is, for brokers that serve signed requests only."""
+"""A client's account, for brokers that serve signed requests only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Credentials", "credentials_of"]
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An account's access key and its secret, which is never sent nor shown."""
+    """An account's access key and its secret key, which is never sent or shown."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -25,7 +25,7 @@ class Credentials:
 
 
 def credentials_of(access_key: str | None, secret_key: str | None) -> Credentials | None:
-    """Both or neither; raises ValueError."""
+    """Make credentials of two arguments; raises ValueError if only one of them is given."""
     if not access_key and not secret_key:
         return None
     if not access_key or not secret_key:

@@ -1,4 +1,4 @@
-"""Whether and how connections are encrypted: what users say, as an ``ssl.SSLContext``. No socket is known here.
+"""Turns the ``tls`` argument into an ``ssl.SSLContext``. This file uses no socket.
 
 ===================  =============================================================================================
 ``False``            plain connections (the default)
@@ -7,8 +7,8 @@ a path               TLS; checked with the authorities, or the one self-signed c
 an ``SSLContext``    TLS as it says, see `tls_context` for one with a client's certificate
 ===================  =============================================================================================
 
-Name servers and brokers are asked in the same way. Certificate and host name are checked unless a context says
-otherwise; the host is the one of the address that is dialled (of a broker: the address in the route).
+Name servers and brokers are treated alike. Certificate and host name are checked unless a context says otherwise; the
+host is that of the dialled address (for a broker, the address in the route).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def tls_context(
         certificate, key: PEM files to show to peers that ask for a client's certificate; the key may stand in the
             certificate's file.
         key_password: Of the key, if it has one.
-        verify: False checks nothing: whoever stands between may read and change everything. For tests.
-        check_hostname: False checks the certificate, but not that it was made for the host that is dialled.
+        verify: False checks nothing: anybody between client and broker can read and change everything. For tests.
+        check_hostname: False checks the certificate, but not that it was issued for the dialled host.
 
     Raises ValueError for files that cannot be used.
     """

@@ -1,4 +1,4 @@
-"""Two ways to wait that asyncio leaves to its users: for a task of others', and for one's own clean-up."""
+"""Two ways to wait that asyncio lacks: for a task shared with other callers, and for one's own clean-up."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Result = TypeVar("Result")
 
 
 async def shared(task: asyncio.Task[Result]) -> Result:
-    """Await a task that others await, too: cancelling one of them does not cancel it.
+    """Await a task that other callers await, too: cancelling one caller does not cancel the task.
 
-    Raises ClosedError when the task itself was cancelled, which only closing the client does. (A bare CancelledError
-    would tell the waiter that *it* was cancelled.)
+    Raises ClosedError when the task itself was cancelled, which happens only when the client is closed. (A bare
+    CancelledError would tell the caller that *it* was cancelled.)
     """
     try:
         return await asyncio.shield(task)
@@ -29,9 +29,9 @@ async def shared(task: asyncio.Task[Result]) -> Result:
 
 
 async def to_the_end(work: Coroutine[Any, Any, Result]) -> Result:
-    """Await a clean-up to its end, also when the waiter is cancelled; the cancellation is raised behind it.
+    """Await a clean-up to its end even if the caller is cancelled; the cancellation is raised afterwards.
 
-    A second cancellation is obeyed at once; the clean-up then goes on by itself.
+    A second cancellation takes effect at once; the clean-up then continues by itself.
     """
     task = asyncio.ensure_future(work)
     try:

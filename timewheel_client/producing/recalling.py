@@ -1,6 +1,6 @@
 """RECALL_MESSAGE (370): a sender takes a timed message back.
 
-The handle names the message to the broker that keeps it, so only that broker is asked. Its answers:
+The handle identifies the message at the broker that holds it, so only that broker is asked. Its answers:
 
 =========================  ============================================================================================
 0 SUCCESS                  it will not be delivered (the remark tells whether it had been recalled before)

@@ -1,1 +1,1 @@
-"""Values that users give and get: times, properties, ids, routes, errors."""
+"""Values of the client's interface: times, properties, ids, routes, errors."""

@@ -1,6 +1,6 @@
-"""Checks of what users pass in: an error names the argument, its value, and what would be right.
+"""Checks of arguments: an error names the argument, its value, and what is allowed.
 
-TypeError for a value of a wrong type, ValueError for one of the right type that cannot be meant.
+TypeError for a value of a wrong type, ValueError for an impossible value of the right type.
 """
 
 from __future__ import annotations

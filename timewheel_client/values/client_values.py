@@ -1,4 +1,4 @@
-"""What goes into a send and what comes out of it."""
+"""Arguments and results of sends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True)
 class RecallResult:
-    """What became of a `Producer.recall`; true in a condition if the message will not be delivered.
+    """The result of a `Producer.recall`; true in a condition if the message will not be delivered.
 
     ================  ==================================================================================
     ``recalled``      bool: whether the broker took the message back
@@ -87,8 +87,9 @@ def properties_text(
 
     ``properties`` are the sender's own; those of a received message (`Message.properties`) are `forwarded`.
 
-    Raises TypeError for what is no text; ValueError for a reserved name (see `timewheel_client.values.reserved`), for a
-    name or value that is empty or holds NUL or a separator, and as `delivery_properties` does.
+    Raises TypeError for a value that is not text; ValueError for a reserved name (see
+    `timewheel_client.values.reserved`), for a name or value that is empty or contains NUL or a separator, and as
+    `delivery_properties` does.
     """
     merged: dict[str, str] = {}
     if properties:
@@ -111,7 +112,7 @@ def properties_text(
 
 
 def _own(properties: object) -> dict[str, str]:
-    """The properties that a sender made up; raises as `properties_text` does."""
+    """Check a sender's own properties; raises as `properties_text` does."""
     if not isinstance(properties, Mapping):
         found = f"{properties!r:.100} ({type(properties).__name__})"
         raise TypeError(f"properties must be a mapping of text to text, found {found}")

@@ -7,10 +7,10 @@
 ``level``    DELAY                  one of the broker's fixed delays, 1 to 18
 ===========  =====================  =======================================================================
 
-Fractions of a millisecond are rounded up, because a message is never to be early. An instant that has
-passed means now. A number that cannot be milliseconds of this century is refused: seconds would lie in January
-1970, so the message would go out at once and nobody would be told. So is a datetime without zone, which means
-one time to its writer and another to the next machine. All three work with Apache's broker from 5.0 on (``level``
+Fractions of a millisecond are rounded up, because a message must never be early. An instant in the past means now. A
+number that cannot be milliseconds of this century is refused: a value in seconds would lie in January 1970, so the
+message would be delivered at once without any error. A datetime without zone is refused, too, because it means
+different times on different machines. All three work with Apache's broker from 5.0 on (``level``
 with every version); Apache delivers ``at`` and ``delay`` at whole seconds, up to a second late, and for at most 3 days
 ahead.
 """

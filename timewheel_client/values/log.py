@@ -1,4 +1,4 @@
-"""The client's logger. What peers have written goes through `printable` here, whoever logs it: remarks, ids, topics."""
+"""The client's logger. It passes every text of peers (remarks, ids, topics) through `printable`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FORMATTER = logging.Formatter()
 
 
 class _Printable(logging.Filter):
-    """Makes one line, that no terminal obeys, of each message; tracebacks keep their lines."""
+    """Writes each message as one line without control characters; tracebacks keep their lines."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = printable(record.getMessage()), ()

@@ -1,8 +1,8 @@
-"""Names of properties that are not the sender's to set: what brokers and clients tell each other in them.
+"""Reserved property names, which brokers and clients use among themselves and senders may not set.
 
 Most are those that Apache's Java client refuses, too (``MessageConst.STRING_HASH_SET`` of 5.5.0). Some of them change
-what becomes of a message (``TRAN_MSG`` makes it a half message, which nobody ever gets), others are overwritten or
-dropped on the way. A sender who names one by hand therefore gets an error instead of a surprise.
+the fate of a message (``TRAN_MSG`` makes it a half message, which no consumer ever gets); others are overwritten or
+dropped on the way. So a sender that sets one gets an error instead of a surprise.
 
 The properties of a message that was *received* have such names among them, because brokers and clients put them
 there. `forwarded` says which of them a new message takes over.
@@ -66,7 +66,7 @@ class ReceivedProperties(dict[str, str]):
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a name is not the sender's to set.
+    """Whether senders may not set this property.
 
     >>> is_reserved("TRAN_MSG"), is_reserved("colour")
     (True, False)
@@ -88,7 +88,7 @@ def why_reserved(names: list[str]) -> str:
 
 
 def forwarded(properties: Mapping[str, str]) -> dict[str, str]:
-    """What a new message takes over from a received one: the sender's own properties, tags and keys.
+    """The properties that a new message takes over from a received one: the sender's own, tags and keys.
 
     >>> forwarded({"UNIQ_KEY": "A", "TAGS": "t", "colour": "red", "MSG_REGION": "r"})
     {'TAGS': 't', 'colour': 'red'}

@@ -1,4 +1,4 @@
-"""Which brokers serve a topic, as a name server says (TopicRouteData), and which queue a send takes."""
+"""The brokers that serve a topic, as reported by a name server (TopicRouteData), and the queue of a send."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MASTER_ID = 0
 DEFAULT_TOPIC = "TBW102"
 DEFAULT_QUEUES = 4
 MAX_QUEUES = 65_536
-"""Of a topic at one broker; a route with more is not believed, because it would fill the memory."""
+"""Most queues of a topic at one broker; a route with more is refused, because it would fill the memory."""
 MAX_ALL_QUEUES = 4 * MAX_QUEUES
-"""Of a topic at all brokers, for the same reason: ten bytes of a route can stand for 65,536 queues."""
+"""Most queues of a topic at all brokers, for the same reason: ten bytes of a route can stand for 65,536 queues."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,7 +54,7 @@ class TopicRoute:
 
 
 def route_of(topic: str, data: Any) -> TopicRoute:
-    """Read a TopicRouteData body; raises ValueError for what is none.
+    """Read a TopicRouteData body; raises ValueError if it is not one.
 
     Queues of a broker without address are left out, and those of a broker without master among the ones to write to.
     """

@@ -1,6 +1,6 @@
-"""The times that people type: instants for ``--at``, spans for ``--in``; and how they are said back.
+"""Reads times that people type (instants for ``--at``, spans for ``--in``) and writes them for people.
 
-The command line prints what it understood, because a time is easily understood otherwise than it was meant.
+The command line prints the time as it understood it, because times are easily misunderstood.
 """
 
 from __future__ import annotations
