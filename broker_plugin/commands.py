@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from broker_plugin.properties import DUE_MAX_MS, delivered_as
 from broker_plugin.ranges import KEY_MAX, Key
-from broker_plugin.states import State, answer
+from broker_plugin.states import Move, State, after, answer
 from broker_plugin.stats import Stats
 from remoting.layout import LONG, OFFSET_AT, SYS_FLAG_AT
 from remoting.messages.message import Message, RecordError, decode_record, encode_record, record_fields
@@ -77,10 +77,12 @@ class Commands:
         with self._lock:
             found = self._find(offset)
             if found is not None and not found.done:
+                after(self._waiting(found), Move.CANCEL)
                 self._settle()
                 self._no_longer_failed(found)
                 ticket = self._spill.cancel(offset)
-                assert ticket is not None
+                if ticket is None:
+                    after(State.CANCELLED, Move.CANCEL)
                 self._stats.cancelled += 1
             else:
                 ticket = None
@@ -100,6 +102,7 @@ class Commands:
         with self._lock:
             found = self._find(offset)
             if found is not None and not found.done:
+                after(self._waiting(found), Move.MOVE)
                 self._settle()
                 record = _restamped(self._spill.read((found.ref,))[0], found, due_ms)
                 self._no_longer_failed(found)
@@ -146,6 +149,10 @@ class Commands:
     def _find(self, offset: int) -> Found | None:
         self._sweeper.publish_all()
         return self._spill.find(offset)
+
+    def _waiting(self, found: Found) -> State:
+        """What a message that is pending is in, as its key says; failed ones lie among the armed."""
+        return State.SPILLED if found.due_ms >= self._sweeper.frontier_ms else State.ARMED
 
     def _not_pending(self, offset: int, found: Found | None) -> CommandResult:
         """Say what became of a message that is not pending; needs no lock, it stays what it is."""

@@ -27,17 +27,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from broker_plugin.due_record import due_record
+from broker_plugin.due_record import due_record, rehosted
 from broker_plugin.failures import ANY_TOPIC, UNREADABLE, Failures
 from broker_plugin.properties import own_properties_of
+from broker_plugin.states import MOVE_OF, Claim, IllegalMoveError, Move, State, after
 from broker_plugin.stats import Lateness, Stats
-from remoting.layout import HOST_BYTES, HOSTS_V6, STORE_HOST_AT, SYS_FLAG_LOW_AT
 from remoting.messages.message import RecordError, record_fields
 from store.disk.errors import StoreError
 from store.put.plugin_api import BlockTarget, DeliveryTarget, PutBlock, PutRecord, PutResult, PutStatus
 
 if TYPE_CHECKING:
     from store.disk.checkpoint import DeliveryCheckpoint
+    from store.disk.slab import Slab
     from store.spill.spill_store import SpillStore
 
 __all__ = ["BATCH_BYTES", "Deliverer", "Outcome"]
@@ -55,16 +56,6 @@ STALL_MAX_MS = 1000
 IN_DOUBT = "IN_DOUBT"
 """Reason of a failure: a cancel or a move was refused, and what its failed write has left cannot be cleared."""
 _T = TypeVar("_T")
-_STORE_HOST = slice(STORE_HOST_AT, STORE_HOST_AT + HOST_BYTES)  # where the born host is IPv4
-"""Where a record has its store host, if both hosts are IPv4."""
-_STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT})
-_STORE_REFUSES = frozenset(
-    {
-        PutStatus.SERVICE_NOT_AVAILABLE,
-        PutStatus.OS_PAGE_CACHE_BUSY,
-        PutStatus.CREATE_MAPPED_FILE_FAILED,
-    }
-)
 _OK = PutStatus.PUT_OK
 
 
@@ -141,10 +132,12 @@ class Deliverer:
         lateness: Lateness,
         wanted: Callable[[str, int], bool] | None = None,
         *,
+        state: State,
         fresh: bool = False,
     ) -> Outcome:
         """Deliver what is not done of these records, in the order given (due times ascending), up to `BATCH_BYTES`.
 
+        ``state`` is where they are claimed from. IllegalMoveError, a bug: what was appended is done, the rest pending.
         With ``wanted``, only those of whose topic and due time it says True; the rest is not touched. ``fresh``: they
         come from a scan under this very hold of the lock, so none is done.
         """
@@ -156,7 +149,7 @@ class Deliverer:
             try:
                 refs = list(map(spill.home, refs))
             except StoreError:
-                return self._deliver_singly(places, dues, refs, now_ms, lateness, wanted)
+                return self._deliver_singly(places, dues, refs, now_ms, lateness, wanted, state)
             places = [place for place, ref in enumerate(refs) if ref >= 0]
             if len(set(refs)) < len(refs):
                 first = {refs[place]: place for place in reversed(places)}
@@ -171,33 +164,35 @@ class Deliverer:
             if count < len(refs):
                 looked_at = places[count]
                 places, dues, refs = places[:count], dues[:count], refs[:count]
-            if wanted is None and count >= self.block_min and self._block_target is not None and not spill.in_doubt:
-                block = PutBlock.of(slab, self._rehost)
-                outcome = None if block is None else self._put_block(self._block_target, block, dues, refs, lateness)
+            if wanted is None and count >= self.block_min and not spill.in_doubt:
+                outcome = self._put_block(slab, dues, refs, lateness, Claim(state))
                 if outcome is not None:
                     outcome.looked_at = looked_at
                     return outcome
             records = slab.records()
             if self._rehost is not None:
-                records = [_rehosted(record, self._rehost) for record in records]
+                records = [rehosted(record, self._rehost) for record in records]
             puts = list(map(due_record, records, dues))
         except (StoreError, RecordError):
-            return self._deliver_singly(places, dues, refs, now_ms, lateness, wanted)
+            return self._deliver_singly(places, dues, refs, now_ms, lateness, wanted, state)
         if wanted is not None:
             chosen = [at for at, put in enumerate(puts) if wanted(put.topic, put.due_ms)]
-            if len(chosen) < len(puts):
-                places, dues, refs = _chosen(chosen, places), _chosen(chosen, dues), _chosen(chosen, refs)
-                puts = _chosen(chosen, puts)
             if not chosen:
                 return Outcome(looked_at)
-        outcome = self._put(places, dues, refs, puts, now_ms, lateness)
+            places, dues, refs = _chosen(chosen, places), _chosen(chosen, dues), _chosen(chosen, refs)
+            puts = _chosen(chosen, puts)
+        outcome = self._put(places, dues, refs, puts, now_ms, lateness, Claim(state))
         outcome.looked_at = looked_at
         return outcome
 
     def _put_block(
-        self, target: BlockTarget, block: PutBlock, dues: Sequence[int], refs: Sequence[int], lateness: Lateness
+        self, slab: Slab, dues: Sequence[int], refs: Sequence[int], lateness: Lateness, claim: Claim
     ) -> Outcome | None:
         """Put all of them at once; None if that was not possible: nothing has happened then."""
+        target = self._block_target
+        block = None if target is None else PutBlock.of(slab, self._rehost)
+        if target is None or block is None:
+            return None
         try:
             result = target.put_block(block, max(dues))
         except StoreError:
@@ -206,7 +201,8 @@ class Deliverer:
             return self._uncertain(refs, error)
         if result is None or result.status is not _OK:
             return None
-        self._done(dues, refs, result.store_ms, lateness)
+        claim.add(len(refs))
+        self._done(dues, refs, result.store_ms, lateness, claim)
         return Outcome(0, len(refs))
 
     def _put(
@@ -217,15 +213,18 @@ class Deliverer:
         puts: list[PutRecord],
         now_ms: int,
         lateness: Lateness,
+        claim: Claim,
     ) -> Outcome:
         failed = 0
+        claim.add(len(puts))
         in_doubt = self._spill.in_doubt
         if in_doubt:
             sure = [at for at, put in enumerate(puts) if not self._is_doubtful(put, in_doubt, now_ms)]
             failed = len(puts) - len(sure)
+            claim.take(Move.PUT_FAILED, failed)
             places, dues, refs = _chosen(sure, places), _chosen(sure, dues), _chosen(sure, refs)
             puts = _chosen(sure, puts)
-        outcome = self._put_sure(places, dues, refs, puts, now_ms, lateness) if puts else Outcome(0)
+        outcome = self._put_sure(places, dues, refs, puts, now_ms, lateness, claim) if puts else Outcome(0)
         outcome.failed += failed
         return outcome
 
@@ -245,6 +244,7 @@ class Deliverer:
         puts: list[PutRecord],
         now_ms: int,
         lateness: Lateness,
+        claim: Claim,
     ) -> Outcome:
         try:
             results = self._target.put_batch(puts)
@@ -253,10 +253,12 @@ class Deliverer:
             results = [PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=str(error))] * len(puts)
         except Exception as error:
             return self._uncertain(refs, error)
+        if len(results) != len(puts):
+            return self._uncertain(refs, IllegalMoveError(f"{len(puts)} were put, {len(results)} have a result"))
         for result in results:
             if result.status is not _OK:
-                return self._sort_out(places, dues, refs, puts, results, now_ms, lateness)
-        self._done(dues, refs, results[0].store_ms, lateness)
+                return self._sort_out(places, dues, refs, puts, results, now_ms, lateness, claim)
+        self._done(dues, refs, results[0].store_ms, lateness, claim)
         return Outcome(0, len(puts))
 
     def _uncertain(self, refs: Sequence[int], error: Exception) -> Outcome:
@@ -272,12 +274,17 @@ class Deliverer:
         self._warn(f"delivery of {len(refs)} messages: {type(error).__name__}: {error}; pending until a restart")
         return Outcome(0)
 
-    def _done(self, dues: Sequence[int], refs: Sequence[int], store_ms: int, lateness: Lateness) -> None:
-        self._spill.mark_done(refs)
-        self._checkpoint.touch(len(refs))
+    def _done(self, dues: Sequence[int], refs: Sequence[int], store_ms: int, lateness: Lateness, claim: Claim) -> None:
+        count = len(refs)
+        fresh = self._spill.mark_done(refs)
+        self._checkpoint.touch(count)
         self._stalls = 0
-        self.stats.delivered += len(refs)
+        self.stats.delivered += count
         lateness.add(store_ms, dues)
+        # Only now, when all that was appended counts as done: who catches it goes on with what is pending.
+        claim.take(Move.PUT_OK, count)
+        if fresh != count:
+            after(State.DELIVERED, Move.PUT_OK)
 
     def _sort_out(
         self,
@@ -288,27 +295,27 @@ class Deliverer:
         results: Sequence[PutResult],
         now_ms: int,
         lateness: Lateness,
+        claim: Claim,
     ) -> Outcome:
-        stored: list[int] = []
-        kept: list[int] = []
-        refused = failed = 0
-        for at, result in enumerate(results):
-            status = result.status
-            if status in _STORED:
-                stored.append(at)
-            elif status is PutStatus.NOT_DUE:
-                kept.append(places[at])
-            elif status in _STORE_REFUSES:
-                refused += 1
-                kept.append(places[at])
-            else:
-                failed += 1
-                self._failures.add(status.name, puts[at].topic, dues[at], now_ms)
-        if stored:
+        moves = [MOVE_OF.get(result.status, Move.PUT_FAILED) for result in results]
+        stored = [at for at, move in enumerate(moves) if move is Move.PUT_OK]
+        if stored:  # before anything else: what was appended must count as done
             store_ms = results[stored[0]].store_ms
-            self._done([dues[at] for at in stored], [refs[at] for at in stored], store_ms, lateness)
-        elif refused and refused == len(kept):
-            self._stall(now_ms, next(r for r in results if r.status in _STORE_REFUSES))
+            self._done([dues[at] for at in stored], [refs[at] for at in stored], store_ms, lateness, claim)
+        kept: list[int] = []
+        failed = 0
+        for at, move in enumerate(moves):
+            if move is Move.PUT_OK:
+                continue
+            if claim.take(move) is State.FAILED:
+                failed += 1
+                self._failures.add(results[at].status.name, puts[at].topic, dues[at], now_ms)
+            else:
+                kept.append(places[at])
+        claim.end()
+        refused = [result for result, move in zip(results, moves, strict=True) if move is Move.STORE_REFUSES]
+        if refused and not stored and len(refused) == len(kept):
+            self._stall(now_ms, refused[0])
         return Outcome(0, len(stored), failed, kept)
 
     def _stall(self, now_ms: int, result: PutResult) -> None:
@@ -326,29 +333,33 @@ class Deliverer:
         now_ms: int,
         lateness: Lateness,
         wanted: Callable[[str, int], bool] | None,
+        state: State,
     ) -> Outcome:
         """At least one of these cannot be read: deliver the others, count those as failed."""
         total = Outcome(0)
         kept: list[int] = []
         for place, due_ms, ref in zip(places[:SINGLY_MAX], dues, refs, strict=False):
             total.looked_at = place + 1
+            claim = Claim(state)
             try:
                 ref = self._spill.home(ref)
                 if ref < 0:
                     continue
                 record = self._spill.read((ref,))[0]
-                put = due_record(_rehosted(record, self._rehost) if self._rehost else record, due_ms)
+                put = due_record(rehosted(record, self._rehost) if self._rehost else record, due_ms)
             except (StoreError, RecordError) as error:
                 if wanted is None or wanted(UNREADABLE, due_ms):
                     self.stats.unreadable += 1
                     total.failed += 1
+                    claim.add(1)
+                    claim.take(Move.PUT_FAILED)
                     self._failures.add(UNREADABLE, ANY_TOPIC, due_ms, now_ms)
                     if self.stats.unreadable & (self.stats.unreadable - 1) == 0:  # 1, 2, 4, 8, …
                         self._warn(f"pending message due at {due_ms} cannot be read: {error}")
                 continue
             if wanted is not None and not wanted(put.topic, due_ms):
                 continue
-            part = self._put((place,), (due_ms,), (ref,), [put], now_ms, lateness)
+            part = self._put((place,), (due_ms,), (ref,), [put], now_ms, lateness, claim)
             total.delivered += part.delivered
             total.failed += part.failed
             kept.extend(part.kept)
@@ -375,10 +386,3 @@ class Deliverer:
 
 def _chosen(places: Sequence[int], column: Sequence[_T]) -> list[_T]:
     return [column[place] for place in places]
-
-
-def _rehosted(record: bytes, host: bytes) -> bytes:
-    """The record with this store host, which clients dial; as it is if a host in it is no IPv4 address."""
-    if record[_STORE_HOST] == host or record[SYS_FLAG_LOW_AT] & HOSTS_V6:
-        return record
-    return b"".join((record[: _STORE_HOST.start], host, record[_STORE_HOST.stop :]))

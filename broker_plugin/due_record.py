@@ -10,15 +10,26 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from remoting.layout import BODY_AT, HOSTS_V6, MAGIC_V1, RECORD, RECORD_BYTES_MIN
+from remoting.layout import (
+    BODY_AT,
+    HOST_BYTES,
+    HOSTS_V6,
+    MAGIC_V1,
+    RECORD,
+    RECORD_BYTES_MIN,
+    STORE_HOST_AT,
+    SYS_FLAG_LOW_AT,
+)
 from remoting.messages.message import java_hash
 from remoting.messages.properties import KEYS, TAGS, TW_ID, UNIQ_KEY
 from store.put.plugin_api import PutRecord, put_record_of
 
-__all__ = ["due_record"]
+__all__ = ["due_record", "rehosted"]
 
 _HEAD_V4 = RECORD.picked("magic", "queue_id", "sys_flag", "body_bytes")
 _UNIQ_KEY, _KEYS, _TAGS, _TW_ID = (f"\x02{name}\x01".encode() for name in (UNIQ_KEY, KEYS, TAGS, TW_ID))
+_STORE_HOST = slice(STORE_HOST_AT, STORE_HOST_AT + HOST_BYTES)
+"""Where a record has its store host, if both hosts are IPv4."""
 _UNIQ_KEY_FIRST = _UNIQ_KEY[1:]
 _SHORT_BYTES_MAX = 256  # longer tags are not remembered: 4,096 of 32 KiB would be kept
 
@@ -80,3 +91,10 @@ def due_record(record: bytes, due_ms: int) -> PutRecord:
         return PutRecord(_topic(record[at + 1 : end]), queue_id, record, code, keys, due_ms, True)
     except UnicodeDecodeError:
         return put_record_of(record, due_ms)
+
+
+def rehosted(record: bytes, host: bytes) -> bytes:
+    """The record with this store host, which clients dial; as it is if a host in it is no IPv4 address."""
+    if record[_STORE_HOST] == host or record[SYS_FLAG_LOW_AT] & HOSTS_V6:
+        return record
+    return b"".join((record[: _STORE_HOST.start], host, record[_STORE_HOST.stop :]))

@@ -26,6 +26,7 @@ from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import FailedGroup, Failures
 from broker_plugin.pace import BATCH_MAX, LONG_SLICE_NS, Pace
 from broker_plugin.ranges import KEY_MAX, Key, KeyRange, KeyRanges
+from broker_plugin.states import State
 from store.disk.errors import StoreClosedError, StoreError
 
 if TYPE_CHECKING:
@@ -158,7 +159,9 @@ class Recovery:
         if not refs:
             self._ranges.remove(found)
             return now_ms
-        outcome = self._deliverer.deliver(dues, refs, now_ms, self._deliverer.stats.overdue, fresh=True)
+        outcome = self._deliverer.deliver(
+            dues, refs, now_ms, self._deliverer.stats.overdue, state=State.SPILLED, fresh=True
+        )
         done = outcome.kept[0] if outcome.kept else outcome.looked_at
         if done:
             found.after = (dues[done - 1], ids[done - 1])
@@ -178,7 +181,8 @@ class Recovery:
         dues, refs = columns.dues, columns.refs
         if refs:
             stats = self._deliverer.stats
-            outcome = self._deliverer.deliver(dues, refs, now_ms, stats.overdue, partial(self._failures.belongs, group))
+            belongs = partial(self._failures.belongs, group)
+            outcome = self._deliverer.deliver(dues, refs, now_ms, stats.overdue, belongs, state=State.FAILED)
             retry.delivered = retry.delivered or outcome.delivered > 0
             retry.left = max(0, retry.left - outcome.delivered - outcome.failed)
             if outcome.kept:

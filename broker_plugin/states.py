@@ -23,6 +23,9 @@ lock is held, so nobody else ever meets it; the done-sets of the spill store are
 `broker_plugin.failures` is FAILED. No object with a state field exists for a message: ten million of them must
 fit into the memory of none. The table is what all these places agree on, and what the tests hold them to.
 
+It is executed: for a delivery by a `Claim`, once for all messages that go the same way, and for each command. What is
+not legal raises `IllegalMoveError` (docs/decisions/0024-the-state-table-is-executed.md says where, and who catches it).
+
 "Once" is in this table: DELIVERED, CANCELLED and MOVED have no way out, and the only way into DELIVERED is
 through one claim at a time.
 """
@@ -31,9 +34,21 @@ from __future__ import annotations
 
 from enum import Enum
 
-from store.put.plugin_api import CommandOutcome
+from store.put.plugin_api import CommandOutcome, PutStatus
 
-__all__ = ["ANSWERS", "FINAL", "MOVES", "PENDING", "IllegalMoveError", "Move", "State", "after", "answer"]
+__all__ = [
+    "ANSWERS",
+    "FINAL",
+    "MOVES",
+    "MOVE_OF",
+    "PENDING",
+    "Claim",
+    "IllegalMoveError",
+    "Move",
+    "State",
+    "after",
+    "answer",
+]
 
 
 class State(Enum):
@@ -50,7 +65,7 @@ class State(Enum):
     SPILLED = "spilled"
     """Due beyond the frontier (or in a range of recovery's): on disk only, found by its key."""
     ARMED = "armed"
-    """Due before the frontier: in the wheel."""
+    """Due before the frontier: in the wheel, or at a cursor of recovery's."""
     DELIVERING = "delivering"
     """Claimed for one append, under the delivery lock."""
     DELIVERED = "delivered"
@@ -61,6 +76,8 @@ class State(Enum):
     """Taken out by a command."""
     MOVED = "moved"
     """Superseded by a later version of itself with another due time."""
+
+    __hash__ = object.__hash__  # Enum's own is a Python function, and the table is looked up in each delivery
 
 
 class Move(Enum):
@@ -82,6 +99,8 @@ class Move(Enum):
     MOVE = "move"
     RESTORE = "restore"
     """At open: the id was found in the CommitLog."""
+
+    __hash__ = object.__hash__
 
 
 class IllegalMoveError(Exception):
@@ -121,6 +140,16 @@ MOVES: dict[tuple[State, Move], State] = {
 }
 """Every legal move; what is not here is a bug."""
 
+MOVE_OF: dict[PutStatus, Move] = {
+    PutStatus.PUT_OK: Move.PUT_OK,
+    PutStatus.FLUSH_DISK_TIMEOUT: Move.PUT_OK,
+    PutStatus.NOT_DUE: Move.NOT_DUE,
+    PutStatus.SERVICE_NOT_AVAILABLE: Move.STORE_REFUSES,
+    PutStatus.OS_PAGE_CACHE_BUSY: Move.STORE_REFUSES,
+    PutStatus.CREATE_MAPPED_FILE_FAILED: Move.STORE_REFUSES,
+}
+"""What the result of an append means for its message; any other is `Move.PUT_FAILED`."""
+
 PENDING = frozenset({State.ACCEPTED, State.SPILLED, State.ARMED, State.DELIVERING, State.FAILED})
 """Accepted, and neither delivered nor cancelled nor superseded: what `pending_count` counts."""
 
@@ -156,3 +185,42 @@ def answer(state: State) -> CommandOutcome:
         return ANSWERS[state]
     except KeyError:
         raise IllegalMoveError(f"no command ever meets a message that is {state.value}") from None
+
+
+class Claim:
+    """Messages that one owner has claimed for one append: each leaves DELIVERING once, by a move of the table.
+
+    >>> claim = Claim(State.ARMED)
+    >>> claim.add(3)
+    >>> claim.take(Move.PUT_OK, 2), claim.take(Move.NOT_DUE), claim.count
+    (<State.DELIVERED: 'delivered'>, <State.ARMED: 'armed'>, 0)
+    >>> claim.take(Move.PUT_FAILED)
+    Traceback (most recent call last):
+        ...
+    broker_plugin.states.IllegalMoveError: 1 cannot take the move 'put failed': 0 are delivering
+    """
+
+    __slots__ = ("_state", "count")
+
+    def __init__(self, state: State) -> None:
+        """``state`` is what the messages are in; raises `IllegalMoveError` if nobody may claim them there."""
+        self._state = after(state, Move.CLAIM)
+        self.count = 0
+        """Messages that are being delivered."""
+
+    def add(self, count: int) -> None:
+        """Claim so many."""
+        self.count += count
+
+    def take(self, move: Move, count: int = 1) -> State:
+        """Have so many of them take a move; answers where it leads. IllegalMoveError: nothing has moved."""
+        target = after(self._state, move)
+        if count > self.count:
+            raise IllegalMoveError(f"{count} cannot take the move '{move.value}': {self.count} are delivering")
+        self.count -= count
+        return target
+
+    def end(self) -> None:
+        """Raise `IllegalMoveError` if a message has not left DELIVERING: nobody would look at it again."""
+        if self.count:
+            raise IllegalMoveError(f"{self.count} are still delivering, and their delivery has ended")

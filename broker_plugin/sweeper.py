@@ -40,6 +40,7 @@ from broker_plugin.clock import WAIT_MAX_MS, Clock
 from broker_plugin.delivery import Deliverer
 from broker_plugin.pace import BATCH_MAX, Pace
 from broker_plugin.ranges import KEY_MAX, Key, KeyRanges
+from broker_plugin.states import State
 from store.disk.errors import StoreClosedError, StoreError
 from store.spill.rows.model import Columns
 from timewheel import TimingWheel
@@ -269,7 +270,7 @@ class Sweeper:
         begin = self._clock.worked_ns()
         kept: Sequence[int] = range(count)
         try:
-            outcome = self._deliverer.deliver(dues, refs, now_ms, self._deliverer.stats.on_time)
+            outcome = self._deliverer.deliver(dues, refs, now_ms, self._deliverer.stats.on_time, state=State.ARMED)
             kept = (*outcome.kept, *range(outcome.looked_at, count))
         finally:
             if kept:

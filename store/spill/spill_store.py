@@ -299,9 +299,9 @@ class SpillStore:
 
     # ------------------------------------------------------------------------------------------------ changing
 
-    def mark_done(self, refs: Sequence[int]) -> None:
-        """Delivered or cancelled: these never come out of `scan` again. Marking twice does nothing."""
-        self._state.mark_done(refs)
+    def mark_done(self, refs: Sequence[int]) -> int:
+        """Delivered or cancelled: these never come out of `scan` again; answers how many were not done before."""
+        return self._state.mark_done(refs)
 
     def cancel(self, delay_id: int) -> Ticket | None:
         """Journal a cancel and mark the message done at once; wait for the ticket before saying so.

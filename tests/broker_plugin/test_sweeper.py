@@ -7,6 +7,7 @@ import random
 import pytest
 
 from broker_plugin.ranges import KEY_MAX
+from broker_plugin.states import State
 from broker_plugin.sweeper import CROWD_SHARE, CROWDS_MAX, HAND_MAX, SCAN_MAX
 from remoting.messages.message import decode_record
 from store.disk.errors import StoreError
@@ -401,7 +402,9 @@ def test_a_record_that_is_asked_for_twice_in_a_batch_is_delivered_once() -> None
     rig.clock.now_ms = NOW + 10
     with rig.lock:
         one, two = rig.spill.scan((0, 0), NOW + 11, 10).refs
-        outcome = rig.deliverer.deliver([NOW + 10] * 5, [one, two, one, two, two], NOW + 10, rig.stats.on_time)
+        outcome = rig.deliverer.deliver(
+            [NOW + 10] * 5, [one, two, one, two, two], NOW + 10, rig.stats.on_time, state=State.ARMED
+        )
     assert (outcome.looked_at, outcome.delivered, list(outcome.kept)) == (5, 2, [])
     assert rig.target.bodies == [b"one", b"two"]
 

@@ -164,10 +164,12 @@ class FakeSpill:
     def read_slab(self, refs: Sequence[int], max_bytes: int | None = None) -> Slab:
         return Slab.of(self.read(refs, max_bytes))
 
-    def mark_done(self, refs: Sequence[int]) -> None:
+    def mark_done(self, refs: Sequence[int]) -> int:
         self._locked()
-        for ref in refs:
+        fresh = {ref for ref in refs if not self.entries[ref].done}
+        for ref in fresh:
             self.entries[ref].done = True
+        return len(fresh)
 
     def is_done(self, ref: int) -> bool:
         self._locked()

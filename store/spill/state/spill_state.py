@@ -223,10 +223,11 @@ class SpillState:
         moved = self._forward(ref)
         return -1 if moved is None else moved[0].no << 32 | moved[1]
 
-    def mark_done(self, refs: Sequence[int]) -> None:
-        """Mark records done, wherever they are now."""
+    def mark_done(self, refs: Sequence[int]) -> int:
+        """Mark records done, wherever they are now; answers how many were not."""
         sources = self.sources
         rest = refs
+        fresh = 0
         if len(refs) >= FEW:
             rest = []
             column = np.array(refs, np.int64)
@@ -235,8 +236,9 @@ class SpillState:
                 ordinals = column[places] & ORDINAL
                 if source is None or not source.owns_all(ordinals):
                     rest += column[places].tolist()
-                elif source.mark_many(ordinals) and not source.live:
-                    self.unsaved = True
+                elif marked := source.mark_many(ordinals):
+                    fresh += marked
+                    self.unsaved = self.unsaved or not source.live
         for ref in rest:
             source = sources.get(ref >> 32)
             ordinal = ref & ORDINAL
@@ -245,8 +247,10 @@ class SpillState:
                 if moved is None:
                     continue
                 source, ordinal = moved
-            if source.mark(ordinal) and not source.live:
-                self.unsaved = True
+            if source.mark(ordinal):
+                fresh += 1
+                self.unsaved = self.unsaved or not source.live
+        return fresh
 
     def mark_versions(self, ids: Longs, versions: Longs, skip: frozenset[int] = frozenset()) -> int:
         """Mark every record of these ids done whose version is not above the one given; how many were live.
