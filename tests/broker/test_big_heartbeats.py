@@ -127,7 +127,7 @@ def test_sql_of_a_heartbeat_is_not_compiled_before_it_is_asked_for(rig: Rig) -> 
     subscription = rig.core.clients.subscription("g", "T7")
     assert subscription is not None
     assert subscription.wants is not None
-    assert subscription.wants("a\x017\x02")
+    assert subscription.wants.matches("a\x017\x02")
 
 
 def test_words_of_an_expression_are_bounded() -> None:
