@@ -125,21 +125,21 @@ def _escape(text: str, key: bool) -> str:
 
 def _logical_lines(text: str) -> Iterator[str]:
     """Join continued lines and leave out blank lines and comments."""
-    pending: str | None = None
+    pending: list[str] = []  # joined at the end: a body from the network may continue a line a million times
     for natural in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
         line = natural.lstrip(_BLANKS)
-        if pending is None:
-            if not line or line[0] in "#!":
-                continue
-        else:
-            line = pending + line
-            pending = None
+        if not pending and (not line or line[0] in "#!"):
+            continue
         if _ends_with_odd_backslashes(natural):
-            pending = line[:-1]
-        elif line:
-            yield line
-    if pending:
-        yield pending
+            pending.append(line[:-1])
+            continue
+        pending.append(line)
+        whole = "".join(pending)
+        pending.clear()
+        if whole:
+            yield whole
+    if any(pending):
+        yield "".join(pending)
 
 
 def _ends_with_odd_backslashes(line: str) -> bool:
