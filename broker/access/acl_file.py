@@ -1,9 +1,19 @@
-"""Reads ``plain_acl.yml``: the part of YAML that such files use, and nothing else.
+"""Reads ``plain_acl.yml`` with PyYAML: mappings, sequences and texts, and nothing else that YAML can do.
 
-Mappings and sequences by indentation, one plain or quoted scalar a line, comments. Every scalar is a text
-(``12345678`` too: a secret key is no number, ``0123`` no octal one). All other features of YAML (flow collections,
-anchors, tags, blocks of text, several documents, tabs) are errors with their line, so that no text in a file of rights
-can be misread.
+Every scalar is a text (``12345678`` too: a secret key is no number, ``0123`` no octal one); only ``~``, ``null`` and
+nothing at all are no value. PyYAML's parser cuts the file into events, and no object of its own is made of them: what
+is built here are dicts, lists and strings. Refused with their line, so that nothing in a file of rights is ever read in
+another way than it was meant:
+
+========================================  =========================================================================
+anchors, aliases                          a few lines of them grow to gigabytes
+tags (``!!python/object``)                they name types
+flow collections, blocks of text,         not needed, and easy to get wrong in a file that is written by hand
+keys that are no plain names, documents
+a key twice                               one of the two would not count
+a text over several lines                 most often a colon is missing
+more than 8 levels, more than 4 MiB       nobody writes such rules
+========================================  =========================================================================
 """
 
 from __future__ import annotations
@@ -11,13 +21,23 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import yaml
+
 from broker.config.key import ConfigError
 
-__all__ = ["AclFileError", "quoted", "read_acl_file"]
+__all__ = ["LOADER", "AclFileError", "quoted", "read_acl_file"]
 
-_KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)[ ]*:(?:[ ]+(.*))?$")
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_STARS = re.compile(r"^( *(?:- +)*(?:[A-Za-z_][A-Za-z0-9_]* *: +)?)(\*[*.]*)(?= *(?: #.*)?$)", re.MULTILINE)
+"""An address of stars: YAML takes it for an alias without a name, Apache's documents show it without quotes."""
+_TAB = re.compile(r"^ *(?:- +)*(?:[A-Za-z_][A-Za-z0-9_]* *:)? *\t", re.MULTILINE)
 _FORBIDDEN_FIRST = "[]{}&*!|>%@`?,"
+_QUOTES = "put it in quotes"
 _DEPTH_MAX = 8
+_BYTES_MAX = 4 << 20
+
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's parser where PyYAML has it, 17 times as fast: rules are read again while the broker serves."""
 
 
 class AclFileError(ConfigError):
@@ -25,145 +45,167 @@ class AclFileError(ConfigError):
 
 
 def quoted(value: object, above: str = "") -> str:
-    """A value for an error's text; hidden if it, or a key above it, may be a secret."""
+    """A value for an error's text; not if it, or what stands above it, has to do with a secret."""
     hidden = "secret" in f"{value!r} {above}".lower()
     return "what is not shown (it may be a secret)" if hidden else f"{value!r:.80}"
 
 
-class _Line:
-    __slots__ = ("indent", "number", "text")
-
-    def __init__(self, number: int, indent: int, text: str) -> None:
-        self.number = number
-        self.indent = indent
-        self.text = text
-
-
-def read_acl_file(data: bytes) -> dict[str, Any]:
+def read_acl_file(data: bytes, loader: Any = LOADER) -> dict[str, Any]:
     """Read a file: dict, list, str and None (for no value). Raises AclFileError.
 
     >>> read_acl_file(b"accounts:\\n- accessKey: reader\\n  topicPerms:\\n  - a=PUB|SUB\\n")
     {'accounts': [{'accessKey': 'reader', 'topicPerms': ['a=PUB|SUB']}]}
     """
+    if len(data) > _BYTES_MAX:
+        raise AclFileError(f"{len(data)} bytes, more than {_BYTES_MAX}")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise AclFileError(f"not UTF-8: {error}") from None
-    lines = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = _without_comment(raw, number).rstrip()
-        if line.strip() and line != "---":
-            indent = len(line) - len(line.lstrip(" "))
-            if line[indent] == "\t":
-                raise AclFileError(f"line {number}: indented by a tab")
-            lines.append(_Line(number, indent, line[indent:]))
-    if not lines:
-        return {}
-    reader = _Reader(lines)
-    value = reader.block(lines[0].indent, 0)
-    if reader.at < len(lines):
-        raise AclFileError(f"line {lines[reader.at].number}: indentation that fits nothing before it")
-    if not isinstance(value, dict):
-        raise AclFileError(f"line {lines[0].number}: expected keys, found a list")
-    return value
+    tab = _TAB.search(text)
+    if tab:
+        line = text.count("\n", 0, tab.end()) + 1
+        raise AclFileError(f"line {line}: indented by a tab")
+    text = _STARS.sub(r'\1"\2"', text)
+    builder = _Builder(text)
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            builder.take(event)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise AclFileError(f"line {line}: a character that YAML does not allow") from None
+    except yaml.MarkedYAMLError as error:
+        raise AclFileError(_trouble(error, text)) from None
+    return builder.root
 
 
-class _Reader:
-    """Goes through the lines once."""
+class _Builder:
+    """Makes dicts, lists and texts of a parser's events, one after the other, without recursion."""
 
-    def __init__(self, lines: list[_Line]) -> None:
-        self._lines = lines
-        self.at = 0
+    def __init__(self, text: str) -> None:
+        self.root: dict[str, Any] = {}
+        self._text = text
+        self._open: list[dict[str, Any] | list[Any]] = []
+        self._keys: list[str | None] = []
+        """For each open mapping the key whose value comes next; for a list nothing."""
+        self._documents = 0
 
-    def block(self, indent: int, depth: int) -> Any:
-        """Read the mapping or sequence that begins here."""
-        line = self._lines[self.at]
-        if depth > _DEPTH_MAX:
-            raise AclFileError(f"line {line.number}: nested too deep")
-        if line.text == "-" or line.text.startswith("- "):
-            return self._sequence(indent, depth)
-        return self._mapping(indent, depth)
+    def take(self, event: yaml.Event) -> None:
+        """Take the next event; raises AclFileError for what such a file must not have."""
+        if isinstance(event, yaml.ScalarEvent):
+            self._scalar(event)
+        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            self._begin(event)
+        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+            self._open.pop()
+            self._keys.pop()
+        elif isinstance(event, yaml.AliasEvent):
+            raise self._not_simple(event)
+        elif isinstance(event, yaml.DocumentStartEvent):
+            self._documents += 1
+            if event.version or event.tags or self._documents > 1:
+                raise AclFileError(f"line {_line(event)}: one document without directives is expected")
 
-    def _sequence(self, indent: int, depth: int) -> list[Any]:
-        if depth > _DEPTH_MAX:
-            raise AclFileError(f"line {self._lines[self.at].number}: nested too deep")
-        items: list[Any] = []
-        while (line := self._here(indent)) is not None and (line.text == "-" or line.text.startswith("- ")):
-            rest = line.text[1:].lstrip(" ")
-            if not rest:
-                self.at += 1
-                items.append(self._deeper(indent, depth))
-            elif _KEY.match(rest):
-                # A mapping that begins behind the dash: its further keys follow below this one.
-                self._lines[self.at] = _Line(line.number, indent + len(line.text) - len(rest), rest)
-                items.append(self._mapping(self._lines[self.at].indent, depth + 1))
-            else:
-                self.at += 1
-                items.append(_scalar(rest, line.number))
-        return items
+    def _begin(self, event: Any) -> None:
+        is_list = isinstance(event, yaml.SequenceStartEvent)
+        if event.flow_style or event.anchor is not None or event.tag is not None:
+            raise self._not_simple(event)
+        if is_list and not self._open:
+            raise AclFileError(f"line {_line(event)}: expected keys, found a list")
+        if len(self._open) > _DEPTH_MAX:
+            raise AclFileError(f"line {_line(event)}: nested too deep")
+        made: dict[str, Any] | list[Any] = [] if is_list else {}
+        if not self._open:
+            assert isinstance(made, dict)
+            self.root = made
+        else:
+            self._put(event, made)
+        self._open.append(made)
+        self._keys.append(None)
 
-    def _mapping(self, indent: int, depth: int) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        while (line := self._here(indent)) is not None:
-            found = _KEY.match(line.text)
-            if found is None:
-                if line.text == "-" or line.text.startswith("- "):
-                    break
-                above = self._lines[self.at - 1].text if self.at else ""
-                raise AclFileError(f"line {line.number}: expected KEY: VALUE, found {quoted(line.text, above)}")
-            key, rest = found[1], found[2]
-            if key in values:
-                raise AclFileError(f"line {line.number}: {key} stands there twice")
-            self.at += 1
-            values[key] = _scalar(rest, line.number, key) if rest else self._deeper(indent, depth)
-        return values
+    def _scalar(self, event: Any) -> None:
+        if self._open and isinstance(self._open[-1], dict) and self._keys[-1] is None:
+            self._key(event)
+            return
+        begin, end = event.start_mark, event.end_mark
+        written = self._text[begin.index : end.index]
+        if not self._open and not written:
+            return  # a document of comments
+        if event.anchor is not None or event.tag is not None or event.style in ("|", ">"):
+            raise self._not_simple(event)
+        before = self._text[self._text.rfind("\n", 0, begin.index) + 1 : begin.index]
+        if self._open and begin.line != end.line:
+            trouble = "a text over several lines" if event.style else "indented more than its key"
+            raise AclFileError(f"line {begin.line + 2}: {trouble}")
+        if not self._open or (written and not before.strip()):
+            found = quoted(written, " ".join(key or "" for key in self._keys))
+            raise AclFileError(f"line {_line(event)}: expected KEY: VALUE, found {found}")
+        if not event.style:
+            if written[:1] in _FORBIDDEN_FIRST and written:
+                raise self._not_simple(event)
+            self._put(event, None if written in ("", "null", "~") else event.value)
+            return
+        if written[0] in written[1:-1] or "\\" in written:
+            raise AclFileError(f"line {_line(event)}: a quoted text with quotes or backslashes inside")
+        self._put(event, event.value)
 
-    def _deeper(self, indent: int, depth: int) -> Any:
-        """Read the block below a key or a dash without a value, if there is one. A list may have the key's
-        indentation."""
-        if self.at == len(self._lines):
-            return None
-        line = self._lines[self.at]
-        if line.indent > indent:
-            return self.block(line.indent, depth + 1)
-        below_a_key = line.indent == indent and _KEY.match(self._lines[self.at - 1].text)
-        if below_a_key and (line.text == "-" or line.text.startswith("- ")):
-            return self._sequence(indent, depth + 1)
-        return None
+    def _key(self, event: Any) -> None:
+        mapping = self._open[-1]
+        key, plain = event.value, not event.style and event.anchor is None and event.tag is None
+        if not plain or not _KEY.fullmatch(key) or self._is_explicit(event):
+            found = quoted(key, " ".join(key or "" for key in self._keys))
+            raise AclFileError(f"line {_line(event)}: expected KEY: VALUE, found {found}")
+        if key in mapping:
+            raise AclFileError(f"line {_line(event)}: {key} stands there twice")
+        self._keys[-1] = key
 
-    def _here(self, indent: int) -> _Line | None:
-        """The next line if it has this indentation; a deeper one is an error."""
-        if self.at == len(self._lines):
-            return None
-        line = self._lines[self.at]
-        if line.indent > indent:
-            raise AclFileError(f"line {line.number}: indented more than what it belongs to")
-        return line if line.indent == indent else None
+    def _is_explicit(self, event: Any) -> bool:
+        """Whether a key stands behind a question mark, or not in front of a colon."""
+        at = event.start_mark.index
+        before = self._text[self._text.rfind("\n", 0, at) + 1 : at]
+        return "?" in before or not self._text[event.end_mark.index :].lstrip(" ").startswith(":")
 
+    def _put(self, event: Any, value: Any) -> None:
+        target, key = self._open[-1], self._keys[-1]
+        if isinstance(target, list):
+            target.append(value)
+            return
+        if key is None:  # a list or a mapping as a key
+            raise AclFileError(f"line {_line(event)}: expected KEY: VALUE")
+        target[key] = value
+        self._keys[-1] = None
 
-def _without_comment(line: str, number: int) -> str:
-    quote = ""
-    for at, char in enumerate(line):
-        if quote:
-            if char == quote:
-                quote = ""
-        elif char in "'\"" and (at == 0 or line[at - 1] in " :-"):
-            quote = char
-        elif char == "#" and (at == 0 or line[at - 1] in " \t"):
-            return line[:at]
-    if quote:
-        raise AclFileError(f"line {number}: a quote without its end")
-    return line
+    def _not_simple(self, event: Any) -> AclFileError:
+        at = event.start_mark.index
+        written = self._text[at:].split("\n", 1)[0]
+        advice = "write what is in brackets below its key, one a line" if written[:1] in ("[", "{") else _QUOTES
+        found = quoted(written, " ".join(key or "" for key in self._keys))
+        return AclFileError(f"line {_line(event)}: {found} is no simple value; {advice}")
 
 
-def _scalar(text: str, number: int, key: str = "") -> str | None:
-    if text[0] in "'\"":
-        inner = text[1:-1]
-        if len(text) < 2 or text[-1] != text[0] or text[0] in inner or "\\" in inner:
-            raise AclFileError(f"line {number}: a quoted text with quotes or backslashes inside, or without its end")
-        return inner
-    plain_star = text[0] == "*" and re.fullmatch(r"[*.]+", text)  # an address; as an alias it would have a name
-    if (text[0] in _FORBIDDEN_FIRST and not plain_star) or ": " in text or text.endswith(":"):
-        advice = "write what is in brackets below its key, one a line" if text[0] in "[{" else "put it in quotes"
-        raise AclFileError(f"line {number}: {quoted(text, key)} is no simple value; {advice}")
-    return None if text in ("null", "~") else text
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
+
+
+def _trouble(error: yaml.MarkedYAMLError, text: str) -> str:
+    """What PyYAML (or libyaml, in other words) says, in ours; nothing of the file is shown, it might be a secret."""
+    problem, context = error.problem or "", error.context or ""
+    if "quoted scalar" in context:
+        return f"line {error.context_mark.line + 1}: a quote without its end"
+    mark = error.problem_mark or error.context_mark
+    lines = text.split("\n")
+    number = min(mark.line, len(lines) - 1)
+    line = lines[number]
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        trouble = "indented by a tab"
+    elif "mapping values" in problem:
+        trouble = f"no simple value; {_QUOTES}" if ": " in line[: mark.column] else "indented more than its key"
+    elif "could not find expected ':'" in problem:
+        trouble = "expected KEY: VALUE"
+    elif "expected" in problem and any(
+        word in problem for word in ("document start", "block end", "block mapping", "expected key", "'-' indicator")
+    ):
+        trouble = "indentation that fits nothing before it"
+    else:
+        trouble = f"no simple value; {_QUOTES}"
+    return f"line {number + 1}: {trouble}"

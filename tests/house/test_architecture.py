@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "remoting": {"isal", "orjson"},
     "store": {"remoting", "timewheel", "sortedcontainers", "numpy"},
     "timewheel_client": {"remoting"},
-    "broker": {"remoting", "store", "timewheel_client", "aiofiles", "click", "rich"},
+    "broker": {"remoting", "store", "timewheel_client", "aiofiles", "click", "rich", "yaml"},
     "broker_plugin": {"store", "timewheel", "remoting"},
     "bench": {
         "remoting",

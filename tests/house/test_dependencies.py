@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import tomllib
@@ -11,7 +12,12 @@ import pytest
 
 from tests.house.test_architecture import PACKAGES, ROOT, imports, sources
 
-OTHER_NAMES = {"pytest-asyncio": "pytest_asyncio", "pytest-xdist": "xdist", "flask-cors": "flask_cors"}
+OTHER_NAMES = {
+    "pytest-asyncio": "pytest_asyncio",
+    "pytest-xdist": "xdist",
+    "flask-cors": "flask_cors",
+    "pyyaml": "yaml",
+}
 """Distributions whose module has another name than they."""
 
 BROUGHT_BY = {"boto3": "moto"}
@@ -47,6 +53,7 @@ BASE = {_distribution(text) for text in PROJECT["dependencies"]}
 EXTRAS = {name: {_distribution(text) for text in texts} for name, texts in PROJECT["optional-dependencies"].items()}
 
 
+@functools.cache
 def _imported(*tops: str) -> set[str]:
     paths: list[Path] = [path for top in tops for path in sources(top)]
     found = {module.partition(".")[0] for path in paths for _, module in imports(path)}
