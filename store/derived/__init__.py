@@ -1,1 +1,1 @@
-"""What is derived from the CommitLog: ConsumeQueues, the key index, and how far they have got."""
+"""Files derived from the CommitLog: ConsumeQueues, the key index, and up to where both are complete."""

@@ -1,4 +1,4 @@
-"""The key index that an Apache broker left behind, read only: how messages from before the take-over are found by key.
+"""The key index of an Apache broker, read only: finds messages from before the take-over by key.
 
 ``index/<17 digits>``, 420,000,040 bytes each, sparse: a header, 5,000,000 slots (number of the newest entry of one,
 0 for none), 20,000,000 entries, which name the entry before; ``docs/disk-format.md`` shows their bytes.
@@ -54,7 +54,7 @@ class ApacheIndex:
                 file = self._files.open(self._directory / name)
                 found += self._find_in(file, wanted, begin_ms, end_ms, limit - len(found))
             except StoreError:
-                continue  # removed meanwhile, or unreadable: derived data
+                continue  # removed meanwhile, or unreadable: skipped, because the index is derived data
             if len(found) >= limit:
                 break
         return found
@@ -82,7 +82,7 @@ class ApacheIndex:
         return found
 
     def drop_before(self, log_begin: int) -> None:
-        """Remove files that speak only of CommitLog offsets below ``log_begin``."""
+        """Remove files whose entries all lie below the CommitLog offset ``log_begin``."""
         for name in list(self._names):
             path = self._directory / name
             file = self._files.open(path)

@@ -1,26 +1,26 @@
 """One queue's index into the CommitLog: 20 bytes a message, byte for byte as Apache RocketMQ keeps it.
 
-Entry N stands at byte 20 N of an endless range that is cut into files (see `store.disk.segments`). It says
-where the record stands, its size, and its tags code: the Java hash of the tag, sign-extended; for a level message its
-deliver time in ms.
+Entry N is at byte 20 N of an endless range that is cut into files (see `store.disk.segments`). It contains the record's
+position, its size, and its tags code: the Java hash of the tag, sign-extended; for a level message its deliver time in
+ms.
 
 Where an entry is
-    The appender only adds 20 bytes to a buffer in memory. The flusher writes the buffer to the files from time to
-    time, syncs them, and drops from memory what is durable::
+    The appender only adds 20 bytes to a buffer in memory. The flusher writes the buffer to the files from time to time,
+    syncs them, and then drops durable entries from memory::
 
         files  [ … ………… synced )        memory  [ synced ……………… count )
 
-    So readers need no lock, a failed sync loses nothing (the bytes are still in memory and are written again), and
-    a crash loses only what the CommitLog's tail gives back (see `store.recovery`).
+    So readers need no lock. A failed sync loses nothing: the bytes are still in memory and are written again. A crash
+    loses only entries that recovery derives again from the CommitLog's tail (see `store.recovery`).
 
 A queue that does not begin at 0
     When the log's older part is gone before a queue is rebuilt, its first entry is some N > 0. The file that holds N
     is filled with *pre-blanks* in front of it (offset 0, size 0x7FFFFFFF), as Apache does.
 
 Damage
-    An entry carries no checksum, and a wrong one hides messages, or lets a level message go before its time. So each
-    file has a CRC-32 over its entries, kept in memory beside the work and in ``timewheel/progress``; a restart
-    compares (`verify`), and derives again what is not what was written.
+    An entry carries no checksum, and a wrong one hides messages or delivers a level message before its time. So each
+    file has a CRC-32 over its entries, kept in memory and in ``timewheel/progress``. A restart compares them (`verify`)
+    and derives damaged files again.
 
 Never more than one thread may be in `flush`, `load`, `forget_files`, `delete_before`; `add` and `settle` are called
 under the append lock; everything else from any thread.
@@ -99,18 +99,20 @@ class ConsumeQueue:
         self.synced = 0
         self.dirty = False
         self.buffer = bytearray()
-        self._memory = (0, self.buffer)  # (number of its first entry, the buffer): replaced together
+        # (number of the buffer's first entry, the buffer): one tuple, so that readers without a lock see both change
+        # together
+        self._memory = (0, self.buffer)
         self._cache = cache
         self._min = 0
-        self._min_begin = -1  # the log's begin for which _min is right
-        self._unmade = True  # no file has been made for this queue yet
-        self._summed = 0  # entries below are in _sums
+        self._min_begin = -1  # the log's begin for which _min was computed
+        self._unmade = True  # no file has been created for this queue yet
+        self._summed = 0  # entries below it are covered by _sums
         self._sums: dict[int, int] = {}  # file's start to the CRC-32 of its entries
 
     # ------------------------------------------------------------------------------------------ appending
 
     def start_at(self, number: int) -> None:
-        """Begin an empty queue at a number above 0, because what came before is gone."""
+        """Start an empty queue at a number above 0, because the entries before it are gone."""
         self.next = self.count = self.synced = self._min = number
         self.buffer = bytearray()
         self._memory = (number, self.buffer)
@@ -119,7 +121,7 @@ class ConsumeQueue:
         self._sums = {}
 
     def add(self, offset: int, size: int, tags_code: int) -> None:
-        """Add the next entry (under the append lock, which may do the same in line)."""
+        """Add the next entry (append lock). The append itself does the same in line, to save the call."""
         self.buffer += ENTRY.pack(offset, size, tags_code)
         self.count += 1
         self.next = self.count
@@ -235,7 +237,7 @@ class ConsumeQueue:
         self.synced = max(self.synced, upto)
 
     def _sum(self, data: bytes, first: int, upto: int) -> None:
-        """Take entries into the files' checksums; ``data`` begins with entry ``first``."""
+        """Add entries to the files' checksums; ``data`` begins with entry ``first``."""
         while self._summed < upto:
             position = self._summed * QUEUE_ENTRY_BYTES
             start = position - position % self.file_bytes
@@ -248,7 +250,7 @@ class ConsumeQueue:
             self._summed = end // QUEUE_ENTRY_BYTES
 
     def sums(self) -> tuple[tuple[int, int], ...]:
-        """(Start, CRC-32 of the entries) of each file, as far as they are flushed: what `load` wants back."""
+        """(Start, CRC-32 of the flushed entries) of each file, to be passed to `load`."""
         return tuple(sorted(self._sums.items()))
 
     def verify(self, start: int) -> bool:
@@ -262,7 +264,7 @@ class ConsumeQueue:
         return len(data) == size and crc32(data) == known
 
     def settle(self) -> None:
-        """Drop what is durable from memory (under the append lock)."""
+        """Drop durable entries from memory (append lock)."""
         first, buffer = self._memory
         if self.synced > first:
             self.buffer = buffer[(self.synced - first) * QUEUE_ENTRY_BYTES :]
@@ -287,12 +289,13 @@ class ConsumeQueue:
     def load(
         self, count: int, sums: tuple[tuple[int, int], ...] = (), expired: bool = True, *, same_size: bool = False
     ) -> bool:
-        """Take over the files with a number of entries that is known to be durable; False if files are missing.
+        """Load the files, of which ``count`` entries are known to be durable; False if files are missing or damaged.
 
-        ``same_size``: files had today's size then, so one of another size is not configured so: its making was cut
-        off if none of these entries is in it, and it goes; else it is damaged. Only then two more count, and are passed
-        over otherwise: ``sums`` is what `sums` said; ``expired``: the first files may have gone since, because the
-        log's beginning has.
+        With ``same_size`` the files are known to have been written with today's file size. A file of another size is
+        then removed if it has none of the ``count`` entries, because a crash cut off its creation; otherwise it is
+        damaged. ``sums`` and ``expired`` are used only with ``same_size``; without it they are ignored. ``sums`` are
+        the checksums that `sums` returned. ``expired`` allows the first files to be missing, because the log's
+        beginning has moved.
         """
         if not same_size:
             sums = ()
@@ -316,7 +319,7 @@ class ConsumeQueue:
         return True
 
     def _sum_last(self) -> None:
-        """Make the checksum of the file that the next entry goes to, from what is in it."""
+        """Compute the checksum of the file of the next entry from its content."""
         position = self.count * QUEUE_ENTRY_BYTES
         start = position - position % self.file_bytes
         if start < position and not self._unmade:
@@ -324,15 +327,15 @@ class ConsumeQueue:
             self._sums = {start: crc32(file.pread(position - start, 0))}
 
     def segments(self) -> list[Segment]:
-        """Find the files as `list_segments` does; raises what it raises."""
+        """List the files; raises as `list_segments` does."""
         return list_segments(
             self._cache.files, self.directory, self.file_bytes, "ConsumeQueue", "mappedFileSizeConsumeQueue"
         )
 
     def _has_files(self, count: int, sums: tuple[tuple[int, int], ...], expired: bool) -> bool:
-        """Whether the files that have checksums are there, but for those that expired, and all at their full size.
+        """Whether all files with checksums exist with their full size, except expired ones.
 
-        Those of another size behind the first ``count`` entries are removed.
+        Removes files of another size behind the first ``count`` entries.
         """
         files = self._cache.files
         names = files.listdir(self.directory)
@@ -351,9 +354,9 @@ class ConsumeQueue:
         return bool(found) and found == [start for start, _ in sums if start >= first]
 
     def load_scanning(self, log_limit: int) -> None:
-        """Take over files without knowing how many entries are good: those of records below ``log_limit``.
+        """Load files without a known number of entries: keep the entries of records below ``log_limit``.
 
-        As Apache does: from the third file from the end, up to the first entry that cannot be one.
+        As Apache does, it checks from the third file from the end up to the first invalid entry.
         """
         segments = self.segments()
         self._unmade = not segments
@@ -374,7 +377,7 @@ class ConsumeQueue:
         self._sum_last()
 
     def _valid_in(self, start: int, log_limit: int) -> int:
-        """Count the good entries at the beginning of a file."""
+        """Count the valid entries at the beginning of a file."""
         file = self._cache.get(self.directory / segment_name(start), self.file_bytes)
         total = self.file_bytes // QUEUE_ENTRY_BYTES
         done = 0
@@ -392,7 +395,8 @@ class ConsumeQueue:
         return done
 
     def clear_behind(self) -> None:
-        """Make everything behind the last entry zeros, on disk too: old entries there must not be believed later."""
+        """Overwrite everything behind the last entry with zeros, on disk too: old entries there must never count
+        again."""
         if self._unmade:
             return
         files = self._cache.files
@@ -410,12 +414,13 @@ class ConsumeQueue:
         files.sync_dir(self.directory)
 
     def log_end(self) -> int:
-        """CommitLog offset behind the record of the last entry; 0 for none, or when that is a pre-blank."""
+        """CommitLog offset behind the record of the last entry; 0 if there is none, or it is a pre-blank."""
         last = self.entry(self.count - 1)
         return 0 if last is None or last[1] == PRE_BLANK_SIZE else last[0] + last[1]
 
     def delete_before(self, log_begin: int) -> int:
-        """Remove files whose every record is gone from the log; the last file always stays. Answers how many went."""
+        """Remove files whose records are all gone from the log, except the last file. Returns the number of removed
+        files."""
         starts = self._starts()
         gone = 0
         for start, following in pairwise(starts):
@@ -442,7 +447,7 @@ class ConsumeQueue:
         self._unmade = True
 
     def check(self, log_begin: int, log_end: int) -> list[str]:
-        """Say what is wrong with the entries: order, sizes, positions outside the log."""
+        """Return a sentence for each invalid entry: wrong order, wrong size, position outside the log."""
         where = self.directory
         wrong: list[str] = []
         if not self._memory[0] <= self.count or self.synced > self.count:

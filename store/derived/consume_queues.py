@@ -16,9 +16,10 @@ _NAME_BYTES_MAX = 255
 
 
 def _may_be(topic: str, number: int, offset: int) -> bool:
-    """Whether a record at that offset may say so: no checksum covers its topic and number.
+    """Whether a record at that offset may have this topic and queue offset, which no checksum covers.
 
-    The topic becomes the name of a directory; and there were never more messages than records fit before the offset.
+    The topic becomes the name of a directory, so it must be a valid one; and a queue offset cannot exceed the number of
+    records that fit before the record.
     """
     if topic in ("", ".", "..") or "/" in topic or "\0" in topic or len(topic.encode()) > _NAME_BYTES_MAX:
         return False
@@ -26,15 +27,15 @@ def _may_be(topic: str, number: int, offset: int) -> bool:
 
 
 class Placed:
-    """What became of a record that recovery handed to its queue."""
+    """The result of giving a recovered record to its queue."""
 
     DONE = 0
     KNOWN = 1
     """It is in the queue already."""
     CLASH = 2
-    """Another record stands at its number, or what it says of itself cannot be: it cannot be reached by number."""
+    """Another record has its queue offset, or its topic or offset is impossible: it cannot be reached by offset."""
     GAP = 3
-    """Entries in front of it are missing: the queue has to be rebuilt from the beginning of the log."""
+    """Entries before it are missing: the queue must be rebuilt from the beginning of the log."""
 
 
 class ConsumeQueues:
@@ -47,15 +48,15 @@ class ConsumeQueues:
         self.cache = FileCache(files)
         self.table: dict[str, dict[int, ConsumeQueue]] = {}
         self.dirty: list[ConsumeQueue] = []
-        """Queues with entries that no flush has taken over yet (append lock)."""
+        """Queues with unflushed entries (append lock)."""
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, if there is one."""
+        """The queue, or None."""
         queues = self.table.get(topic)
         return None if queues is None else queues.get(queue_id)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue; an empty one is made if there is none (append lock). Its files are made by the first flush."""
+        """The queue, created empty if missing (append lock). The first flush creates its files."""
         queues = self.table.get(topic)
         if queues is None:
             queues = self.table[topic] = {}
@@ -81,7 +82,7 @@ class ConsumeQueues:
         return taken
 
     def mark_dirty(self, queue: ConsumeQueue) -> None:
-        """Have the next flush look at a queue (append lock)."""
+        """Mark a queue for the next flush (append lock)."""
         if not queue.dirty:
             queue.dirty = True
             self.dirty.append(queue)
@@ -89,7 +90,7 @@ class ConsumeQueues:
     # ------------------------------------------------------------------------------------------ life
 
     def on_disk(self) -> Iterator[ConsumeQueue]:
-        """Make a queue object for every queue directory that is found; names that are no queue id are ignored."""
+        """Create a queue object for every queue directory; names that are not queue ids are ignored."""
         for topic in self.files.listdir(self.directory):
             if not self.files.is_dir(self.directory / topic):
                 continue
@@ -100,10 +101,10 @@ class ConsumeQueues:
     def place(
         self, topic: str, queue_id: int, number: int, offset: int, size: int, tags_code: int, fill: bool = False
     ) -> int:
-        """Give a record that recovery has found to its queue, at the number that the record says; see `Placed`.
+        """Give a recovered record to its queue, at the record's own queue offset; see `Placed`.
 
-        ``fill``: the log is being read from its very beginning, so what is missing in front of the record is gone,
-        and pre-blanks stand for it.
+        With ``fill`` the log is read from its very beginning, so entries missing before the record are gone; pre-blanks
+        replace them.
         """
         if not _may_be(topic, number, offset):
             return Placed.CLASH
@@ -113,7 +114,7 @@ class ConsumeQueues:
                 known = queue.entry(number)
                 same = known is None or known[0] == offset or known[1] == PRE_BLANK_SIZE
                 return Placed.KNOWN if same or offset < queue.log_end() else Placed.CLASH
-            # The topic was deleted and made again: its numbers began anew.
+            # The topic was deleted and created again: its queue offsets started at 0 again.
             queue.remove()
             queue.start_at(0)
         if number > queue.count:
@@ -128,14 +129,14 @@ class ConsumeQueues:
         return Placed.DONE
 
     def drop(self, topic: str) -> dict[int, ConsumeQueue] | None:
-        """Take a topic's queues out of the table (append lock); None if there were none. Their files stay."""
+        """Remove a topic's queues from the table and return them (append lock); None if there were none. Files stay."""
         queues = self.table.pop(topic, None)
         if queues is not None:
             self.dirty = [queue for queue in self.dirty if queue.topic != topic]
         return queues
 
     def remove_files(self, topics: Collection[str]) -> None:
-        """Remove what topics have on disk; a name with slashes or dots in it has nothing, wherever it leads to."""
+        """Remove the directories of topics; names with slashes or dots are ignored, because they may lead elsewhere."""
         there = sorted(set(self.files.listdir(self.directory)).intersection(topics))
         for topic in there:
             self._remove_directory(self.directory / topic)
@@ -151,5 +152,5 @@ class ConsumeQueues:
         self.files.remove(directory)
 
     def close(self) -> None:
-        """Let go of the open files."""
+        """Close the open files."""
         self.cache.clear()

@@ -1,7 +1,7 @@
-"""From a record to its entries in ConsumeQueue and key index: what recovery derives, and what the append knows.
+"""From a record to its entries in ConsumeQueue and key index, for recovery and for the append.
 
-Both ways must agree, or a queue would look different after a crash. `Derived` is the slow and complete way, from the
-record's bytes; the append has topic, queue and keys at hand and asks this file only for the special cases.
+Both must agree, or a queue would look different after a crash. Recovery uses `Derived`, the slow and complete way from
+the record's bytes. The append knows topic, queue and keys already and uses this file for special cases only.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ UNQUEUED_BIT = 0x04
 
 
 def is_queued(sys_flag: int) -> bool:
-    """Whether a record with this sysFlag (or the low byte of one) gets an entry in its queue, as Apache has it.
+    """Whether a record with this sysFlag (or the low byte of one) gets an entry in its queue, as on Apache's broker.
 
-    Everybody asks here: acceptance, which refuses what would not; the append, which lets in nothing that would not (see
-    `as_queued`); recovery and check, which derive.
+    This is the only place for the rule. Acceptance refuses messages that would get none; the append stores no such
+    record (see `as_queued`); recovery and check derive by it.
     """
     return not sys_flag & UNQUEUED_BIT
 
@@ -40,8 +40,8 @@ def is_queued(sys_flag: int) -> bool:
 def as_queued(record: bytes | bytearray) -> bytes | bytearray:
     """The record, or a copy of it without the bits that would keep it out of its queue.
 
-    Whatever is appended is numbered, so recovery has to queue it as well. No sender can set these bits, but pending
-    messages that an older version accepted may have them.
+    Every appended record gets a queue offset, so recovery must queue it, too. Senders cannot set these bits, but
+    pending messages accepted by an older version may have them.
     """
     if is_queued(record[SYS_FLAG_LOW_AT]):
         return record
@@ -56,9 +56,9 @@ def delivered_key(id_text: str) -> str:
 
 
 def level_due_ms(properties: str, store_ms: int, levels_ms: tuple[int, ...]) -> int | None:
-    """The deliver time of a message in `SCHEDULE_TOPIC`; None if it has no level (its tag counts then).
+    """The deliver time of a message in `SCHEDULE_TOPIC`; None if it has no level (the entry then has its tag).
 
-    As Apache computes it: a level above the highest is the highest.
+    As on Apache's broker a level above the highest counts as the highest.
     """
     text = get_property(properties, DELAY)
     if text is None:
@@ -71,10 +71,11 @@ def level_due_ms(properties: str, store_ms: int, levels_ms: tuple[int, ...]) -> 
 
 
 class Derived:
-    """What ConsumeQueue and key index hold of one record; ``queued`` is False for half and rolled-back messages.
+    """The entries of one record in ConsumeQueue and key index; ``queued`` is False for half and rolled-back messages.
 
-    Those that Apache's broker does not queue have the number 0. One with another number was written by a version of
-    this broker that queued them when it appended them: it has its place, and what came behind counts on that.
+    Records that Apache's broker does not queue have the queue offset 0. If such a record has another offset, an older
+    version of this broker queued it when it appended it: it keeps its place, because later records are numbered after
+    it.
     """
 
     __slots__ = ("keys", "number", "queue_id", "queued", "store_ms", "tags_code", "topic")

@@ -1,14 +1,14 @@
-"""`KeyIndex`: which CommitLog positions may hold a message with this key.
+"""`KeyIndex`: finds the CommitLog positions that may hold a message with a given key.
 
 The problem
     Clients ask for messages by key, by unique key and by message id. Apache's IndexFile is a hash table of 420 MB with
     three random accesses for each key of each message. Every message has a key, so that is a price on every send.
 
 The idea
-    Sends only add a row (hash of the key, position, time) to a buffer. Later, off the hot path, what has gathered is
-    sorted by hash and written as an immutable *block*. A query bisects each block by hash: false hits are possible,
-    misses are not, and the caller compares the record itself. The index is derived: it knows up to which CommitLog
-    position it is complete, and what lies behind is added again at start.
+    Sends only add a row (hash of the key, position, time) to a buffer. Later, off the hot path, the gathered rows are
+    sorted by hash and written as an immutable *block*. A query bisects each block by hash. False hits are possible,
+    misses are not; the caller compares the record itself. The index is derived: it knows up to which CommitLog position
+    it is complete, and a start adds the keys behind that position again.
 
 On disk, big-endian, in ``<store>/timewheel/keyindex/``
     ``<20 digits>.idx``: up to ``blocks_a_file`` blocks, back to back; named for the CommitLog position of the first.
@@ -58,11 +58,11 @@ _TOPICS_MAX = 10_000
 
 _Column = npt.NDArray[Any]
 _BLOCKS = np.dtype(KEY_COLUMNS.columns())
-_ROWS = np.dtype(KEY_COLUMNS.columns("<"))  # gathered in memory, in the machine's own order
+_ROWS = np.dtype(KEY_COLUMNS.columns("<"))  # rows gathered in memory, in the machine's byte order
 _NO_TOPIC = crc32(b"#")
 _DELAY_ID = crc32(
     b"\0", _NO_TOPIC
-)  # what the hash of a delay id's key begins with, see `store.derived.dispatch.delivered_key`
+)  # start value of the hash of a delay id's key, see `store.derived.dispatch.delivered_key`
 _ROW = KEY_COLUMNS.struct(order="<")
 _pack_row = _ROW.pack
 
@@ -72,7 +72,7 @@ def _hash(topic: str, key: str) -> int:
 
 
 def key_base(topic: str) -> int:
-    """What the hash of a key of this topic begins with: the hash is ``crc32(key, base)``."""
+    """Start value for the keys of a topic: the hash of a key is ``crc32(key, base)``."""
     return crc32(f"{topic}#".encode())
 
 
@@ -127,7 +127,7 @@ class _Part:
 
 
 class _Block:
-    """A block on disk: its head in memory, its columns read as a query needs them."""
+    """A block on disk: its head is in memory, a query reads the parts of its columns that it needs."""
 
     __slots__ = ("at", "count", "file", "first_ms", "from_offset", "last_ms", "to_offset")
 
@@ -155,7 +155,7 @@ class _Block:
         """Yield (offset, store_ms) of the entries with this hash."""
         low = self._bisect(wanted)
         count = self._bisect(wanted + 1) - low
-        if count > 0:  # below in a damaged block, whose hashes are not in order
+        if count > 0:  # it can be below only in a damaged block, whose hashes are not in order
             base = self.at + _HEAD.size
             offsets = np.frombuffer(
                 self.file.pread(8 * count, base + KEY_POSITIONS_AT * self.count + 8 * low), _BLOCKS["position"]
@@ -203,9 +203,9 @@ class KeyIndex:
         self.durable_to = 0
 
     def open(self, log_end: int) -> int:
-        """Read what is on disk; return the CommitLog position from which on messages must be added again.
+        """Read the files; return the CommitLog position from which on messages must be added again.
 
-        What is torn, and what speaks of positions beyond ``log_end``, is cut off: it is derived data.
+        Torn blocks, and blocks with positions beyond ``log_end``, are cut off, because the index is derived data.
         Raises StoreFormatError for a block of a newer version.
         """
         self._files.makedirs(self._directory)
@@ -234,11 +234,11 @@ class KeyIndex:
             if head[0] != _MAGIC and head[0] >> 8 == _MAGIC >> 8:
                 raise StoreFormatError(f"{file.path} at {at}: key index of another version (magic {head[0]:#x})")
             block = _Block(file, at, head)
-            # A block is synced before the next is begun, so only the last one can be torn.
+            # A block is synced before the next one is started, so only the last one can be torn.
             last = block.end >= size
             if head[0] != _MAGIC or block.to_offset > log_end or (last and not self._is_whole(block, size, head[2])):
                 file.truncate(at)
-                file.sync()  # or it would be back after a power cut, when the log has other messages there
+                file.sync()  # synced, or a power cut would bring it back when the log has other messages there
                 break
             blocks.append(block)
             at = block.end
@@ -256,8 +256,8 @@ class KeyIndex:
         except StoreCorruptError:
             return
         if part.to_offset > log_end:
-            # The log was cut below it. Left where it is, it would be believed again after the next crash, when the
-            # log has grown beyond it with other messages.
+            # The log was cut below it. If it stayed, it would count again after the next crash, when the log has grown
+            # beyond it with other messages.
             self._files.remove(path)
             self._files.sync_dir(self._directory)
         elif part.from_offset == self.durable_to and len(part.hashes):
@@ -265,7 +265,7 @@ class KeyIndex:
             self._tail_to = part.to_offset
 
     def add(self, topic: str, keys: tuple[str, ...], offset: int, store_ms: int) -> None:
-        """Take note of one message (under the append lock). A key that begins with NUL belongs to no topic."""
+        """Add the keys of one message (append lock). A key that begins with NUL belongs to no topic."""
         base = self._bases.get(topic)
         if base is None:
             base = self._new_base(topic)
@@ -275,7 +275,7 @@ class KeyIndex:
             self._pending += _pack_row(crc, offset, store_ms)
 
     def add_rows(self, topic: str, keys: list[bytes], offsets: Iterable[int], store_ms: int) -> None:
-        """Take note of many messages, a key and a position for each (under the append lock); no key begins with NUL."""
+        """Add many messages, a key and a position for each (append lock); no key begins with NUL."""
         base = self._bases.get(topic)
         if base is None:
             base = self._new_base(topic)
@@ -283,7 +283,7 @@ class KeyIndex:
         self._pending += b"".join(map(_pack_row, hashes, offsets, repeat(store_ms)))
 
     def add_hashes(self, hashes: _Column, offsets: _Column, store_ms: int) -> None:
-        """Take note of keys by their hashes (see `key_base`), a position for each (under the append lock)."""
+        """Add keys by their hashes (see `key_base`), a position for each (append lock)."""
         rows = np.empty(len(hashes), _ROWS)
         rows["hash"], rows["position"], rows["store_ms"] = hashes, offsets, store_ms
         self._pending += rows.tobytes()
@@ -291,7 +291,7 @@ class KeyIndex:
     def add_columns(
         self, topics: list[str], keys: list[list[bytes]], delay_ids: list[bytes], offsets: _Column, store_ms: int
     ) -> None:
-        """Take note of many messages (under the append lock): a column for each kind of key, then their delay ids.
+        """Add many messages (append lock): a column for each kind of key, then their delay ids.
 
         ``topics``: one for each message, or one for all.
         """
@@ -313,11 +313,12 @@ class KeyIndex:
         return base
 
     def covers(self, to_offset: int) -> None:
-        """Say that everything below this CommitLog position has been added (under the append lock)."""
+        """Note that everything below this CommitLog position has been added (append lock)."""
         self._pending_to = to_offset
 
     def step(self) -> bool:
-        """Fold what has gathered, or write one full block; True if there is more to do. Not for the hot path."""
+        """Sort a portion of the gathered rows, or write one full block; True if there is more to do. Not on the hot
+        path."""
         if len(self._folding) or len(self._pending) >= self._fold_at * _ROW.size:
             self._fold()
             return True
@@ -327,10 +328,10 @@ class KeyIndex:
         return False
 
     def _fold(self) -> None:
-        """Sort a portion of what has gathered."""
+        """Sort a portion of the gathered rows."""
         if not len(self._folding):
             with self._lock:
-                # Seen by a query all the time: first where it goes to, then gone from where it was.
+                # Queries must always see the rows: add them to the new place before removing them from the old one.
                 self._folding = np.frombuffer(bytes(self._pending), _ROWS)
                 self._pending = bytearray()
                 self._folding_to = self._pending_to
@@ -386,7 +387,7 @@ class KeyIndex:
         return list(found)
 
     def _candidates(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
-        # Entries move from pending to folding to parts to blocks; looking in that order finds each at least once.
+        # Entries move from pending to folding to parts to blocks; reading in that order finds each at least once.
         yield from _rows_with(np.frombuffer(bytes(self._pending), _ROWS), wanted)
         yield from _rows_with(self._folding, wanted)
         for part in reversed(self._parts):
@@ -397,17 +398,17 @@ class KeyIndex:
                     yield from sorted(block.find(wanted), reverse=True)
 
     def drop_before(self, offset: int) -> None:
-        """Remove files that speak only of CommitLog positions below ``offset`` (retention)."""
+        """Remove files whose entries all lie below a CommitLog position (retention)."""
         for name, (_, blocks) in list(self._open.items()):
             if blocks and len(blocks) >= self._blocks_a_file and blocks[-1].to_offset <= offset:
                 self._drop(name)
 
     def _drop(self, name: str) -> None:
         file, _ = self._open.pop(name)
-        self._files.remove(file.path)  # closed by whoever lets go of it last: a query may be reading
+        self._files.remove(file.path)  # closed when the last reference goes: a query may still be reading
 
     def check(self) -> list[str]:
-        """Say what is wrong: gaps between blocks, hashes out of order, damaged blocks."""
+        """Return a sentence for each fault: gaps between blocks, hashes out of order, damaged blocks."""
         wrong: list[str] = []
         at: int | None = None
         for name in sorted(self._open):
@@ -433,7 +434,7 @@ class KeyIndex:
         return max(self.durable_to, self._tail_to)
 
     def save_tail(self) -> None:
-        """Write what is not a full block yet, so that a restart need not derive it again (not for the hot path)."""
+        """Write the rows that do not fill a block yet, so that a restart need not derive them (not on the hot path)."""
         while self._pending or len(self._folding):
             self._fold()
         if self._parts:
@@ -443,12 +444,12 @@ class KeyIndex:
             self._tail_to = joined.to_offset
 
     def skip_to(self, offset: int) -> None:
-        """Before the first `add`: nothing below this CommitLog position will be added."""
+        """Set, before the first `add`, the CommitLog position below which nothing will be added."""
         self.reset()
         self.durable_to = self._pending_to = offset
 
     def reset(self) -> None:
-        """Forget everything, on disk too."""
+        """Remove all entries, on disk too."""
         for name in list(self._open):
             self._drop(name)
         self._files.remove(self._directory / _TAIL)
@@ -456,7 +457,7 @@ class KeyIndex:
         self.durable_to = self._pending_to = self._tail_to = 0
 
     def close(self) -> None:
-        """Write what is not a full block yet, for a quick start, and give the files back."""
+        """Write the rows that do not fill a block yet, for a quick start, and close the files."""
         self.save_tail()
         for file, _ in self._open.values():
             file.close()

@@ -1,1 +1,1 @@
-"""Files and what every part of the store keeps in them: the door to the disk, segments, checkpoint, flusher."""
+"""Files of the store: the only access to the disk, segments, checkpoint, flusher."""

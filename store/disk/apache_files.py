@@ -1,13 +1,13 @@
-"""The files of a store directory that only an Apache broker reads, and what of its own we cannot take over.
+"""The files of a store directory that only an Apache broker reads, and the state of its own that we cannot take over.
 
 ``checkpoint`` (4096 bytes, int64 each): store time of the flushed log @0, of the flushed ConsumeQueues @8, of the
-key index @16, master's flushed offset @24, confirmed offset @32. Times are never ahead of what is durable here;
-Apache's own may be, for which its recovery goes back three seconds more.
+key index @16, master's flushed offset @24, confirmed offset @32. Our times are never ahead of the durable data;
+Apache's own may be, so its recovery goes back three seconds more.
 
-``abort``: there from the first append to a clean stop. Whoever finds it recovers.
+``abort`` exists from the first append to a clean stop. A broker that finds it at start recovers.
 
-Refused, because opening would lose messages: ConsumeQueues in a RocksDB, batch ConsumeQueues, and messages that
-Apache's own timer still holds (`check_timer`).
+Some stores are refused, because opening them would lose messages: stores with ConsumeQueues in a RocksDB, with batch
+ConsumeQueues, or with messages pending in Apache's own timer (`check_timer`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from store.disk.files import Files
 __all__ = ["TIMER_TOPIC", "ApacheCheckpoint", "check_layout", "check_timer", "read_timer_check"]
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
-"""Where Apache's timer keeps what it holds: one queue, number 0."""
+"""The topic of Apache's timer; it has one queue, number 0."""
 
 _FIELDS = Struct(">qqqqq")
 _CHECKPOINT_BYTES = 4096
@@ -73,7 +73,7 @@ class ApacheCheckpoint:
 
 
 def check_layout(files: Files, root: Path) -> None:
-    """Refuse a store with ConsumeQueues of a kind that is not ours. Raises `StoreFormatError`."""
+    """Refuse a store with ConsumeQueues of another kind. Raises `StoreFormatError`."""
     names = set(files.listdir(root / "consumequeue"))
     if names.intersection(_ROCKSDB):
         raise StoreFormatError(
@@ -104,8 +104,8 @@ def read_timer_check(files: Files, root: Path) -> tuple[int, int] | None:
 def check_timer(files: Files, root: Path, precision_ms: int, timer_queue_count: int) -> None:
     """Refuse a store whose Apache timer still holds messages, or may. Raises `StoreFormatError`.
 
-    ``timer_queue_count`` is the number of messages that `TIMER_TOPIC` has ever had. Pending is what the timer has not
-    taken in, and what stands in a slot of its wheel that lies behind the time it had reached.
+    ``timer_queue_count`` is the number of messages that `TIMER_TOPIC` has ever had. Pending messages are those that the
+    timer has not read yet, and those in slots of its wheel behind the time that it had reached.
     """
     if timer_queue_count == 0:
         return

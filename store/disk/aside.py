@@ -1,7 +1,7 @@
-"""Where a repair puts what it takes out: ``timewheel/aside/repair-NNNN/``, under the name that it had in the store.
+"""Keeps the bytes that a repair removes: in ``timewheel/aside/repair-NNNN/``, under their name in the store.
 
-A whole file keeps its path below that folder; a range of bytes is ``PATH@POSITION``. Nothing reads it, nothing removes
-it. ``report.txt`` in the folder says what was done.
+A whole file keeps its path below that folder; a range of bytes is ``PATH@POSITION``. Nothing reads or removes it.
+``report.txt`` in the folder says what was done.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The delivery checkpoint: how far into the CommitLog every delivery is known to be on record.
+"""The delivery checkpoint: the CommitLog position up to which all deliveries are recorded.
 
 The problem
-    A delayed message is delivered by an append to the CommitLog, and then marked as done somewhere else (a done-set,
-    a level's offset). A crash between the two must neither repeat nor lose it. The append itself is the mark: a
-    delivery carries its delay id (or its level and queue offset), so after a crash the log says what was delivered.
-    Nobody wants to read the whole log for that, hence a checkpoint.
+    A delayed message is delivered by an append to the CommitLog, and then marked as done elsewhere (in a done-set, or a
+    level's offset). A crash between the two must neither repeat nor lose it. The append itself is the mark: a delivery
+    carries its delay id (or its level and queue offset), so after a crash the log tells what was delivered. The
+    checkpoint saves reading the whole log for that.
 
 The rule
     ``(P, snapshots)``: every delivery below position P of the CommitLog is in the snapshots. Recovery loads the
@@ -14,14 +14,14 @@ The rule
        mark-done happen under the same lock, so no delivery is half in.
     2. Without the lock: sync everything below P.
     3. Replace the file, atomically and durably.
-    4. Tell the owners that it is durable: only now may they let go of files that the old checkpoint needed.
+    4. Tell the owners that it is durable: only now may they remove files that the old checkpoint needed.
 
 Sections
-    Each owner (level scheduler, plug-in) has a section with a position of its own. An owner that has not registered
-    in this run (a plug-in that is switched off, or that is still recovering) keeps the section that was read, at the
-    position that was read; with one exception: if the log ended exactly there when it was opened, nothing of it was
-    delivered since, and its position moves along. `position` is the lowest of all: where a scan begins, and what
-    retention must keep.
+    Each owner (level scheduler, plug-in) has a section with a position of its own. An owner may not have registered in
+    this run, because a plug-in is switched off or still recovering. Its section then stays as it was read, at the
+    position that was read. There is one exception: if the log ended exactly at that position when it was opened,
+    nothing was delivered since, and the position moves along. `position` is the lowest position of all sections: a scan
+    begins there, and retention must keep the log from there.
 
 The file (big-endian)::
 
@@ -75,7 +75,7 @@ class _Owner:
 
 
 class DeliveryCheckpoint:
-    """The one checkpoint of a store, and the delivery lock that it is taken under.
+    """The one checkpoint of a store, and the delivery lock under which it is taken.
 
     ==============  =================================================================================
     ``lock``        hold it for claim + append + mark-done as one, and for cancel, move and recovery
@@ -122,12 +122,12 @@ class DeliveryCheckpoint:
         return min(self._positions.values(), default=self._whole)
 
     def position_of(self, name: str) -> int:
-        """CommitLog offset that a section's durable data is complete up to."""
+        """CommitLog offset up to which a section's durable data are complete."""
         return self._positions.get(name, self._whole)
 
     @contextmanager
     def reading(self, name: str) -> Iterator[bytes | None]:
-        """Have an owner read its section (None: there is none); its errors get the file, and the offset in it."""
+        """Let an owner read its section (None: there is none); adds file and offset to its errors."""
         try:
             yield self.sections.get(name)
         except (StoreCorruptError, StoreFormatError) as error:
@@ -136,7 +136,7 @@ class DeliveryCheckpoint:
             raise type(error)(f"{self._path} at {self._offset_of(name)}: section {name!r}: {error}") from error
 
     def _offset_of(self, name: str) -> int:
-        """Where in the file a section's content begins."""
+        """Position of a section's content in the file."""
         at = _HEAD.size
         for found, data in self.sections.items():
             at += UNSIGNED_SHORT.size + len(found.encode()) + _SECTION.size
@@ -148,8 +148,8 @@ class DeliveryCheckpoint:
     def check_log_end(self, log_end: int) -> None:
         """Compare with the end of the recovered log, before anything is registered or written.
 
-        Raises `StoreCorruptError` if the log ends before a position of the checkpoint: acknowledged deliveries
-        would be forgotten, so this is no torn tail that could be cut off.
+        Raises `StoreCorruptError` if the log ends before a position of the checkpoint: acknowledged deliveries are
+        missing then, so it is not a torn tail that could be cut off.
         """
         highest = max(self._positions.values(), default=self._whole)
         if log_end < highest:
@@ -161,14 +161,14 @@ class DeliveryCheckpoint:
         self._moving = frozenset(name for name, position in self._positions.items() if position == log_end)
 
     def begin_at(self, log_end: int) -> None:
-        """Begin with a log that others wrote: nothing below its end, which must be durable, is a delivery of ours."""
+        """Start with a log written by other brokers: nothing below its end, which must be durable, is our delivery."""
         self._whole = log_end
         self._files.makedirs(self._path.parent)
         self._files.replace_file(self._path, self._encode(log_end, {}, {}))
         self.writes += 1
 
     def replace_section(self, name: str, data: bytes, position: int) -> None:
-        """Write the file with another content for one section; for a repair, when nobody has registered."""
+        """Replace the content of one section in the file; for a repair, when no owner has registered."""
         self.sections[name] = data
         self._positions[name] = position
         self._files.makedirs(self._path.parent)
@@ -182,7 +182,7 @@ class DeliveryCheckpoint:
         durable: Callable[[], None] | None = None,
         sync: Callable[[], None] | None = None,
     ) -> None:
-        """Take over a section, when its owner has recovered: from now on its position moves.
+        """Register the owner of a section after its recovery: from now on the section's position moves.
 
         ``snapshot`` is called under `lock`; then, without it, ``sync``, which must make durable what the snapshot
         builds on; and ``durable`` after a checkpoint with that snapshot is on disk.
@@ -192,12 +192,12 @@ class DeliveryCheckpoint:
                 raise ValueError(f"section {name!r} has an owner already")
             self._owners[name] = _Owner(snapshot, durable, sync)
             if name not in self._positions:
-                self._touches += 1  # so that the file soon knows the name
+                self._touches += 1  # so that the next checkpoint contains the section
 
     def unregister(self, name: str) -> None:
-        """Give a section back; it stays as it was last written, at the position that it had then.
+        """Unregister a section; it stays as last written, at the position that it had then.
 
-        One that was never written has to be looked for from where its owner began: the whole stays there.
+        If it was never written, a recovery must scan from where its owner began, so the lowest position stays there.
         """
         with self.lock:
             if self._owners.pop(name, None) is not None and name not in self._positions:
@@ -211,9 +211,10 @@ class DeliveryCheckpoint:
     def step(self, now_ms: int, log_end: Callable[[], int], sync: Callable[[], None]) -> bool:
         """Write a checkpoint if one is due; True if it was written.
 
-        Due is what has changed for a second, 100,000 changes, or 64 MiB of log. ``log_end`` is called under `lock`;
-        ``sync`` must make everything below the position that it returned durable. Raises StoreError when that
-        or the write failed: the old checkpoint is still valid then, and the next step tries again.
+        A checkpoint is due a second after a change, after 100,000 changes, or after 64 MiB of log. ``log_end`` is
+        called under `lock`; ``sync`` must make everything below the position that it returned durable. Raises
+        StoreError if the sync or the write failed: the old checkpoint is still valid then, and the next step tries
+        again.
         """
         if not self._is_due(now_ms, log_end):
             return False

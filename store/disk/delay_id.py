@@ -1,7 +1,8 @@
-"""Delay ids: the number that a delayed message has from its acceptance on, and its text.
+"""Delay ids: the number of a delayed message from its acceptance on, and its text.
 
-``2**62 | epoch << 40 | sequence``: one epoch per start (synced before the first accept), so an id is never given twice,
-whatever a crash took away. It is the message's virtual offset: no CommitLog position is as large. Its text, which the
+``2**62 | epoch << 40 | sequence``: each start has its own epoch (synced before the first accept), so an id is never
+used twice, whatever a crash lost. It is the message's virtual offset: no CommitLog position is as large. Its text,
+which the
 property TW_ID carries, is hex without the ``2**62``, and ``.version`` if the message was moved.
 """
 

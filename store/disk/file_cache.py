@@ -12,7 +12,7 @@ __all__ = ["FileCache"]
 
 
 class FileCache:
-    """At most ``limit`` open files. Any thread; a file that falls out while somebody reads it closes afterwards."""
+    """At most ``limit`` open files. Any thread; a file that is dropped during a read is closed after the read."""
 
     def __init__(self, files: Files, limit: int = 400) -> None:
         self.files = files
@@ -22,7 +22,7 @@ class FileCache:
         self._removals = 0
 
     def get(self, path: Path, size: int, create: bool = False) -> File:
-        """Open a file of this size, or answer the one that is open already."""
+        """Return the open file of a path, or open it with this size."""
         with self._lock:
             file = self._open.get(path)
             if file is not None:
@@ -34,16 +34,17 @@ class FileCache:
             if path in self._open:
                 return self._open[path]
             if removals != self._removals:
-                return file  # what was opened may be the file that is gone now: not for the next who asks
+                return file  # the path was removed meanwhile, so this may be the old file: do not cache it
             self._open[path] = file
             if len(self._open) > self._limit:
                 self._open.popitem(last=False)
         return file
 
     def remove(self, path: Path) -> None:
-        """Remove a file, and let go of it: whoever asks for this path from now on gets no descriptor of the old one.
+        """Remove a file from disk and cache: later callers for this path never get the old descriptor.
 
-        Letting go comes last, as somebody may open the file just before it is gone. Raises StoreError.
+        The cache entry is dropped last, because another thread may open the file just before it is removed. Raises
+        StoreError.
         """
         try:
             self.files.remove(path)
@@ -53,6 +54,6 @@ class FileCache:
                 self._open.pop(path, None)
 
     def clear(self) -> None:
-        """Let go of all."""
+        """Drop all files."""
         with self._lock:
             self._open.clear()

@@ -1,4 +1,4 @@
-"""The store's one door to the disk: nothing else in this package opens, syncs, renames, removes or locks.
+"""The store's only access to the disk: no other file of this package opens, syncs, renames, removes or locks.
 
 Everything that changes state is a method of `Files` or `File`, so a test or a simulation replaces both, and
 sees (and breaks) every write, sync and rename in the order in which the store asked for them.
@@ -33,9 +33,9 @@ from store.disk.errors import StoreError, StoreFullError, StoreLockedError, Sync
 __all__ = ["HOT_BYTES_MAX", "File", "Files"]
 
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
-"""What is made is for its owner alone: messages, and settings that may hold passwords."""
+"""Mode of new files, readable by the owner only: they contain messages, and settings with passwords."""
 HOT_BYTES_MAX = 1 << 20
-"""`File.pread_hot` of more is a plain read."""
+"""Larger reads of `File.pread_hot` are plain reads."""
 _FALLOC_KEEP_SIZE = 1
 _FALLOC_PUNCH_HOLE = 2
 _IOV_MAX = 1024
@@ -60,8 +60,8 @@ class File:
     """One open file, addressed by position; safe to use from several threads at once.
 
     Writes are complete or raise: `StoreFullError` when there is no room, `StoreError` for everything else.
-    After an error any part of the data may have been written. ``close`` may only be called when no other
-    thread is reading; dropping the last reference closes too: so goes a file that somebody may read.
+    After an error any part of the data may have been written. ``close`` may only be called when no other thread is
+    reading. If other threads may be reading, drop the reference instead: the last one closes the file.
     """
 
     __slots__ = ("_fd", "_tells_hot", "path")
@@ -128,11 +128,11 @@ class File:
         return got
 
     def pread_hot(self, n: int, offset: int) -> bytes | None:
-        """Read ``n`` bytes if all of them are in the page cache; None when that would wait for the disk.
+        """Read ``n`` bytes if all of them are in the page cache; None if that would wait for the disk.
 
-        The calling thread keeps the interpreter meanwhile: a copy from the page cache takes a microsecond, and to get
-        the interpreter back from a busy thread takes up to a switch interval. A batch of scattered records would pay
-        that for each of them. On a file system that cannot tell (no RWF_NOWAIT) this is a plain read.
+        The trick: `ctypes.PyDLL` calls preadv2 without releasing the interpreter lock. A copy from the page cache takes
+        a microsecond; getting the lock back from a busy thread takes up to a switch interval, which a batch of
+        scattered records would pay for each of them. On a file system without RWF_NOWAIT this is a plain read.
         """
         if n > HOT_BYTES_MAX or not self._tells_hot:
             return self.pread(n, offset)
@@ -141,12 +141,12 @@ class File:
             return data
         if self._tells_hot and offset + n <= self.size():
             return None
-        return self.pread(n, offset)  # the file ends within, or is of a file system that cannot tell
+        return self.pread(n, offset)  # the file ends within these bytes, or its file system has no RWF_NOWAIT
 
     def gather_hot(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
-        """Read many (offset, bytes) into one, as `pread_hot` does; None unless all of them are there and in memory.
+        """Read many (offset, size) pairs into one buffer, as `pread_hot` does; None unless all are in memory.
 
-        A microsecond for each of a kilobyte, half of what it takes one by one.
+        It takes a microsecond for each read of a kilobyte, half the cost of single calls.
         """
         total = sum([n for _, n in spans])
         if total <= HOT_BYTES_MAX and self._tells_hot:
@@ -168,7 +168,7 @@ class File:
         return None
 
     def sync(self) -> None:
-        """Make the content durable (fdatasync). After a failure what was dirty must be written again."""
+        """Make the content durable (fdatasync). After a failure the unsynced bytes must be written again."""
         try:
             os.fdatasync(self._fd)
         except OSError as cause:
@@ -184,7 +184,7 @@ class File:
             raise _error("cannot stat", self.path, cause) from cause
 
     def truncate(self, n: int) -> None:
-        """Set the size to ``n`` bytes; what is added is a hole that reads as zeros."""
+        """Set the size to ``n`` bytes; added bytes are a hole that reads as zeros."""
         try:
             os.ftruncate(self._fd, n)
         except OSError as cause:
@@ -211,10 +211,11 @@ class File:
         raise _error(f"cannot punch {n} bytes at {offset} of", self.path, cause) from cause
 
     def clear(self, offset: int, n: int, unsure: int = 0) -> None:
-        """Make ``n`` bytes at ``offset`` read as zeros: a hole, or where that is unsupported zeros over what is not.
+        """Make ``n`` bytes at ``offset`` read as zeros: by a hole or, where that is unsupported, by writing zeros over
+        non-zero bytes.
 
-        Of the first ``unsure`` bytes it is not known that they are on the disk as they read: zeros of an earlier try
-        whose sync failed stand in the page cache only. There zeros are written whatever stands there.
+        The first ``unsure`` bytes may differ between page cache and disk: zeros of an earlier try whose sync failed are
+        in the page cache only. There zeros are always written.
         """
         if self.punch(offset, n):
             return
@@ -232,7 +233,7 @@ class File:
             offset += len(data)
 
     def blocks(self, offset: int, n: int) -> Iterator[tuple[int, int]]:
-        """Yield (offset, bytes) of what may hold data; all else is a hole, also on the disk, and needs no room."""
+        """Yield (offset, size) of ranges that may contain data; the rest is holes, which use no disk space."""
         end = min(offset + n, self.size())
         while offset < end:
             try:
@@ -240,8 +241,8 @@ class File:
                 stop = min(os.lseek(self._fd, offset, os.SEEK_HOLE), end)
             except OSError as cause:
                 if cause.errno == errno.ENXIO:
-                    return  # no data behind
-                stop = end  # a file system that cannot tell
+                    return  # no data behind the offset
+                stop = end  # a file system without SEEK_DATA
             if offset < stop:
                 yield offset, stop - offset
             offset = stop
@@ -257,7 +258,7 @@ class File:
         raise _error(f"cannot reserve {n} bytes at {offset} of", self.path, cause) from cause
 
     def close(self) -> None:
-        """Give the descriptor back; a second call does nothing. Does not sync."""
+        """Close the descriptor; a second call does nothing. Does not sync."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -294,14 +295,14 @@ class Files:
         return file
 
     def open_to_read(self, path: Path) -> File:
-        """Open a file that is there, to read only."""
+        """Open an existing file read-only."""
         try:
             return File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as cause:
             raise _error("cannot open", path, cause) from cause
 
     def open_to_others(self, path: Path) -> int:
-        """The permission bits that others than the owner have; 0 when there is no such name."""
+        """The permission bits of group and others; 0 if the name does not exist."""
         try:
             return path.stat().st_mode & 0o077
         except FileNotFoundError:
@@ -327,11 +328,11 @@ class Files:
         return path.is_dir()
 
     def makedirs(self, path: Path) -> None:
-        """Make a directory and its parents; their names are durable on return, also those that were there already.
+        """Create a directory and its parents; their names are durable on return, also those that existed already.
 
-        A process that was killed between the making of a directory and the sync of its parent leaves one that a power
-        cut takes, with all that the next process has put into it. It made them one by one, so that can be only the
-        deepest one that is there.
+        An earlier process may have been killed between creating a directory and syncing its parent. A power cut would
+        take that directory, with everything that this process puts into it. Directories are created one by one, so only
+        the deepest existing one can be in that state.
         """
         missing: list[Path] = []
         step = path
@@ -346,16 +347,16 @@ class Files:
             except SyncFailedError:
                 raise
             except StoreError:
-                pass  # one that cannot be opened to sync it, no process of ours can have made a directory in
+                pass  # a parent that cannot be opened to sync it: no process of ours can have created a directory in it
             self._durable.add(step)
         for directory in reversed(missing):
-            self._durable.discard(directory)  # one that was removed since
+            self._durable.discard(directory)  # a directory that was removed since
             self.mkdir(directory)
             self.sync_dir(directory.parent)
             self._durable.add(directory)
 
     def mkdir(self, path: Path) -> None:
-        """Make one directory, or nothing if it is there; its name is durable after `sync_dir` of its parent."""
+        """Create one directory unless it exists; its name is durable after `sync_dir` of its parent."""
         try:
             path.mkdir(DIRECTORY_MODE, exist_ok=True)
         except OSError as cause:
@@ -413,7 +414,7 @@ class Files:
         self.sync_dir(path.parent)
 
     def replace_kept(self, path: Path, data: bytes) -> None:
-        """The same with a file that is not the store's own: through a symbolic link, with its mode and its owner."""
+        """Like `replace_file`, for a file outside the store: follows symbolic links, keeps mode and owner."""
         path = path.resolve()
         temporary = path.with_name(path.name + ".tmp")
         try:
@@ -442,10 +443,10 @@ class Files:
         self.sync_dir(path.parent)
 
     def read_replaced(self, path: Path) -> bytes:
-        """Read a file that `replace_file` writes; what was read is durable on return.
+        """Read a file that `replace_file` writes; the version read is durable on return.
 
-        The process that wrote it may have been killed between the rename and the sync of the name: what is built on
-        this version from here on must not outlive it in a power cut.
+        The process that wrote it may have been killed between the rename and the sync of the name. Without a sync here,
+        a power cut could take this version away and keep data that rely on it.
         """
         data = self.read_file(path)
         self.sync_dir(path.parent)
@@ -461,24 +462,24 @@ class Files:
         return target
 
     def move_aside(self, path: Path) -> Path:
-        """Rename a file that nobody claims to a free ``NAME.aside[.number]``; returns that path."""
+        """Rename an unknown file to a free ``NAME.aside[.number]``; returns that path."""
         target = self.free_name(path.with_name(f"{path.name}.aside"))
         self.rename(path, target)
         self.sync_dir(path.parent)
         return target
 
     def lock(self, path: Path) -> Callable[[], None]:
-        """Take the exclusive lock of a store directory, or raise `StoreLockedError`; the answer unlocks.
+        """Take the exclusive lock of a store directory, or raise `StoreLockedError`; returns a function that unlocks.
 
-        A POSIX record lock on byte 0 of ``path``, as Apache RocketMQ takes it, so that its broker and ours
-        keep each other out. Such a lock does not keep out the own process, so a registry does.
+        It is a POSIX record lock on byte 0 of ``path``, like Apache RocketMQ's, so that its broker and ours exclude
+        each other. Such a lock does not exclude the same process, so a registry does that.
         """
         return _lock(path)
 
     def free_bytes(self, path: Path) -> tuple[int, int]:
-        """(bytes free for us, bytes in all but what is kept for root) of the file system that holds ``path``.
+        """(bytes free for us, all bytes except those reserved for root) of the file system of ``path``.
 
-        So 1 - free / all is what `df` shows as used, and what Apache's broker takes for it.
+        So 1 - free / all is the used share as `df` and Apache's broker compute it.
         """
         try:
             stat = os.statvfs(path)
@@ -510,7 +511,8 @@ class Files:
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PREADV2 = getattr(ctypes.PyDLL(None, use_errno=True), "preadv2", None)  # unlike CDLL's, it keeps the interpreter
+# PyDLL, unlike CDLL, keeps the interpreter lock during the call: see `File.pread_hot`.
+_PREADV2 = getattr(ctypes.PyDLL(None, use_errno=True), "preadv2", None)
 if _PREADV2 is not None:
     _PREADV2.restype = ctypes.c_int
 _ONE = ctypes.c_int(1)
@@ -518,7 +520,7 @@ _RWF_NOWAIT = ctypes.c_int(8)
 
 
 class _HotBuffer(threading.local):
-    """A thread's own buffer for `_gather_hot`, and arguments for preadv2(2): to make them costs more than the call."""
+    """A thread's own buffer and arguments of preadv2(2) for `_gather_hot`: creating them costs more than the call."""
 
     def __init__(self) -> None:
         self.fd = ctypes.c_int()
@@ -529,7 +531,7 @@ class _HotBuffer(threading.local):
         self.grow(64 << 10)
 
     def grow(self, size: int) -> None:
-        """Have room for so many bytes."""
+        """Make room for a number of bytes."""
         if size > self.size:
             self.size = size
             self._memory = ctypes.create_string_buffer(size)
@@ -544,9 +546,9 @@ _hot = _HotBuffer()
 
 
 def _gather_hot(fd: int, spans: Sequence[tuple[int, int]], total: int) -> int:
-    """Read (offset, bytes), ``total`` in all, one behind the other into the thread's buffer: 0, or the errno.
+    """Read (offset, size) pairs, ``total`` bytes, one after the other into the thread's buffer; return 0 or the errno.
 
-    EAGAIN: some of them are not in memory, or not in the file.
+    EAGAIN: some bytes are not in memory, or not in the file.
     """
     call = _PREADV2
     assert call is not None

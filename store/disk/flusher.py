@@ -1,8 +1,8 @@
-"""Group commit: one thread that syncs for everybody, and the small periodic work that belongs beside it.
+"""Group commit: one thread syncs for all others, and does small periodic work besides.
 
-Whoever appends never syncs. It writes, notes how far (`Ticket`), and hands the ticket over; the flusher takes
-*all* tickets that have piled up while it was busy, syncs each file behind them once, and tells them. So the
-busier the disk, the larger the groups: 1,000 waiting sends cost one sync, not 1,000.
+An appending thread never syncs. It writes, notes its position in a `Ticket`, and submits the ticket. The flusher takes
+*all* tickets submitted while it was busy, syncs each of their files once, and answers them. So the busier the disk, the
+larger the groups: 1,000 waiting sends cost one sync, not 1,000.
 
 ==================  =======================================================================================
 SYNC_FLUSH          a reply waits for its ticket
@@ -13,10 +13,10 @@ chores              everything else that must not happen under the append lock: 
                     tickets, and each chore works in slices, so a waiting send waits for one slice at most
 ==================  =======================================================================================
 
-``step(now_ms)`` is the whole flusher; the thread is a loop round it that waits on a queue in between.
+``step(now_ms)`` is the whole flusher; the thread is a loop around it that waits on a queue in between.
 
-A sync that fails is told to the tickets as False. The `Syncable` itself then writes the same bytes again at its
-next sync, or stays failed (see `store.log.commit_log`); the flusher only keeps asking.
+Tickets of a failed sync are answered with False. The `Syncable` itself then writes the same bytes again at its next
+sync, or stays failed (see `store.log.commit_log`); the flusher only tries again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RETRY_MS = 100
 
 
 class Syncable(Protocol):
-    """Something with bytes that are written now and durable later. All members may be used from any thread."""
+    """A writer whose bytes are written now and made durable later. Any thread may use its members."""
 
     name: str
 
@@ -53,7 +53,7 @@ class Syncable(Protocol):
         ...
 
     def sync(self) -> None:
-        """Make durable what was written when the call began. Raises `SyncFailedError`.
+        """Make all bytes durable that were written before the call. Raises `SyncFailedError`.
 
         After a failure the next call writes the same bytes again before it syncs, or fails again.
         """
@@ -61,7 +61,7 @@ class Syncable(Protocol):
 
 
 class Ticket:
-    """A promise to wait for: each `Syncable` durable up to its position."""
+    """A request to make each `Syncable` durable up to a position."""
 
     __slots__ = ("waits",)
 
@@ -73,7 +73,7 @@ class Ticket:
         return self if other is None else Ticket(*self.waits, *other.waits)
 
     def is_done(self) -> bool:
-        """Whether everything it waits for is durable already."""
+        """Whether all its positions are durable already."""
         return all(syncable.synced >= position for syncable, position in self.waits)
 
 
@@ -85,7 +85,7 @@ class _Periodic:
         self.interval_ms = interval_ms
         self.dirty_max_bytes = dirty_max_bytes
         self.clean_ms: int | None = None  # when it was last seen clean
-        self.due_ms: int | None = None  # None: it was clean at the last look
+        self.due_ms: int | None = None  # None: it was clean at the last check
 
 
 class _Chore:
@@ -136,10 +136,10 @@ class Flusher:
             self._periodic = tuple(p for p in self._periodic if p.syncable is not syncable)
 
     def add_chore(self, name: str, step: Callable[[int], int | None]) -> None:
-        """Call ``step(now_ms)`` between syncs; it works in slices and answers when it wants to be called again.
+        """Call ``step(now_ms)`` between syncs; it works in slices and returns the time of its next call.
 
-        The answer is an epoch millisecond, or None for "when something happens" (at the next step). Raising
-        `StoreError` is a warning and another try after a pause.
+        That is an epoch millisecond, or None for the flusher's next step. If it raises `StoreError`, a warning is
+        logged and it is called again after a pause.
         """
         with self._setup:
             self._chores = (*self._chores, _Chore(name, step))
@@ -157,20 +157,20 @@ class Flusher:
         self._inbox.put((ticket, callback))
 
     def wake(self) -> None:
-        """Have the thread look round now."""
+        """Wake the thread."""
         self._inbox.put(None)
 
     def wait(self, ticket: Ticket) -> None:
-        """Sync a ticket's files here and now, in the calling thread. Raises `SyncFailedError`."""
+        """Sync a ticket's files at once, in the calling thread. Raises `SyncFailedError`."""
         for syncable, position in ticket.waits:
             if syncable.synced < position:
                 self.sync_count += 1
                 syncable.sync()
 
     def step(self, now_ms: int) -> int | None:
-        """Do what waits: all tickets, then what is periodic, then at most one slice of one chore.
+        """Serve all tickets, then periodic syncs, then at most one slice of one chore.
 
-        Answers when to come back: an epoch millisecond (now or earlier: at once), or None for no hurry.
+        Returns the time of the next step: an epoch millisecond (now or earlier: at once), or None for no hurry.
         """
         with self._stepping:
             if now_ms < self._last_now:
@@ -279,7 +279,8 @@ class Flusher:
                 entry.clean_ms = now_ms
                 continue
             if entry.due_ms is None:
-                # The interval counts from the last time it was clean: the oldest byte may be as old as that.
+                # The interval starts at the last time when it was clean: the oldest unsynced byte may be as old as
+                # that.
                 entry.due_ms = (now_ms if entry.clean_ms is None else entry.clean_ms) + entry.interval_ms
             if now_ms >= entry.due_ms or dirty > entry.dirty_max_bytes:
                 try:
@@ -295,7 +296,7 @@ class Flusher:
         return wake
 
     def _do_chore(self, now_ms: int) -> int | None:
-        """One slice of the next chore in turn that is due; answers the earliest wish of all."""
+        """Run one slice of the next due chore in turn; return the earliest time that a chore asked for."""
         chores = self._chores
         for turn in range(len(chores)):
             number = (self._next_chore + turn) % len(chores)
@@ -311,7 +312,7 @@ class Flusher:
         return min((chore.due_ms for chore in chores if chore.due_ms is not None), default=None)
 
     def _clock_went_back(self, now_ms: int) -> None:
-        """Every wish for a time was meant by the old clock: look at all of them again now."""
+        """After a step of the clock: run all chores again now, because their times were set by the old clock."""
         for entry in self._periodic:
             entry.clean_ms = now_ms
             entry.due_ms = None if entry.due_ms is None else now_ms

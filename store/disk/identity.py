@@ -1,7 +1,7 @@
-"""Who a store directory belongs to: ``timewheel/store``, a text file with the format's version and the store's id.
+"""The identity of a store directory: ``timewheel/store``, a text file with the format's version and the store's id.
 
-The id is drawn when the directory is first opened, and stands in every other file of ours that must not be mixed up
-with those of another store.
+The id is drawn when the directory is first opened. Every other file of ours contains it, so that files of two stores
+cannot be mixed up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def identity_text(store_id: bytes) -> bytes:
 
 
 def store_identity(files: Files, path: Path) -> bytes:
-    """Read the store's id (16 bytes), or give the directory one.
+    """Read the store's id (16 bytes), or create one.
 
     Raises `StoreFormatError` for a directory of another format version, `StoreCorruptError` for an unreadable file.
     """

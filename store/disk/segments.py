@@ -1,9 +1,9 @@
-"""Fixed-size files that make one endless byte range, named by the offset of their first byte (20 digits).
+"""Fixed-size files that form one endless byte range, named by the offset of their first byte (20 digits).
 
-CommitLog and ConsumeQueue both live in such files, as Apache RocketMQ's MappedFileQueue lays them out: every file
-has its full size from birth (sparse, zero-filled), whatever has been written to it. A file of another size means
-another configuration, and opening it with ours would misread every offset in it; only the last one may be empty
-(its birth was interrupted).
+CommitLog and ConsumeQueue both consist of such files, as in Apache RocketMQ's MappedFileQueue. Every file has its full
+size from the start (sparse, zero-filled), however much has been written to it. A file of another size means another
+configuration, which would make every offset in it wrong. Only the last file may be empty, if its creation was
+interrupted.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class Segment:
 
     @property
     def file(self) -> File:
-        """The open file; opened at first use, and kept."""
+        """The open file, opened on first use and kept."""
         file = self._file
         if file is None:
             file = self._file = self._files.open(self.path, size=self.size)
         return file
 
     def release(self) -> None:
-        """Let go of the open file; whoever is reading from it finishes first."""
+        """Drop the open file; it is closed after running reads."""
         self._file = None
 
     def create(self) -> None:
-        """Make the file with its full size, empty, durable but for the directory's entry."""
+        """Create the file, empty, with its full size; durable except for its name in the directory."""
         self._file = self._files.open(self.path, create=True, size=self.size)
         self._file.sync()
 

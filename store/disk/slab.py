@@ -1,4 +1,4 @@
-"""`Slab`: many records that were read together, as one piece of bytes and where each of them is in it."""
+"""`Slab`: many records read together, as one piece of bytes and the position of each record in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Slab"]
 
 
 class Slab:
-    """Records in the order they were asked for.
+    """Records in the order of the request.
 
     ``data`` has them anywhere, and maybe other bytes between them; record ``n`` is ``sizes[n]`` bytes from
     ``starts[n]`` on.

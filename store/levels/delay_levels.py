@@ -1,8 +1,9 @@
-"""RocketMQ's fixed delay levels: where a message with ``DELAY`` goes, and when it comes back.
+"""RocketMQ's fixed delay levels: the queue in which a message with ``DELAY`` waits, and its deliver time.
 
 A message with ``DELAY`` = n waits in queue n - 1 of ``SCHEDULE_TOPIC_XXXX``; its own topic and queue are kept in the
-properties ``REAL_TOPIC`` and ``REAL_QID``. In place of a tag's hash the ConsumeQueue says when it is due: store time
-plus the level's delay, by the table of levels at the time of dispatch (`store.derived.dispatch.level_due_ms`). Levels
+properties ``REAL_TOPIC`` and ``REAL_QID``. The ConsumeQueue entry contains the due time instead of a tag's hash: store
+time plus the level's delay, by the table of levels at the time of dispatch (`store.derived.dispatch.level_due_ms`).
+Levels
 count from 1; a level beyond the table counts as the last one.
 (Apache: HookUtils.handleScheduleMessage.)
 """
@@ -61,7 +62,7 @@ class DelayLevels:
     def route(self, message: Message) -> int:
         """Send a message with a delay level to its level's queue; returns its delay in ms, or 0 if it has none.
 
-        Half messages and rollbacks of transactions are left alone. Raises MessageError if ``DELAY`` is no number.
+        Half messages and rollbacks of transactions are not changed. Raises MessageError if ``DELAY`` is not a number.
         """
         properties = message.properties
         if "DELAY\x01" not in properties:

@@ -1,7 +1,7 @@
 """Apache's ``config/delayOffset.json``: for each delay level the number of the next message to deliver.
 
-Ours is only written from what a checkpoint has made durable, and never ahead of it, so a higher number there means
-that an Apache broker has run on the store in between: its progress then counts. Both ways a store can change hands.
+Our broker writes the file from durable checkpoints only, never ahead of them. So a higher number there means that an
+Apache broker has run on the store since, and its progress counts. In this way a store can move between both brokers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DelayOffsets:
     __slots__ = ("_counter", "_files", "_path", "_written", "offsets")
 
     def __init__(self, files: Files, path: Path) -> None:
-        """Read what is there. Raises `StoreCorruptError` if neither the file nor its backup can be understood."""
+        """Read the file. Raises `StoreCorruptError` if neither the file nor its backup is valid."""
         self._files = files
         self._path = path
         self._counter = 0

@@ -1,4 +1,4 @@
-"""The copy of a level message that goes to its own topic: what Apache writes, and where it came from."""
+"""The copy of a level message for its own topic: Apache's content, and a mark that names the original."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from store.put.plugin_api import PutRecord
 __all__ = ["HALF_TOPIC", "copy_of", "mark_of"]
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-"""Level messages that name it as their topic are thrown away, as Apache does."""
+"""Level messages with this topic are dropped, as by Apache."""
 
 
 _APACHE_CRC = "__CRC32#"
@@ -31,10 +31,10 @@ def copy_of(record: bytes, level: int, number: int, due_ms: int, bytes_max: int 
 
     Topic and queue come from ``REAL_TOPIC`` and ``REAL_QID``; body, flag, sysflag, born time and host, store host,
     reconsume times and the property text stay (``DELAY``, ``WAIT`` and the ``REAL_`` ones too, see
-    ScheduleMessageService.messageTimeUp); the prepared offset becomes 0. New is ``__TW_LEVEL``. If that makes the
-    properties too long, or the copy longer than ``bytes_max``, which the log takes, ``REAL_TOPIC`` and ``REAL_QID``
-    make room: without them no copy is longer than what waited. Raises RecordError if it cannot be told where the
-    message belongs.
+    ScheduleMessageService.messageTimeUp); the prepared offset becomes 0. ``__TW_LEVEL`` is added. If that makes the
+    properties too long, or the copy longer than ``bytes_max``, the largest record of the log, ``REAL_TOPIC`` and
+    ``REAL_QID`` are removed: without them no copy is longer than the original. Raises RecordError if the message does
+    not tell its topic or queue.
     """
     stored = decode_record(record, check_crc=False)
     if (stored.topic, stored.queue_id, stored.queue_offset) != (SCHEDULE_TOPIC, level - 1, number):
@@ -71,10 +71,10 @@ def _fitting(message: Message, store_host: bytes, bytes_max: int) -> bytes | Non
 
 
 def mark_of(record: bytes) -> tuple[int, int] | None:
-    """Say which level and number a record of the CommitLog is the copy of; None if of none."""
+    """Return level and queue offset of the original of a record of the CommitLog; None if it is not a copy."""
     if _MARK not in record:
         return None
-    _, _, properties = record_fields(record)  # the bytes may stand in a body as well
+    _, _, properties = record_fields(record)  # the bytes may also occur in a body
     level, colon, number = (get_property(properties, TW_LEVEL) or "").partition(":")
     if not colon or not (level + number).isascii() or not level.isdecimal() or not number.isdecimal():
         return None

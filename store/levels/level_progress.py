@@ -1,8 +1,8 @@
-"""What the delay levels have delivered and what they still have to: the state behind `store.levels.level_scheduler`.
+"""The delivered and pending messages of the delay levels: the state behind `store.levels.level_scheduler`.
 
 It is durable as section ``levels`` of the delivery checkpoint (JSON: pending numbers of each level, and the messages
 that were given up), together with the marks of the copies in the CommitLog behind the checkpoint. Apache's
-``config/delayOffset.json`` is written from what a checkpoint has made durable, so that an Apache broker can take over.
+``config/delayOffset.json`` is written from durable checkpoints, so that an Apache broker can take over.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["NOTHING_NEEDED", "LevelProgress", "LevelStore", "Unreadable"]
 SECTION = "levels"
 """Our section of the delivery checkpoint."""
 QUEUES = 18
-"""Queues of SCHEDULE_TOPIC_XXXX at least, whatever the table of levels says."""
+"""Least number of queues of SCHEDULE_TOPIC_XXXX, whatever the table of levels says."""
 LEVEL_LIMIT = 1 << 31
 UNREADABLE_LISTED = 1000
 OFFSETS_INTERVAL_MS = 10_000
@@ -36,7 +36,7 @@ NOTHING_NEEDED = 1 << 62
 
 
 class LevelStore(Protocol):
-    """What the scheduler needs of a `store.message_store.MessageStore`."""
+    """The part of `store.message_store.MessageStore` that the scheduler uses."""
 
     @property
     def checkpoint(self) -> DeliveryCheckpoint:
@@ -90,11 +90,11 @@ class Unreadable:
 
 
 class LevelProgress:
-    """The queues of all levels with what is pending in each. The caller holds the delivery lock where it says so.
+    """The queues of all levels with their pending messages. The caller holds the delivery lock where stated.
 
     ==================  ==================================================================================
-    ``queues``          one `LevelQueue` for each level of the table, and for each that `recover` has found messages of:
-                        the table may have had more levels
+    ``queues``          one `LevelQueue` for each level of the table, and for each other level with messages that
+                        `recover` found: the table may have had more levels
     ``unreadable``      messages that were given up (the first 1000), ``unreadable_count`` how many in all
     ``now_ms``          the latest time that the scheduler was told
     ``closing``         True: every checkpoint is followed by Apache's file, not one in ten seconds
@@ -118,7 +118,7 @@ class LevelProgress:
         return LevelQueue(level, partial(self._store.queue_entries, SCHEDULE_TOPIC, level - 1))
 
     def _add(self, levels: Iterable[int]) -> None:
-        """Have a queue for each of these levels. Raises ValueError for one that cannot be."""
+        """Create a queue for each of these levels. Raises ValueError for an impossible level."""
         known = {queue.level for queue in self.queues}
         for level in sorted(set(levels) - known):
             if not 0 < level < LEVEL_LIMIT:
@@ -126,10 +126,11 @@ class LevelProgress:
             self.queues.append(self._queue(level))
 
     def recover(self) -> list[str]:
-        """Find out what was delivered, before anything is; takes over the section. Returns what is to be reported.
+        """Find the delivered messages before anything is delivered, and register the section. Returns sentences to
+        report.
 
-        From the section, from an Apache broker's file where that is further, and from the copies in the CommitLog
-        behind the checkpoint. Raises `StoreCorruptError` if the section cannot be understood.
+        The sources are the section, an Apache broker's file where that is further, and the copies in the CommitLog
+        behind the checkpoint. Raises `StoreCorruptError` if the section is invalid.
         """
         checkpoint = self._store.checkpoint
         reports = []
@@ -159,7 +160,7 @@ class LevelProgress:
         return reports
 
     def forget_gone(self, queue: LevelQueue, count: bool = True) -> str:
-        """Give up what is no longer in the CommitLog; returns a sentence if that was anything (lock)."""
+        """Give up messages that are no longer in the CommitLog; returns a sentence if there were any (lock)."""
         gone = queue.forget_below(self._store.min_offset(SCHEDULE_TOPIC, queue.level - 1))
         if not gone or not count:
             return ""
@@ -205,7 +206,7 @@ class LevelProgress:
         )
 
     def _durable(self) -> None:
-        """A checkpoint is on disk: Apache's file may say so too."""
+        """A checkpoint is on disk: update Apache's file."""
         self._durable_offsets = self._snapshot_offsets
         last_ms = self._offsets_ms
         if self._offsets is None:
@@ -219,8 +220,8 @@ class LevelProgress:
     def min_needed_offset(self) -> int:
         """The lowest CommitLog offset that a level may still have to deliver; `NOTHING_NEEDED` if there is none.
 
-        What was delivered since the last durable checkpoint counts: a power cut may take the copies that it made, and
-        then the originals are delivered once more.
+        Messages delivered since the last durable checkpoint count as well: a power cut may take their copies, and then
+        the originals must be delivered once more.
         """
         lowest = NOTHING_NEEDED
         with self._lock:
@@ -252,7 +253,7 @@ class LevelProgress:
             }
 
     def check(self) -> list[str]:
-        """Say what is wrong; empty when nothing is. A message that was given up counts."""
+        """Return a sentence for each fault. A message that was given up counts as one."""
         with self._lock:
             problems = [problem for queue in self.queues for problem in queue.check()]
             problems += [

@@ -1,14 +1,14 @@
-"""What one delay level still has to deliver: stretches of its queue, each in order of due time.
+"""The pending messages of one delay level: stretches of its queue, each in order of due time.
 
-A level's queue is in order of store time, hence of due time, unless the clock stepped back: then what was stored after
-the step is due before what was stored just before it. So the queue is cut into **stretches** wherever the due time
-falls. Each stretch is delivered from its front; a clock step costs one more stretch, and nobody waits behind a message
-that was stored by a wrong clock.
+A level's queue is in order of store time, hence of due time, unless the clock stepped back: then messages stored after
+the step are due before those stored just before it. So the queue is cut into **stretches** wherever the due time falls.
+Each stretch is delivered from its front. A clock step costs one more stretch, and no message waits behind one that was
+stored by a wrong clock.
 
     queue    0 … 411 | 412 …  903 | 904 …        clock steps back before 412 and before 904
     pending  [37, 412)  [412, 904)  [904, open)
 
-A message that cannot be put is cut out as a stretch of its own and tried again later; the others go on.
+A message that cannot be put becomes a stretch of its own and is tried again later; the others continue.
 
 Progress is exactly the list of pending numbers (`LevelQueue.pending`); it is what the checkpoint stores.
 """
@@ -42,16 +42,16 @@ class Stretch:
         self.failures = 0
 
     def drop_front(self) -> None:
-        """Leave the first number: it is done."""
+        """Remove the first number, which is done."""
         self.next += 1
         if self.entries:
             self.entries.popleft()
 
 
 class LevelQueue:
-    """One level: its pending stretches, and how far its queue has been looked through (``seen``).
+    """One level: its pending stretches, and the end of the part of its queue that was read (``seen``).
 
-    ``read(number, limit)`` gives the queue's entries from a number on; empty where it has none (yet).
+    ``read(number, limit)`` returns the queue's entries from a number on; empty if it has none (yet).
     """
 
     __slots__ = ("_last_due_ms", "_read", "failures", "level", "retry_ms", "seen", "stretches")
@@ -73,11 +73,12 @@ class LevelQueue:
         return self.stretches[0].next if self.stretches else self.seen
 
     def pending(self) -> list[tuple[int, int | None]]:
-        """All that is not done, as (first, end) with an open end for the last."""
+        """All pending numbers, as (first, end) with an open end for the last."""
         return [*((stretch.next, stretch.end) for stretch in self.stretches), (self.seen, None)]
 
     def restore(self, pending: Sequence[tuple[int, int | None]]) -> None:
-        """Take over what `pending` gave; neighbours must be in order and apart. Raises ValueError if they are not."""
+        """Load the result of `pending`; the stretches must be in order with gaps between. Raises ValueError if they are
+        not."""
         at = 0
         for first, end in pending[:-1]:
             if end is None or not at <= first < end:
@@ -91,7 +92,7 @@ class LevelQueue:
         self._last_due_ms = None
 
     def forget_below(self, number: int) -> int:
-        """Count everything below a number as done; returns how many were not."""
+        """Mark everything below a number as done; returns the number of messages that were pending."""
         forgotten = 0
         kept = []
         for stretch in self.stretches:
@@ -111,7 +112,7 @@ class LevelQueue:
         return forgotten
 
     def forget_from(self, number: int) -> None:
-        """Have the queue end at a number (it was cut): what comes there now is pending."""
+        """Note that the queue was cut at a number: later entries from there on are pending."""
         if self.seen <= number:
             return
         self.seen = number
@@ -122,7 +123,7 @@ class LevelQueue:
             stretch.entries.clear()
 
     def mark_done(self, number: int) -> bool:
-        """Take one number out of what is pending; False if it was not pending. Cheap at the front of a stretch."""
+        """Remove one number from the pending ones; False if it was not pending. Cheap at the front of a stretch."""
         if number >= self.seen:
             if number > self.seen:
                 self.stretches.append(Stretch(self.seen, number))
@@ -136,7 +137,7 @@ class LevelQueue:
         return False
 
     def set_aside(self, number: int, retry_ms: int, failures: int) -> None:
-        """Have one number wait until ``retry_ms`` without holding up the others of its stretch."""
+        """Delay one number until ``retry_ms`` without delaying the others of its stretch."""
         for index, stretch in enumerate(self.stretches):
             if stretch.next <= number < stretch.end:
                 alone = Stretch(number, number + 1)
@@ -146,7 +147,7 @@ class LevelQueue:
                 return
 
     def _cut(self, index: int, number: int, alone: Stretch | None) -> None:
-        """Take a number out of a stretch, or replace it by a stretch of its own."""
+        """Remove a number from a stretch, or replace it by a stretch of its own."""
         stretch = self.stretches[index]
         parts: list[Stretch] = [] if alone is None else [alone]
         if number == stretch.next:
@@ -166,9 +167,9 @@ class LevelQueue:
     # ---------------------------------------------------------------- reading
 
     def look_ahead(self) -> bool:
-        """Look through a few hundred more entries of the queue; False if it has no more.
+        """Read a few hundred more entries of the queue; False if it has no more.
 
-        Pre-blanks (numbers whose records were gone when the queue was rebuilt) are passed over.
+        Pre-blanks (numbers whose records were gone when the queue was rebuilt) are skipped.
         """
         entries = self._read(self.seen, _READ_ENTRIES)
         if not entries:
@@ -216,7 +217,7 @@ class LevelQueue:
             limit -= 1
 
     def check(self) -> list[str]:
-        """Say what is wrong with the stretches; empty when nothing is."""
+        """Return a sentence for each fault of the stretches."""
         problems = []
         at = 0
         for stretch in self.stretches:

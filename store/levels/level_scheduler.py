@@ -1,6 +1,6 @@
-"""The level scheduler: delivers what waits in RocketMQ's fixed delay levels, at its millisecond, once.
+"""The level scheduler: delivers messages of RocketMQ's fixed delay levels at their millisecond, once.
 
-What it does differently from Apache's (ScheduleMessageService), which otherwise it does the same:
+It works like Apache's ScheduleMessageService, except for these points:
 
 =====================================  ==========================================================================
 Apache                                 here
@@ -14,8 +14,9 @@ a failing put holds up its level       the level backs off; one message that fai
 no file with offsets: all of it again  the checkpoint has them; Apache's file is read and written too
 =====================================  ==========================================================================
 
-Claim, append and mark-done happen as one under the delivery lock (`store.disk.checkpoint`); reading the records, which
-may have to wait for a disk, happens before it: only this scheduler takes anything out of its queues. ``step(now_ms)``
+Claim, append and mark-done happen together under the delivery lock (`store.disk.checkpoint`). The records are read
+before, because that may wait for a disk; this is safe, because only this scheduler removes entries from its queues.
+``step(now_ms)``
 is a slice of at most `SLICE_RECORDS` or `SLICE_BYTES`, about half a millisecond, in which each level gets its share.
 """
 
@@ -42,7 +43,7 @@ BACK_OFF_MS = 100
 BACK_OFF_MAX_MS = 10_000
 UNREADABLE_TRIES = 3
 SET_ASIDE_MAX = 1000
-"""Stretches a level may be cut into by messages that cannot be put; beyond that the level as a whole backs off."""
+"""Most stretches of a level caused by messages that cannot be put; beyond that the whole level backs off."""
 WAIT_MAX_MS = 250
 YIELD_SECONDS = 0.0003
 
@@ -57,7 +58,7 @@ _OF_THE_MESSAGE = frozenset(
 
 
 class _Claim:
-    """One due entry on its way out."""
+    """One due entry under delivery."""
 
     __slots__ = ("entry", "number", "queue", "stretch")
 
@@ -71,7 +72,7 @@ class _Claim:
 class LevelScheduler:
     """Delivers the delay levels of one store. `recover`, then `step` by step, or `start`.
 
-    ``wake``, ``min_needed_offset`` and the figures may be asked for from any thread; everything else is one thread's.
+    Any thread may use ``wake``, ``min_needed_offset`` and the figures; all other members belong to one thread.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class LevelScheduler:
         """Puts that failed, each try counted."""
         self.discarded_count = 0
         self.failure: BaseException | None = None
-        """What ended the thread, if anything did."""
+        """The error that ended the thread, if any."""
         self.on_failure: Callable[[BaseException], None] | None = None
         self._store = store
         self._lock = store.checkpoint.lock
@@ -107,12 +108,12 @@ class LevelScheduler:
         self._thread: threading.Thread | None = None
 
     def recover(self) -> None:
-        """Find out what was delivered, before anything is; see `LevelProgress.recover`."""
+        """Find the delivered messages before anything is delivered; see `LevelProgress.recover`."""
         for sentence in self.progress.recover():
             self._warn(sentence)
 
     def min_needed_offset(self) -> int:
-        """The lowest CommitLog offset that is still needed: a pin for the retention. ``2**62`` if there is none."""
+        """The lowest CommitLog offset that retention must keep for this scheduler; ``2**62`` if there is none."""
         return self.progress.min_needed_offset()
 
     def pending_count(self) -> int:
@@ -136,7 +137,8 @@ class LevelScheduler:
     # ---------------------------------------------------------------- a slice
 
     def step(self, now_ms: int) -> int | None:
-        """Deliver a slice of what is due; returns when to come back (now or earlier: at once), None for no hurry.
+        """Deliver a slice of the due messages; returns the time of the next step (now or earlier: at once), None for no
+        hurry.
 
         Raises StoreError only if the queues' own files cannot be read.
         """
@@ -159,7 +161,7 @@ class LevelScheduler:
                 stretch.retry_ms = min(stretch.retry_ms, 1)
 
     def _look_ahead(self) -> bool:
-        """Let each level look at its next entries; True if one of them may have more."""
+        """Let each level read its next entries; True if one of them may have more."""
         more = False
         for queue in self._queues:
             with self._lock:
@@ -168,7 +170,7 @@ class LevelScheduler:
         return more
 
     def _claim(self, now_ms: int) -> list[_Claim]:
-        """Choose what to deliver in this slice: each level its share, beginning with another one every time."""
+        """Choose the messages of this slice: a share for each level, starting with another level each time."""
         count = len(self._queues)
         self._turn = (self._turn + 1) % count
         order = [self._queues[(self._turn + index) % count] for index in range(count)]
@@ -197,7 +199,7 @@ class LevelScheduler:
         return entry is not None and entry[2] <= now_ms
 
     def _deliver(self, claims: list[_Claim], now_ms: int) -> bool:
-        """Put copies of what was claimed; False if the store's clock is behind ``now_ms`` and took none of them."""
+        """Put copies of the claimed messages; False if the store's clock is behind ``now_ms`` and it refused all."""
         records: list[PutRecord] = []
         put: list[_Claim] = []
         skipped: list[tuple[_Claim, str]] = []
@@ -227,8 +229,8 @@ class LevelScheduler:
             try:
                 results = self._store.put_batch(records) if records else []
             except Exception:
-                # A bug, which ends this thread. What was appended is not marked; a restart finds it by its scan of the
-                # log, from the checkpoint that is durable now and not from a later one.
+                # A bug, which ends this thread. Appended copies are not marked as done; a restart finds them by
+                # scanning the log from the checkpoint that is durable now, so no later one may be written.
                 self._store.checkpoint.unregister(SECTION)
                 raise
             self._settle(put, results, now_ms)
@@ -237,7 +239,7 @@ class LevelScheduler:
         return not put or any(result.status != PutStatus.NOT_DUE for result in results)
 
     def _settle(self, claims: list[_Claim], results: Sequence[PutResult], now_ms: int) -> None:
-        """Mark what was put; have what failed tried again, without holding up anybody else."""
+        """Mark delivered messages; schedule failed ones for another try, without delaying the others."""
         succeeded = set()
         failed: list[tuple[_Claim, PutResult]] = []
         for claim, result in zip(claims, results, strict=True):
@@ -274,7 +276,7 @@ class LevelScheduler:
             self._warn(f"level {queue.level}: {text}; tried again until it succeeds")
 
     def _skip(self, claim: _Claim, reason: str, now_ms: int) -> None:
-        """Deal with a message that cannot be made a copy of."""
+        """Handle a message of which no copy can be made."""
         queue = claim.queue
         if not reason:
             self.discarded_count += 1
@@ -293,7 +295,7 @@ class LevelScheduler:
         for queue in self._queues:
             for stretch in list(queue.stretches):
                 entry = queue.front(stretch)
-                if entry is None:  # the queue lost its oldest entries under us
+                if entry is None:  # retention removed the queue's oldest entries meanwhile
                     with self._lock:
                         report = self.progress.forget_gone(queue)
                     if report:
@@ -308,7 +310,7 @@ class LevelScheduler:
     # ---------------------------------------------------------------- the thread
 
     def wake(self, due_ms: int) -> None:
-        """Say that something due at ``due_ms`` was put; the thread looks up if it means to sleep longer. Any thread."""
+        """Note a new message due at ``due_ms``; wakes the thread if it would sleep longer. Any thread."""
         if self._wake_ms is None or due_ms < self._wake_ms:
             with self._condition:
                 self._woken = True
@@ -322,7 +324,7 @@ class LevelScheduler:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the slice it is in."""
+        """End the thread after its present slice."""
         self.progress.closing = True
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -349,7 +351,7 @@ class LevelScheduler:
             self.on_failure(failure)
 
     def _wait(self, wait_ms: int | None) -> None:
-        """Sleep, really, even if there is more to do; the last millisecond in small parts, to be on time."""
+        """Sleep in any case, even if there is more to do; the last millisecond in small parts, to be on time."""
         seconds = WAIT_MAX_MS / 1000 if wait_ms is None else min(WAIT_MAX_MS, wait_ms - 1) / 1000
         with self._condition:
             if not self._woken:

@@ -1,16 +1,16 @@
-"""Which table of delay levels held when: ``timewheel/levels``.
+"""Which table of delay levels applied to which part of the log: ``timewheel/levels``.
 
-A level message's record says only its level. When it is due stands in its ConsumeQueue entry, and entries are derived
+A level message's record contains only its level. Its due time is in its ConsumeQueue entry, and entries are derived
 again from the log after a crash. If ``messageDelayLevel`` has changed in between, today's table would give a message
-that was sent with "level 3 = 1 h" the 10 s that level 3 means now: it would come early. So this file keeps the table of
+sent with "level 3 = 1 h" the 10 s that level 3 means now: it would come early. So this file keeps the table of
 each stretch of the log that may still be read, and a start with another table begins a new stretch at the log's end.
 
 The file is two lines of text, replaced as a whole: the CRC-32 of the second one, in hexadecimal, and::
 
     {"format":1,"tables":[[0,[1000,5000]],[73400320,[1000,60000]]]}
 
-From CommitLog offset 0 on level 2 was 5 s, from 73,400,320 on it is 60 s. A file that is missing (Apache had the store,
-or an older version) or damaged counts as "today's table all along", which is how Apache takes it.
+From CommitLog offset 0 on level 2 was 5 s, from 73,400,320 on it is 60 s. If the file is missing (after Apache or an
+older version had the store) or damaged, today's table applies to the whole log, as with Apache.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LevelTables:
         return self._tables[0][1]
 
     def begin(self, log_begin: int, log_end: int) -> None:
-        """Have today's table hold from the log's end on; durable on return. Forgets what no record needs any more."""
+        """Apply today's table from the log's end on; durable on return. Drops tables that no record needs any more."""
         tables = [entry for entry in self._tables if entry[0] < log_end]
         while len(tables) > 1 and tables[1][0] <= log_begin:
             del tables[0]
@@ -85,7 +85,7 @@ def _encode(tables: _Tables) -> bytes:
 
 
 def _decode(data: bytes) -> _Tables | None:
-    """The tables; None if they have another format. Raises ValueError and others for what was not written so."""
+    """The tables; None if they have another format. Raises ValueError, KeyError or TypeError for invalid content."""
     checksum, text, rest = data.split(b"\n")
     if rest or len(checksum) != 8 or int(checksum, 16) != crc32(text):
         raise ValueError("checksum")

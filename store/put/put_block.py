@@ -168,7 +168,11 @@ class _Texts:
 
     @classmethod
     def of(cls, data: bytes, texts_at: _Longs, texts_end: _Longs) -> _Texts | None:
-        """Take texts apart; None if their names differ, or if there is anything in them that asks for a closer look."""
+        """Split the texts into columns; None if their names differ, or if a text needs a closer look."""
+        # The trick: all texts are joined, and NumPy finds the separators (bytes 1 and 2) of all of them at once. Texts
+        # with the same names have the same number of separators, so their places form matrices: a row for each text,
+        # a column for each property. Comparing columns then proves that the names are the same, without a loop in
+        # Python over texts or properties.
         view = memoryview(data)
         text = b"".join([view[at:end] for at, end in zip(texts_at.tolist(), texts_end.tolist(), strict=True)])
         flat = np.frombuffer(text, np.uint8)
@@ -228,7 +232,8 @@ def _by_queue(topics: list[str], queue_ids: _Longs) -> tuple[_Longs, list[tuple[
 def _are_equal(text: bytes | bytearray, starts: _Longs, sizes: list[int]) -> bool:
     """Whether all rows of places (a column for each of ``sizes``) have the same bytes, column by column.
 
-    Compared by eights of bytes, and what is shorter by fours, twos or ones.
+    Compares 8 bytes at a time as one integer; shorter columns by 4, 2 or 1. The last integer of a column ends with it,
+    so it may overlap the one before.
     """
     columns: dict[int, list[tuple[int, int]]] = {}
     for column, size in enumerate(sizes):
@@ -242,6 +247,8 @@ def _are_equal(text: bytes | bytearray, starts: _Longs, sizes: list[int]) -> boo
 
 
 def _unaligned(data: bytes | bytearray, kind: str) -> NDArray[Any]:
-    """The number that begins at each byte."""
+    """The number that begins at each byte, aligned or not."""
+    # The trick: an ndarray over the bytes with a stride of 1, so that element n is the integer that starts at byte n.
+    # NumPy reads and writes unaligned elements, and the array copies nothing.
     dtype = np.dtype(kind)
     return np.ndarray((len(data) - dtype.itemsize + 1,), dtype, data, 0, (1,))
