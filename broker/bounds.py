@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from broker.parts import BrokerParts
     from broker.processor_set import ProcessorSet
     from broker.pulling.pull import PullProcessor
+    from store.pop.in_flight import InFlight
 
 __all__ = ["Bound", "broker_bounds", "figures", "name_server_bounds", "server_bounds"]
 
@@ -50,7 +51,12 @@ def figures(bounds: Iterable[Bound]) -> dict[str, str]:
 
 def broker_bounds(parts: BrokerParts, processors: ProcessorSet) -> list[Bound]:
     """List the tables of a broker without sockets."""
-    return [*_names(parts, processors.traffic), *_clients(parts), *_requests(parts, processors.pull)]
+    return [
+        *_names(parts, processors.traffic),
+        *_popped(processors.pop.in_flight),
+        *_clients(parts),
+        *_requests(parts, processors.pull),
+    ]
 
 
 def _names(parts: BrokerParts, traffic: Traffic) -> list[Bound]:
@@ -101,6 +107,25 @@ def _names(parts: BrokerParts, traffic: Traffic) -> list[Bound]:
             lambda: parts.config.get_int("maxUndecidedTransactionNum"),
             "maxUndecidedTransactionNum",
             (),
+        ),
+    ]
+
+
+def _popped(in_flight: InFlight) -> list[Bound]:
+    return [
+        Bound(
+            "PopQueues",
+            lambda: in_flight.queue_count,
+            lambda: in_flight.queues_max,
+            "maxConsumerOffsetNum",
+            (),
+        ),
+        Bound(
+            "PoppedMessages",
+            lambda: in_flight.count,
+            lambda: in_flight.count_max,
+            "",
+            ("pop.reviver:Reviver._unsynced",),
         ),
     ]
 
@@ -160,6 +185,8 @@ def _requests(parts: BrokerParts, pull: PullProcessor) -> list[Bound]:
                 "pulling.long_poll:LongPoll._holds",
                 "pulling.long_poll:LongPoll._deadlines",
                 "pulling.long_poll:LongPoll._arrivals",
+                "pop.pop_polls:PopPolls._names",
+                "pop.pop_polls:_Name.keys",
                 "net.channel:ChannelState.holds",
             ),
         ),

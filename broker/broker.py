@@ -177,7 +177,7 @@ class Broker:
                 loop.call_soon_threadsafe(self._failed, error)
 
             core.store.flusher.on_failure = core.store.housekeeper.on_failure = failed
-            core.level_scheduler.on_failure = failed
+            core.level_scheduler.on_failure = core.processors.pop.reviver.on_failure = failed
             core.start()
             self._start_timers(core, server)
             server.listen()

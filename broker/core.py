@@ -109,9 +109,7 @@ class BrokerCore(BrokerParts):
     def _open(self, clock: Callable[[], int] | None, spawn: Callable[[Coroutine[Any, Any, None]], None] | None) -> None:
         options = StoreOptions.from_config(self.config.values)
         if bits := self.files.open_to_others(self.config.store_dir):
-            text = (
-                "%s is open to others than its owner (mode bits %03o), as it was made: chmod -R go= %s keeps them out"
-            )
+            text = "%s is open to others than its owner (mode bits %03o): chmod -R go= %s keeps them out"
             _LOG.warning(text, self.config.store_dir, bits, self.config.store_dir)
         self.store = MessageStore.open(self.files, self.config.store_dir, options, self.now_ms, _LOG.warning)
         self._endings.append(self.store.close)
@@ -236,7 +234,6 @@ class BrokerCore(BrokerParts):
         self.clients = Clients(config.get_int("channelExpiredTimeout"))
         self.locks = QueueLocks(config.get_int("lockMaxLiveTime"))
         self.long_poll = LongPoll(lambda: self._call_soon_threadsafe(self._schedule))
-        store.on_arrival = self.long_poll.arrived
         self.cold_reads = ColdReads(store)
         self.dispatcher = Dispatcher(
             self.now_ms, spawn, config.get_int("replyThreadPoolQueueCapacity"), self._call_soon_threadsafe
@@ -280,6 +277,7 @@ class BrokerCore(BrokerParts):
         self.store.start()
         self.tables.start()
         self.level_scheduler.start()
+        self.processors.pop.start()
         for plugin in self.plugins:
             plugin.start()
 
@@ -371,6 +369,7 @@ class BrokerCore(BrokerParts):
     def stop(self) -> None:
         """End the threads, with everything that was acknowledged on the disk. May take some hundred milliseconds."""
         self.tables.stop()
+        self.processors.pop.stop()
         for plugin in self._opened:
             plugin.stop()
         self.level_scheduler.stop()

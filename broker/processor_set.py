@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from broker.access.acl_rules import PUB
@@ -11,6 +12,7 @@ from broker.figures.traffic import Traffic
 from broker.net.asides import Asides
 from broker.net.dispatcher import Processor
 from broker.parts import BrokerParts
+from broker.pop_service import PopService
 from broker.processors.admin import AdminProcessor
 from broker.processors.client import ClientProcessor
 from broker.processors.consumer_status import ConsumerStatusProcessor
@@ -49,14 +51,14 @@ class ProcessorSet:
         save_config: Callable[[Mapping[str, str]], bool],
         bound_figures: Callable[[], dict[str, str]],
     ) -> None:
-        """The last four are what the broker does as a whole: see the methods of `broker.core.BrokerCore`."""
+        """What follows ``parts`` is what the broker does as a whole: see `broker.core.BrokerCore`."""
         self._parts = parts
         self.asides = Asides()
         self._delete_topic = delete_topic
         self._bound_figures = bound_figures
         config = parts.config
         self.traffic = Traffic(parts.store.queues, config.cluster_name, self._totals)
-        self.pull = self._make_pull()
+        self.pull, self.pop = self._make_readers()
         self.transactions = TransactionProcessor(
             store=parts.store,
             topics=parts.topics,
@@ -118,10 +120,7 @@ class ProcessorSet:
         parts = self._parts
         config = parts.config
         return [
-            self.pull,
-            self.query,
-            self.runtime,
-            self.transactions,
+            *(self.pull, *self.pop.processors(), self.query, self.runtime, self.transactions),
             ResumeProcessor(
                 store=parts.store,
                 turn=parts.turn,
@@ -212,6 +211,7 @@ class ProcessorSet:
             **self.transactions.runtime_info(),
             **self.checks.runtime_info(),
             **self.reply.runtime_info(),
+            **self.pop.runtime_info(),
         }
 
     def _make_send(self) -> SendProcessor:
@@ -246,10 +246,10 @@ class ProcessorSet:
             may=parts.may,
         )
 
-    def _make_pull(self) -> PullProcessor:
+    def _make_readers(self) -> tuple[PullProcessor, PopService]:
         parts = self._parts
         config = parts.config
-        return PullProcessor(
+        pull = PullProcessor(
             store=parts.store,
             topics=parts.topics,
             groups=parts.groups,
@@ -266,3 +266,9 @@ class ProcessorSet:
             got=self.traffic.got,
             waiting_max=config.get_int("pullThreadPoolQueueCapacity"),
         )
+        waiting = partial(_waiting, pull)
+        return pull, PopService(parts, limits=self.pull_limits(), waiting=waiting, got=self.traffic.got)
+
+
+def _waiting(pull: PullProcessor) -> tuple[int, int]:
+    return pull.waiting, pull.waiting_max

@@ -33,6 +33,8 @@ ANYBODY, ACCOUNT, ADMIN, NOBODY = "anybody", "account", "admin", "nobody"
 
 Need = tuple[str, int]
 """A topic (a group as its retry topic), and the rights of which one is needed."""
+ACKS_BYTES_MAX = 256 << 10
+"""The longest body of a BATCH_ACK_MESSAGE: others wait while it is read."""
 Needs = Callable[[RemotingCommand], Iterator[Need]]
 May = Callable[[Channel, RemotingCommand, Iterable[Need]], RemotingCommand | None]
 """Answers with the reply that refuses, or None."""
@@ -66,6 +68,28 @@ def _topic(field: str, right: int) -> Needs:
         yield command.ext[field], right
 
     return needs
+
+
+def _popped(command: RemotingCommand) -> Iterator[Need]:
+    """A group, and a topic or the one whose retries it has for that group."""
+    yield from _popped_by(command.ext["consumerGroup"], command.ext["topic"])
+
+
+def _popped_by(group: str, topic: str) -> Iterator[Need]:
+    yield RETRY_PREFIX + group, SUB
+    for separator in ("_", "+"):
+        topic = topic.removeprefix(f"{RETRY_PREFIX}{group}{separator}")
+    yield topic, SUB
+
+
+def _acks(command: RemotingCommand) -> Iterator[Need]:
+    document: dict[str, Any] = loads_body(command.body, ACKS_BYTES_MAX)
+    pairs = {
+        (_text(ack.get("c", ack.get("consumerGroup"))), _text(ack.get("t", ack.get("topic"))))
+        for ack in document.get("acks") or ()
+    }
+    for group, topic in pairs:
+        yield from _popped_by(group, topic)
 
 
 def _sends(field: str) -> Needs:
@@ -131,6 +155,7 @@ _LOOK_AT_GROUP = Rule(ACCOUNT, _GROUP, _group("group"))
 _LOOK_AT_MEMBERS = Rule(ACCOUNT, _GROUP, _group("consumerGroup"))
 _LOOK_AT_BOTH = Rule(ACCOUNT, _TOPIC_AND_GROUP, _topic("topic", SUB), _group("group"))
 _READ = Rule(ACCOUNT, _TOPIC_AND_GROUP, _topic("topic", SUB), _group("consumerGroup"))
+_POP = Rule(ACCOUNT, _TOPIC_AND_GROUP, _popped)
 _LOCK = Rule(ACCOUNT, "SUB of the group and of each topic", _queues)
 
 _SERVED: dict[RequestCode, Rule] = {
@@ -168,6 +193,14 @@ _SERVED: dict[RequestCode, Rule] = {
     _C.CONSUMER_SEND_MSG_BACK: Rule(ACCOUNT, "SUB of the group and of the message's topic", _group("group")),
     _C.HEART_BEAT: Rule(ACCOUNT, "SUB of each consumer group and of each topic that it subscribes to", _heartbeat),
     _C.UNREGISTER_CLIENT: Rule(ACCOUNT, "SUB of the consumer group, if it names one", _group_if_any("consumerGroup")),
+    **dict.fromkeys(
+        (
+            *(_C.POP_MESSAGE, _C.ACK_MESSAGE, _C.PEEK_MESSAGE, _C.CHANGE_MESSAGE_INVISIBLETIME),
+            *(_C.NOTIFICATION, _C.POLLING_INFO),
+        ),
+        _POP,
+    ),
+    _C.BATCH_ACK_MESSAGE: Rule(ACCOUNT, "SUB of each group and topic that it names", _acks),
     _C.LOCK_BATCH_MQ: _LOCK,
     _C.UNLOCK_BATCH_MQ: _LOCK,
     _C.GET_CONSUMER_LIST_BY_GROUP: _LOOK_AT_MEMBERS,

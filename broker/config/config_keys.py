@@ -149,6 +149,7 @@ def _plugins(text: str) -> None:
 
 
 _PORT = _integer(0, 65535)
+_COUNT = _integer(1, 10_000_000)
 _MS = _integer(1, 2**31 - 1)
 _PERCENT = _integer(1, 100)
 _MIB = 1 << 20
@@ -197,6 +198,7 @@ _BROKER = (
         "Pulls that may wait for messages or the disk; more get SYSTEM_BUSY.",
         _integer(1, 10_000_000),
     ),
+    Key("popInflightMessageThreshold", "10000", "Most messages of a queue that a group holds.", _COUNT, Live.READ),
     Key(
         "replyThreadPoolQueueCapacity",
         "10000",

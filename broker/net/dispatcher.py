@@ -113,7 +113,8 @@ class Dispatcher:
         self._handlers: dict[str, dict[int, Handler]] = {BROKER_PORT: {}, NAME_SERVER_PORT: {}, NO_PORT: {}}
         self.guard: Guard | None = None
         """Asked before every handler that is added after it is set."""
-        self._call_soon = call_soon
+        self.call_soon = call_soon
+        """Runs something in one of the next turns of the loop (any thread)."""
         self._line: list[tuple[int, _Wait]] = []
         self._number = 0
         self._line_moves = False
@@ -305,7 +306,7 @@ class Dispatcher:
         wait.channel.state.waits_in_line += 1
         if not self._line_moves:
             self._line_moves = True
-            self._call_soon(self._move_line)
+            self.call_soon(self._move_line)
 
     def _move_line(self) -> None:
         """Handle some of the queued requests."""
@@ -324,7 +325,7 @@ class Dispatcher:
         finally:
             self._line_moves = bool(self._line)
             if self._line_moves:
-                self._call_soon(self._move_line)
+                self.call_soon(self._move_line)
 
     def finish_line(self) -> None:
         """Handle all queued requests now, because the broker stops."""

@@ -66,7 +66,8 @@ class LongPoll:
     """
 
     def __init__(self, wake: Callable[[], Any] = lambda: None) -> None:
-        self._wake = wake
+        self.wake = wake
+        """Has `drain` called soon (any thread)."""
         self._loop_thread = threading.get_ident()
         self._holds: dict[Queue, list[Hold]] = {}
         self._deadlines: list[tuple[int, int, Hold]] = []
@@ -109,6 +110,10 @@ class LongPoll:
         if hold.deadline_ms < self.alarm_ms:
             self.sooner()
 
+    def held(self, queue: Queue) -> int:
+        """How many are held for a queue."""
+        return len(self._holds.get(queue, ()))
+
     def arrived(self, queues: Sequence[Queue]) -> None:
         """Messages can be pulled from these queues (any thread)."""
         holds = self._holds
@@ -119,7 +124,7 @@ class LongPoll:
                 self._arrivals.append(queue)
         if self._arrivals and not self._waking and threading.get_ident() != self._loop_thread:
             self._waking = True
-            self._wake()
+            self.wake()
 
     def drain(self) -> None:
         """Try the pulls of all queues with arrivals, unless the loop rests from that."""
@@ -145,7 +150,7 @@ class LongPoll:
     def _rested(self) -> None:
         self._is_resting = False
         if self._arrivals:
-            self._wake()
+            self.wake()
 
     def _answer(self) -> None:
         arrivals = self._arrivals

@@ -111,6 +111,8 @@ class SubscriptionGroups:
         self.forbidden: dict[str, dict[str, int]] = {}
         """Group to topic to bits: bit 2 forbids reading (``forbiddenTable``)."""
         self.data_version = DataVersion(now_ms())
+        self.on_delete: Callable[[str], object] = lambda _: None
+        """Told of each group that is deleted."""
         self._late = LateTable(self.table, self._save_planned, self._planned_is_true)
         self._planned = self.data_version
 
@@ -214,6 +216,7 @@ class SubscriptionGroups:
 
     def delete(self, name: str) -> bool:
         """Forget a group; whether there was one. Raises StoreError."""
+        self.on_delete(name)
         if name not in self.table:  # without a look at the lock: the thread holds it as long as the disk takes
             self.forbidden.pop(name, None)
             return False

@@ -355,6 +355,17 @@ _QUEUE = {"topic": "Big", "queueId": 20}
 _BROKER = {"brokerName": "other", "clusterName": "C", "brokerAddr": "192.0.2.7:10911", "brokerId": 0}
 _KV = {"namespace": "many", "key": "k1", "value": "v" * 100}
 
+_POP = {
+    "consumerGroup": "cg", "topic": "Big", "queueId": -1, "maxMsgNums": 32, "invisibleTime": 60_000, "pollTime": 0,
+    "bornTime": 0, "initMode": 0, "expType": "SQL92", "exp": _SQL, "order": "false",
+}  # fmt: skip
+_POPPED = {"consumerGroup": "cg", "topic": "Big", "queueId": 20, "extraInfo": "0 1 1 0 0 broker-a 20 0"}
+
+
+def _ack_json(number: int) -> Any:
+    return {"c": "cg", "t": "Big", "r": "0", "so": 0, "q": number, "rq": 0, "pt": 1, "it": 1, "b": "/" * 8}
+
+
 ROWS: dict[str, dict[int, Row]] = {
     BROKER_PORT: {
         _C.SEND_MESSAGE: Row(_send_v1("T"), (bytes(4 * _MIB), b"x")),
@@ -441,6 +452,13 @@ ROWS: dict[str, dict[int, Row]] = {
         _C.GET_SUBSCRIPTIONGROUP_CONFIG: Row({"group": "cg"}),
         _C.RECALL_MESSAGE: Row({"producerGroup": "pg", "topic": "T", "recallHandle": "x" * 500}),
         _C.GET_BROKER_HA_STATUS: Row({}),
+        _C.POP_MESSAGE: Row(_POP),
+        _C.ACK_MESSAGE: Row({**_POPPED, "offset": 0}),
+        _C.BATCH_ACK_MESSAGE: Row({}, (_listed("acks", _ack_json, 1_000), _fitting("acks", _ack_json, 256 << 10))),
+        _C.CHANGE_MESSAGE_INVISIBLETIME: Row({**_POPPED, "offset": 0, "invisibleTime": 1}),
+        _C.PEEK_MESSAGE: Row({**_POP, "maxMsgNums": 32}),
+        _C.NOTIFICATION: Row({**_POP, "pollTime": 0}),
+        _C.POLLING_INFO: Row({**_POP, "queueId": -1}),
     },
     NAME_SERVER_PORT: {
         _C.PUT_KV_CONFIG: Row(_KV),

@@ -52,6 +52,7 @@ WHO = {
     "SUB of the consumer group, if it names one": READERS,
     "SUB of the group": READERS,
     "SUB of the group and of each topic": READERS,
+    "SUB of each group and topic that it names": READERS,
     "SUB of the group and of the message's topic": READERS,
     "SUB of the group, PUB or SUB of each topic that it names": READERS,
     "SUB of the message's topic": READERS,
@@ -73,6 +74,7 @@ BODIES = {
         "clientId": "c",
         "mqSet": [{"topic": "T", "brokerName": "broker-a", "queueId": 0}],
     },
+    RequestCode.BATCH_ACK_MESSAGE: {"acks": [{"c": "g", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1}]},
     RequestCode.UNLOCK_BATCH_MQ: {
         "consumerGroup": "g",
         "clientId": "c",
@@ -154,6 +156,9 @@ def fields(code: int, message: int, half: tuple[int, int]) -> dict[str, object]:
     ext |= {"index": 0, "statsName": "TOPIC_PUT_NUMS", "statsKey": "T", "srcGroup": "g", "destGroup": "g", "msgId": "?"}
     ext |= {"groupName": "none", "namespace": "n", "value": "v", "cluster": "C", "clusterName": "C", "brokerName": "b"}
     ext |= {"brokerAddr": "192.0.2.1:1", "brokerId": 0}
+    ext |= {"invisibleTime": 1, "pollTime": 0, "initMode": 0, "extraInfo": "0 1 1 0 0 broker-a 0 0"}
+    if code in (RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME):
+        ext["topic"] = "%RETRY%g_T"
     if code == RequestCode.END_TRANSACTION:
         ext |= {"tranStateTableOffset": half[0], "commitLogOffset": half[1], "commitOrRollback": 12}
     if code == RequestCode.DELETE_TOPIC_IN_BROKER:

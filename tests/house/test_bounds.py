@@ -46,6 +46,10 @@ FIXED = {
     "turns.turn:Turn.reply_ext": "two fields",
     # what is bounded by another table or by its own making
     "net.channel:MemoryChannel.sent": "has no connection: for tests, and the broker's own decisions",
+    "pop.pop_reader:Pop.bodies": "one reply: 32 messages",
+    "pop.pop_reader:Pop.counts": "one reply: 32 messages, and its queues",
+    "pop.pop_reader:Pop.offsets": "one reply: at most 32 queues give something",
+    "pop.pop_reader:Pop.starts": "one reply: at most 32 queues give something",
     "figures.stats:Rates._samples": "a deque with a maxlen",
     "tables.topics:TopicConfig.attributes": "three names that are known",
     "figures.traffic:Traffic._ends": "the store's queues: those of the topics",

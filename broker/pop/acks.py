@@ -1,0 +1,216 @@
+"""Acknowledgements: ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151) and CHANGE_MESSAGE_INVISIBLETIME (200053).
+
+Nothing that a handle says is believed: it only finds what is in flight. A handle that finds nothing (acknowledged
+already, come again, of another group, or invented) is answered as Apache's broker answers it: an ack with SUCCESS, and
+a remark that says so; nothing changes. A change of such a one is NO_MESSAGE: Apache's broker says SUCCESS and delivers
+the message once more.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from broker.access.access_table import ACKS_BYTES_MAX
+from broker.net.channel import Channel
+from broker.net.dispatcher import Handler
+from broker.pop.handle import Handle, normal_topic, parse_handle, real_topic
+from broker.pop.pop_polls import PopPolls
+from broker.pop.pop_queues import PopQueues
+from broker.pop.requests import INVISIBLE_MAX_MS, Checks, MessageHeader
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.errors import ProtocolError
+from remoting.headers import need_long
+from remoting.json_dialect import loads_body
+from store.message_store import MessageStore
+from store.pop.in_flight import PopQueue
+
+__all__ = ["AckProcessor"]
+
+BATCH_COUNT_MAX = 1_000
+"""Most entries of one BATCH_ACK_MESSAGE, each of which may acknowledge a whole pop."""
+_NAMES = {
+    "consumerGroup": "c", "topic": "t", "retry": "r", "startOffset": "so", "queueId": "q", "reviveQueueId": "rq",
+    "popTime": "pt", "invisibleTime": "it", "bitSet": "b",
+}  # fmt: skip
+_BITS_MAX = 1 << 16
+"""A pop never spans more messages of a queue than are looked at for one."""
+
+
+class AckProcessor:
+    """Answers acknowledgements and changes.
+
+    Args:
+        store: The bounds of queues.
+        checks: Refuses queues that are not there.
+        queues: The queues that are popped.
+        polls: Told when a queue is not blocked any more.
+        broker_name: What a handle has to name.
+        due: Told when something comes again.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        checks: Checks,
+        queues: PopQueues,
+        polls: PopPolls,
+        broker_name: str,
+        due: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._checks = checks
+        self._queues = queues
+        self._in_flight = queues.in_flight
+        self._polls = polls
+        self._broker_name = broker_name
+        self._due = due
+        self.ack_count = 0
+        """Messages acknowledged since the start."""
+        self.unknown_count = 0
+        """Acknowledgements of what was not in flight: too late, twice, or of nothing."""
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """List what it answers."""
+        return {
+            RequestCode.ACK_MESSAGE: self.ack,
+            RequestCode.BATCH_ACK_MESSAGE: self.ack_batch,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change,
+        }
+
+    # ------------------------------------------------------------------------------------------------ acks
+
+    def ack(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
+        """ACK_MESSAGE."""
+        header = MessageHeader(command.ext)
+        refused = self._checks.queue_there(channel, command, header) or self._outside(command, header, 1)
+        if refused is not None:
+            return refused
+        handle = parse_handle(header.handle)
+        queue = self._find(handle, header.group, header.topic, header.queue_id)
+        place = header.offset - handle.start
+        if queue is None or not 0 <= place < _BITS_MAX or not self._ack(queue, handle, 1 << place, now_ms):
+            self.unknown_count += 1
+            return command.reply(remark=self._unknown(header))
+        return command.reply()
+
+    def _ack(self, queue: PopQueue, handle: Handle, bits: int, now_ms: int) -> int:
+        """Acknowledge messages, as bits from where a handle begins; how many were in flight."""
+        if handle.in_order:
+            return self._ack_in_order(queue, handle, bits, now_ms)
+        was_full = self._queues.room(queue) <= 0
+        count = self._in_flight.ack(queue, handle.start, handle.pop_ms, bits)
+        if count:
+            self.ack_count += count
+            self._queues.moved((queue,))
+            if was_full:
+                self._polls.wake(normal_topic(queue.topic, queue.group), queue.group)
+        return count
+
+    def _ack_in_order(self, queue: PopQueue, handle: Handle, bits: int, now_ms: int) -> int:
+        block, count = queue.block, 0
+        if block is None:
+            return 0
+        for offset in [offset for offset in block.visible_ms if offset >= handle.start]:
+            if bits >> (offset - handle.start) & 1 and self._in_flight.ack_in_order(queue, offset, handle.pop_ms):
+                count += 1
+        if count:
+            self.ack_count += count
+            self._queues.moved((queue,))
+            if not block.blocks("", now_ms):
+                self._polls.wake(queue.topic, queue.group)
+        return count
+
+    def ack_batch(self, _channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
+        """BATCH_ACK_MESSAGE: each entry acknowledges messages of one pop."""
+        document: Any = loads_body(command.body, ACKS_BYTES_MAX) if command.body else None
+        acks = document.get("acks") if isinstance(document, dict) else None
+        if not isinstance(acks, list) or not acks:
+            return command.reply(ResponseCode.NO_MESSAGE)
+        if len(acks) > BATCH_COUNT_MAX:
+            raise ProtocolError(f"{len(acks)} entries in acks, at most {BATCH_COUNT_MAX} are taken")
+        wanted = [self._entry(entry) for entry in acks]  # all are read before one counts
+        for group, topic, queue_id, handle, bits in wanted:
+            queue = self._find(handle, group, topic, queue_id)
+            if queue is None or not self._ack(queue, handle, bits, now_ms):
+                self.unknown_count += 1
+        return command.reply()
+
+    def _entry(self, entry: Any) -> tuple[str, str, int, Handle, int]:
+        """Read one entry of a batch: group, topic, queue, handle, bits. Raises ProtocolError."""
+        if not isinstance(entry, dict):
+            raise ProtocolError(f"an entry of acks is an object, found {entry!r:.200}")
+        value: dict[str, Any] = {name: entry.get(short, entry.get(name)) for name, short in _NAMES.items()}
+        try:
+            raw = b64decode(value["bitSet"] or "", validate=True)
+            numbers = [int(value[name]) for name in ("startOffset", "queueId", "reviveQueueId", "popTime")]
+            group, topic, retry = (value[name] for name in ("consumerGroup", "topic", "retry"))
+            if not (isinstance(group, str) and isinstance(topic, str) and len(raw) <= _BITS_MAX // 8):
+                raise ValueError
+        except (Base64Error, OverflowError, TypeError, ValueError) as error:
+            raise ProtocolError(f"unreadable entry of acks: {entry!r:.300}") from error
+        start, queue_id, revive_qid, pop_ms = numbers
+        handle = Handle(start, pop_ms, 0, revive_qid, str(retry), self._broker_name)
+        return group, real_topic(topic, group, str(retry)), queue_id, handle, int.from_bytes(raw, "little")
+
+    # ------------------------------------------------------------------------------------------------ changes
+
+    def change(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
+        """CHANGE_MESSAGE_INVISIBLETIME: another time, from now on, and another handle."""
+        header = MessageHeader(command.ext)
+        invisible_ms = need_long(command.ext, "invisibleTime")
+        refused = self._checks.queue_there(channel, command, header) or self._outside(command, header, 0)
+        if refused is not None:
+            return refused
+        handle = parse_handle(header.handle)
+        if not 0 <= invisible_ms <= INVISIBLE_MAX_MS:
+            remark = f"invisibleTime is {invisible_ms} ms: 0 to {INVISIBLE_MAX_MS} are possible"
+            return command.reply(ResponseCode.INVALID_PARAMETER, remark)
+        queue = self._find(handle, header.group, header.topic, header.queue_id)
+        changed = None
+        if queue is not None and handle.in_order:
+            changed = self._change_in_order(queue, header, handle, invisible_ms, now_ms)
+        elif queue is not None:
+            batch = self._in_flight.change(queue, handle.start, handle.pop_ms, header.offset, invisible_ms, now_ms)
+            changed = None if batch is None else (batch.pop_ms, batch.due_ms - batch.pop_ms, batch.due_ms)
+        if changed is None:
+            return command.reply(ResponseCode.NO_MESSAGE, self._unknown(header))
+        pop_ms, span_ms, due_ms = changed
+        self._due(due_ms)
+        ext = {"popTime": str(pop_ms), "invisibleTime": str(span_ms), "reviveQid": str(handle.revive_qid)}
+        return command.reply(ext=ext)
+
+    def _change_in_order(
+        self, queue: PopQueue, header: MessageHeader, handle: Handle, invisible_ms: int, now_ms: int
+    ) -> tuple[int, int, int] | None:
+        visible_ms = now_ms + invisible_ms
+        if not self._in_flight.change_in_order(queue, header.offset, handle.pop_ms, visible_ms):
+            return None
+        return handle.pop_ms, visible_ms - handle.pop_ms, visible_ms
+
+    # ------------------------------------------------------------------------------------------------ what is meant
+
+    def _find(self, handle: Handle, group: str, topic: str, queue_id: int) -> PopQueue | None:
+        """The queue that a handle is of, if it can be one of ours."""
+        return self._in_flight.find(group, topic, queue_id) if handle.broker == self._broker_name else None
+
+    def _outside(self, command: RemotingCommand, header: MessageHeader, behind: int) -> RemotingCommand | None:
+        """Refuse an offset that is not in the queue."""
+        first = self._store.min_offset(header.topic, header.queue_id)
+        last = self._store.max_offset(header.topic, header.queue_id)
+        if first <= header.offset < last + behind:
+            return None
+        name = f"{header.topic}@{header.queue_id}"
+        remark = f"offset is illegal, key:{name}, commit:{header.offset}, store:{first}~{last}"
+        return command.reply(ResponseCode.NO_MESSAGE, remark)
+
+    @staticmethod
+    def _unknown(header: MessageHeader) -> str:
+        return (
+            f"message {header.offset} of {header.topic}-{header.queue_id} is not in flight for group {header.group} "
+            f"by handle [{header.handle:.300}]: it was acknowledged, its time is over, or it never was"
+        )

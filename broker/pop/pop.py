@@ -1,0 +1,245 @@
+"""Pops: POP_MESSAGE (200050), with long polling.
+
+A pop names a topic and a group, and gets messages of any queue that nobody else of the group holds: for a time, in
+which they are to be acknowledged (`broker.pop.acks`), or they come again (`broker.pop.reviver`). Every fifth pop asks
+the topics of the group's retries first, the others last; the queues take turns at being the first. A pop that finds
+nothing waits, as a pull does, until something arrives, comes again, or is not blocked any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from broker.net.channel import KEPT_OF_ONE_MAX_BYTES, Channel
+from broker.net.dispatcher import Handler
+from broker.net.remarks import topic_not_exist
+from broker.pop.handle import ORDER_QID
+from broker.pop.pop_polls import PopPolls
+from broker.pop.pop_reader import Cold, Pop, PopReader, Work
+from broker.pop.requests import INVISIBLE_MAX_MS, Checks, PopHeader, bare
+from broker.pulling.long_poll import Hold, LongPoll
+from broker.pulling.selection import no_such_filter
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand, encode_command
+from remoting.errors import ProtocolError
+from remoting.filters.sql_filter import SQL92, compile_sql92
+from remoting.filters.subscription import TagFilter, split_expression
+
+__all__ = ["PopProcessor"]
+
+_LOG = logging.getLogger(__name__)
+
+_LATE_MS = 500
+_HOLD_MAX_MS = 300_000
+_OF_ONE_MAX = 4_096
+_KEPT_BYTES = 3_000
+_EXPRESSION_CHAR_BYTES = 150
+_REVIVE_QUEUES = 8
+
+
+class PopProcessor:
+    """Answers pops.
+
+    Args:
+        reader: Looks at queues.
+        checks: Refuses what may not be read.
+        polls: Which holds are woken by what.
+        long_poll: Keeps what waits.
+        spawn: Runs a coroutine that answers later.
+        now_ms: The clock, for pops that waited.
+        by_property: Whether SQL92 expressions are served (``enablePropertyFilter``).
+        waiting: Says how many requests wait for messages or the disk, and how many may.
+    """
+
+    def __init__(
+        self,
+        *,
+        reader: PopReader,
+        checks: Checks,
+        polls: PopPolls,
+        long_poll: LongPoll,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        now_ms: Callable[[], int],
+        by_property: Callable[[], bool] = lambda: False,
+        waiting: Callable[[], tuple[int, int]] = lambda: (0, 100_000),
+    ) -> None:
+        self._reader = reader
+        self._checks = checks
+        self._polls = polls
+        self._long_poll = long_poll
+        self._spawn = spawn
+        self._now_ms = now_ms
+        self._by_property = by_property
+        self._waiting = waiting
+        self._cold = 0
+        self.message_count = 0
+        """Messages handed out since the start."""
+
+    @property
+    def reading(self) -> int:
+        """Pops that wait for the disk."""
+        return self._cold
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """List what it answers."""
+        return {RequestCode.POP_MESSAGE: self.pop}
+
+    # ------------------------------------------------------------------------------------------------ a request
+
+    def pop(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand | None:
+        """POP_MESSAGE."""
+        needed = ("maxMsgNums", "invisibleTime", "pollTime", "initMode")
+        header = PopHeader(command.ext, now_ms, *needed)
+        if command.is_oneway:
+            return None  # it asks for messages that it does not want
+        if header.end_ms + _LATE_MS < now_ms:
+            remark = (
+                f"pop message is timeout too much: bornTime {header.born_ms} and pollTime {header.poll_ms} are over"
+            )
+            return command.reply(ResponseCode.POLLING_TIMEOUT, remark, self._fields(header, now_ms))
+        topic = self._checks.readable(channel, command, header, "pop")
+        if isinstance(topic, RemotingCommand):
+            return topic
+        if not 0 < header.invisible_ms <= INVISIBLE_MAX_MS:
+            remark = f"invisibleTime is {header.invisible_ms} ms: 1 to {INVISIBLE_MAX_MS} are possible"
+            return command.reply(ResponseCode.INVALID_PARAMETER, remark)
+        pop = Pop(channel, command, header, topic.read_queue_nums)
+        refused = self._select(pop)
+        if refused is not None:
+            return refused
+        pop.command = bare(command)  # it may have to wait
+        if not self._try(pop, now_ms, self._answer_or_hold):
+            self._answer_or_hold(pop, now_ms)
+        return None
+
+    def _select(self, pop: Pop) -> RemotingCommand | None:
+        """Read the expression; the reply that refuses it if it cannot be."""
+        kind, text = pop.header.expression_type, pop.header.expression
+        if not text:
+            return None
+        try:
+            if kind in ("", "TAG"):
+                tags = split_expression(text)
+                pop.filter = None if tags is None else TagFilter.from_tags(tags)
+                if pop.filter is not None and pop.filter.codes is None:
+                    pop.filter = None
+                return None
+            if kind == SQL92:
+                if not self._by_property():
+                    return no_such_filter(pop.command, kind)
+                pop.wants = compile_sql92(text)
+                return None
+        except ProtocolError as error:
+            remark = f"parse the consumer's subscription failed: {error}"
+            return pop.command.reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
+        return no_such_filter(pop.command, kind)
+
+    def _try(self, pop: Pop, now_ms: int, later: Callable[[Pop, int], None]) -> bool:
+        """Look at all queues; whether the pop is answered by that, or ``later`` sees to it when bodies are read."""
+        header = pop.header
+        pop.begin(now_ms, self._polls.add(header.topic, header.group, header.queue_id))
+        work = self._reader.look(pop)
+        try:
+            need = next(work)
+        except StopIteration:
+            return self._found(pop)
+        self._cold += 1
+        pop.channel.keep(_KEPT_BYTES)
+        self._spawn(self._go_on(pop, work, need, later))
+        return True
+
+    async def _go_on(self, pop: Pop, work: Work, need: Cold | None, later: Callable[[Pop, int], None]) -> None:
+        """The rest of a look that has to wait."""
+        try:
+            while True:
+                if need is None:
+                    await asyncio.sleep(0)
+                    need = work.send(None)
+                else:
+                    need = work.send(await self._reader.read(pop, need))
+        except StopIteration:
+            if not self._found(pop):
+                later(pop, self._now_ms())
+        except Exception as error:
+            self._failed(pop, error)
+        finally:
+            work.close()
+            self._cold -= 1
+            pop.channel.keep(-_KEPT_BYTES)
+
+    def _failed(self, pop: Pop, error: Exception) -> None:
+        _LOG.error("a pop of %s by %s failed: %s", pop.header.topic, pop.header.group, error)
+        reply = pop.command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        pop.channel.send_at_once(encode_command(reply))
+
+    # ------------------------------------------------------------------------------------------------ answering
+
+    def _fields(self, header: PopHeader, pop_ms: int) -> dict[str, str]:
+        revive_qid = ORDER_QID if header.order else self._reader.turn % _REVIVE_QUEUES
+        return {
+            "popTime": str(pop_ms),
+            "invisibleTime": str(header.invisible_ms),
+            "reviveQid": str(revive_qid),
+            "restNum": "0",
+        }
+
+    def _answer(self, pop: Pop, code: ResponseCode, remark: str) -> None:
+        ext = self._fields(pop.header, pop.pop_ms)
+        ext["restNum"] = str(pop.rest)
+        ext["startOffsetInfo"] = ";".join(pop.starts)
+        ext["msgOffsetInfo"] = ";".join(pop.offsets)
+        if pop.header.order:
+            ext["orderCountInfo"] = ";".join(pop.counts)
+        pop.channel.send_at_once(encode_command(pop.command.reply(code, remark, ext, b"".join(pop.bodies))))
+
+    def _found(self, pop: Pop) -> bool:
+        """Answer a pop that has got something, or that cannot be served."""
+        if pop.count:
+            self.message_count += pop.count
+            self._answer(pop, ResponseCode.SUCCESS, "FOUND")
+            return True
+        if pop.problem:
+            self._answer(pop, ResponseCode.SYSTEM_ERROR, f"not popped: {pop.problem}")
+        return bool(pop.problem)
+
+    def _answer_or_hold(self, pop: Pop, now_ms: int) -> None:
+        """Hold a pop that got nothing, or say so if it may not wait."""
+        header, channel = pop.header, pop.channel
+        waiting, most = self._waiting()
+        if channel.closed:
+            return
+        if header.poll_ms <= 0 or header.end_ms <= now_ms or header.max_count == 0:
+            self._answer(pop, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+            return
+        if waiting >= most or len(channel.state.holds) >= _OF_ONE_MAX or channel.kept_bytes >= KEPT_OF_ONE_MAX_BYTES:
+            self._answer(pop, ResponseCode.POLLING_FULL, "NO_MESSAGE_IN_QUEUE")
+            return
+        key = self._polls.key(header.topic, header.group, header.queue_id)
+        until_ms = min(header.end_ms, now_ms + _HOLD_MAX_MS)
+        size = _KEPT_BYTES + _EXPRESSION_CHAR_BYTES * len(header.expression)
+        self._long_poll.hold(Hold(channel, key, until_ms, lambda final: self._look_again(pop, final), size))
+        if self._polls.add(header.topic, header.group, header.queue_id) != pop.mark:
+            self._polls.wake(header.topic, header.group)  # something has arrived since, and found no one to wake
+
+    def _look_again(self, pop: Pop, final: bool) -> bool:
+        """Look again for a pop that was held; whether it has been answered, or will be."""
+        topic = self._checks.topic(pop.header.topic)
+        if topic is None:
+            reply = pop.command.reply(ResponseCode.TOPIC_NOT_EXIST, topic_not_exist(pop.header.topic, " "))
+            pop.channel.send(encode_command(reply))
+            return True
+        pop.queue_nums = topic.read_queue_nums
+        try:
+            answered = self._try(pop, self._now_ms(), self._end if final else self._answer_or_hold)
+        except Exception as error:  # others that are held must not suffer for it
+            self._failed(pop, error)
+            return True
+        if final and not answered:
+            self._end(pop, 0)
+        return answered or final
+
+    def _end(self, pop: Pop, _now_ms: int) -> None:
+        self._answer(pop, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")

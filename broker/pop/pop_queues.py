@@ -1,0 +1,104 @@
+"""`PopQueues`: the queues that are popped, with their groups' offsets: where each begins, and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from broker.pop.handle import NORMAL, retry_flag
+from store.pop.in_flight import InFlight, PopQueue
+
+if TYPE_CHECKING:
+    from broker.tables.offsets import ConsumerOffsets
+    from store.message_store import MessageStore
+
+__all__ = ["FROM_MIN", "PopQueues"]
+
+FROM_MIN = 0
+"""The initMode of a group that begins at a queue's first message."""
+
+
+class PopQueues:
+    """Finds and opens the queues that requests are about. Network loop only.
+
+    Args:
+        store: The queues.
+        offsets: The groups' offsets.
+        in_flight: What is handed out.
+        in_memory_bytes: The part of the log's end that is taken to be in memory.
+        per_queue: Most messages of a queue in flight for a group (``popInflightMessageThreshold``).
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        offsets: ConsumerOffsets,
+        in_flight: InFlight,
+        in_memory_bytes: int,
+        per_queue: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self.in_flight = in_flight
+        self._in_memory_bytes = in_memory_bytes
+        self._per_queue = per_queue
+
+    def open(self, group: str, topic: str, queue_id: int, init_mode: int) -> PopQueue | None:
+        """The queue for a pop, with what others have done to its offset meanwhile; None if there are too many."""
+        offsets = self._offsets
+        queue = self.in_flight.find(group, topic, queue_id)
+        stored = offsets.get(group, topic, queue_id)
+        if queue is None:
+            begin = self._begin(topic, queue_id, init_mode) if stored < 0 else stored
+            if stored < 0 and not offsets.commit(group, topic, queue_id, begin):
+                return None
+            offsets.take_reset(group, topic, queue_id)
+            return self.in_flight.open(group, topic, queue_id, begin)
+        reset = offsets.take_reset(group, topic, queue_id)
+        if reset is not None:
+            self.in_flight.restart(queue, reset)
+        elif stored > queue.published and not queue.busy:
+            queue.published = stored
+            if stored > queue.next:  # the group has pulled
+                queue.next = stored
+        return queue
+
+    def next_of(self, group: str, topic: str, queue_id: int) -> int:
+        """What a pop of a queue would begin with; nothing is opened."""
+        queue = self.in_flight.find(group, topic, queue_id)
+        stored = self._offsets.get(group, topic, queue_id)
+        if queue is not None and not self._offsets.has_reset(group, topic, queue_id):
+            return max(queue.next, stored)
+        return self._store.min_offset(topic, queue_id) if stored < 0 else stored
+
+    def _begin(self, topic: str, queue_id: int, init_mode: int) -> int:
+        """Where a group without an offset begins: as with Apache, at a young queue's first message in any case."""
+        store = self._store
+        first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        if init_mode == FROM_MIN or retry_flag(topic) != NORMAL or end == 0:
+            return first
+        if first <= 0:
+            positions = store.pull(topic, queue_id, 0, 1, 1, None).positions
+            if positions and store.commit_log.end - positions[0][0] <= self._in_memory_bytes:
+                return 0
+        return max(end - 1, 0)
+
+    def room(self, queue: PopQueue) -> int:
+        """How many more messages of a queue may be in flight."""
+        return min(self._per_queue() - queue.count, self.in_flight.count_max - self.in_flight.count)
+
+    def moved(self, queues: Iterable[PopQueue]) -> None:
+        """Note how far groups have come. What is deleted is not noted, nor what somebody else has moved further."""
+        for queue in set(queues):
+            with self.in_flight.lock:
+                if queue.gone:
+                    continue
+                committed = queue.committed()
+            if committed > queue.published and not self._offsets.has_reset(queue.group, queue.topic, queue.queue_id):
+                self._offsets.commit(queue.group, queue.topic, queue.queue_id, committed)
+                queue.published = committed
+
+    def full(self) -> str:
+        """Why no more queues are popped."""
+        most = self.in_flight.queues_max
+        return self._offsets.full() or f"{self.in_flight.queue_count} queues are popped, at most {most} may be"

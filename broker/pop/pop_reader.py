@@ -1,0 +1,329 @@
+"""`PopReader`: looks at the queues that a pop may have messages of, and hands out what they have.
+
+A look never waits: where bodies are not in memory it says so, and goes on when they have been read. Meanwhile other
+pops pass that queue over. A topic may have tens of thousands of queues: after some hundred of them others get a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
+
+from broker.net.channel import Channel
+from broker.pop.handle import NORMAL, RETRY_V1, RETRY_V2, Handle, retry_flag, retry_topic
+from broker.pop.pop_polls import Mark, PopPolls
+from broker.pop.pop_queues import PopQueues
+from broker.pop.requests import PopHeader
+from broker.pop.retry_record import for_reply
+from broker.pulling.cold_reads import ColdReads
+from broker.pulling.pull import PullLimits
+from remoting.command import RemotingCommand
+from remoting.filters.sql_filter import PropertyFilter
+from remoting.filters.subscription import TagFilter
+from remoting.layout import LONG, QUEUE_OFFSET_AT
+from remoting.messages.message import record_size
+from store.matching import pull_matching
+from store.message_store import MessageStore, PullResult, PullStatus
+from store.pop.in_flight import PopQueue
+from store.pop.order_block import OrderBlock
+
+if TYPE_CHECKING:
+    from broker.tables.topics import Topics
+
+__all__ = ["Cold", "Pop", "PopReader", "Read", "Work"]
+
+_REPLY_BYTES_MAX = 8 << 20
+_SLICE = 256
+"""Queues that are looked at in one go."""
+_LOOKS_MAX = 4
+_FOUND = PullStatus.FOUND
+_OUTSIDE = (PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_OVERFLOW_BADLY)
+
+Cold = tuple[str, int, int, int] | list[tuple[int, int]]
+"""What has to be read from the disk: topic, queue, offset and how many; or positions and sizes."""
+Read = tuple[PullResult, bytes]
+Work = Generator[Cold | None, Read | None, None]
+"""Looks at queues; yields what it cannot read without waiting, or None for a pause."""
+
+
+class Pop:
+    """One pop under way: the request, and what it has got."""
+
+    __slots__ = (
+        "bodies",
+        "bytes",
+        "channel",
+        "command",
+        "count",
+        "counts",
+        "filter",
+        "header",
+        "mark",
+        "offsets",
+        "pop_ms",
+        "problem",
+        "queue_nums",
+        "rest",
+        "starts",
+        "wants",
+    )  # fmt: skip
+
+    def __init__(self, channel: Channel, command: RemotingCommand, header: PopHeader, queue_nums: int) -> None:
+        self.channel = channel
+        self.command = command
+        self.header = header
+        self.queue_nums = queue_nums
+        self.filter: TagFilter | None = None
+        self.wants: PropertyFilter | None = None
+        self.begin(0, [])
+
+    def begin(self, now_ms: int, mark: Mark) -> None:
+        """Begin a look at all queues; ``mark`` is what had arrived before."""
+        self.pop_ms = now_ms
+        self.mark = mark
+        self.bodies: list[bytes] = []
+        self.starts: list[str] = []
+        self.offsets: list[str] = []
+        self.counts: list[str] = []
+        self.count = self.bytes = self.rest = 0
+        self.problem = ""
+
+
+class PopReader:
+    """Reads queues for pops.
+
+    Args:
+        store: Where messages are read.
+        topics: Which topics of retries there are.
+        queues: The queues that are popped.
+        polls: Which holds are woken by what.
+        cold_reads: Reads bodies.
+        broker_name: A part of handles.
+        limits: The most bytes that one pop gets.
+        got: Told group, topic, messages and bytes of what a queue gave.
+        due: Told when something comes again that was just handed out.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: Topics,
+        queues: PopQueues,
+        polls: PopPolls,
+        cold_reads: ColdReads,
+        broker_name: str,
+        limits: PullLimits,
+        got: Callable[[str, str, int, int], None],
+        due: Callable[[int], None],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._queues = queues
+        self._polls = polls
+        self._cold_reads = cold_reads
+        self._broker_name = broker_name
+        self._limits = limits
+        self._got = got
+        self._due = due
+        self.turn = 0
+        """Looks since the start."""
+
+    async def read(self, pop: Pop, need: Cold) -> Read:
+        """Read what a look could not read without waiting. Raises StoreError."""
+        if isinstance(need, list):
+            body = await self._cold_reads.read(need)
+            return PullResult(_FOUND, 0, 0, 0, need), body or b""
+        topic, queue_id, offset, count = need
+        limits = self._limits
+        result = PullResult(PullStatus.MESSAGE_WAS_REMOVING, offset, 0, 0, [])
+        for most in (min(count, limits.cold_count), 1):  # alone, if one of several is not there
+            if pop.wants is None:
+                result = self._store.pull(topic, queue_id, offset, most, limits.cold_bytes, pop.filter)
+            else:
+                result = await self._cold_reads.matching(topic, queue_id, offset, most, limits.cold_bytes, pop.wants)
+            body = await self._cold_reads.read(result.positions)
+            if body or result.status is not _FOUND:
+                return result, body or b""
+        result.status = PullStatus.MESSAGE_WAS_REMOVING  # deleted while it was read
+        return result, b""
+
+    # ------------------------------------------------------------------------------------------------ queues
+
+    def look(self, pop: Pop) -> Work:
+        """Look at the queues of a topic and of its retries, until there are as many messages as are wanted."""
+        header = pop.header
+        self.turn += 1
+        turn = self.turn
+        retries = [] if header.order else self._retries(header)
+        if turn % 5 == 0:
+            yield from self._retried(pop, retries)
+        if header.queue_id >= 0:
+            yield from self._one(pop, header.topic, header.queue_id)
+        else:
+            for index in range(pop.queue_nums):
+                yield from self._one(pop, header.topic, (turn + index) % pop.queue_nums)
+                if index % _SLICE == _SLICE - 1:
+                    yield None
+        if turn % 5:
+            yield from self._retried(pop, retries)
+
+    def _retries(self, header: PopHeader) -> list[tuple[str, int]]:
+        names = (retry_topic(header.topic, header.group, version) for version in (RETRY_V1, RETRY_V2))
+        found = [(name, self._topics.get(name)) for name in names]
+        return [(name, min(config.read_queue_nums, _SLICE)) for name, config in found if config is not None]
+
+    def _retried(self, pop: Pop, retries: list[tuple[str, int]]) -> Work:
+        for name, queue_nums in retries:
+            for queue_id in range(queue_nums):
+                yield from self._one(pop, name, queue_id)
+
+    def _one(self, pop: Pop, topic: str, queue_id: int) -> Work:
+        """Take what a queue has."""
+        end = self._store.max_offset(topic, queue_id)
+        if end == 0 or pop.channel.closed:
+            return
+        header = pop.header
+        queue = self._queues.open(header.group, topic, queue_id, header.init_mode)
+        if queue is None:
+            pop.problem = self._queues.full()
+            return
+        if header.order and queue.block is not None and queue.block.waiting:
+            yield from self._again(pop, queue, queue.block)
+            return
+        for _ in range(_LOOKS_MAX):
+            rest = end - queue.next
+            in_order = queue.block is not None and bool(queue.block.waiting)
+            if rest <= 0 or in_order or (header.order and queue.count):
+                return
+            room = min(self._queues.room(queue), header.max_count - pop.count)
+            if queue.busy or room <= 0 or pop.bytes >= self._limits.hot_bytes:
+                pop.rest += rest
+                return
+            start = queue.next
+            found = self._read_hot(pop, topic, queue_id, start, room)
+            if found is None:
+                queue.busy = True
+                try:
+                    found = yield topic, queue_id, start, room
+                finally:
+                    queue.busy = False
+                    self._polls.wake(header.topic, header.group)
+                if found is None or queue.gone or queue.next != start or pop.channel.closed:
+                    return
+            if self._take(pop, queue, start, *found):
+                return
+
+    def _read_hot(self, pop: Pop, topic: str, queue_id: int, start: int, room: int) -> Read | None:
+        """Look at a queue and read what it has, if all of that is in memory."""
+        store, most_bytes = self._store, self._limits.hot_bytes - pop.bytes
+        result: PullResult | None
+        if pop.wants is None:
+            result = store.pull(topic, queue_id, start, room, most_bytes, pop.filter)
+        else:
+            result = pull_matching(store, topic, queue_id, start, room, most_bytes, pop.wants, store.read_hot)
+        if result is None or result.status is not _FOUND:
+            return None if result is None else (result, b"")
+        body = self._cold_reads.hot(result.positions)
+        return None if body is None else (result, body)
+
+    def _take(self, pop: Pop, queue: PopQueue, start: int, result: PullResult, body: bytes) -> bool:
+        """Hand out what was found; False if the queue is to be looked at again."""
+        header = pop.header
+        if not body:
+            if result.next_offset != start and (result.next_offset > start or result.status in _OUTSIDE):
+                self._queues.in_flight.record(queue, start, (), pop.pop_ms, 0, result.next_offset)
+                self._queues.moved((queue,))
+                return False
+            return True
+        if pop.bodies and pop.bytes + len(body) > _REPLY_BYTES_MAX:
+            pop.rest += result.max_offset - start
+            return True
+        records = _split(body)
+        offsets = [LONG.unpack_from(record, QUEUE_OFFSET_AT)[0] for record in records]
+        if header.order:
+            self._queues.in_flight.record(queue, start, (), pop.pop_ms, 0, result.next_offset)
+            self._hand_out_in_order(pop, queue, OrderBlock(offsets), records, offsets)
+        else:
+            self._queues.in_flight.record(queue, start, offsets, pop.pop_ms, header.invisible_ms, result.next_offset)
+            self._give(pop, queue, start, records, offsets)
+        pop.rest += max(0, result.max_offset - result.next_offset)
+        return True
+
+    def _give(self, pop: Pop, queue: PopQueue, start: int, records: list[bytes], offsets: list[int]) -> None:
+        """Add records to the reply."""
+        flag, header = retry_flag(queue.topic), pop.header
+        if flag != NORMAL:
+            handle = Handle(start, pop.pop_ms, header.invisible_ms, 0, flag, self._broker_name)
+            records = [
+                for_reply(record, header.topic, handle.text(queue.queue_id, offset))
+                for record, offset in zip(records, offsets, strict=True)
+            ]
+        pop.bodies += records
+        size = sum(map(len, records))
+        pop.bytes += size
+        pop.count += len(records)
+        pop.starts.append(f"{flag} {queue.queue_id} {start}")
+        pop.offsets.append(f"{flag} {queue.queue_id} {','.join(map(str, offsets))}")
+        self._got(header.group, queue.topic, len(records), size)
+        self._due(pop.pop_ms + header.invisible_ms)
+
+    # ------------------------------------------------------------------------------------------------ in order
+
+    def _again(self, pop: Pop, queue: PopQueue, block: OrderBlock) -> Work:
+        """Hand out again what was popped in order and is not acknowledged, unless that blocks the queue still."""
+        header, store = pop.header, self._store
+        room = header.max_count - pop.count
+        if queue.busy or room <= 0 or block.blocks(header.attempt_id, pop.pop_ms):
+            return
+        offsets: list[int] = []
+        positions: list[tuple[int, int]] = []
+        size, begin = pop.bytes, store.commit_log.begin
+        for offset in block.waiting[:room]:
+            entry = store.entry(queue.topic, queue.queue_id, offset)
+            if entry is None or entry[0] < begin:  # retention has taken it
+                self._queues.in_flight.forget_in_order(queue, offset)
+                continue
+            size += entry[1]
+            if (offsets or pop.bodies) and size > self._limits.hot_bytes:
+                break
+            offsets.append(offset)
+            positions.append(entry[:2])
+        if not offsets:
+            return
+        body = self._cold_reads.hot(positions)
+        if body is None:
+            queue.busy = True
+            try:
+                found = yield positions
+            finally:
+                queue.busy = False
+                self._polls.wake(header.topic, header.group)
+            body = b"" if found is None else found[1]
+            if queue.gone or queue.block is not block or pop.channel.closed:
+                return
+        if body:
+            self._hand_out_in_order(pop, queue, block, _split(body), offsets)
+
+    def _hand_out_in_order(
+        self, pop: Pop, queue: PopQueue, block: OrderBlock, records: list[bytes], offsets: list[int]
+    ) -> None:
+        header = pop.header
+        until_ms = pop.pop_ms + header.invisible_ms
+        self._queues.in_flight.block(queue, block, offsets, header.attempt_id, pop.pop_ms, until_ms)
+        flag = retry_flag(queue.topic)
+        counts = [block.counts.get(offset, 0) for offset in offsets]
+        for offset, count in zip(offsets, counts, strict=True):
+            if count:
+                pop.counts.append(f"{flag} qo{queue.queue_id}%{offset} {count}")
+        pop.counts.append(f"{flag} {queue.queue_id} {min(counts)}")
+        self._give(pop, queue, offsets[0], records, offsets)
+
+
+def _split(body: bytes) -> list[bytes]:
+    records, at = [], 0
+    while at < len(body):
+        size = record_size(body, at)
+        records.append(body[at : at + size])
+        at += size
+    return records

@@ -1,0 +1,73 @@
+"""Messages that come again: the copy for the retry topic, and how a popped copy shows its consumer where it was."""
+
+from __future__ import annotations
+
+from remoting.codes import SysFlag
+from remoting.errors import MessageError, RecordError
+from remoting.layout import LONG, OFFSET_AT, QUEUE_OFFSET_AT
+from remoting.messages.message import Message, StoredMessage, decode_record, encode_record, store_ms_at
+from remoting.messages.properties import (
+    OWN_PROPERTIES,
+    POP_CK,
+    get_property,
+    remove_properties,
+    with_property,
+)
+from store.derived.dispatch import is_queued
+from store.put.plugin_api import PutRecord, put_record
+
+__all__ = ["FIRST_POP_TIME", "for_reply", "revived"]
+
+FIRST_POP_TIME = "1ST_POP_TIME"
+_TRANSACTION = int(SysFlag.TRANSACTION_ROLLBACK)
+_REMADE = (*OWN_PROPERTIES, POP_CK)
+
+
+def revived(record: bytes, topic: str, pop_ms: int, due_ms: int) -> PutRecord:
+    """Make the copy of a message that was not acknowledged in time, to be put when that time is over.
+
+    It keeps what its sender gave it; its tries are one more, and 1ST_POP_TIME says when it was popped first. Raises
+    RecordError for bytes that are no whole record.
+    """
+    stored = decode_record(record)
+    properties = remove_properties(stored.properties, _REMADE)
+    message = _like(stored, topic, properties)
+    message.queue_id = 0
+    message.reconsume_times += 1
+    message.prepared_offset = 0
+    if not is_queued(message.sys_flag):
+        message.sys_flag &= ~_TRANSACTION
+    if stored.reconsume_times == 0 or get_property(properties, FIRST_POP_TIME) is None:
+        message.properties = with_property(properties, FIRST_POP_TIME, str(pop_ms))
+    try:
+        put = put_record(message, stored.store_host)
+    except MessageError:  # no room for one property more
+        message.properties = properties
+        try:
+            put = put_record(message, stored.store_host)
+        except MessageError as error:
+            raise RecordError(f"a retry of a message of {stored.topic}: {error}") from error
+    put.due_ms = due_ms
+    put.guarded = True
+    return put
+
+
+def for_reply(record: bytes, topic: str, handle: str) -> bytes:
+    """Write a record of a retry topic as its consumer is to see it: under the topic that it popped, with its handle."""
+    try:
+        stored = decode_record(record, check_crc=False)
+        message = _like(stored, topic, with_property(stored.properties, POP_CK, handle))
+        data = bytearray(encode_record(message, stored.store_host))
+    except (MessageError, RecordError):  # no room for the handle: a client works it out by the retry topic's name
+        return record
+    LONG.pack_into(data, QUEUE_OFFSET_AT, stored.queue_offset)
+    LONG.pack_into(data, OFFSET_AT, stored.offset)
+    LONG.pack_into(data, store_ms_at(data), stored.store_ms)
+    return bytes(data)
+
+
+def _like(stored: StoredMessage, topic: str, properties: str) -> Message:
+    message = stored.message()
+    message.topic = topic
+    message.properties = properties
+    return message

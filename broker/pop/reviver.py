@@ -1,0 +1,250 @@
+"""`Reviver`: has messages come again whose time is over: copies them into the retry topic of their group.
+
+A thread of its own, as a disk may have to be read. What is due is claimed under the lock of `InFlight`; from then on an
+acknowledgement comes too late. Each message is read by its number in its queue, and its copy is put by the same
+narrow interface as delayed messages: the append lock's clock is asked once more, so that none is early.
+
+=====================================  ===============================================================================
+put                                    the copy can be popped at once; the group's offset passes the original only when
+                                       the log is synced that far, or a power cut could take the copy alone
+not due by the clock of the append     the clock was set back: again when it is due
+refused, or the disk cannot be read    again after a while that grows to ten seconds, for ever; until then its handles
+                                       still acknowledge it
+no retry topic yet                     the network loop is asked to make it, and this tried again in a moment
+message gone (retention), topic or     nothing comes again: there is nothing left to hand out, or nobody to take it
+group deleted
+=====================================  ===============================================================================
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.pop.handle import NORMAL, retry_flag, retry_topic
+from broker.pop.retry_record import revived
+from remoting.errors import RecordError
+from store.disk.errors import StoreError
+from store.pop.in_flight import Batch, InFlight, PopQueue
+from store.put.plugin_api import PutRecord, PutStatus
+
+if TYPE_CHECKING:
+    from store.message_store import MessageStore
+
+__all__ = ["Reviver"]
+
+_LOG = logging.getLogger(__name__)
+
+_BATCHES_MAX = 64
+_BACK_OFF_MS = 100
+_BACK_OFF_MAX_MS = 10_000
+_TOPIC_WAIT_MS = 5
+_SYNC_WAIT_MS = 50
+_WAIT_MAX_MS = 250
+_YIELD_SECONDS = 0.0005
+
+_Claim = tuple[Batch, int]
+"""A batch, and the bit of one of its messages."""
+
+
+class Reviver:
+    """Revives what is due. `step` by one thread; `wake` by any.
+
+    Args:
+        store: Where messages are read and copies are put.
+        in_flight: What is due.
+        now_ms: The clock of the thread.
+        has_topic: Whether there is a topic. Any thread.
+        need_topic: Has the network loop make a retry topic.
+        moved: Told the queues whose offsets may move.
+        unblocked: Told the queues that are not blocked any more.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        in_flight: InFlight,
+        now_ms: Callable[[], int],
+        *,
+        has_topic: Callable[[str], bool],
+        need_topic: Callable[[str], object],
+        moved: Callable[[list[PopQueue]], object],
+        unblocked: Callable[[list[PopQueue]], object],
+    ) -> None:
+        self._store = store
+        self._in_flight = in_flight
+        self._now_ms = now_ms
+        self._has_topic = has_topic
+        self._need_topic = need_topic
+        self._moved = moved
+        self._unblocked = unblocked
+        self._unsynced: deque[tuple[int, Batch]] = deque()
+        self.revived_count = 0
+        """Messages that were copied since the start."""
+        self.failed_count = 0
+        self.gone_count = 0
+        self.on_failure: Callable[[BaseException], None] | None = None
+        self._wake_ms: int | None = None
+        self._condition = threading.Condition()
+        self._woken = False
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    # ------------------------------------------------------------------------------------------------ a slice
+
+    def step(self, now_ms: int) -> int | None:
+        """Revive a slice of what is due; when to come back (now: at once), None for no hurry."""
+        moved = self._settle_synced()
+        batches, unblocked = self._in_flight.claim(now_ms, _BATCHES_MAX)
+        if unblocked:
+            self._unblocked(unblocked)
+        if batches:
+            self._revive(batches, now_ms)
+            moved += [batch.queue for batch in batches]
+        if moved:
+            self._moved(moved)
+        if batches or unblocked:
+            return now_ms
+        due_ms = self._in_flight.next_due_ms()
+        if self._unsynced:
+            due_ms = now_ms + _SYNC_WAIT_MS if due_ms is None else min(due_ms, now_ms + _SYNC_WAIT_MS)
+        self._wake_ms = due_ms
+        return due_ms
+
+    def _settle_synced(self) -> list[PopQueue]:
+        moved = []
+        unsynced, synced = self._unsynced, self._store.commit_log.synced
+        while unsynced and unsynced[0][0] <= synced:
+            batch = unsynced.popleft()[1]
+            self._in_flight.settle(batch)
+            moved.append(batch.queue)
+        return moved
+
+    def _revive(self, batches: list[Batch], now_ms: int) -> None:
+        """Copy the messages of claimed batches, as one put."""
+        records: list[PutRecord] = []
+        claims: list[_Claim] = []
+        late: dict[int, int] = {}
+        for batch in batches:
+            topic = self._topic_of(batch, now_ms)
+            if topic is None:
+                continue
+            try:
+                for offset in batch.offsets():
+                    record = self._copy(batch, offset, topic)
+                    bit = 1 << (offset - batch.start)
+                    if record is None:
+                        self.gone_count += 1
+                        self._in_flight.settle(batch, bit)
+                    else:
+                        records.append(record)
+                        claims.append((batch, bit))
+            except StoreError as error:
+                late[batch.number] = self._back_off(batch, now_ms, str(error))
+        done = self._put(records, claims, late, now_ms) if records else {}
+        end = self._store.commit_log.end
+        for batch in batches:
+            if bits := done.get(batch.number, 0):
+                self._unsynced.append((end, self._in_flight.copied(batch, bits)))
+            if batch.waiting and batch.number in late:
+                self._in_flight.put_back(batch, late[batch.number])
+
+    def _topic_of(self, batch: Batch, now_ms: int) -> str | None:
+        """The topic that a batch comes again in; None if it does not come now."""
+        queue = batch.queue
+        if not self._has_topic(queue.topic):
+            self._in_flight.settle(batch)
+            return None
+        if retry_flag(queue.topic) != NORMAL:
+            return queue.topic
+        topic = retry_topic(queue.topic, queue.group)
+        if self._has_topic(topic):
+            return topic
+        self._need_topic(topic)
+        if not self._has_topic(topic):
+            self._in_flight.put_back(batch, now_ms + _TOPIC_WAIT_MS)
+            return None
+        return topic
+
+    def _copy(self, batch: Batch, offset: int, topic: str) -> PutRecord | None:
+        """Read one message and copy it; None if it is not there any more."""
+        queue = batch.queue
+        entry = self._store.entry(queue.topic, queue.queue_id, offset)
+        record = None if entry is None else self._store.read_record(*entry[:2])
+        if record is None:
+            return None
+        try:
+            return revived(record, topic, batch.pop_ms, batch.due_ms)
+        except RecordError as error:
+            _LOG.error("message %d of %s-%d cannot come again: %s", offset, queue.topic, queue.queue_id, error)
+            return None
+
+    def _put(self, records: list[PutRecord], claims: list[_Claim], late: dict[int, int], now_ms: int) -> dict[int, int]:
+        """Put copies; for each batch the bits of those that were put. What failed is added to ``late``."""
+        done: dict[int, int] = {}
+        for (batch, bit), result in zip(claims, self._store.put_batch(records), strict=True):
+            if result.status is PutStatus.PUT_OK:
+                done[batch.number] = done.get(batch.number, 0) | bit
+                self.revived_count += 1
+            elif result.status is PutStatus.NOT_DUE:
+                late.setdefault(batch.number, max(batch.due_ms, now_ms + 1))
+            elif batch.number not in late:
+                late[batch.number] = self._back_off(batch, now_ms, f"{result.status.name} {result.remark}")
+        return done
+
+    def _back_off(self, batch: Batch, now_ms: int, why: str) -> int:
+        self.failed_count += 1
+        batch.tries += 1
+        if batch.tries == 1:
+            queue = batch.queue
+            _LOG.warning(
+                "messages of %s-%d cannot come again to group %s now: %s; tried again until they can",
+                *(queue.topic, queue.queue_id, queue.group, why),
+            )
+        return now_ms + min(_BACK_OFF_MS * batch.tries, _BACK_OFF_MAX_MS)
+
+    # ------------------------------------------------------------------------------------------------ the thread
+
+    def wake(self, due_ms: int) -> None:
+        """Something is due at ``due_ms``: the thread looks up if it means to sleep longer."""
+        if self._thread is not None and (self._wake_ms is None or due_ms < self._wake_ms):
+            with self._condition:
+                self._woken = True
+                self._condition.notify()
+
+    def start(self) -> None:
+        """Run in a thread of its own."""
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="pop-revive", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the slice it is in."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            with self._condition:
+                self._stopping = self._woken = True
+                self._condition.notify()
+            thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                now_ms = self._now_ms()
+                wake_ms = self.step(now_ms)
+                self._wait(None if wake_ms is None else wake_ms - now_ms)
+        except BaseException as failure:
+            if self.on_failure is None:
+                raise
+            self.on_failure(failure)
+
+    def _wait(self, wait_ms: int | None) -> None:
+        """Sleep until something is due, at most a quarter of a second: a clock that is set is seen."""
+        seconds = _WAIT_MAX_MS / 1000 if wait_ms is None else min(_WAIT_MAX_MS, wait_ms - 1) / 1000
+        with self._condition:
+            if not self._woken:
+                self._condition.wait(max(seconds, _YIELD_SECONDS))
+            self._woken = False

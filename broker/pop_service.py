@@ -1,0 +1,184 @@
+"""`PopService`: popping as one part of a broker: what is in flight, the processors, and the thread that revives."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from broker.net.dispatcher import Processor
+from broker.parts import BrokerParts
+from broker.pop.acks import AckProcessor
+from broker.pop.looks import LookProcessor
+from broker.pop.pop import PopProcessor
+from broker.pop.pop_polls import PopPolls
+from broker.pop.pop_queues import PopQueues
+from broker.pop.pop_reader import PopReader
+from broker.pop.requests import Checks
+from broker.pop.reviver import Reviver
+from broker.pulling.pull import PullLimits
+from broker.tables.topics import TOPICS_MAX, TopicConfig
+from store.disk.errors import StoreError
+from store.pop.in_flight import InFlight, PopQueue
+
+__all__ = ["PopService"]
+
+_LOG = logging.getLogger(__name__)
+_IN_MEMORY_SHARE = 0.4
+"""Share of the machine's memory that the CommitLog's end is taken to occupy (accessMessageInMemoryMaxRatio)."""
+
+
+class PopService:
+    """Puts the pieces together.
+
+    Args:
+        parts: The broker's.
+        limits: The most that one look gets.
+        waiting: Says how many pulls wait for messages or the disk, and how many may.
+        got: Told group, topic, messages and bytes of what a queue gave.
+    """
+
+    def __init__(
+        self,
+        parts: BrokerParts,
+        *,
+        limits: PullLimits,
+        waiting: Callable[[], tuple[int, int]],
+        got: Callable[[str, str, int, int], None],
+    ) -> None:
+        config = parts.config
+        call_soon = parts.dispatcher.call_soon
+        self._topics = parts.topics
+        self._long_poll = parts.long_poll
+        self.in_flight = InFlight(parts.now_ms(), config.get_int("maxConsumerOffsetNum"))
+        self.polls = PopPolls(parts.long_poll)
+        self.queues = PopQueues(
+            parts.store,
+            parts.offsets,
+            self.in_flight,
+            int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _IN_MEMORY_SHARE),
+            lambda: config.get_int("popInflightMessageThreshold"),
+        )
+        self.reviver = Reviver(
+            parts.store,
+            self.in_flight,
+            parts.now_ms,
+            has_topic=lambda name: parts.topics.get(name) is not None,
+            need_topic=lambda name: call_soon(partial(self._make_topic, name)),
+            moved=lambda queues: call_soon(partial(self.queues.moved, queues)),
+            unblocked=lambda queues: call_soon(partial(self._wake, queues)),
+        )
+        self.pop, self.acks, self.looks = self._make_processors(parts, limits, waiting, got)
+        parts.store.on_arrival = self.arrived
+        parts.groups.on_delete = self.in_flight.forget_group
+        parts.topics.listeners.append(self._topics_changed)
+
+    def _make_processors(
+        self,
+        parts: BrokerParts,
+        limits: PullLimits,
+        waiting: Callable[[], tuple[int, int]],
+        got: Callable[[str, str, int, int], None],
+    ) -> tuple[PopProcessor, AckProcessor, LookProcessor]:
+        config = parts.config
+        checks = Checks(parts.topics, parts.groups, parts.permission, parts.address)
+        reader = PopReader(
+            store=parts.store,
+            topics=parts.topics,
+            queues=self.queues,
+            polls=self.polls,
+            cold_reads=parts.cold_reads,
+            broker_name=config.broker_name,
+            limits=limits,
+            got=got,
+            due=self.reviver.wake,
+        )
+
+        def all_waiting() -> tuple[int, int]:
+            count, most = waiting()
+            return count + pop.reading, most
+
+        pop = PopProcessor(
+            reader=reader,
+            checks=checks,
+            polls=self.polls,
+            long_poll=parts.long_poll,
+            spawn=parts.dispatcher.spawn,
+            now_ms=parts.now_ms,
+            by_property=lambda: config.get_bool("enablePropertyFilter"),
+            waiting=all_waiting,
+        )
+        acks = AckProcessor(
+            store=parts.store,
+            checks=checks,
+            queues=self.queues,
+            polls=self.polls,
+            broker_name=config.broker_name,
+            due=self.reviver.wake,
+        )
+        looks = LookProcessor(
+            store=parts.store,
+            topics=parts.topics,
+            checks=checks,
+            queues=self.queues,
+            polls=self.polls,
+            long_poll=parts.long_poll,
+            cold_reads=parts.cold_reads,
+            limits=limits,
+            now_ms=parts.now_ms,
+            waiting=all_waiting,
+        )
+
+        return pop, acks, looks
+
+    def processors(self) -> list[Processor]:
+        """List what answers requests."""
+        return [self.pop, self.acks, self.looks]
+
+    # ------------------------------------------------------------------------------------------------ what happens
+
+    def arrived(self, queues: Sequence[tuple[str, int]]) -> None:
+        """Messages can be pulled and popped from these queues (any thread)."""
+        self._long_poll.arrived(queues)
+        self.polls.arrived(queues)
+
+    def _topics_changed(self, names: list[str]) -> None:
+        """Of a topic that was deleted nothing comes again, and nobody waits for it."""
+        for name in names:
+            if self._topics.get(name) is None:
+                self.in_flight.forget_topic(name)
+                self.polls.release(name)
+
+    def _make_topic(self, name: str) -> None:
+        """Make the topic of a group's retries of a topic, which the reviver waits for."""
+        if self._topics.get(name) is None and len(self._topics.table) + self._topics.coming < TOPICS_MAX:
+            try:
+                self._topics.have(TopicConfig(name, 1, 1))
+            except StoreError as error:
+                _LOG.error("topic %s cannot be made, messages that come again wait for it: %s", name, error)
+
+    def _wake(self, queues: list[PopQueue]) -> None:
+        for queue in queues:
+            if not queue.gone:
+                self.polls.wake(queue.topic, queue.group)
+
+    # ------------------------------------------------------------------------------------------------ life, figures
+
+    def start(self) -> None:
+        """Start the thread that revives."""
+        self.reviver.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self.reviver.stop()
+
+    def runtime_info(self) -> dict[str, str]:
+        """Figures for GET_BROKER_RUNTIME_INFO."""
+        return {
+            "popMessages": str(self.pop.message_count),
+            "popAcked": str(self.acks.ack_count),
+            "popAckedUnknown": str(self.acks.unknown_count),
+            "popRevived": str(self.reviver.revived_count),
+            "popReviveFailedPuts": str(self.reviver.failed_count),
+        }

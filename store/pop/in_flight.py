@@ -1,0 +1,372 @@
+"""`InFlight`: which messages are handed out, to be acknowledged or to come again. Pure: no clock, no file, no thread.
+
+The problem
+    A popped message belongs to one holder until a due time. It comes again then unless it was acknowledged, and its
+    group's offset must not pass it before one of the two is certain.
+
+The idea
+    An un-acknowledged message's reappearance is a delayed event without a body. One `Batch` stands for all that one
+    pop got from one queue: where it begins, a bit for each message that is not acknowledged, the pop's time and a due
+    time, which is a timer of a `timewheel.TimingWheel`. 32 messages take some 16 bytes each, alone one takes 500.
+
+    ============  ===================================================================================================
+    ``record``    a pop got messages: a new batch, ``next`` moves on
+    ``ack``       takes a bit away; the last one cancels the timer
+    ``change``    takes a bit away and makes a batch of one message, with a new pop time: both or neither
+    ``claim``     batches that are due, for who copies them into the retry topic; acks of them come too late now
+    ``put_back``  the copy failed: due again a little later, acknowledged by the same handles
+    ``copied``    copies are made: no handle names those messages any more, but the offset does not pass them yet
+    ``settle``    the copies are as durable as they have to be: the messages are done with
+    ============  ===================================================================================================
+
+    ``committed`` of a queue is its lowest message in flight, else ``next``. Batches stand in a heap by what was their
+    lowest message; the first entry is corrected when it is looked at, so an ack costs no search.
+
+What a crash does
+    All of this is memory. After a crash everything from the stored offset on is offered again, so that messages come
+    twice, and none is lost.
+
+Threads: the network loop records, acknowledges and changes; the reviver claims and settles. A lock is around each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush, heapreplace
+
+from store.pop.order_block import OrderBlock
+from timewheel import TimingWheel
+
+__all__ = ["Batch", "InFlight", "PopQueue"]
+
+
+class Batch:
+    """What one pop got from one queue, or one message of it whose time was changed. ``waiting`` are bits from start."""
+
+    __slots__ = ("claimed", "due_ms", "number", "pop_ms", "queue", "start", "timer", "tries", "waiting")
+
+    def __init__(self, queue: PopQueue, start: int, waiting: int, pop_ms: int, due_ms: int, number: int) -> None:
+        self.queue = queue
+        self.start = start
+        self.waiting = waiting
+        self.pop_ms = pop_ms
+        self.due_ms = due_ms
+        self.number = number
+        self.timer = -1
+        self.claimed = False
+        self.tries = 0
+
+    def offsets(self) -> Iterator[int]:
+        """List the messages that are not acknowledged."""
+        bits = self.waiting
+        while bits:
+            low = bits & -bits
+            yield self.start + low.bit_length() - 1
+            bits ^= low
+
+
+class PopQueue:
+    """One queue as one group pops it. ``next`` is offered next; ``gone``: its topic or its group was deleted."""
+
+    __slots__ = (
+        "batches", "block", "busy", "count", "gone", "group", "heap", "next", "published", "queue_id", "topic"
+    )  # fmt: skip
+
+    def __init__(self, group: str, topic: str, queue_id: int, begin: int) -> None:
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.next = begin
+        self.published = begin
+        self.batches: dict[tuple[int, int], Batch] = {}
+        self.heap: list[tuple[int, int, Batch]] = []
+        self.block: OrderBlock | None = None
+        self.count = 0
+        self.busy = False
+        self.gone = False
+
+    def committed(self) -> int:
+        """The first message that is not done with. The caller holds the lock, or no reviver runs."""
+        heap = self.heap
+        lowest = self.next
+        while heap:
+            key, number, batch = heap[0]
+            waiting = batch.waiting
+            if not waiting:
+                heappop(heap)
+                continue
+            first = batch.start + (waiting & -waiting).bit_length() - 1
+            if first == key:
+                lowest = min(lowest, key)
+                break
+            heapreplace(heap, (first, number, batch))
+        if self.block is not None and self.block.waiting:
+            lowest = min(lowest, self.block.waiting[0])
+        return lowest
+
+
+Groups = dict[str, dict[int, PopQueue]]
+
+
+class InFlight:
+    """All queues that are popped.
+
+    Args:
+        now_ms: Where the wheel starts.
+        queues_max: Most queues, of all groups.
+        count_max: Most messages in flight, of all queues.
+    """
+
+    def __init__(self, now_ms: int, queues_max: int = 500_000, count_max: int = 2_000_000) -> None:
+        self.lock = threading.Lock()
+        self._wheel = TimingWheel(now_ms)
+        self._topics: dict[str, Groups] = {}
+        self._number = 0
+        self.queues_max = queues_max
+        self.count_max = count_max
+        self.queue_count = 0
+        """Queues that are popped."""
+        self.count = 0
+        """Messages that are handed out, or whose copies are not durable yet."""
+
+    # ------------------------------------------------------------------------------------------------ queues
+
+    def find(self, group: str, topic: str, queue_id: int) -> PopQueue | None:
+        """A queue that is popped already."""
+        groups = self._topics.get(topic)
+        queues = None if groups is None else groups.get(group)
+        return None if queues is None else queues.get(queue_id)
+
+    def open(self, group: str, topic: str, queue_id: int, begin: int) -> PopQueue | None:
+        """Begin to pop a queue from an offset on; None if there are too many queues."""
+        if self.queue_count >= self.queues_max:
+            return None
+        queue = PopQueue(group, topic, queue_id, begin)
+        self._topics.setdefault(topic, {}).setdefault(group, {})[queue_id] = queue
+        self.queue_count += 1
+        return queue
+
+    def restart(self, queue: PopQueue, offset: int) -> None:
+        """Go on from an offset that an administrator has set; what is in flight is forgotten."""
+        with self.lock:
+            self._empty(queue)
+            queue.next = queue.published = offset
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget a topic's queues: it was deleted."""
+        with self.lock:
+            for queues in self._topics.pop(topic, {}).values():
+                self._forget(queues)
+
+    def forget_group(self, group: str) -> None:
+        """Forget a group's queues: it was deleted."""
+        with self.lock:
+            for topic in [topic for topic, groups in self._topics.items() if group in groups]:
+                groups = self._topics[topic]
+                self._forget(groups.pop(group))
+                if not groups:
+                    del self._topics[topic]
+
+    def _forget(self, queues: dict[int, PopQueue]) -> None:
+        for queue in queues.values():
+            self._empty(queue)
+            queue.gone = True
+            self.queue_count -= 1
+
+    def _empty(self, queue: PopQueue) -> None:
+        for _, _, batch in queue.heap:
+            batch.waiting = 0
+            self._wheel.cancel(batch.timer)
+        if queue.block is not None:
+            self._wheel.cancel(queue.block.timer)
+            queue.block = None
+        self.count -= queue.count
+        queue.count = 0
+        queue.batches.clear()
+        queue.heap.clear()
+
+    # ------------------------------------------------------------------------------------------------ one message
+
+    def record(
+        self, queue: PopQueue, start: int, offsets: Sequence[int], pop_ms: int, invisible_ms: int, next_offset: int
+    ) -> None:
+        """A pop got messages of a queue, which were looked at from ``start`` up to ``next_offset``."""
+        waiting = 0
+        for offset in offsets:
+            waiting |= 1 << (offset - start)
+        with self.lock:
+            queue.next = next_offset
+            if offsets:
+                self._add(queue, start, waiting, pop_ms, pop_ms + invisible_ms)
+                queue.count += len(offsets)
+                self.count += len(offsets)
+
+    def _add(self, queue: PopQueue, start: int, waiting: int, pop_ms: int, due_ms: int) -> Batch:
+        self._number += 1
+        batch = Batch(queue, start, waiting, pop_ms, due_ms, self._number)
+        batch.timer = self._wheel.insert(due_ms, batch)
+        queue.batches[start, pop_ms] = batch
+        heappush(queue.heap, (start + (waiting & -waiting).bit_length() - 1, batch.number, batch))
+        return batch
+
+    def _find(self, queue: PopQueue, start: int, pop_ms: int, offset: int) -> Batch | None:
+        batch = queue.batches.get((start, pop_ms))
+        if batch is None or batch.claimed or not 0 <= offset - start < batch.waiting.bit_length():
+            return None
+        return batch if batch.waiting >> (offset - start) & 1 else None
+
+    def _take(self, batch: Batch, bits: int) -> int:
+        """Take messages out of a batch; how many."""
+        taken = batch.waiting & bits
+        count = taken.bit_count()
+        batch.waiting ^= taken
+        queue = batch.queue
+        queue.count -= count
+        self.count -= count
+        if not batch.waiting:
+            queue.batches.pop((batch.start, batch.pop_ms), None)
+            self._wheel.cancel(batch.timer)
+        return count
+
+    def ack(self, queue: PopQueue, start: int, pop_ms: int, bits: int) -> int:
+        """Acknowledge messages, as bits from ``start``; how many of them were in flight under that handle."""
+        with self.lock:
+            batch = queue.batches.get((start, pop_ms))
+            return 0 if batch is None or batch.claimed else self._take(batch, bits)
+
+    def change(
+        self, queue: PopQueue, start: int, pop_ms: int, offset: int, invisible_ms: int, now_ms: int
+    ) -> Batch | None:
+        """Give one message another due time, and with it another handle; None if it was not in flight."""
+        with self.lock:
+            batch = self._find(queue, start, pop_ms, offset)
+            if batch is None:
+                return None
+            new_ms = now_ms
+            while (offset, new_ms) in queue.batches:  # a handle names one batch, and the old one nothing
+                new_ms += 1
+            self._take(batch, 1 << (offset - start))
+            queue.count += 1
+            self.count += 1
+            return self._add(queue, offset, 1, new_ms, new_ms + invisible_ms)
+
+    # ------------------------------------------------------------------------------------------------ in order
+
+    def block(
+        self, queue: PopQueue, block: OrderBlock, offsets: Sequence[int], attempt_id: str, pop_ms: int, until_ms: int
+    ) -> None:
+        """Messages of a block were handed out."""
+        with self.lock:
+            queue.block = block
+            block.hand_out(offsets, attempt_id, pop_ms, until_ms - pop_ms)
+            self._time(queue, block)
+
+    def ack_in_order(self, queue: PopQueue, offset: int, pop_ms: int) -> bool:
+        """Acknowledge a message that was popped in order; whether it was handed out by that pop."""
+        with self.lock:
+            block = queue.block
+            if block is None or not block.ack(offset, pop_ms):
+                return False
+            self._time(queue, block)
+            return True
+
+    def change_in_order(self, queue: PopQueue, offset: int, pop_ms: int, visible_ms: int) -> bool:
+        """Have such a message visible at another time; whether it was handed out by that pop."""
+        with self.lock:
+            block = queue.block
+            if block is None or not block.change(offset, pop_ms, visible_ms):
+                return False
+            self._time(queue, block)
+            return True
+
+    def forget_in_order(self, queue: PopQueue, offset: int) -> None:
+        """A message that was popped in order is not there any more."""
+        with self.lock:
+            if queue.block is not None:
+                queue.block.forget(offset)
+                self._time(queue, queue.block)
+
+    def _time(self, queue: PopQueue, block: OrderBlock) -> None:
+        self._wheel.cancel(block.timer)
+        block.timer = self._wheel.insert(block.free_ms(), queue) if block.visible_ms else -1
+
+    # ------------------------------------------------------------------------------------------------ what is due
+
+    def claim(self, now_ms: int, batches_max: int) -> tuple[list[Batch], list[PopQueue]]:
+        """Take what is due: batches, which the caller copies and then settles, and queues that are unblocked."""
+        batches: list[Batch] = []
+        unblocked: list[PopQueue] = []
+        with self.lock:
+            for item in self._wheel.advance(now_ms, batches_max)[1]:
+                if isinstance(item, PopQueue):
+                    unblocked.append(item)
+                elif item.waiting:
+                    item.claimed = True
+                    batches.append(item)
+        return batches, unblocked
+
+    def next_due_ms(self) -> int | None:
+        """When `claim` may have something; None if nothing is in flight."""
+        with self.lock:
+            return self._wheel.next_wake_ms()
+
+    def put_back(self, batch: Batch, due_ms: int) -> None:
+        """A batch could not be copied: it is due again then, and acknowledged by its handles until then."""
+        with self.lock:
+            if batch.waiting:
+                batch.claimed = False
+                batch.timer = self._wheel.insert(due_ms, batch)
+
+    def copied(self, batch: Batch, bits: int) -> Batch:
+        """Copies of some messages of a claimed batch were put: they are a batch that only keeps the offset back."""
+        with self.lock:
+            taken = batch.waiting & bits
+            count = self._take(batch, taken)
+            self._number += 1
+            rest = Batch(batch.queue, batch.start, taken, -1, batch.due_ms, self._number)
+            rest.claimed = True
+            if taken:
+                queue = batch.queue
+                queue.count += count
+                self.count += count
+                heappush(queue.heap, (batch.start + (taken & -taken).bit_length() - 1, rest.number, rest))
+            return rest
+
+    def settle(self, batch: Batch, bits: int = -1) -> None:
+        """Messages of a claimed batch are done with: their copies are durable, or they are not there any more."""
+        with self.lock:
+            self._take(batch, bits)
+
+    # ------------------------------------------------------------------------------------------------ checks
+
+    def queues(self) -> Iterator[PopQueue]:
+        """List all queues."""
+        return (queue for groups in self._topics.values() for queues in groups.values() for queue in queues.values())
+
+    def check(self) -> list[str]:
+        """Say everything that is wrong; empty when nothing is."""
+        wrong = []
+        count = number = 0
+        for queue in self.queues():
+            name = f"{queue.group}/{queue.topic}-{queue.queue_id}"
+            number += 1
+            live = [batch for _, _, batch in queue.heap if batch.waiting]
+            offsets = [offset for batch in live for offset in batch.offsets()]
+            count += len(offsets)
+            if len(set(offsets)) != len(offsets):
+                wrong.append(f"{name}: a message is in flight twice")
+            if len(offsets) != queue.count:
+                wrong.append(f"{name}: {queue.count} messages are counted, {len(offsets)} are in flight")
+            if any(offset >= queue.next for offset in offsets):
+                wrong.append(f"{name}: a message is in flight that was not offered yet")
+            if {id(batch) for batch in live if batch.pop_ms >= 0} != {id(batch) for batch in queue.batches.values()}:
+                wrong.append(f"{name}: batches by handle are not those of the heap")
+            waiting = [] if queue.block is None else queue.block.waiting
+            if queue.committed() != min([queue.next, *offsets, *waiting]):
+                wrong.append(f"{name}: committed is {queue.committed()}")
+        if (count, number) != (self.count, self.queue_count):
+            wrong.append(
+                f"{self.count} messages of {self.queue_count} queues are counted, there are {count} of {number}"
+            )
+        return wrong
