@@ -202,6 +202,7 @@ def _requests(parts: BrokerParts, pull: PullProcessor) -> list[Bound]:
                 "tables.late_tables:Batch.waiting",
                 "tables.late_tables:LateTable._coming",
                 "tables.late_tables:LateTable._endings",
+                "net.asides:Asides._lines",
                 "tables.late_tables:LateTable._ending_line",
                 "net.channel:ChannelState.waiting",
                 "turns.large_batch:LargeBatches._batches",

@@ -97,6 +97,7 @@ class NameServer:
         self._may = may
         self._kv_file = kv_file
         self._asides = Asides()
+        self._registrations = Asides(in_order=True)
         self._registering = 0  # registrations that are being read: later requests must not overtake them
         self._kv: dict[str, dict[str, str]] = {}
         self._settings = dict(_SETTINGS)
@@ -290,7 +291,7 @@ class NameServer:
         """Handle a registration that takes long to read, or that comes behind such a one."""
         self._registering += 1
         try:
-            read = await self._asides.run(_registration, command.body, compressed, crc)
+            read = await self._registrations.run(_registration, command.body, compressed, crc)
             if read is None:
                 return command.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
             if channel.closed:
@@ -300,7 +301,7 @@ class NameServer:
             if len(topics) <= _TOPICS_AT_ONCE or broker_id:
                 return self._register(channel, command, now_ms, topics, data_version, filters)
             cluster, address = need_str(command.ext, "clusterName"), need_str(command.ext, "brokerAddr")
-            await self._asides.run(self.routes.check_room, name, topics)
+            await self._registrations.run(self.routes.check_room, name, topics)
             changed = self.routes.would_change(cluster, name, broker_id, address, data_version)
             rest = iter(topics.items())
             first = dict(islice(rest, _TOPICS_AT_ONCE))
@@ -353,7 +354,7 @@ class NameServer:
         """Unregister a broker after the registrations that came before."""
         self._registering += 1
         try:
-            await self._asides.run(bool)
+            await self._registrations.run(bool)
             return self._unregister(command)
         finally:
             self._registering -= 1

@@ -1,7 +1,9 @@
 """Long work of single requests, beside the network loop: answers over large tables, long bodies.
 
-A thread does the work, so that the loop serves other clients meanwhile. One such request runs at a time, in order of
-arrival: a peer that sends many of them delays only such requests, and the threads that read from the disk stay free.
+A thread does the work, so that the loop serves other clients meanwhile. One such request runs at a time, so the
+threads that read from the disk stay free. The connections that wait have their turns in rotation, one request each: a
+peer that sends hundreds of them waits for itself. Requests of one connection stay in order. Nothing is done for a
+connection that was closed meanwhile.
 
 A C library such as orjson holds the interpreter lock until it returns, whichever thread calls it. So long JSON is
 written one entry at a time (`dump_table`), and read with bounds (`remoting.json_dialect.loads_body`).
@@ -10,27 +12,75 @@ written one entry at a time (`dump_table`), and read with bounds (`remoting.json
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
+from broker.net.channel import Channel
 from remoting.json_dialect import dumps
 
-__all__ = ["Asides", "dump_table"]
+__all__ = ["ASKER", "Asides", "AskerGoneError", "dump_table"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Asides:
-    """Runs one task after the other in a thread. Only the network loop uses it."""
+ASKER: ContextVar[Channel | None] = ContextVar("asker", default=None)
+"""The connection whose request a task serves; the dispatcher sets it."""
 
-    def __init__(self) -> None:
-        self._free = asyncio.Semaphore(1)
+
+class AskerGoneError(Exception):
+    """The connection was closed before its request had its turn: nobody waits for the answer."""
+
+
+class Asides:
+    """Runs one task after the other in a thread. Only the network loop uses it.
+
+    Args:
+        in_order: Whether tasks run in the order in which they came, whoever asked.
+    """
+
+    def __init__(self, in_order: bool = False) -> None:
+        self._in_order = in_order
+        self._busy = False
+        self._lines: dict[Channel | None, deque[asyncio.Future[None]]] = {}  # the next one's line comes first
 
     async def run(self, work: Callable[_P, _T], *args: _P.args, **more: _P.kwargs) -> _T:
-        """Wait for the tasks before it, do the work in a thread, and return its result."""
-        async with self._free:
+        """Wait for its turn, do the work in a thread, and return its result. Raises AskerGoneError."""
+        asker = ASKER.get()
+        if self._busy:
+            await self._turn(None if self._in_order else asker)
+        self._busy = True
+        try:
+            if asker is not None and asker.closed:
+                raise AskerGoneError
             return await asyncio.to_thread(work, *args, **more)
+        finally:
+            self._next()
+
+    async def _turn(self, asker: Channel | None) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(asker, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # cancelled in the moment in which its turn came
+                self._next()
+            raise
+
+    def _next(self) -> None:
+        """Let the next connection's first task run; the connection then stands behind the others."""
+        while self._lines:
+            asker = next(iter(self._lines))
+            line = self._lines.pop(asker)
+            turn = line.popleft()
+            if line:
+                self._lines[asker] = line
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._busy = False
 
 
 def dump_table(name: str, entries: Iterable[tuple[str, Any]], before: Mapping[str, Any] | None = None) -> bytes:

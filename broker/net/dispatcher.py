@@ -37,6 +37,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
+from broker.net.asides import ASKER, AskerGoneError
 from broker.net.channel import (
     BROKER_PORT,
     KEPT_OF_ONE_MAX_BYTES,
@@ -396,8 +397,11 @@ class Dispatcher:
     async def _run(
         self, channel: Channel, command: RemotingCommand, work: Coroutine[Any, Any, Reply], size: int
     ) -> None:
+        ASKER.set(channel)
         try:
             reply = await work
+        except AskerGoneError:
+            pass
         except NotYetError as need:
             self._wait(self._kept(channel, command), need)
         except Exception as error:
