@@ -21,6 +21,9 @@ TABLES = {"dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counter
 FIXED = {
     # what the program, its configuration or an administrator's file has
     "broker:Broker._timers": "four of them",
+    "access.acl_file:_Builder.root": "a configuration file",
+    "access.acl_file:_Builder._keys": "a configuration file, and a depth that is bounded",
+    "access.acl_file:_Builder._open": "a configuration file, and a depth that is bounded",
     "config.broker_config:BrokerConfig.plugins": "a configuration file",
     "config.broker_config:BrokerConfig.no_effect": "a configuration file",
     "config.broker_config:BrokerConfig.unknown": "a configuration file",
