@@ -24,7 +24,7 @@ FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 
 VERSION = 409
-"""What we say we are: V4_9_8. Clients refuse SQL92 subscriptions below 233; some read it as int16."""
+"""The version that we report: V4_9_8. Clients refuse SQL92 subscriptions below 233; some read it as int16."""
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """The longest frame, length word included; clients have the same limit."""
@@ -88,9 +88,9 @@ class PullSysFlag(IntFlag):
 
 
 class RequestCode(IntEnum):
-    """What a request asks for: all that Apache RocketMQ 5.5.0 has a number for, served here or not.
+    """Request codes: all of Apache RocketMQ 5.5.0, served here or not.
 
-    ``docs/compatibility.md`` says of each what is done with it.
+    ``docs/compatibility.md`` describes how each is handled.
     """
 
     SEND_MESSAGE = 10
@@ -265,7 +265,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request went."""
+    """Response codes."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

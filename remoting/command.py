@@ -13,9 +13,9 @@ Binary header: ``code i16 | language i8 | version i16 | opaque i32 | flag i32 | 
 repeated ``key i16+n | value i32+n``; zero lengths mean absent, and numbers beyond 16 bits are cut off, as the
 reference does it.
 
-A reply goes out in the serialize type of its request (one client reads nothing but JSON). Values of extFields
-are strings; a client that sends numbers or booleans instead gets their JSON text as the value, because that
-is what its signature was computed from.
+A reply has the serialize type of its request (one client reads only JSON). Values of extFields are strings. If a client
+sends numbers or booleans instead, the value is their JSON text, because the client's signature was computed from that
+text.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ __all__ = [
 ]
 
 REGION = "DefaultRegion"
-"""What send replies name as MSG_REGION: the text for which Aliyun's client leaves its traces at home."""
+"""MSG_REGION of send replies: with this text Aliyun's client sends no traces."""
 
 NUMBERS_HEADER_MAX_BYTES = 128 << 10
-"""The longest JSON header with values in extFields that are no strings: some of it is read slowly."""
+"""The longest JSON header with non-string values in extFields, which are read slowly."""
 NESTED_HEADER_MAX_BYTES = 16 << 10
-"""The longest with lists or objects in it, which no client sends."""
+"""The longest JSON header with lists or objects in it, which no client sends."""
 
 _loads = orjson.loads
 _WORDS = Struct(">II")
@@ -149,7 +149,7 @@ class RemotingCommand:
         return self._values() == other._values()
 
     def _values(self) -> tuple[object, ...]:
-        """Everything that it is made of (a compiled build has no ``__slots__`` to ask)."""
+        """All attributes (classes compiled by mypyc have no ``__slots__`` to list them)."""
         return (
             self.code,
             self.opaque,
@@ -193,7 +193,7 @@ def decode_frame(frame: bytes) -> RemotingCommand:
 def decode_command(data: bytes, header_word: int, at: int, end: int) -> RemotingCommand:
     """Read the command whose header begins at ``at`` and whose body ends at ``end``; raises ProtocolError.
 
-    ``header_word`` is the serialize type and the header length as they stand in the frame.
+    ``header_word`` is the frame's word with serialize type and header length.
     """
     body_at = at + (header_word & 0xFFFFFF)
     if body_at > end:
@@ -212,8 +212,8 @@ def decode_command(data: bytes, header_word: int, at: int, end: int) -> Remoting
 def decode_json(header: bytes, body: bytes) -> RemotingCommand:
     """Read a command from its JSON header and its body; raises ProtocolError.
 
-    Requests as clients send them are read with the fewest steps; whatever is missing or of another type goes a second,
-    careful way that knows defaults and words for each error.
+    Requests in the usual form take a fast path. A header with missing fields or other types takes a second, careful
+    path with defaults and an error text for each fault.
     """
     try:
         fields = _loads(header)
@@ -261,7 +261,7 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
 
 
 def _check_size(header: bytes, fields: dict[str, Any]) -> None:
-    """Raise ProtocolError for a header that would take long to read: nobody's signature has been looked at yet."""
+    """Raise ProtocolError for a header that would take long to read: no signature has been checked yet."""
     ext = fields["extFields"]
     if type(ext) is not dict:
         raise ProtocolError(f"extFields must be an object: {header!r:.200}")
@@ -274,7 +274,7 @@ def _check_size(header: bytes, fields: dict[str, Any]) -> None:
 
 
 def _ext_as_text(header: bytes) -> dict[str, str]:
-    """Read extFields with values that are not strings; numbers keep the text they came in, the rest is JSON text."""
+    """Read extFields with non-string values: numbers keep their original text, other values become JSON text."""
     try:
         ext = json.loads(header, parse_int=str, parse_float=str, parse_constant=str).get("extFields")
     except (ValueError, RecursionError) as error:

@@ -1,8 +1,8 @@
 """Bytes of one connection in, commands out.
 
-A frame that is whole in what was just read is decoded from it in place: its body is one slice, nothing is
-copied twice. Only what is left over at the end is kept and joined to the next read; a frame longer than a
-read is gathered in a growing buffer, so that a long frame in many pieces costs linear time.
+A frame that is complete in one read is decoded in place: its body is one slice, nothing is copied twice. Only the
+remaining bytes at the end are kept and joined to the next read. A frame longer than a read is gathered in a growing
+buffer, so that a long frame in many pieces costs linear time.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class FrameDecoder:
         self._max_header_bytes = max_header_bytes
         self._most = most
         self.more = False
-        """Whether there may be whole commands in what is held."""
+        """Whether the kept bytes may contain whole commands."""
         self._rest: bytes | bytearray = b""
         self._need = 0
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes of an unfinished frame are held."""
+        """Number of kept bytes of an unfinished frame."""
         return len(self._rest)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
-        """Take what was read and return the commands that are whole now, in order.
+        """Add bytes that were read and return the commands that are complete now, in order.
 
-        Raises ProtocolError at the first thing that is no frame; commands before it in the same read are lost
-        with it, and the connection must be closed.
+        Raises ProtocolError at the first bytes that are not a frame. Commands before them in the same read are lost,
+        and the connection must be closed.
         """
         rest = self._rest
         if rest:

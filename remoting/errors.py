@@ -1,4 +1,4 @@
-"""Everything that `remoting` raises on purpose; bytes from the network or the disk give nothing else.
+"""All errors that `remoting` raises on purpose; bytes from the network or the disk cause no others.
 
 RemotingError
 ├── ProtocolError        a frame, a header or a body that cannot be what a RocketMQ peer meant
@@ -21,7 +21,7 @@ class ProtocolError(RemotingError):
 
 
 class HeaderError(ProtocolError):
-    """A header field is missing or unreadable; the connection is fine, the request is answered with an error."""
+    """A header field is missing or unreadable; the request is answered with an error, the connection stays usable."""
 
     def __init__(self, name: str, value: object, wanted: str) -> None:
         self.name = name

@@ -1,8 +1,8 @@
 """Header fields with their types: the strings of extFields read as numbers, booleans and texts.
 
-Numbers are read as Java reads them (an optional sign and decimal digits, within int32 or int64), booleans too
-(``true`` in any case, all else is false). What is missing or unreadable is a `HeaderError` that names the field
-and the value; a server answers it with SYSTEM_ERROR and its text, and the connection lives on.
+Numbers are read as Java reads them (an optional sign and decimal digits, within int32 or int64), booleans too (``true``
+in any case, all else is false). A missing or invalid field raises `HeaderError` with the field and the value; a server
+answers it with SYSTEM_ERROR and its text, and the connection stays usable.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ _V2_NAMES = (("a", "b", "c"), ("d", "e", "f", "g", "h"), ("j", "l"))
 
 
 def _send_error(ext: Ext, names: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]) -> HeaderError:
-    """Find which field it was, once it is known that one is wrong."""
+    """Find the invalid field, once it is known that there is one."""
     texts, numbers, optional_numbers = names
     try:
         for name in texts:

@@ -25,7 +25,7 @@ _ID_V6 = Struct(">20sq")
 def encode_host(ip: str, port: int) -> bytes:
     """Encode an address as records hold it: 4 or 16 bytes and the port as int32.
 
-    An IPv4 address in IPv6 clothes becomes IPv4. Raises MessageError for what is no address.
+    An IPv4-mapped IPv6 address becomes IPv4. Raises MessageError for a text that is not an address.
     """
     try:
         address = ipaddress.ip_address(ip.partition("%")[0])

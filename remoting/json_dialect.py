@@ -34,11 +34,11 @@ __all__ = [
 
 _MAX_DEPTH = 64
 DIALECT_BYTES_MAX = 16 << 10
-"""What a request's body may have of the dialect: reading takes half a microsecond a byte, and others wait meanwhile."""
+"""Most bytes of a request's body in the dialect: reading takes half a microsecond a byte, and other requests wait."""
 BODY_BYTES_MAX = 128 << 10
-"""What a request's body of JSON may have: lists in lists take up to 100 ns a byte."""
+"""Most bytes of a request's body of JSON: lists in lists take up to 100 ns a byte."""
 FLAT_BYTES_MAX = 1 << 20
-"""What it may have where long lists are expected, with few lists and objects in it (`CONTAINERS_MAX`)."""
+"""Most bytes where long lists are expected, with few lists and objects in it (`CONTAINERS_MAX`)."""
 CONTAINERS_MAX = 25_000
 _BLANK = re.compile(r"[ \t\r\n]*")
 _WORD = re.compile(r"[^\s,:{}\[\]\"']+")
@@ -113,8 +113,8 @@ def loads_body(data: bytes, most: int = BODY_BYTES_MAX) -> Any:
 def loads_apart(data: bytes) -> Any:
     """Read a body of any size in a thread of its own; raises ProtocolError.
 
-    The C reader keeps the interpreter to itself until it has read all. So a long text is read by our own reader, which
-    takes a hundred times as long, and lets other threads go on meanwhile.
+    The trick: orjson holds the interpreter lock until it has read everything. So a long text is read by our own reader
+    in Python, which takes a hundred times as long but lets other threads run meanwhile.
     """
     size = len(data)
     if size <= DIALECT_BYTES_MAX:
@@ -123,7 +123,7 @@ def loads_apart(data: bytes) -> Any:
 
 
 def _is_flat(data: bytes) -> bool:
-    """Whether a text has few lists and objects, those in its strings counted too."""
+    """Whether a text has few lists and objects, counting also brackets inside strings."""
     return data.count(b"[") + data.count(b"{") <= CONTAINERS_MAX
 
 

@@ -1,4 +1,4 @@
-"""Where everything stands in a record, an entry, a frame, a row: every offset and size on the disk, once, by name.
+"""The layout of records, entries, frames and rows: every offset and size on the disk, once, by name.
 
 A file that reads or writes one of these bytes takes the number from here. ``docs/disk-format.md`` shows the same tables
 to a reader, and ``tests/store/test_layout.py`` compares them row by row. The layout stands in `remoting`: that is

@@ -1,7 +1,7 @@
-"""Text of peers, made fit to be printed: one line, and nothing in it that a terminal obeys.
+"""Makes peers' text safe to print: one line, without control characters for a terminal.
 
-A remark, a topic, a message's body or a setting may hold what moves the cursor, changes colours, renames the window or
-turns the direction of writing, and a line end makes two log lines of one. Whatever somebody else wrote goes through
+A remark, a topic, a message's body or a setting may contain sequences that move the cursor, change colours, rename the
+window or turn the direction of writing, and a line end makes two log lines of one. All text of peers goes through
 `printable` on its way to a log or a terminal.
 """
 

@@ -18,7 +18,7 @@ _LAST_WITHOUT_IT = 399  # V4_9_3: clients up to it add that field after they hav
 
 
 def signed_bytes(ext: Mapping[str, str], body: bytes, version: int = 1 << 30) -> bytes:
-    """What a signature of a request is made of."""
+    """The bytes that a request's signature covers."""
     left_out = (SIGNATURE, _UNIQUE_KEY_QUERY) if version <= _LAST_WITHOUT_IT else (SIGNATURE,)
     values = [ext[name] for name in sorted(ext) if name not in left_out]
     return "".join(value for value in values if value is not None).encode("utf-8", "surrogatepass") + body
@@ -35,7 +35,7 @@ def sign(ext: Mapping[str, str], body: bytes, secret_key: str, version: int = 1 
 
 
 def fits(signature: str | None, ext: Mapping[str, str], body: bytes, secret_key: str, version: int) -> bool:
-    """Say whether a signature is the one of this request; takes the same time for every wrong one."""
+    """Whether a signature is right for this request; takes the same time for every wrong one."""
     if signature is None:
         return False
     return hmac.compare_digest(sign(ext, body, secret_key, version).encode(), signature.encode("utf-8", "replace"))

@@ -1,1 +1,1 @@
-"""What a subscription selects: tags, or the SQL92 filter made of tokens, values and nodes."""
+"""Filters of subscriptions: tags, or SQL92 made of tokens, values and nodes."""

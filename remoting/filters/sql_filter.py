@@ -1,4 +1,4 @@
-"""SQL92 property filters: an expression is compiled once, to closures, and asked of each message's property text.
+"""SQL92 property filters: an expression is compiled once, to closures, and evaluated on each message's property text.
 
 The grammar, in RocketMQ's precedence (Apache's ``SelectorParser``)::
 
@@ -10,7 +10,8 @@ The grammar, in RocketMQ's precedence (Apache's ``SelectorParser``)::
     unary       = "+" unary | "-" unary | NOT unary | primary
     primary     = string | number | TRUE | FALSE | NULL | name | "(" or ")"
 
-NOT binds closer than a comparison does: ``NOT (a = 1)`` needs its parentheses. Keywords are of any case, names are not.
+NOT binds closer than a comparison does: ``NOT (a = 1)`` needs its parentheses. Keywords may have any case; names are
+case-sensitive.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ SHORT_CHARS_MAX = 1_024
 class PropertyFilter:
     """A compiled expression.
 
-    ``matches(properties)`` says whether a message with this property text is wanted. It is a function and no method,
-    which saves a call for each message. ``words`` is what asking it costs (see `store.matching`).
+    ``matches(properties)`` tells whether a message with this property text matches. It is an attribute with a function,
+    not a method, which saves a call for each message. ``words`` measures its cost (see `store.matching`).
     """
 
     __slots__ = ("matches", "words")
@@ -88,7 +89,7 @@ class _Parser:
         return self._tokens.count
 
     def parse(self) -> Node:
-        """The whole expression; what follows its end is an error here, where Apache's parser overlooks it."""
+        """The whole expression; text after its end is an error here, while Apache's parser ignores it."""
         root = self._at(1, nodes.as_boolean, self._or())
         if self._tokens.next.kind != "end":
             token = self._tokens.next
@@ -97,7 +98,7 @@ class _Parser:
 
     @staticmethod
     def _at(column: int, make: Callable[..., Node], *arguments: object) -> Node:
-        """Make a part; if that is not possible, the error names the place."""
+        """Make a part; if that is not possible, raise Sql92Error with the column."""
         try:
             return make(*arguments)
         except NodeError as error:
@@ -110,7 +111,7 @@ class _Parser:
         return self._chain("AND", self._equality, nodes.all_of)
 
     def _chain(self, word: str, part: Callable[[], Node], join: Callable[[Sequence[Node]], Node]) -> Node:
-        """Parts with a word between them; as one part, so that a long row of them is not deep."""
+        """Parts separated by a word, as one part, so that a long row of them does not nest deeply."""
         column = self._tokens.next.column
         parts = [part()]
         while self._tokens.taken(word):

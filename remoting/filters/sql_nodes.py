@@ -2,8 +2,8 @@
 
 Each part becomes a `Node`: a function of a message's property text, and what is known of its value beforehand. Values
 are str, int, float, bool, and None for unknown. The rules are those of Apache's ``ComparisonExpression``,
-``LogicExpression`` and ``UnaryExpression``, surprises included: a text that is no number where one is needed makes
-the whole filter say no, not only the comparison.
+``LogicExpression`` and ``UnaryExpression``, surprises included: if a number is needed and the text is not one, the
+whole filter does not match, not only the comparison.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _INTEGER_MAX, _LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
 
 
 class NodeError(ValueError):
-    """Parts that do not go together; the text says why."""
+    """Parts that cannot be combined; the text says why."""
 
 
 class Kind(Enum):
-    """What is known of a part's value before there is a message; each may be None besides."""
+    """The kind of a part's value, known before there is a message; each may also be None."""
 
     PROPERTY = "a property"
     STRING = "a string"
@@ -139,7 +139,7 @@ def number(text: str) -> Node:
 
 
 def as_boolean(node: Node) -> Node:
-    """Take a part for a condition; a property is one that is never true. Raises NodeError for other values."""
+    """Use a part as a condition; a property alone is never true. Raises NodeError for other values."""
     if node.kind is Kind.BOOLEAN:
         return node
     if node.kind is Kind.PROPERTY:

@@ -1,7 +1,7 @@
 """Subscription expressions of type TAG: ``*``, or tags joined by ``||``.
 
-A broker compares 32-bit hashes of tags, not their texts: two tags may share one, and clients therefore compare the
-text again. Nothing is lost by a collision, something superfluous is sent.
+A broker compares 32-bit hashes of tags, not their texts. Two tags may share a hash, so clients compare the text again.
+A collision loses nothing; it only sends a message too many.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def split_expression(expression: str | None) -> list[str] | None:
 
 
 class TagFilter:
-    """Which tag codes a consumer wants: ``codes`` is None for all of them.
+    """The tag codes of a subscription: ``codes`` is None for all of them.
 
     >>> wanted = TagFilter.from_expression("TagA || TagB")
     >>> wanted.matches(2598919)
@@ -57,11 +57,11 @@ class TagFilter:
 
     @classmethod
     def from_tags(cls, tags: Iterable[str]) -> TagFilter:
-        """Want these tags only."""
+        """Match these tags only."""
         return cls(frozenset(map(java_hash, tags)))
 
     def matches(self, code: int) -> bool:
-        """Say whether a message with this tag code is wanted."""
+        """Whether a message with this tag code matches."""
         return self.codes is None or code in self.codes
 
     def __eq__(self, other: object) -> bool:

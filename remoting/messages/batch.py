@@ -21,10 +21,10 @@ _SHORT = Struct(">h")
 def split_batch(body: bytes, most: int = 1 << 31) -> list[tuple[int, bytes, str]]:
     """Split a client batch into (flag, body, properties) each; raises MessageError if it does not come out even.
 
-    Nothing is read behind the first ``most`` messages: with more of them, it is a MessageError.
+    A batch of more than ``most`` messages raises MessageError; nothing is read behind the first ``most``.
 
-    The elements' own total size, magic and CRC are not looked at: Apache's broker does not either, and clients
-    fill them carelessly.
+    The elements' own total size, magic and CRC are ignored, as by Apache's broker, because clients fill them
+    carelessly.
     """
     elements: list[tuple[int, bytes, str]] = []
     at = 0
@@ -74,7 +74,8 @@ def batch_slice(body: bytes, at: int, messages_max: int, text_bytes_max: int, nu
 
 
 def join_batch(elements: Iterable[tuple[int, bytes, str]]) -> bytes:
-    """Join (flag, body, properties) elements into a batch body; raises MessageError for what has no room."""
+    """Join (flag, body, properties) elements into a batch body; raises MessageError for an element that is too
+    large."""
     parts: list[bytes] = []
     for flag, body, properties in elements:
         try:

@@ -1,4 +1,4 @@
-"""What a message is found by: its tag as a hash, and the words of its keys."""
+"""The keys by which a message is found: the hash of its tag, and the words of its keys."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _short_hash = lru_cache(maxsize=4096)(java_hash)
 
 
 def tag_hash(tag: str) -> int:
-    """Compute the tags code of a tag: `java_hash`, remembered for what comes again and again.
+    """Compute the tags code of a tag: `java_hash`, with a cache for frequent tags.
 
-    Long tags are not: 4,096 of 32 KiB would be kept.
+    Long tags are not cached: the cache would keep 4,096 of 32 KiB.
     """
     return _short_hash(tag) if len(tag) <= _SHORT_CHARS_MAX else java_hash(tag)
 
@@ -41,7 +41,7 @@ def tags_code(properties: str) -> int:
 
 
 def message_keys(properties: str) -> tuple[str, ...]:
-    """List what a message is found by: UNIQ_KEY first, then each word of KEYS."""
+    """List the keys of a message: UNIQ_KEY first, then each word of KEYS."""
     unique = get_property(properties, UNIQ_KEY)
     keys = get_property(properties, KEYS)
     if keys is None:

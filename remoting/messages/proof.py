@@ -1,9 +1,9 @@
-"""The checksum of a record's topic and properties: what tells a whole record from a torn one.
+"""The checksum of a record's topic and properties: it distinguishes a whole record from a torn one.
 
-Apache's format sums up the body and nothing else. Records of ours carry a CRC-32 of all that stands behind the body
-(topic length, topic, properties length, properties) in the field PREPAREDTRANSACTIONOFFSET, which only the committed
-message of a transaction has a use for. The field is 0 in all other records of Apache's, and neither its broker nor its
-clients look at it there. The upper half says whose number it is, the lower half is the sum:
+Apache's format has a checksum of the body only. Our records carry a CRC-32 of all bytes behind the body (topic length,
+topic, properties length, properties) in the field PREPAREDTRANSACTIONOFFSET, which is used only in the committed
+message of a transaction. In all other records of Apache's the field is 0, and neither its broker nor its clients read
+it there. The upper half marks the number as ours, the lower half is the checksum:
 
 =================  ==================================================================================
 ``0``              no proof: Apache's record, or one of an older version of ours
@@ -13,8 +13,8 @@ above 0            the offset of a half message; the record behind it in the sam
 ``0``, committed   the same: the half message is the first record of the log
 =================  ==================================================================================
 
-An offset is never negative, so the two cannot be mistaken for one. Nothing that the sum covers changes when a record is
-appended or delivered, so it is made once.
+An offset is never negative, so offset and checksum cannot be confused. The checksum covers no byte that changes when a
+record is appended or delivered, so it is computed once.
 
 >>> from remoting.messages.proof import PLAIN, VOUCHER, is_proof
 >>> [is_proof(number) for number in (0, 4711, PLAIN + 5, VOUCHER + 0xFFFFFFFF, -1)]
@@ -53,14 +53,14 @@ PLAIN = (0xD7435243 - (1 << 32)) << 32
 """As the signed number of 8 bytes that the field is."""
 VOUCHER = (0xD7435256 - (1 << 32)) << 32
 OFFSET_0 = (0xD7435230 - (1 << 32)) << 32
-"""What `Message.prepared_offset` says for a half message at 0, where 0 says that there is none. Never on the disk."""
+"""`Message.prepared_offset` for a half message at offset 0, because 0 means that there is none. Never on the disk."""
 
 _HIGH = -(1 << 32)
 _TRANSACTION, _COMMITTED = 0x0C, 0x08
 
 
 def is_proof(number: int) -> bool:
-    """Whether a PREPAREDTRANSACTIONOFFSET is a sum, and no offset."""
+    """Whether a PREPAREDTRANSACTIONOFFSET is a checksum, not an offset."""
     return number & _HIGH in (PLAIN, VOUCHER)
 
 
@@ -73,13 +73,13 @@ def proof_field(record: bytes | bytearray | memoryview, at: int = 0) -> int:
 
 
 def text_sum(record: bytes | bytearray) -> int:
-    """Sum up what stands behind the body of a whole record."""
+    """Compute the checksum of the bytes behind the body of a whole record."""
     begin = BODY_AT + HOST_MORE_V6 * (record[SYS_FLAG_LOW_AT] & HOSTS_V6).bit_count()
     return crc32(record[begin + int(INT.unpack_from(record, begin - BODY_BYTES_BACK)[0]) :])
 
 
 def is_vouched_for(record: bytes | bytearray | memoryview, at: int = 0) -> bool:
-    """Whether a record names a half message, so that its proof stands in the record behind it, if it has one."""
+    """Whether a record names a half message, so that its checksum, if any, is in the record behind it."""
     number = proof_field(record, at)
     return number > 0 or (number == 0 and record[at + SYS_FLAG_LOW_AT] & _TRANSACTION == _COMMITTED)
 

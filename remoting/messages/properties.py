@@ -1,7 +1,7 @@
 """The property text of a message: ``name \\x01 value \\x02 name \\x01 value \\x02 …``.
 
-The text, not a dictionary, travels from the wire to the disk, so what a broker needs of it is read from the
-text in place: a lookup that finds nothing costs one substring search.
+The text, not a dictionary, goes from the wire to the disk, so the broker reads properties from the text in place: a
+lookup that finds nothing costs one substring search.
 
 Rules, as Apache's MessageDecoder reads it: the name ends at the first ``\\x01``, the value at the next ``\\x02``
 (the last one may be missing); a pair without name or value does not exist; of two pairs with one name the
@@ -153,7 +153,7 @@ def get_property(text: str, name: str) -> str | None:
 
 
 def has_property(text: str, name: str) -> bool:
-    """Say whether a property is there with a value."""
+    """Whether a property exists with a value."""
     return name in text and get_property(text, name) is not None
 
 

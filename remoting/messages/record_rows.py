@@ -1,8 +1,8 @@
-"""Many finished records of one queue at once, for batches: what they have in common is packed once.
+"""Many finished records of one queue at once, for batches: their common part is packed once.
 
-`RecordRows` makes the same bytes as `remoting.messages.record.encode_record` does for each of the messages. It keeps
-the parts of the records and joins them when their place is known, so a byte of a body is copied once on its way from
-the request into the buffer that is written.
+`RecordRows` makes the same bytes as `remoting.messages.record.encode_record` for each message. It keeps the parts of
+the records and joins them when their position is known, so each byte of a body is copied only once on its way from the
+request into the buffer that is written.
 """
 
 from __future__ import annotations

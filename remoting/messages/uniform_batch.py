@@ -1,4 +1,4 @@
-"""Client batches whose messages are of one make, as columns: nothing is decoded, no object is made for a message.
+"""Client batches whose messages have the same form, as columns: nothing is decoded, no object is made for a message.
 
 The messages of a batch come from one program, so their properties nearly always have the same names in the same
 order, and only the values differ. Then one look at the names says what all of them are (timed, with a level, with
@@ -10,8 +10,8 @@ splitting at 0x02 gives ``UNIQ_KEY 1 a``, ``WAIT 1 true``, nothing, and so on: e
 UNIQ_KEY, every third from the second a WAIT, every third from the third is empty. That these are what they should be
 is proven for each column by one count, in C, so it costs about 0.3 µs a message, compiled or not.
 
-Whatever is out of the ordinary (other names, another order, an empty pair, bytes that are no UTF-8, an element that
-is cut off) has no such columns; `remoting.messages.batch.split_batch` reads everything.
+Unusual batches (other names, another order, an empty pair, bytes that are not UTF-8, an element that is cut off) have
+no such columns; `remoting.messages.batch.split_batch` reads every batch.
 """
 
 from __future__ import annotations
