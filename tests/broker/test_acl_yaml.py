@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.access.acl_file import LOADER, AclFileError, read_acl_file
+from broker.access.acl_file import AclFileError, Loader, read_acl_file
 
 PIECES = [
     "a: ",
@@ -86,7 +86,7 @@ def read(text: str, loader: Any) -> dict[str, Any] | None:
 
 @given(files)
 def test_what_is_read_is_what_yaml_says(text: str) -> None:
-    found = read(text, LOADER)
+    found = read(text, Loader)
     if found is None or "*" in text:  # an address of stars is no YAML
         return
     assert as_meant(found) == as_meant(yaml.load(text, Loader=yaml.BaseLoader) or {})
@@ -94,14 +94,14 @@ def test_what_is_read_is_what_yaml_says(text: str) -> None:
 
 @given(files)
 def test_both_of_pyyamls_parsers_read_the_same(text: str) -> None:
-    assert read(text, LOADER) == read(text, yaml.SafeLoader)
+    assert read(text, Loader) == read(text, yaml.SafeLoader)
 
 
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
 BLOCK_LAUGHS = "a0: &a0\n- x\n" + "".join(f"a{n}: &a{n}\n- *a{n - 1}\n- *a{n - 1}\n" for n in range(1, 40))
 
 
-@pytest.mark.parametrize("loader", [LOADER, yaml.SafeLoader])
+@pytest.mark.parametrize("loader", [Loader, yaml.SafeLoader])
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

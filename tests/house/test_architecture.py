@@ -119,9 +119,15 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@functools.cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Everything in a file's tree, walked once for all rules."""
+    return tuple(ast.walk(tree_of(path)))
+
+
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """Every module that a file imports, absolute names, wherever in the file the import stands."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -142,7 +148,7 @@ def dotted(node: ast.expr) -> str:
 def calls(path: Path) -> Iterator[tuple[int, str]]:
     """Every call of a file by its dotted name, with names that were imported from a module spelled out."""
     spelled: dict[str, str] = {}
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 spelled[alias.asname or alias.name] = f"{node.module}.{alias.name}"
@@ -150,7 +156,7 @@ def calls(path: Path) -> Iterator[tuple[int, str]]:
             for alias in node.names:
                 if alias.asname:
                     spelled[alias.asname] = alias.name
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Call):
             name = dotted(node.func)
             head, _, rest = name.partition(".")

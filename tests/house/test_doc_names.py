@@ -12,7 +12,7 @@ import click
 import pytest
 
 from broker import cli
-from tests.house.test_architecture import PACKAGES, ROOT, name_of, tree_of
+from tests.house.test_architecture import PACKAGES, ROOT, name_of, nodes_of, tree_of
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -41,7 +41,7 @@ def _tests() -> frozenset[str]:
     for path in (ROOT / "tests").rglob("*.py"):
         found |= {
             node.name
-            for node in ast.walk(tree_of(path))
+            for node in nodes_of(path)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
         }
     return frozenset(found)
@@ -173,7 +173,7 @@ def test_the_rule_sees_what_is_gone(text: str, missing: list[str]) -> None:
 def test_what_a_docstring_names_is_there(package: str) -> None:
     wrong = []
     for path in sorted((ROOT / package).rglob("*.py")):
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             text = ast.get_docstring(node) or ""

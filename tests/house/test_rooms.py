@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.test_architecture import ALL, PACKAGES, ROOT, name_of, tree_of
+from tests.house.test_architecture import ALL, PACKAGES, ROOT, name_of, nodes_of
 
 FILES_MAX = 16
 """Most modules of one folder, `__init__.py` not counted."""
@@ -30,7 +30,7 @@ def modules() -> dict[str, Path]:
 
 def imported_names(path: Path) -> Iterator[tuple[str, str]]:
     """What a file imports: module and name; the name is empty for ``import module``."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.house.test_architecture import ALL, name_of, tree_of
+from tests.house.test_architecture import ALL, name_of, nodes_of
 
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
@@ -68,7 +68,7 @@ def test_files_are_short() -> None:
 def test_functions_are_short() -> None:
     sizes: dict[str, int] = {}
     for path in ALL:
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 name = f"{name_of(path)}:{node.name}"
                 sizes[name] = max(sizes.get(name, 0), (node.end_lineno or node.lineno) - node.lineno + 1)
