@@ -1,1 +1,1 @@
-"""What the broker counts of its traffic."""
+"""Counters and rates of the broker's traffic."""

@@ -1,4 +1,4 @@
-"""Rates and daily totals for the runtime info: a few samples of counters that others keep.
+"""Rates and daily totals for the runtime info, computed from a few samples of existing counters.
 
 A sample every ten seconds, eleven minutes of them: enough for the three rates that Apache's tools show (over 10 s, 60 s
 and 600 s). Nothing is counted here, so the hot paths pay nothing.
@@ -17,7 +17,7 @@ _SPANS_MS = (10_000, 60_000, 600_000)
 
 
 class Rates:
-    """Samples of counters that only grow, and what follows from them.
+    """Samples of counters that only grow, and the rates computed from them.
 
     >>> rates = Rates()
     >>> rates.step(0, {"put": 0}); rates.step(10_000, {"put": 50}); rates.text("put")
@@ -43,7 +43,7 @@ class Rates:
             self._samples.append((now_ms, dict(counters)))
 
     def rate(self, name: str, span_ms: int) -> float:
-        """Compute a counter's growth a second over the newest ``span_ms``, or as much of it as there is."""
+        """Compute a counter's growth per second over the newest ``span_ms``, or over the samples there are."""
         if len(self._samples) < 2:
             return 0.0
         now_ms, newest = self._samples[-1]
@@ -60,5 +60,5 @@ class Rates:
         return " ".join(str(round(sum(self.rate(name, span) for name in names), 2)) for span in _SPANS_MS)
 
     def mornings(self, name: str) -> tuple[int, int]:
-        """Answer with a counter's value at the beginning of yesterday and of today; 0 if it was not yet counted."""
+        """Return a counter's value at the beginning of yesterday and of today; 0 if it was not counted yet."""
         return self._mornings[0].get(name, 0), self._mornings[1].get(name, 0)

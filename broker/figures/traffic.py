@@ -1,4 +1,5 @@
-"""What each topic takes in and each group reads, over the last minute, hour and day (VIEW_BROKER_STATS_DATA 315).
+"""Messages put into each topic and pulled by each group, over the last minute, hour and day (VIEW_BROKER_STATS_DATA
+315).
 
 Names and keys are those of Apache's ``BrokerStatsManager``:
 
@@ -9,8 +10,8 @@ SNDBCK_PUT_NUMS                     ``topic@group``    messages that the group c
 BROKER_PUT_NUMS, BROKER_GET_NUMS    the cluster        all messages sent, all messages pulled
 ==================================  =================  ============================================================
 
-Putting a message costs nothing here: every ten seconds the queues are asked how far they have grown, and the sizes of
-their new entries are added up. A pull with messages costs one look-up.
+Putting a message costs nothing here: every ten seconds the growth of all queues is read, and the sizes of their new
+entries are added up. A pull with messages costs one look-up.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["SERIES_MAX", "Traffic"]
 _SAMPLE_MS = 10_000
 _SPANS = (("statsMinute", 10_000, 7), ("statsHour", 600_000, 7), ("statsDay", 3_600_000, 25))
 SERIES_MAX = 20_000
-"""Most series of all kinds, some 10 KiB each after a day; what comes beyond it is not counted by its name."""
+"""Most series of all kinds, some 10 KiB each after a day; further topics and groups are not counted by name."""
 _STEPS = 500
 """Series that take a sample at a stretch: about a millisecond."""
 _STRETCH = 50_000
@@ -73,7 +74,7 @@ class _Series:
                 kept.append(sample)
 
     def idle(self) -> bool:
-        """Whether nothing has been counted for as long as it looks back."""
+        """Whether nothing has been counted in the whole time of its samples."""
         day = self.samples[-1]
         return len(day) == day.maxlen and day[0][1:] == (self.calls, self.messages, self.bytes)
 
@@ -99,7 +100,7 @@ class Traffic:
         totals: Reads how many messages were put and pulled since the start.
         series_max: Most series.
 
-    Raises nothing but what the queues' files raise (StoreError).
+    Raises StoreError if a queue's file cannot be read.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class Traffic:
         self._stepped_ms: int | None = None
         self.series_max = series_max
         self._uncounted = _Series()
-        """Takes what comes when there are too many series."""
+        """Counts for topics and groups beyond the limit of series."""
 
     @property
     def series_count(self) -> int:

@@ -1,1 +1,1 @@
-"""What the broker remembers by name: topics, groups, offsets, locks; and the thread that writes it."""
+"""The broker's tables: topics, groups, offsets, locks; and the thread that writes them."""

@@ -1,9 +1,9 @@
 """Apache's configuration files, ``config/<name>.json``: read with their quirks, replaced as a whole.
 
-A file that is missing, empty or unreadable is read from ``<name>.json.bak``, the version before; what cannot be read
-is put aside as ``<name>.json.aside``, or the next write would make it the version before. Writing renames
-the file to its ``.bak`` and puts the new one in its place, so whatever a crash leaves, one of the two is whole.
-Both files broken is an error: a broker that forgets its topics would delete what belongs to them.
+If a file is missing, empty or unreadable, ``<name>.json.bak``, the version before, is read. An unreadable file is put
+aside as ``<name>.json.aside``; otherwise the next write would make it the ``.bak``. Writing renames the file to its
+``.bak`` and puts the new one in its place, so one of the two is whole after any crash. If both are broken it is an
+error: a broker that forgets its topics would delete their messages.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
-"""Tables whose file is written in a thread: one write for all changes that come while another one is under way.
+"""Tables whose file is written in a thread: one write for all changes that come during another write.
 
 A write of ``topics.json`` is a write of the whole table, two renames and three syncs: milliseconds to seconds, and the
 network loop must not stand still for it. So
 
-1. a change is gathered while the turn lasts; at its end all of them are handed to the thread as one batch, unless one
-   of the same table is under way: what comes meanwhile is the next batch;
-2. a change shows in the table only when its file is durable: a message is never accepted for a topic that a power cut
-   takes away;
-3. a processor that needs a name that is not there yet raises `NotYetError`. The dispatcher keeps the request and has it
-   handled once more from the start when the batch is over, in the order in which requests came; so nothing may have
-   happened before that. What the request changes is gathered when the dispatcher has kept it: one that is refused
-   because too many wait changes nothing. A write that fails fails all requests that wait for it, and the table is as
-   it was;
-4. a name that goes takes more with it than its entry (a topic its messages): the request that wants it gone sees to
-   that after the batch, and has the thread do what takes long (`LateTable.end`). A request that sets a name whose end
-   is on its way waits until all of that is over.
+1. changes are gathered during the turn. At its end the thread gets all of them as one batch, unless a batch of the same
+table is being written: changes that come meanwhile form the next batch;
+2. a change becomes visible in the table only when its file is durable: a message is never accepted for a topic that a
+power cut takes away;
+3. a processor that needs a name that does not exist yet raises `NotYetError`. The dispatcher keeps the request and
+handles it again from the start when the batch is written, in order of arrival; so the processor must not have changed
+anything before it raises. The request's changes are gathered only once the dispatcher has kept it: a request refused
+because too many wait changes nothing. If a write fails, all requests that wait for it fail, and the table stays as it
+was;
+4. deleting a name deletes more than its entry (a topic's messages, for example). The request that deletes it does that
+after the batch, and lets the thread do the long part (`LateTable.end`). A request that sets a name under deletion waits
+until all of that is over.
 
-Before `TableWriter.start` and after `TableWriter.stop` nothing is late: a change is written at once, in the loop.
+Before `TableWriter.start` and after `TableWriter.stop` every change is written at once, in the loop.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _ENDS_MAX = 256
 """Names whose ends are one piece of work: others wait for the thread meanwhile."""
 
 Outcome = Exception | None
-"""How a write went: None if it is durable."""
+"""The result of a write: None if it is durable, else the error."""
 
 
 class Batch(Generic[K, V]):
-    """Changes that are written together (None: the name goes), and who waits for them, in order."""
+    """Changes that are written together (None: the name is deleted), and the requests that wait for them, in order."""
 
     __slots__ = ("applied", "changes", "error", "over", "waiting")
 
@@ -54,7 +54,7 @@ class Batch(Generic[K, V]):
 
 
 class Waited(Protocol):
-    """Something that requests wait for: a batch, or what else takes a while."""
+    """An operation for which requests wait: a batch, or other long work."""
 
     waiting: list[Callable[[Outcome], None]]
 

@@ -1,9 +1,9 @@
-"""Half messages that were given up, asked about once more: RESUME_CHECK_HALF_MESSAGE (323).
+"""Reopens half messages that were given up: RESUME_CHECK_HALF_MESSAGE (323).
 
 An administrator names a message of TRANS_CHECK_MAX_TIME_TOPIC by its id (Java: ``MQAdminExt.resumeCheckHalfMessage``).
-It becomes a half message again, checked from the first time on, by its group's live producers. Its copy in that topic
-stays. Apache's broker makes another one of whatever record it is shown, each time; here a transaction that is open
-already stays as it is (SUCCESS), and one that was committed since is refused, so that it is not delivered twice.
+It becomes a half message again, and the live producers of its group are asked as for a new one. Its copy in that topic
+stays. Apache's broker makes a new half message of any record, each time. Here a transaction that is open already stays
+as it is (SUCCESS), and one that was committed since is refused, so that it is not delivered twice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ResumeProcessor:
     Args:
         store: Where messages are read and looked for.
         turn: Where the half message is gathered.
-        halves: What is undecided.
+        halves: The undecided half messages.
         timeout_ms: Age at which a half message may be checked (``transactionTimeOut``).
         reserved_ms: Age at which it is given up at the latest (``fileReservedTime``).
         now_ms: The clock; looking takes time.
@@ -95,7 +95,7 @@ class ResumeProcessor:
     async def _resume(
         self, channel: Channel, command: RemotingCommand, text: str, offset: int
     ) -> RemotingCommand | None:
-        """Look what has become of it, and gather the half message; the reply unless it comes when that is stored."""
+        """Find the transaction's state and gather the half message; return a reply unless it comes after the store."""
         given_up = await asyncio.to_thread(self._read, offset)
         if given_up is None:
             return command.reply(ResponseCode.SYSTEM_ERROR, f"no message of {DISCARD_TOPIC} has the id {text}")
@@ -121,7 +121,7 @@ class ResumeProcessor:
         return found if found is not None and found.topic == DISCARD_TOPIC else None
 
     def _outcome(self, given_up: StoredMessage) -> str:
-        """Where its transaction has come to since: HALF_TOPIC (open again), its own topic (committed), or nowhere.
+        """The transaction's state since then: HALF_TOPIC (open again), its own topic (committed), or neither.
 
         Any thread. Raises StoreError if that cannot be told, since too many messages have its key.
         """

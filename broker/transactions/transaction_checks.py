@@ -1,13 +1,13 @@
-"""Check-backs: who left a half message undecided is asked, again and again, and at last it is given up.
+"""Check-backs: producers are asked about undecided half messages several times, then the messages are given up.
 
 Every ``transactionCheckInterval`` all half messages older than ``transactionTimeOut`` (or than their own
-CHECK_IMMUNITY_TIME_IN_SECONDS) are looked at. One that was asked about fewer than ``transactionCheckMax`` times is
-asked about once more: CHECK_TRANSACTION_STATE (39) to one of the live producers of its group, in turn; the answer is
-an END_TRANSACTION. Else, or when it is older than ``fileReservedTime``, it goes to TRANS_CHECK_MAX_TIME_TOPIC. All that
-is Apache's; a round counts whether or not a producer of the group is connected, too.
+CHECK_IMMUNITY_TIME_IN_SECONDS) are checked. If one had fewer than ``transactionCheckMax`` checks,
+CHECK_TRANSACTION_STATE (39) goes to one of the live producers of its group, in turn; the answer is an END_TRANSACTION.
+Otherwise, or when it is older than ``fileReservedTime``, it goes to TRANS_CHECK_MAX_TIME_TOPIC. All this is as on
+Apache's broker, and so is that a round counts even if no producer of the group is connected.
 
-Unlike Apache's broker, ours leaves the half message where it is, so that the offsets its producer knows stay right; the
-count is in the log (an op message for up to `SLICE` of them) before anybody is asked, so that no crash forgets it.
+Unlike Apache's broker, ours leaves the half message where it is, so that the offsets its producer knows stay valid. The
+count is in the log (an op message for up to `SLICE` of them) before a producer is asked, so that no crash loses it.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ class TransactionChecks:
         self._turn_of = 0
         self.sent_count = 0
         self.unsent_count = 0
-        """Checks that no producer of the group was there for."""
+        """Checks for which no producer of the group was connected."""
 
     # ------------------------------------------------------------------------------------------ rounds
 
     async def run(self, now_ms: Callable[[], int]) -> None:
-        """Do a round if it is time for one, and publish what has changed; to be called every `rest_ms`."""
+        """Do a round if one is due, and publish the changes; to be called every `rest_ms`."""
         if self._is_time(now_ms()):
             for numbers in self._slices(now_ms()):
                 found = await asyncio.to_thread(self._read, numbers)
@@ -170,7 +170,7 @@ class TransactionChecks:
     # ------------------------------------------------------------------------------------------ one slice
 
     def _check(self, found: _FOUND, now_ms: int) -> None:
-        """Look at some undecided messages: wait, ask, or give up."""
+        """Check some undecided messages: wait, ask, or give up."""
         rules = self._rules()
         asked: list[StoredMessage] = []
         for number, record in found:
@@ -189,7 +189,8 @@ class TransactionChecks:
                 continue
             half.checks = max(half.checks, checks_before(stored))
             due_ms = check_due_ms(stored.properties, stored.born_ms, rules.timeout_ms, now_ms)
-            due_ms = min(due_ms, stored.store_ms + rules.reserved_ms + 1)  # or an immunity would pin the log for ever
+            # Otherwise an endless immunity would keep the log for ever.
+            due_ms = min(due_ms, stored.store_ms + rules.reserved_ms + 1)
             given_up = half.checks >= max(1, rules.check_max) or now_ms - stored.store_ms > rules.reserved_ms
             self._halves.look_again(number, now_ms + 1 if given_up else max(due_ms, now_ms + 1))
             if given_up:

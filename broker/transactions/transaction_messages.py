@@ -1,4 +1,4 @@
-"""The messages of a transaction, one made out of another: half, committed, given up, op, and what a check shows.
+"""The messages of a transaction, each made from another: half, committed, given up, op, and the one in a check.
 
 Properties and flags are Apache's (TransactionalMessageBridge, EndTransactionProcessor,
 DefaultTransactionalMessageCheckListener), but for the committed message: Apache leaves TRAN_MSG and the ``REAL_`` ones
@@ -54,7 +54,7 @@ __all__ = [
 
 _TYPE = int(SysFlag.TRANSACTION_ROLLBACK)
 _ROOM_BYTES = len(TRANSACTION_CHECK_TIMES) + 2 + 10
-"""What the count of checks may add to a half message's properties, with ten digits."""
+"""Bytes that the count of checks, with ten digits, may add to a half message's properties."""
 _PLACE = RECORD.struct("queue_offset", "position")
 
 
@@ -74,7 +74,7 @@ def make_half(message: Message, unique_key: str, producer_group: str) -> None:
 
 
 def no_room(half: Message, record_bytes_max: int) -> str:
-    """Say why a half message is too large for what has to be made of it later; empty if it is not.
+    """Return why a half message is too large for the messages made from it later; empty if it is not.
 
     A commit, a check and a discard each write it once more: under another topic, with the count of checks.
     """
@@ -91,7 +91,7 @@ def no_room(half: Message, record_bytes_max: int) -> str:
 
 
 def committed_message(half: StoredMessage, checks: int) -> Message:
-    """Make what the consumers get. Raises RecordError if the half message does not say where it belongs."""
+    """Make the committed message. Raises RecordError if the half message does not name its topic and queue."""
     message = _back(half, checks)
     message.properties = remove_properties(message.properties, (TRAN_MSG, REAL_TOPIC, REAL_QID))
     message.sys_flag = half.sys_flag & ~_TYPE | int(SysFlag.TRANSACTION_COMMIT)

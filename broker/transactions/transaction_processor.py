@@ -17,9 +17,9 @@ the opposite was decided before, or the message was given up             ILLEGAL
 its topic has been deleted meanwhile                                     TOPIC_NOT_EXIST; it stays undecided
 =====================================================================  =============================================
 
-Which half message is meant, the broker's own tables say: what is undecided, or else the queue of half messages, has the
-CommitLog offset of each number. Bytes at an offset that only the request names are never believed; anybody can write
-a half message's record into the body of a message, and know where it will stand.
+The broker finds the half message in its own tables: the undecided ones, or else the queue of half messages, contain the
+CommitLog offset of each number. Bytes at an offset that only the request names are never trusted: anybody can write a
+half message's record into the body of a message, and know its position.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
 _STORED = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)
 _GIVE_UP = -1
 _ASKING_MAX = 64
-"""So many requests may wait for one decision that is on its way."""
+"""Most requests that wait for one decision on its way."""
 _SAME_KEY_MAX = 64
 """Messages with the key of a half message, behind it, that are read to find the committed one."""
 _NAMES = {COMMIT: "commit", ROLLBACK: "roll back", _GIVE_UP: "give it up"}
@@ -76,7 +76,7 @@ _UNASKED = RemotingCommand(RequestCode.END_TRANSACTION, 0, FLAG_ONEWAY)
 
 
 class _Deciding:
-    """A decision on its way to the log, and who else asked for one meanwhile."""
+    """A decision on its way to the log, and the other requests for a decision that came meanwhile."""
 
     __slots__ = ("outcome", "waiting")
 
@@ -290,9 +290,9 @@ class TransactionProcessor:
         return immunity is not None and now_ms - stored.born_ms > max(immunity, self._timeout_ms())
 
     def _outcome_of(self, record: bytes, header: EndTransactionHeader) -> int | StoreError:
-        """What a half message was decided to, by its committed message (any thread); or why that cannot be told.
+        """The decision about a half message, found by its committed message (any thread); or why it cannot be told.
 
-        The committed message stands behind it in the log, so what is sent with its key later on hides nothing.
+        The committed message is behind it in the log, so messages sent later with its key hide nothing.
         """
         properties = decode_record(record).properties
         topic, key = get_property(properties, REAL_TOPIC), get_property(properties, UNIQ_KEY)
