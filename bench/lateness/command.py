@@ -6,7 +6,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,19 @@ import click
 from click.core import ParameterSource
 
 from bench.lateness.about import about_run
-from bench.lateness.checking import check_baseline, check_master, check_memory, check_out
-from bench.lateness.engines.job import root_of
+from bench.lateness.checking import (
+    check_baseline,
+    check_bounds,
+    check_master,
+    check_memory,
+    check_out,
+    executors,
+    pairs,
+    task_bytes,
+)
+from bench.lateness.engines.job import Engine, root_of
 from bench.lateness.engines.local_engine import LOCAL_BYTES_MAX, LocalEngine
-from bench.lateness.engines.session import JavaMissingError, spark_session
+from bench.lateness.engines.session import JavaMissingError, is_brief, spark_session
 from bench.lateness.logs.packing import parts_for
 from bench.lateness.logs.planning import plan_log
 from bench.lateness.logs.reading import APACHE_LEVELS, DamagedLogError, parse_levels
@@ -31,6 +41,8 @@ from bench.lateness.results.compare import differences, in_words
 from bench.lateness.results.expect import Expectation
 from bench.lateness.results.result import Result
 from bench.lateness.results.target import Target
+from bench.lateness.state.rounds import check_state, repeat
+from bench.lateness.state.state import State
 from bench.lateness.summary import verdict
 from bench.report import ReportError, write_report
 from remoting.printable import printable
@@ -39,7 +51,7 @@ from store.disk.errors import StoreError
 __all__ = ["lateness_command", "our_error"]
 
 _TRIES = 3
-_OF_SPARK = ("master", "memory", "settings")
+_OF_SPARK = ("master", "memory", "settings", "executor_memory", "executor_cores")
 """Options that only Spark understands; who gives one asks for Spark."""
 _OUR_ERRORS = ("DamagedLogError", "SpillMovedError", "NoStoreError", "StorageError", "StoreCorruptError")
 
@@ -74,7 +86,10 @@ _OUR_ERRORS = ("DamagedLogError", "SpillMovedError", "NoStoreError", "StorageErr
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 @click.option("--spark", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's.")
 @click.option("--memory", default="2g", show_default=True, help="Memory of the driver (local: of everything).")
-@click.option("--split-mb", type=click.IntRange(1), default=32, show_default=True, help="Log that one task reads.")
+@click.option("--executor-memory", metavar="SIZE", help="Memory of an executor, and of its Python workers.")
+@click.option("--executor-cores", type=click.IntRange(1), help="Tasks that an executor runs at once.")
+@click.option("--split-mb", type=click.IntRange(1), help="Log that one task reads; by the log's size.")
+@click.option("--state", metavar="DIR", help="Count closed segments once: keep their sums there for the next run.")
 @click.option("--follow", "follows", is_flag=True, help="Go on reading as the logs grow, until Ctrl-C.")
 @click.option("--refresh", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between results.")
 @click.option("--rounds", type=click.IntRange(1), help="With --follow: end after so many results.")
@@ -99,7 +114,10 @@ def lateness_command(
     master: str,
     settings: tuple[str, ...],
     memory: str,
-    split_mb: int,
+    executor_memory: str | None,
+    executor_cores: int | None,
+    split_mb: int | None,
+    state: str | None,
     follows: bool,
     refresh: float,
     rounds: int | None,
@@ -110,13 +128,14 @@ def lateness_command(
     Exit status 0: done, and all expectations hold; 1: one does not, or a source cannot be read; 2: called wrongly.
     """
     say = _quiet if quiet else _say
-    try:
+    resources = click.get_current_context().with_resource(ExitStack())
+    with _in_a_line():
         parse_levels(levels)
-        if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-            raise ValueError("--since must lie before --until: nothing is due between them")
-        given = _pairs(settings)
+        check_bounds(since_ms, until_ms)
         check_master(master)
         memory = check_memory(memory)
+        given = executors(executor_memory, executor_cores) | pairs(settings)
+        memory_of_task = task_bytes(memory, given, master)
         found = find_sources(sources, names, levels, storage)
         _check_files(received)
         before = check_baseline(baseline, out)
@@ -131,31 +150,38 @@ def lateness_command(
             "as_of_ms": as_of_ms,
             "check_crc": check_crc,
             "fail_on_damage": fail_on_damage,
-            "split_bytes": split_mb << 20,
+            "task_bytes": memory_of_task,
+            "split_bytes": (split_mb or 0) << 20,
         }
-        size = sum(_bytes_of(source) for source in found)
+        check_state(state, since_ms, until_ms, received)
+        kept = resources.enter_context(State(state, storage, found)) if state else None
+        size = sum(_bytes_of(source, kept.end_of(place) if kept else 0) for place, source in enumerate(found))
         _exit_on_sigterm()
         make = _job_maker(found, out, jobs)
-        if _is_local(engine, size, follows):
-            jobs["about"] = _about("local", before)
-            told = progress_for(size, quiet).add
-            summary: dict[str, Any] | None = _with_retries(lambda: run_job(LocalEngine(told=told), make(), say))
-            _draw(out, say)
+        local = _is_local(engine, size, follows and not kept)
+        jobs["about"] = _about("local" if local else "spark", before)
+        if local:
+            runs = Runs(LocalEngine(told=progress_for(size, quiet).add), make, kept, refresh, rounds, out, say)
+            summary: dict[str, Any] | None = _run(runs, follows)
         else:
-            jobs["about"] = _about("spark", before)
             say("starting Spark")
-            session = spark_session(
-                master, memory=memory, partitions=parts_for(size), settings=given, brief=not follows
-            )
-            with session as spark:
-                summary = _on_spark(spark, make, follows, refresh, rounds, quiet, out, say)
+            brief, partitions = is_brief(master, size, follows), parts_for(size, memory_of_task)
+            with spark_session(master, memory=memory, partitions=partitions, settings=given, brief=brief) as spark:
+                summary = _on_spark(spark, make, kept, follows, refresh, rounds, quiet, out, say)
+    if summary is None:
+        raise SystemExit(130)
+    _finish(summary, out, before)
+
+
+@contextmanager
+def _in_a_line() -> Iterator[None]:
+    """Errors of ours end the command with one line."""
+    try:
+        yield
     except (JavaMissingError, StorageError, StoreError) as error:
         raise click.ClickException(str(error)) from None
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if summary is None:
-        raise SystemExit(130)
-    _finish(summary, out, before)
 
 
 def _job_maker(found: Any, out: Path, values: dict[str, Any]) -> Callable[[], Job]:
@@ -205,12 +231,14 @@ def _check_files(paths: tuple[str, ...]) -> None:
             raise StorageError(f"{path}: there is no such file")
 
 
-def _bytes_of(source: Source) -> int:
-    """Bytes of a source that are there to read: its log, and what waits in its delay store."""
+def _bytes_of(source: Source, counted_to: int) -> int:
+    """Bytes of a source that are there to read: its log from a position on, and what waits in its delay store."""
     files = storage_for(source.path, source.storage)
     waiting = plan_spill(root_of(source), files) if source.kind == "timewheel" else []
-    log = plan_log(source.path, source.storage)
-    return sum(segment.end for segment in log.segments) + sum(file.size for file in waiting)
+    log = plan_log(source.path, source.storage, counted_to)
+    return sum(segment.end for segment in log.segments if segment.base >= counted_to) + sum(
+        file.size for file in waiting
+    )
 
 
 def _is_local(engine: str, size: int, follows: bool) -> bool:
@@ -224,9 +252,36 @@ def _is_local(engine: str, size: int, follows: bool) -> bool:
     return engine == "auto" and size <= LOCAL_BYTES_MAX and not follows and not spoke
 
 
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What it takes to make a result, and the next one."""
+
+    engine: Engine
+    make: Callable[[], Job]
+    state: State | None
+    refresh: float
+    rounds: int | None
+    out: Path
+    say: Callable[[str], None]
+
+
+def _run(runs: Runs, follows: bool) -> dict[str, Any] | None:
+    """Make one result; with a state to go on from, as many as were asked for."""
+
+    def once() -> dict[str, Any]:
+        return _with_retries(lambda: run_job(runs.engine, runs.make(), runs.say, runs.state))
+
+    if follows:
+        return repeat(once, runs.refresh, runs.rounds, _told(runs.out, runs.say), _stop_event())
+    summary = once()
+    _draw(runs.out, runs.say)
+    return summary
+
+
 def _on_spark(
     spark: Any,
     make: Callable[[], Job],
+    kept: State | None,
     follows: bool,
     refresh: float,
     rounds: int | None,
@@ -237,22 +292,10 @@ def _on_spark(
     from bench.lateness.engines.spark_engine import SparkEngine
     from bench.lateness.follow import follow
 
-    if follows:
+    if follows and kept is None:
         return follow(spark, make, refresh, rounds, _told(out, say), _stop_event(), _moved)
     with _progress(spark, quiet):
-        summary = _with_retries(lambda: run_job(SparkEngine(spark), make(), say))
-    _draw(out, say)
-    return summary
-
-
-def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise ValueError(f"--spark {text}: KEY=VALUE is expected")
-        found[name] = value
-    return found
+        return _run(Runs(SparkEngine(spark), make, kept, refresh, rounds, out, say), follows)
 
 
 def _with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:

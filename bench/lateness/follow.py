@@ -24,7 +24,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.lateness.engines.job import Job, look_at_delay_stores
+from bench.lateness.engines.job import Job, look_at_delay_stores, split_bytes_for
 from bench.lateness.engines.spark_engine import SparkEngine
 from bench.lateness.logs.schemas import DELAY_SCHEMA
 from bench.lateness.logs.sources import Source
@@ -84,7 +84,7 @@ def _take(spark: SparkSession, job: Job, number: int, source: Source, place: Pat
         number=str(number),
         levels=source.levels,
         storage=source.storage,
-        splitBytes=str(job.split_bytes),
+        splitBytes=str(job.split_bytes or split_bytes_for(0)),
         checkCrc=str(job.check_crc).lower(),
         ownLevels=str(source.kind == "timewheel").lower(),
     )

@@ -15,6 +15,7 @@ from bench.lateness.logs.schemas import GAP, STATISTICS
 from bench.lateness.logs.sources import Source, find_sources
 from bench.lateness.results.hdr import percentile_files
 from bench.lateness.results.result import CELLS, HISTOGRAMS, RECEIVED, SUMMARY
+from bench.lateness.state.state import State
 from bench.lateness.summary import Seen, make_summary
 
 __all__ = ["Engine", "Job", "Source", "find_sources", "look_at_delay_stores", "run_job", "write_result"]
@@ -22,14 +23,20 @@ __all__ = ["Engine", "Job", "Source", "find_sources", "look_at_delay_stores", "r
 Say = Callable[[str], None]
 
 
-def run_job(engine: Engine, job: Job, say: Say) -> dict[str, Any]:
-    """Do it; answers the summary, which also stands in the result folder."""
+def run_job(engine: Engine, job: Job, say: Say, state: State | None = None) -> dict[str, Any]:
+    """Do it; answers the summary, which also stands in the result folder. ``state``: what earlier runs have counted."""
+    if state is not None:
+        job.counted_to = [state.end_of(number) for number in range(len(job.sources))]
     look_at_logs(job)
+    if state is not None:
+        state.narrow(job)
     count = len(job.plans)
     say(f"reading {job.log_bytes / 1e6:,.0f} MB of {count} log{'s' if count != 1 else ''}")
     assert job.as_of_ms is not None
     names = [source.name for source in job.sources]
-    parts = take_apart(engine.sums(job), names, job.tables)
+    whole = engine.sums(job) if state is None else state.count(engine, job)
+    said = {} if state is None else state.said()
+    parts = take_apart(whole, names, job.tables)
     tables = parts.tables
     seen = Seen(
         counts=parts.counts,
@@ -37,7 +44,7 @@ def run_job(engine: Engine, job: Job, say: Say) -> dict[str, Any]:
         hot=parts.hot,
         latest=parts.latest,
         cell_s=parts.cell_s,
-        late=latest_messages(parts.late, job.sources, job.plans, parts.topics),
+        late=latest_messages(parts.late, job.sources, job.plans, parts.topics, said),
     )
     received: Receipts | None = None
     if job.received:

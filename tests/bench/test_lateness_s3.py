@@ -84,6 +84,18 @@ def test_the_same_figures_as_from_disk(bucket: Bucket, store: Path, tmp_path: Pa
     assert there["source"]["pending"] > EACH
 
 
+def test_a_state_beside_the_log(bucket: Bucket, store: Path, tmp_path: Path) -> None:
+    """Counted in two nights, state and log in the object store: what one run over everything finds."""
+    words = ("--storage", bucket.storage, "--engine", "local", "--state", "s3://logs/states/b")
+    bucket.put(store, "brokers/b")
+    run("s3://logs/brokers/b", tmp_path / "first", *words)
+    there = run("s3://logs/brokers/b", tmp_path / "second", *words)
+    assert there == run(str(store), tmp_path / "whole", "--engine", "local")
+    about = json.loads((tmp_path / "second" / "summary.json").read_text())["run"]
+    assert 0 < about["state"]["records_read"] < there["source"]["records"]
+    assert bucket.storage not in json.dumps(about)
+
+
 def test_what_is_not_there_or_closed_is_said_in_a_line(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

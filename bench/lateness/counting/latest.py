@@ -24,7 +24,7 @@ from bench.lateness.logs.storage import StorageError, storage_for
 from remoting.messages.message import record_fields
 from remoting.messages.properties import get_property
 
-__all__ = ["LATE_MOST", "LATE_ROWS", "late_rows", "latest_messages"]
+__all__ = ["LATE_MOST", "LATE_ROWS", "in_order", "late_rows", "latest_messages", "said_of"]
 
 LATE_ROWS = "late"
 """Beside the names of histograms: what a row of `FINE_SCHEMA` may belong to."""
@@ -69,24 +69,42 @@ def _of_last(kept: Longs, values: Longs, dues: Longs) -> Longs:
     return np.concatenate([sure, _first(dues, kept[last], LATE_MOST - len(sure))])
 
 
+def in_order(line: str) -> tuple[int, int, str]:
+    """By what the lines of one source are sorted: the latest first."""
+    late, due, _, _, _, digits = line.split(" ")
+    return -int(late), int(due), digits
+
+
+def said_of(source: Source, plan: LogPlan, place: int) -> tuple[str | None, str | None, str | None]:
+    """Topic, key and message id of the record at a position of the CommitLog, as far as it can be read."""
+    topic, key, unique = _said(_record(source, plan, place) if place != NONE else None)
+    return _cut(topic), _cut(key), _cut(unique)
+
+
 def latest_messages(
-    rows: Iterable[Mapping[str, Any]], sources: Sequence[Source], plans: Sequence[LogPlan], topics: Mapping[int, str]
+    rows: Iterable[Mapping[str, Any]],
+    sources: Sequence[Source],
+    plans: Sequence[LogPlan],
+    topics: Mapping[int, str],
+    said: Mapping[tuple[int, int], Sequence[str | None]] | None = None,
 ) -> list[dict[str, Any]]:
-    """The latest of all parts, with what their records say, as ``summary.json`` has them."""
+    """The latest of all parts, with what their records say, as ``summary.json`` has them.
+
+    ``said``: what earlier runs have read of records, by source number and place.
+    """
     lines = [(row["source"], *line.split(" ")) for row in rows for line in row["text"].splitlines()]
     parts = [(number, *map(int, numbers), digits) for number, *numbers, digits in lines]
     parts.sort(key=lambda one: (-one[1], one[0], one[2], one[6]))
     found = []
     for number, late, due, named, waits, place, digits in parts[:LATE_MOST]:
-        record = _record(sources[number], plans[number], place) if place != NONE else None
-        topic, key, unique = _said(record)
+        topic, key, unique = (said or {}).get((number, place)) or said_of(sources[number], plans[number], place)
         topic = topic or topics.get(named, "")
         mine = int(digits[:16], 16) == _SIGN
         found.append({
             "source": sources[number].name,
             "topic": _cut(topic),
-            "key": _cut(key),
-            "message_id": _cut(unique),
+            "key": key,
+            "message_id": unique,
             "delay_id": f"{int(digits[16:], 16):x}" if mine else None,
             "due_ms": due,
             "lateness_ms": late,

@@ -49,11 +49,13 @@ class Marks:
     """How long the cells of time of all sources are."""
 
 
-def merge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Make one of sums that are alike; pairs and rows that hold no sums stay what they are."""
+def merge(batches: Iterable[pa.RecordBatch], pairs: bool = False) -> Iterator[pa.RecordBatch]:
+    """Make one of sums that are alike; rows that hold no sums stay what they are, and so do pairs, unless asked for."""
     held: dict[tuple[int, str, int], list[dict[str, Longs]]] = {}
     for batch in batches:
-        summed = pc.and_(pc.is_valid(batch["packed"]), pc.not_equal(batch["table"], PAIR_ROWS))
+        summed = pc.is_valid(batch["packed"])
+        if not pairs:
+            summed = pc.and_(summed, pc.not_equal(batch["table"], PAIR_ROWS))
         others = batch.filter(pc.invert(summed))
         if len(others):
             # Spark's schema says of some columns that they have no nulls; what goes back has to be ours.

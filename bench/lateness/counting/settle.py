@@ -30,7 +30,7 @@ from bench.lateness.counting.latest import late_rows
 from bench.lateness.counting.sums import sum_rows, sums_by
 from bench.lateness.logs.delays import ACCEPTED, CANCELLED, DELIVERED, LIVE, SEEN
 from bench.lateness.logs.packing import NONE, Columns, unpack
-from bench.lateness.logs.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, arrow_schema, make_batch
+from bench.lateness.logs.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, TOPIC_NAME, arrow_schema, make_batch
 from bench.lateness.results.result import MINUTE, MS_IN_SECOND, REQUESTED, TOPIC
 
 __all__ = [
@@ -43,8 +43,12 @@ __all__ = [
     "STATES",
     "Choice",
     "add_up",
+    "messages_of",
+    "note_rows",
     "settle",
     "settle_and_add_up",
+    "sums_of",
+    "unpacked",
 ]
 
 COUNT_ROWS, NOTE_ROWS, SECOND_ROWS, PAIR_ROWS, LATEST_ROWS = "counts", "notes", "second", "pairs", "latest"
@@ -92,25 +96,42 @@ def settle_and_add_up(batches: Iterable[pa.RecordBatch], choice: Choice, buckets
     """`settle` and `add_up` in one task, without a row for each message between them."""
     for found in _settled(batches, choice):
         if isinstance(found, dict):
-            yield from _sums(found, buckets)
+            yield from sums_of(found, buckets)
         else:
-            yield from _notes(found)
+            yield from note_rows(found)
 
 
 def _settled(batches: Iterable[pa.RecordBatch], choice: Choice) -> Iterator[pa.RecordBatch | Columns]:
     """Notes as rows of `MESSAGE_SCHEMA`; then all messages of the part as columns."""
+    for found in unpacked(batches):
+        yield messages_of(found, choice) if isinstance(found, dict) else found
+
+
+def unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | Columns]:
+    """Notes as rows of `MESSAGE_SCHEMA`; then all rows of the part as columns, if there are any."""
     packed: list[bytes] = []
+    named: set[tuple[int, str]] = set()
     for batch in batches:
         texts = batch.column("text")
         if texts.null_count < len(texts):
-            notes = batch.filter(pc.is_valid(texts))
+            notes = _once(batch.filter(pc.is_valid(texts)), named)
             values = {name: notes.column(name) for name in ("source", "stage", "topic_id", "text")}
             yield make_batch(_MESSAGE, values, len(notes))
         packed += [value.as_py() for value in batch.column("packed") if value.is_valid]
     rows = unpack(packed)
     packed.clear()
     if len(rows["source"]):
-        yield _messages(rows, choice)
+        yield rows
+
+
+def _once(notes: pa.RecordBatch, named: set[tuple[int, str]]) -> pa.RecordBatch:
+    """Notes without the names of topics that were there before: each task that reads a log tells all that it met."""
+    kept = []
+    for stage, source, text in zip(*(notes[name].to_pylist() for name in ("stage", "source", "text")), strict=True):
+        kept.append(stage != TOPIC_NAME or (source, text) not in named)
+        if stage == TOPIC_NAME:
+            named.add((source, text))
+    return notes.filter(pa.array(kept, pa.bool_()))
 
 
 def _in_order(rows: Columns) -> NDArray[np.intp]:
@@ -123,7 +144,7 @@ def _in_order(rows: Columns) -> NDArray[np.intp]:
     return np.lexsort([rows[name] for name in ("offset", "id_lo", "id_hi", "source")])
 
 
-def _messages(rows: Columns, choice: Choice) -> Columns:
+def messages_of(rows: Columns, choice: Choice) -> Columns:
     """What became of each message; ``state`` is the place in `STATES`, `NONE` stands for null."""
     order = _in_order(rows)
     rows = {name: column[order] for name, column in rows.items()}
@@ -198,13 +219,13 @@ def add_up(batches: Iterable[pa.RecordBatch], buckets: int = 1) -> Iterator[pa.R
     held: list[pa.RecordBatch] = []
     for batch in batches:
         noted = pc.is_valid(batch["text"])
-        yield from _notes(batch.filter(noted))
+        yield from note_rows(batch.filter(noted))
         held.append(batch.filter(pc.invert(noted)))
         if sum(map(len, held)) >= _ROWS_AT_ONCE:
-            yield from _sums(_columns_of(pa.Table.from_batches(held)), buckets)
+            yield from sums_of(_columns_of(pa.Table.from_batches(held)), buckets)
             held = []
     if sum(map(len, held)):
-        yield from _sums(_columns_of(pa.Table.from_batches(held)), buckets)
+        yield from sums_of(_columns_of(pa.Table.from_batches(held)), buckets)
 
 
 def _columns_of(found: pa.Table) -> Columns:
@@ -214,7 +235,8 @@ def _columns_of(found: pa.Table) -> Columns:
     return columns
 
 
-def _sums(found: Columns, buckets: int) -> Iterator[pa.RecordBatch]:
+def sums_of(found: Columns, buckets: int = 1) -> Iterator[pa.RecordBatch]:
+    """Add up what `messages_of` has found."""
     sources = found["source"]
     for source in np.unique(sources).tolist():
         mine = sources == source
@@ -285,7 +307,8 @@ def _delay_classes(requested_ms: Longs) -> Ranked:
     return Ranked(levels, None if ranked.ranks is None or len(levels) == 1 else places[ranked.ranks])
 
 
-def _notes(found: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def note_rows(found: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Notes on their way beside sums."""
     if not len(found):
         return
     values = {name: found.column(name) for name in ("source", "topic_id", "text")}

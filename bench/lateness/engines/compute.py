@@ -21,12 +21,14 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from bench.lateness.counting.closing import close_and_add_up
+from bench.lateness.counting.counted import Counted
 from bench.lateness.counting.merging import Marks, merge, spread
 from bench.lateness.counting.settle import PAIR_ROWS, Choice, add_up, settle, settle_and_add_up
 from bench.lateness.logs.packing import pack
 from bench.lateness.logs.schemas import FINE_SCHEMA, MESSAGE_SCHEMA, PACKED_SCHEMA
 
-__all__ = ["by_second", "merged", "messages", "packed", "sums", "sums_of_messages"]
+__all__ = ["by_second", "closed", "merged", "messages", "packed", "sums", "sums_of_messages"]
 
 
 def packed(rows: DataFrame, parts: int) -> DataFrame:
@@ -42,6 +44,12 @@ def messages(rows: DataFrame, choice: Choice, parts: int) -> DataFrame:
 def sums(rows: DataFrame, choice: Choice, parts: int, buckets: int) -> DataFrame:
     """Add up every grouping of each part's messages; ``rows`` are packed ones."""
     work = partial(settle_and_add_up, choice=choice, buckets=buckets)
+    return rows.repartitionById(parts, "part").mapInArrow(work, FINE_SCHEMA)
+
+
+def closed(rows: DataFrame, choice: Choice, counted: Counted, parts: int) -> DataFrame:
+    """The same, with what earlier runs have counted in mind."""
+    work = partial(close_and_add_up, choice=choice, counted=counted)
     return rows.repartitionById(parts, "part").mapInArrow(work, FINE_SCHEMA)
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from bench.lateness.counting.counted import Counted
 from bench.lateness.counting.settle import Choice
-from bench.lateness.logs.packing import parts_for
+from bench.lateness.logs.packing import TASK_BYTES, parts_for
 from bench.lateness.logs.planning import LogPlan, plan_log, plan_to_json
 from bench.lateness.logs.progress import queue_progress
 from bench.lateness.logs.sources import Source
@@ -24,9 +25,20 @@ from bench.lateness.logs.storage import storage_for
 from bench.lateness.results.expect import Expectation
 from bench.lateness.results.target import DEFAULT_TARGET, Target
 
-__all__ = ["Engine", "Job", "Receipts", "look_at_delay_stores", "look_at_logs", "reading_options", "root_of"]
+__all__ = [
+    "Engine",
+    "Job",
+    "Receipts",
+    "look_at_delay_stores",
+    "look_at_logs",
+    "reading_options",
+    "root_of",
+    "split_bytes_for",
+]
 
-SPLIT_BYTES = 32 << 20
+_SPLIT_BYTES = 32 << 20
+_SPLIT_BYTES_MAX = 1 << 30
+_SPLITS_WANTED = 30_000
 _LOG_PER_ROWS = 16
 """So many bytes of log are a byte of the Parquet that ``--follow`` makes of them: 300 and 20 a record."""
 
@@ -51,19 +63,32 @@ class Job:
     """What the result says of the run (`bench.lateness.about`)."""
     check_crc: bool = False
     fail_on_damage: bool = False
-    split_bytes: int = SPLIT_BYTES
+    split_bytes: int = 0
+    """Bytes of a segment for one task; 0: by the size of the log (`split_bytes_for`)."""
+    task_bytes: int = TASK_BYTES
+    """Memory that a task may take."""
     rows: Any = None
     """Rows of the logs that are there already (Spark's DataFrame, ``--follow``), in place of reading them."""
     rows_bytes: int = 0
     """What these rows take on disk; they may be of more log than is still there."""
     plans: list[LogPlan] = field(default_factory=list)
+    counted: Counted | None = None
+    """What earlier runs have counted (`bench.lateness.state`)."""
+    to_read: list[LogPlan] = field(default_factory=list)
+    """With ``counted``: what is left of ``plans`` to read."""
+    open_rows: Any = None
+    """Rows of `DELAY_SCHEMA` that earlier runs have kept, as an Arrow table."""
+    counted_to: Sequence[int] = ()
+    """Up to which position of each log earlier runs have counted."""
+    begins: Sequence[int] = ()
+    """With ``counted``: where the log of each source began when it was counted first."""
     delay_stores: list[list[SpillFile]] | None = None
     """The files of each source's delay store, where they have been looked at already."""
 
     @property
     def log_bytes(self) -> int:
         """Bytes of all logs, as `look_at_logs` found them."""
-        return sum(segment.end for plan in self.plans for segment in plan.segments)
+        return sum(segment.end for plan in self.to_read or self.plans for segment in plan.segments)
 
     @property
     def counted_bytes(self) -> int:
@@ -73,7 +98,7 @@ class Job:
     @property
     def parts(self) -> int:
         """Into how many parts the rows of this job go."""
-        return parts_for(self.counted_bytes)
+        return parts_for(self.counted_bytes, self.task_bytes)
 
     @property
     def choice(self) -> Choice:
@@ -87,7 +112,8 @@ class Job:
         return [
             number
             for number, (files, plan) in enumerate(zip(self.delay_stores, self.plans, strict=True))
-            if plan.begin > 0 or min((file.base for file in files if file.shape is None), default=0) > 0
+            if (self.begins[number] if self.begins else plan.begin) > 0
+            or min((file.base for file in files if file.shape is None), default=0) > 0
         ]
 
 
@@ -108,9 +134,25 @@ class Engine(Protocol):
         """Every histogram, count and note of a job whose stores and logs have been looked at, as one Arrow table."""
         ...
 
+    def pieces(self, job: Job) -> Any:
+        """The unmerged sums of a job with ``counted``, as `bench.lateness.counting.closing` gives them."""
+        ...
+
     def receipts(self, job: Job, hosts: Mapping[int, Iterable[str]]) -> Receipts:
         """Join what consumers recorded with the deliveries that `sums` has found; ``hosts`` by source number."""
         ...
+
+
+def split_bytes_for(log_bytes: int) -> int:
+    """How much log one task reads: 32 MB, more where that would make too many tasks (each sends to each part).
+
+    >>> split_bytes_for(10 << 30) >> 20, split_bytes_for(30 << 40) >> 20
+    (32, 1024)
+    """
+    size = _SPLIT_BYTES
+    while size < _SPLIT_BYTES_MAX and log_bytes > size * _SPLITS_WANTED:
+        size *= 2
+    return size
 
 
 def look_at_delay_stores(job: Job) -> None:
@@ -127,7 +169,8 @@ def look_at_logs(job: Job) -> None:
     """Fix what there is to read of the logs; looks at the delay stores first if nobody has."""
     if job.delay_stores is None:
         look_at_delay_stores(job)
-    job.plans = [plan_log(source.path, source.storage) for source in job.sources]
+    ends = job.counted_to or [0] * len(job.sources)
+    job.plans = [plan_log(one.path, one.storage, end) for one, end in zip(job.sources, ends, strict=True)]
 
 
 def root_of(source: Source) -> str:
@@ -144,10 +187,10 @@ def reading_options(job: Job, number: int) -> dict[str, str]:
         "rows": "packed",
         "parts": str(job.parts),
         "number": str(number),
-        "plan": plan_to_json(job.plans[number]),
+        "plan": plan_to_json((job.to_read or job.plans)[number]),
         "levels": source.levels,
         "storage": source.storage,
-        "splitBytes": str(job.split_bytes),
+        "splitBytes": str(job.split_bytes or split_bytes_for(job.log_bytes)),
         "checkCrc": str(job.check_crc).lower(),
         "failOnDamage": str(job.fail_on_damage).lower(),
         "ownLevels": str(source.kind == "timewheel").lower(),

@@ -32,6 +32,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc
 
+from bench.lateness.counting.closing import close_and_add_up
+from bench.lateness.counting.counted import Counted
 from bench.lateness.counting.merging import Marks, finish, hot_rows, marks_of, merge, spread
 from bench.lateness.counting.settle import PAIR_ROWS, Choice, add_up, settle, settle_and_add_up
 from bench.lateness.engines.job import Job, Receipts, reading_options, root_of
@@ -81,7 +83,14 @@ class _SpillShare:
     log_bytes: int = 0
 
 
-_Share = _LogShare | _SpillShare
+@dataclass(frozen=True)
+class _RowsShare:
+    rows: list[pa.RecordBatch]
+    parts: int
+    log_bytes: int = 0
+
+
+_Share = _LogShare | _SpillShare | _RowsShare
 
 
 @dataclass(frozen=True)
@@ -130,17 +139,27 @@ class LocalEngine:
 
     def sums(self, job: Job) -> Any:
         """See `bench.lateness.engines.job.Engine`. Errors of the reading come out as they are."""
+        return self._work(job, self._in_folder)
+
+    def pieces(self, job: Job) -> Any:
+        """See `bench.lateness.engines.job.Engine`."""
+        return self._work(job, self._pieces)
+
+    def _work(self, job: Job, work: Callable[..., pa.Table]) -> pa.Table:
         shares = _shares(job)
         processes = self._processes if job.log_bytes > self._alone_bytes_max else 1
         job.out.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".rows-", dir=job.out) as folder, _pool(processes) as run:
             try:
-                return self._in_folder(job, Path(folder), shares, run, processes)
+                return work(job, Path(folder), shares, run, processes)
             except OSError as error:
                 room = "the rows of a log take 66 bytes a record there while it is counted"
                 raise StorageError(f"{error.filename or job.out}: {error.strerror}; {room}") from error
 
-    def _in_folder(self, job: Job, folder: Path, shares: list[_Share], run: Run[Any, Any], processes: int) -> pa.Table:
+    def _read_all(
+        self, job: Job, folder: Path, shares: list[_Share], run: Run[Any, Any]
+    ) -> tuple[list[list[_Piece]], list[pa.RecordBatch]]:
+        """Read every share; answers by part where its rows are, and all notes."""
         notes: list[pa.RecordBatch] = []
         parts: list[list[_Piece]] = [[] for _ in range(job.parts)]
         places = [(share, str(folder / str(number))) for number, share in enumerate(shares)]
@@ -149,6 +168,17 @@ class LocalEngine:
             notes += found.notes
             for number, pieces in found.pieces.items():
                 parts[number] += pieces
+        return parts, notes
+
+    def _pieces(self, job: Job, folder: Path, shares: list[_Share], run: Run[Any, Any], processes: int) -> pa.Table:
+        assert job.counted is not None
+        parts, notes = self._read_all(job, folder, shares, run)
+        each = max(1, len(parts) // (processes * _TASKS_A_PROCESS))
+        tasks = [(parts[at : at + each], notes if at == 0 else []) for at in range(0, len(parts), each)]
+        return pa.concat_tables(run(partial(_close, choice=job.choice, counted=job.counted), tasks))
+
+    def _in_folder(self, job: Job, folder: Path, shares: list[_Share], run: Run[Any, Any], processes: int) -> pa.Table:
+        parts, notes = self._read_all(job, folder, shares, run)
         each = max(1, len(parts) // (processes * _TASKS_A_PROCESS))
         tasks = [
             (parts[at : at + each], str(folder / f"pairs-{at}"), notes if at == 0 else [])
@@ -187,6 +217,8 @@ def _shares(job: Job) -> list[_Share]:
         shares += [_LogShare(settings, task) for task in batch_tasks(settings)]
         root = root_of(source)
         shares += [_SpillShare(root, source.storage, file, number, job.as_of_ms, job.parts) for file in files]
+    if job.open_rows is not None and len(job.open_rows):
+        shares.append(_RowsShare(job.open_rows.to_batches(), job.parts))
     return shares
 
 
@@ -209,6 +241,8 @@ def _read(given: tuple[_Share, str]) -> _Found:
     share, path = given
     if isinstance(share, _LogShare):
         packed = pack(read_task(share.settings, share.task), share.settings.parts)
+    elif isinstance(share, _RowsShare):
+        packed = pack(share.rows, share.parts)
     else:
         storage = storage_for(share.root, share.storage)
         packed = pack(spill_rows(storage, share.file, share.number, share.as_of_ms), share.parts)
@@ -252,6 +286,12 @@ def _settle(given: tuple[list[list[_Piece]], str, list[pa.RecordBatch]], choice:
 
     with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, _FINE) as pairs:
         return _Sums(_merged(_without_pairs(sums(), pairs)), path, messages)
+
+
+def _close(given: tuple[list[list[_Piece]], list[pa.RecordBatch]], choice: Choice, counted: Counted) -> pa.Table:
+    parts, notes = given
+    batches = (batch for part in (notes, *map(_rows_of, parts)) for batch in close_and_add_up(part, choice, counted))
+    return pa.Table.from_batches(batches, _FINE)
 
 
 def _without_pairs(batches: Iterable[pa.RecordBatch], pairs: Any) -> Iterator[pa.RecordBatch]:

@@ -58,7 +58,7 @@ def read_received(
     delivered = found.where(f.col("state") == "delivered")
     joined = receipts.join(known, "host").join(delivered, ["source", "offset", "store_ms"])
     once = joined.groupBy("host", "offset", "store_ms").agg(f.count(f.lit(1)).alias("sources"))
-    matched = joined.join(once.where(f.col("sources") == 1), ["host", "offset", "store_ms"]).localCheckpoint()
+    matched = joined.join(once.where(f.col("sources") == 1), ["host", "offset", "store_ms"]).persist()
     more = matched.groupBy("source").agg(f.sum(f.col("times") - 1).alias("more"), f.sum("times").alias("all")).collect()
     repeated = dict.fromkeys(hosts, 0) | {row["source"]: int(row["more"]) for row in more}
     unmatched = lines.count() - sum(int(row["all"]) for row in more)

@@ -18,13 +18,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["JavaMissingError", "java_version", "need_java", "package_zip", "spark_session"]
+__all__ = ["JavaMissingError", "is_brief", "java_version", "need_java", "package_zip", "spark_session"]
 
 JAVA_MAJORS = (17, 21)
 _SHIPPED = ("bench", "remoting", "store")
 """What executors import: `bench.lateness`, and of the others what it reads the spill store with."""
 _SHORT_RUN = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 """Java settings for a process that lives for seconds."""
+_BRIEF_BYTES_MAX = 4 << 30
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -86,6 +87,15 @@ def package_zip(folder: Path) -> Path:
             for path in sorted((root / package).rglob("*.py")):
                 archive.write(path, path.relative_to(root).as_posix())
     return place
+
+
+def is_brief(master: str, log_bytes: int, follows: bool) -> bool:
+    """Whether Java need not begin by compiling, nor collect garbage in parallel: a small log, all in one process here.
+
+    >>> is_brief("local[*]", 1 << 30, False), is_brief("local[*]", 1 << 40, False), is_brief("yarn", 1 << 30, False)
+    (True, False, False)
+    """
+    return re.match(r"local(\[|$)", master) is not None and log_bytes <= _BRIEF_BYTES_MAX and not follows
 
 
 def _settings(folder: Path, master: str, memory: str, partitions: int, brief: bool) -> dict[str, str]:

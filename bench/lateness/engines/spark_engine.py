@@ -10,10 +10,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.lateness.counting.merging import finish, hot_rows, marks_of
-from bench.lateness.engines.compute import by_second, merged, messages, packed, sums, sums_of_messages
+from bench.lateness.engines.compute import by_second, closed, merged, messages, packed, sums, sums_of_messages
 from bench.lateness.engines.job import Job, Receipts, reading_options, root_of
 from bench.lateness.engines.received import RECEIVED_ROWS, read_received, write_received
 from bench.lateness.engines.spill_source import spill_plan_to_text
+from bench.lateness.logs.schemas import DELAY_SCHEMA
 
 __all__ = ["SparkEngine"]
 
@@ -23,7 +24,10 @@ _ALONE_BYTES_MAX = 2 << 30
 
 
 class SparkEngine:
-    """Runs jobs on a session, one after the other."""
+    """Runs jobs on a session, one after the other.
+
+    What is used twice is kept by executors and can be made again from the log, so a run outlives the loss of one.
+    """
 
     def __init__(self, spark: SparkSession, alone_bytes_max: int = _ALONE_BYTES_MAX) -> None:
         """The sums of logs of at most ``alone_bytes_max`` are added up in the driver."""
@@ -36,8 +40,13 @@ class SparkEngine:
         rows, buckets = self._all_rows(job), self._buckets(job)
         if not job.received:
             return _results(sums(rows, job.choice, job.parts, buckets), buckets)
-        self._found = messages(rows, job.choice, job.parts).localCheckpoint()
+        self._found = messages(rows, job.choice, job.parts).persist()
         return _results(sums_of_messages(self._found, buckets), buckets)
+
+    def pieces(self, job: Job) -> Any:
+        """See `bench.lateness.engines.job.Engine`."""
+        assert job.counted is not None
+        return closed(self._all_rows(job), job.choice, job.counted, job.parts).toArrow()
 
     def receipts(self, job: Job, hosts: Mapping[int, Iterable[str]]) -> Receipts:
         """See `bench.lateness.engines.job.Engine`; writes the receipts as Parquet into the result folder, too."""
@@ -66,6 +75,8 @@ class SparkEngine:
             if job.rows is None:
                 reader = self._spark.read.format("rocketmq-commitlog").options(**reading_options(job, number))
                 parts.append(reader.load(source.path))
+        if job.open_rows is not None and len(job.open_rows):
+            plain.append(self._spark.createDataFrame(job.open_rows, DELAY_SCHEMA))
         if job.rows is not None:
             plain.append(job.rows)
         if plain:
@@ -77,10 +88,13 @@ def _results(fine: DataFrame, buckets: int) -> Any:
     """Everything that is added up over messages, as one Arrow table."""
     if buckets == 1:
         return finish(fine.toArrow())
-    kept = fine.localCheckpoint()
-    added = merged(kept, buckets).toArrow()
-    marks = marks_of(added)
-    return pa.concat_tables([added, by_second(kept, marks, buckets).toArrow(), hot_rows(marks)])
+    kept = fine.persist()
+    try:
+        added = merged(kept, buckets).toArrow()
+        marks = marks_of(added)
+        return pa.concat_tables([added, by_second(kept, marks, buckets).toArrow(), hot_rows(marks)])
+    finally:
+        kept.unpersist()
 
 
 def _union(parts: Sequence[DataFrame]) -> DataFrame:

@@ -15,6 +15,7 @@ them large.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,17 @@ from numpy.typing import NDArray
 from bench.lateness.logs.delays import NO_DUE
 from bench.lateness.logs.schemas import PACKED_SCHEMA, arrow_schema
 
-__all__ = ["COLUMNS", "NONE", "ROW_BYTES", "Columns", "pack", "parts_for", "unpack"]
+__all__ = [
+    "COLUMNS",
+    "NONE",
+    "ROW_BYTES",
+    "SETTLE_BYTES_A_ROW",
+    "TASK_BYTES",
+    "Columns",
+    "pack",
+    "parts_for",
+    "unpack",
+]
 
 NONE = NO_DUE
 """Stands for null in a column of whole numbers."""
@@ -44,7 +55,14 @@ COLUMNS: Mapping[str, type[np.signedinteger]] = {
 ROW_BYTES = sum(np.dtype(kind).itemsize for kind in COLUMNS.values())
 _ROWS_AT_ONCE = 1 << 18
 _PART_BYTES = 128 << 20
-_PARTS_MAX = 2_000
+_PARTS_WANTED = 2_000
+"""So many parts are enough for any cluster: beyond, they grow instead, as far as the memory of a task lets them."""
+_LOG_BYTES_A_ROW = 128
+"""A record that speaks of a delay is hardly smaller: head, topic, marks."""
+SETTLE_BYTES_A_ROW = 700
+"""What settling a part takes at its most, the rows themselves included (`tests/bench/test_lateness_scale.py`)."""
+TASK_BYTES = 1 << 30
+"""What a task may take where nobody said so."""
 _MIX_HIGH, _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 
 Columns = dict[str, NDArray[np.signedinteger]]
@@ -53,24 +71,29 @@ Columns = dict[str, NDArray[np.signedinteger]]
 _SCHEMA = arrow_schema(PACKED_SCHEMA)
 
 
-def parts_for(log_bytes: int) -> int:
-    """Into how many parts the rows of so much log go: each is held in memory by one task.
+def parts_for(log_bytes: int, task_bytes: int = TASK_BYTES) -> int:
+    """Into how many parts the rows of so much log go: each is held in memory by one task, which has ``task_bytes``.
 
-    >>> parts_for(0), parts_for(3 << 30)
-    (2, 24)
+    A log of any size has parts of 128 MB up to 2,000 of them, beyond that parts as large as the memory allows: what
+    crosses the shuffle in one piece becomes smaller with each part more.
+
+    >>> parts_for(0), parts_for(3 << 30), parts_for(300 << 30), parts_for(30 << 40), parts_for(30 << 40, 4 << 30)
+    (2, 24, 2000, 168000, 42000)
     """
-    return max(2, min(_PARTS_MAX, log_bytes // _PART_BYTES))
+    rows_most = log_bytes // _LOG_BYTES_A_ROW
+    for_memory = -(-rows_most * SETTLE_BYTES_A_ROW // task_bytes)
+    return max(2, min(_PARTS_WANTED, log_bytes // _PART_BYTES), for_memory)
 
 
 def pack(batches: Iterable[pa.RecordBatch], parts: int) -> Iterator[pa.RecordBatch]:
-    """Pack batches of `DELAY_SCHEMA` into those of `PACKED_SCHEMA`; rows with a text stay rows, in part 0."""
+    """Pack batches of `DELAY_SCHEMA` into those of `PACKED_SCHEMA`; rows with a text stay rows, in a part by that."""
     held: list[Columns] = []
     count = 0
     for batch in batches:
         text = batch.column("text")
         rows = batch
         if text.null_count < len(text):
-            yield _notes(batch.filter(pc.is_valid(text)))
+            yield _notes(batch.filter(pc.is_valid(text)), parts)
             rows = batch.filter(pc.is_null(text))
         if len(rows):
             held.append({name: _numbers(rows.column(name)).astype(kind) for name, kind in COLUMNS.items()})
@@ -92,10 +115,10 @@ def _joined(held: list[Columns]) -> Columns:
     return {name: np.concatenate([columns[name] for columns in held]) for name in COLUMNS}
 
 
-def _part_of(rows: Columns, parts: int) -> NDArray[np.uint16]:
+def _part_of(rows: Columns, parts: int) -> NDArray[np.uint32]:
     source, high, low = (rows[name].astype(np.uint64) for name in ("source", "id_hi", "id_lo"))
     mixed = low ^ (high + source) * _MIX_HIGH
-    return ((mixed * _MIX >> np.uint64(33)) % np.uint64(parts)).astype(np.uint16)
+    return ((mixed * _MIX >> np.uint64(33)) % np.uint64(parts)).astype(np.uint32)
 
 
 def _packed(held: list[Columns], parts: int) -> pa.RecordBatch:
@@ -113,9 +136,11 @@ def _packed(held: list[Columns], parts: int) -> pa.RecordBatch:
     return _batch({"part": pa.array(numbers, pa.int32()), "packed": pa.array(packed, pa.binary())}, len(numbers))
 
 
-def _notes(rows: pa.RecordBatch) -> pa.RecordBatch:
+def _notes(rows: pa.RecordBatch, parts: int) -> pa.RecordBatch:
+    """Notes go to the part that their text says: each task of a large log has some, and the same ones meet."""
     values = {name: rows.column(name) for name in ("source", "stage", "topic_id", "text")}
-    return _batch({"part": pa.array(np.zeros(len(rows), np.int32)), **values}, len(rows))
+    numbers = [crc32(text.encode()) % parts for text in values["text"].to_pylist()]
+    return _batch({"part": pa.array(numbers, pa.int32()), **values}, len(rows))
 
 
 def _batch(values: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:

@@ -76,15 +76,19 @@ def _names(sizes: dict[str, int]) -> list[str]:
     return sorted(name for name in sizes if len(name) == _NAME_DIGITS and name.isdigit() and name.isascii())
 
 
-def plan_log(path: str, options: str = "") -> LogPlan:
-    """Fix what there is to read of a store or CommitLog folder now."""
+def plan_log(path: str, options: str = "", counted_to: int = 0) -> LogPlan:
+    """Fix what there is to read of a store or CommitLog folder now.
+
+    Segments below the CommitLog position ``counted_to`` are known to be full: their ends are not looked for.
+    """
     storage = storage_for(path, options)
     folder = log_folder(storage, path)
     sizes = storage.sizes(folder)
     names = _names(sizes)
     ends: dict[str, int] = {}
     for name in reversed(names):
-        ends[name] = _not_zero_end(storage, f"{folder}/{name}", sizes[name])
+        full = int(name) < counted_to and bool(ends)
+        ends[name] = sizes[name] if full else _not_zero_end(storage, f"{folder}/{name}", sizes[name])
     used = [name for name in names if ends[name]]
     last = used[-1] if used else ""
     segments, missing = [], []

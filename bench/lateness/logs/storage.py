@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["File", "Storage", "StorageError", "storage_for"]
+__all__ = ["File", "Storage", "StorageError", "file_system", "storage_for"]
 
 AHEAD_BYTES = 8 << 20
 _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs"}
@@ -54,6 +54,10 @@ class Storage(Protocol):
         """Open a file for reading; StorageError if that is not possible."""
         ...
 
+    def peek(self, path: str, position: int, count: int) -> bytes:
+        """Some bytes of a file, and no more than these."""
+        ...
+
 
 def storage_for(path: str, options: Mapping[str, Any] | str = "") -> Storage:
     """The storage that a path or URI belongs to; ``options`` (or their JSON) go to the file system of fsspec."""
@@ -62,6 +66,21 @@ def storage_for(path: str, options: Mapping[str, Any] | str = "") -> Storage:
         return _Local()
     values = json.loads(options) if isinstance(options, str) and options else dict(options or {})
     return _Remote(path, values)
+
+
+def file_system(uri: str, options: Mapping[str, Any] | str = "") -> Any:
+    """Return fsspec's file system for a URI; StorageError where it needs what is not there."""
+    values = json.loads(options) if isinstance(options, str) and options else dict(options or {})
+    try:
+        from fsspec.core import url_to_fs
+
+        system, _ = url_to_fs(uri, **values)
+    except ImportError as error:
+        hint = _LIBRARIES.get(uri.partition("://")[0])
+        raise StorageError(f"{uri}: {f'it needs a library: pip install {hint}' if hint else error}") from error
+    except ValueError as error:
+        raise StorageError(f"{uri}: {error}") from error
+    return system
 
 
 class _LocalFile:
@@ -114,6 +133,13 @@ class _Local:
     def open(self, path: str) -> File:
         return _LocalFile(_plain(path))
 
+    def peek(self, path: str, position: int, count: int) -> bytes:
+        file = self.open(path)
+        try:
+            return file.read(position, count)
+        finally:
+            file.close()
+
 
 class _RemoteFile:
     """Reads ahead: one request for some megabytes instead of one for each record that is looked at."""
@@ -143,15 +169,7 @@ class _RemoteFile:
 
 class _Remote:
     def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
-        try:
-            from fsspec.core import url_to_fs
-
-            self._system, _ = url_to_fs(uri, **options)
-        except ImportError as error:
-            hint = _LIBRARIES.get(uri.partition("://")[0])
-            raise StorageError(f"{uri}: {f'it needs a library: pip install {hint}' if hint else error}") from error
-        except ValueError as error:
-            raise StorageError(f"{uri}: {error}") from error
+        self._system = file_system(uri, options)
 
     def sizes(self, folder: str) -> dict[str, int]:
         try:
@@ -173,3 +191,10 @@ class _Remote:
 
     def open(self, path: str) -> File:
         return _RemoteFile(self._system, path)
+
+    def peek(self, path: str, position: int, count: int) -> bytes:
+        try:
+            data: bytes = self._system.cat_file(path, start=position, end=position + count)
+        except Exception as error:
+            raise StorageError(f"{path}: {error}") from error
+        return data

@@ -1,0 +1,91 @@
+"""Settling a part when earlier runs have counted some of the log: what is finished is counted once, ever.
+
+::
+
+    rows of a part ──► of messages finished before: deliveries are repeats, all else is passed over
+                  └──► of the others: finished now (first delivery in a closed segment) ──► sums that are kept, ids
+                                      not yet ──► sums of this result alone, rows of closed segments kept for the next
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bench.lateness.counting.counted import CLOSED_ROWS, OPEN_ROWS, Counted, FinishedIds, ids_among
+from bench.lateness.counting.settle import COUNT_ROWS, Choice, messages_of, note_rows, sums_of, unpacked
+from bench.lateness.logs.delays import DELIVERED
+from bench.lateness.logs.packing import COLUMNS, NONE, Columns
+from bench.lateness.logs.schemas import FINE_SCHEMA, arrow_schema, make_batch
+
+__all__ = ["close_and_add_up"]
+
+_FINE = arrow_schema(FINE_SCHEMA)
+
+
+def close_and_add_up(batches: Iterable[pa.RecordBatch], choice: Choice, counted: Counted) -> Iterator[pa.RecordBatch]:
+    """Sums of `FINE_SCHEMA`, as `bench.lateness.counting.counted.Counted` says, with what is to be kept beside them."""
+    for found in unpacked(batches):
+        if isinstance(found, dict):
+            yield from _part(found, choice, counted)
+        else:
+            yield from note_rows(found)
+
+
+def _part(rows: Columns, choice: Choice, counted: Counted) -> Iterator[pa.RecordBatch]:
+    logged = rows["store_ms"] != NONE
+    kept = logged & counted.in_closed(rows)
+    known = counted.known(rows)
+    delivery = rows["stage"] == DELIVERED
+    yield from _repeats(rows, known & delivery & kept, 0)
+    yield from _repeats(rows, known & delivery & ~kept, counted.sources)
+    if known.all():
+        return
+    rows = {name: column[~known] for name, column in rows.items()}
+    kept, delivery = kept[~known], delivery[~known]
+    found = messages_of(rows, choice)
+    ends = np.asarray(counted.ends, np.int64)[found["source"]]
+    finished = (found["offset"] != NONE) & (found["offset"] < ends)
+    ids = _ids(found, finished, counted.sources)
+    mine = ids_among(rows, ids)
+    # Deliveries behind the closed segments come again in the next run, as repeats of what is finished by then.
+    later = mine & delivery & ~kept
+    yield from _repeats(rows, later, 0, -1)
+    yield from _repeats(rows, later, counted.sources)
+    yield from _ids_kept(found, finished)
+    stays = kept & ~mine
+    if stays.any():
+        packed = b"".join(rows[name][stays].tobytes() for name in COLUMNS)
+        yield make_batch(_FINE, {"source": [0], "table": [OPEN_ROWS], "packed": [packed], "count": [1]}, 1)
+    found["source"] = np.where(finished, found["source"], found["source"] + counted.sources)
+    yield from sums_of(found)
+
+
+def _repeats(rows: Columns, some: NDArray[np.bool_], shift: int, sign: int = 1) -> Iterator[pa.RecordBatch]:
+    """Deliveries that count as repeats of a message that is counted elsewhere."""
+    sources, times = np.unique(rows["source"][some], return_counts=True)
+    if len(sources):
+        values: dict[str, Any] = {"source": sources + shift, "repeated": sign * times}
+        values |= {name: np.zeros(len(sources), np.int64) for name in ("key", "count")}
+        values |= {"table": pa.repeat(COUNT_ROWS, len(sources)), "text": pa.repeat("delivered", len(sources))}
+        yield make_batch(_FINE, values, len(sources))
+
+
+def _ids(found: Columns, finished: NDArray[np.bool_], sources: int) -> list[FinishedIds]:
+    ids = []
+    for number in range(sources):
+        mine = finished & (found["source"] == number)
+        ids.append(FinishedIds().plus(found["id_hi"][mine], found["id_lo"][mine]))
+    return ids
+
+
+def _ids_kept(found: Columns, finished: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
+    for number in np.unique(found["source"][finished]).tolist():
+        mine = finished & (found["source"] == number)
+        packed = found["id_hi"][mine].astype(np.int64).tobytes() + found["id_lo"][mine].astype(np.int64).tobytes()
+        values = {"source": [number], "table": [CLOSED_ROWS], "key": [0], "packed": [packed], "count": [1]}
+        yield make_batch(_FINE, values, 1)

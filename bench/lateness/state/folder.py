@@ -1,0 +1,155 @@
+"""Where a state is kept: a local folder, or any file system of fsspec; files are made whole or not at all.
+
+A file is written under a name that no manifest has yet, and synced; then the manifest is replaced, which is the one
+moment at which the state changes; then what it no longer names is removed. A run that is killed leaves files that no
+manifest names: the next one removes them.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from bench.lateness.logs.storage import StorageError, file_system
+
+__all__ = ["Folder", "StateError", "folder_for"]
+
+_LOCK = "lock"
+_NEW = ".new"
+
+
+class StateError(StorageError):
+    """A state that cannot be used; the text says why, and what to do."""
+
+
+class Folder(Protocol):
+    """A folder of a state."""
+
+    def lock(self) -> None:
+        """Keep other runs out until `close`; StateError if one is at work."""
+        ...
+
+    def names(self) -> list[str]:
+        """The files in it."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """All of a file; FileNotFoundError if there is none."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Make a file, or replace it, as a whole; it is on the disk when this comes back."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        ...
+
+    def close(self) -> None:
+        """Let others in."""
+        ...
+
+
+def folder_for(path: str, options: str = "") -> Folder:
+    """The folder behind a path or URI."""
+    if "://" not in path or path.startswith(("file://", "local://")):
+        return _Local(Path(path.partition("://")[2] if "://" in path else path))
+    return _Remote(path, options)
+
+
+class _Local:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock: int | None = None
+
+    def lock(self) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.close()
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise StateError(f"--state {self._path}: another run is at work on it; wait for its end") from None
+
+    def names(self) -> list[str]:
+        return sorted(entry.name for entry in os.scandir(self._path) if entry.name != _LOCK)
+
+    def read(self, name: str) -> bytes:
+        return (self._path / name).read_bytes()
+
+    def write(self, name: str, data: bytes) -> None:
+        fresh = self._path / (name + _NEW)
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(fd, left) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        fresh.replace(self._path / name)
+        self._sync()
+
+    def remove(self, name: str) -> None:
+        (self._path / name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _sync(self) -> None:
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class _Remote:
+    """A file of an object store comes to be as a whole; there is no lock, so one run at a time is up to the caller."""
+
+    def __init__(self, uri: str, options: Mapping[str, Any] | str) -> None:
+        self._uri = uri.rstrip("/")
+        self._system: Any = file_system(uri, options)
+
+    def _place(self, name: str) -> str:
+        return f"{self._uri}/{name}"
+
+    def lock(self) -> None:
+        self.names()
+
+    def names(self) -> list[str]:
+        self._system.invalidate_cache()
+        try:
+            found = self._system.ls(self._uri, detail=True)
+        except FileNotFoundError:
+            return []
+        except Exception as error:
+            raise StateError(f"--state {self._uri}: {error}") from error
+        return sorted(item["name"].rstrip("/").rpartition("/")[2] for item in found if item["type"] == "file")
+
+    def read(self, name: str) -> bytes:
+        data: bytes = self._system.cat_file(self._place(name))
+        return data
+
+    def write(self, name: str, data: bytes) -> None:
+        try:
+            self._system.pipe_file(self._place(name), data)
+        except Exception as error:
+            raise StateError(f"--state {self._place(name)}: {error}") from error
+
+    def remove(self, name: str) -> None:
+        try:
+            self._system.rm_file(self._place(name))
+        except FileNotFoundError:
+            pass
+
+    def close(self) -> None:
+        pass

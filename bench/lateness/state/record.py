@@ -1,0 +1,114 @@
+"""``state.json``: what a state holds, in which files, and of which sources. Two lines: CRC-32 in hexadecimal, JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from zlib import crc32
+
+from bench.lateness.state.folder import Folder, StateError
+from bench.lateness.state.identity import Identity
+
+__all__ = ["NAME", "Kept", "OfSource", "Record", "read_record", "write_record"]
+
+NAME = "state.json"
+VERSION = 1
+_OURS = re.compile(r"\d{10}-(sums|open|finished|small)\.parquet(\.new)?|state\.json\.new")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A file of the state."""
+
+    name: str
+    size: int
+    crc: int
+
+
+@dataclass(slots=True)
+class OfSource:
+    """What is known of one source: ``begin`` and ``end`` are CommitLog positions, of what has been counted."""
+
+    name: str
+    kind: str
+    store_id: str = ""
+    begin: int = 0
+    end: int = 0
+    segments: dict[int, Identity] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Record:
+    """The content of ``state.json``; ``said``: of the latest messages what their records say, by source and place."""
+
+    levels: str
+    sources: list[OfSource]
+    generation: int = 0
+    records: int = 0
+    sums: list[Kept] = field(default_factory=list)
+    open: Kept | None = None
+    finished: Kept | None = None
+    small: Kept | None = None
+    said: dict[tuple[int, int], list[str | None]] = field(default_factory=dict)
+
+    def files(self) -> list[Kept]:
+        """Every file that belongs to it."""
+        return [*self.sums, *(one for one in (self.open, self.finished, self.small) if one)]
+
+
+def write_record(folder: Folder, record: Record) -> None:
+    """Replace it: the moment at which the state changes."""
+    value: dict[str, Any] = {"version": VERSION} | asdict(record)
+    value["said"] = [[*place, *words] for place, words in record.said.items()]
+    for one in value["sources"]:
+        one["segments"] = list(one["segments"].values())
+    text = json.dumps(value, separators=(",", ":"))
+    folder.write(NAME, f"{crc32(text.encode()):08x}\n{text}\n".encode())
+
+
+def read_record(path: str, folder: Folder, levels: str, sources: Sequence[tuple[str, str]]) -> Record:
+    """Read it for sources given as name and kind, or begin one; StateError where it is of something else."""
+    names = folder.names()
+    if NAME not in names:
+        foreign = [name for name in names if not _OURS.fullmatch(name)]
+        if foreign:
+            raise StateError(f"--state {path} is no state of this command: it holds {foreign[0]!r}, and no {NAME}")
+        return Record(levels, [OfSource(*one) for one in sources])
+    record = _parsed(path, folder.read(NAME))
+    had = ", ".join(f"{one.name} ({one.kind})" for one in record.sources)
+    have = ", ".join(f"{name} ({kind})" for name, kind in sources)
+    if had != have:
+        raise StateError(f"--state {path} is of {had}, not of {have}: give each set of sources a folder of its own")
+    if record.levels != levels:
+        raise StateError(f"--state {path} was counted with --levels '{record.levels}': give these, or a new folder")
+    return record
+
+
+def _parsed(path: str, data: bytes) -> Record:
+    head, _, text = data.partition(b"\n")
+    text = text.rstrip(b"\n")
+    if head != b"%08x" % crc32(text):
+        raise StateError(f"--state {path}: {NAME} is damaged; bring it back from a copy, or give a new folder")
+    value = json.loads(text)
+    if value.pop("version", None) != VERSION:
+        version = json.loads(text).get("version")
+        raise StateError(f"--state {path} has version {version}; this software reads {VERSION}: give a new folder")
+    sources = []
+    for one in value.pop("sources"):
+        found = [Identity(**segment) for segment in one.pop("segments")]
+        sources.append(OfSource(**one, segments={segment.base: segment for segment in found}))
+    kept = {name: Kept(**value[name]) if value[name] else None for name in ("open", "finished", "small")}
+    said = {(number, place): words for number, place, *words in value.pop("said")}
+    sums = [Kept(**one) for one in value.pop("sums")]
+    return Record(**{**value, **kept}, sources=sources, sums=sums, said=said)
+
+
+def remove_unlisted(folder: Folder, record: Record) -> None:
+    """Remove what a run that was broken off has left, and what the last change made superfluous."""
+    listed = {one.name for one in record.files()}
+    for name in folder.names():
+        if _OURS.fullmatch(name) and name not in listed:
+            folder.remove(name)

@@ -1,0 +1,282 @@
+"""Counting a log once, ever: what a run finishes is kept, the next one reads what has come since.
+
+::
+
+    STATE: sums, finished ids, open rows ─┐
+    new closed segments, the open one, ───┴─► parts ─┬─► sums of what is finished now ─► STATE'
+    delay store                                      ├─► rows of closed segments that wait ─► STATE'
+                                                     └─► sums of what may change yet ─┐
+                                     sums of all that is finished ────────────────────┴─► the result
+
+The last segment of a log is open: it is read each time, at most a segment. Sums are additive, so a delivery that comes
+days late adds to the minute in which it was due. A new state is written beside the old one, and becomes the state by
+the replacement of one file (`bench.lateness.state.record`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bench.lateness.counting.counted import CLOSED_ROWS, OPEN_ROWS, Counted, FinishedIds, finished_rows
+from bench.lateness.counting.latest import said_of
+from bench.lateness.counting.merging import finish, merge
+from bench.lateness.counting.settle import NOTE_ROWS
+from bench.lateness.engines.job import Engine, Job, root_of
+from bench.lateness.logs.delays import ACCEPTED, LEVEL, SEEN
+from bench.lateness.logs.packing import unpack
+from bench.lateness.logs.planning import LogPlan
+from bench.lateness.logs.progress import queue_progress
+from bench.lateness.logs.schemas import DELAY_SCHEMA, FINE_SCHEMA, STATISTICS, arrow_schema, make_batch
+from bench.lateness.logs.sources import Source
+from bench.lateness.logs.storage import storage_for
+from bench.lateness.state.folder import Folder, StateError, folder_for
+from bench.lateness.state.identity import changed, identity_of
+from bench.lateness.state.record import Kept, OfSource, Record, read_record, remove_unlisted, write_record
+from bench.lateness.state.small import condensed, notes_by_end, places_of
+
+__all__ = ["State"]
+
+_FINE, _DELAY = arrow_schema(FINE_SCHEMA), arrow_schema(DELAY_SCHEMA)
+_IDS = pa.schema([("source", pa.int32()), ("id_hi", pa.int64()), ("begin", pa.int64()), ("end", pa.int64())])
+_TIMES_AS_LARGE = 2
+"""Sums are added to those before them once these are less than so many times as large: each is rewritten rarely."""
+
+
+class State:
+    """A state at work, locked; ``with State(path, options, sources) as state``."""
+
+    def __init__(self, path: str, options: str, sources: Sequence[Source], folder: Folder | None = None) -> None:
+        """StateError if it cannot be used for these sources."""
+        self._path = path
+        self._sources = sources
+        self._folder = folder or folder_for(path, options)
+        try:
+            self._folder.lock()
+            levels = sources[0].levels
+            self._record = read_record(path, self._folder, levels, [(one.name, one.kind) for one in sources])
+            remove_unlisted(self._folder, self._record)
+        except OSError as error:
+            self._folder.close()
+            raise StateError(f"--state {path}: {error.strerror or error}") from error
+        except BaseException:
+            self._folder.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._folder.close()
+
+    def end_of(self, number: int) -> int:
+        """Up to which CommitLog position a source is counted."""
+        return self._record.sources[number].end
+
+    def narrow(self, job: Job) -> None:
+        """Leave to a job whose logs were looked at what is not counted yet; StateError if what was counted is gone."""
+        assert job.delay_stores is not None
+        ends, begins, job.to_read = [], [], []
+        for source, old, plan, files in zip(
+            job.sources, self._record.sources, job.plans, job.delay_stores, strict=True
+        ):
+            self._check(source, old, plan, files[0].store_id.hex() if files else "")
+            floor = max(old.begin, old.end)
+            cut = plan.begin > floor and self._record.generation > 0
+            begins.append(plan.begin if cut or not self._record.generation else old.begin)
+            missing = tuple((path, size) for path, size in plan.missing if int(path.rpartition("/")[2]) >= floor)
+            if cut:
+                missing = ((f"{plan.folder}/{floor:020d}", plan.begin - floor), *missing)
+            segments = tuple(one for one in plan.segments if one.base >= old.end)
+            job.to_read.append(replace(plan, segments=segments, missing=missing))
+            ends.append(max([old.end, *(one.base for one in plan.segments if one.last)]))
+        job.begins = begins
+        job.counted = Counted(ends, self._finished())
+        job.open_rows = self._open_rows()
+
+    def _check(self, source: Source, old: OfSource, plan: LogPlan, store_id: str) -> None:
+        if old.store_id and store_id and old.store_id != store_id:
+            raise StateError(f"--state {self._path} is another store's: {source.path} has id {store_id}")
+        why = ""
+        if old.end and plan.end <= old.end:
+            why = f"the log in {plan.folder} ends at {plan.end:,}, and was counted up to {old.end:,}"
+        else:
+            why = changed(storage_for(source.path, source.storage), plan, old.segments)
+        if why:
+            raise StateError(
+                f"--state {self._path}: {why}: the store was cut or repaired, or is another one; what was counted of "
+                "it cannot be taken back: give a new folder, which counts what is still there"
+            )
+
+    def count(self, engine: Engine, job: Job) -> pa.Table:
+        """Count what has come, keep what is finished; answers the results of everything, as `Engine.sums` does."""
+        assert job.counted is not None
+        raw = engine.pieces(job)
+        tables = raw["table"]
+        opened, closed = (raw.filter(pc.equal(tables, name)) for name in (OPEN_ROWS, CLOSED_ROWS))
+        notes = raw.filter(pc.equal(tables, NOTE_ROWS))
+        others = raw.filter(pc.invert(pc.is_in(tables, pa.array([OPEN_ROWS, CLOSED_ROWS, NOTE_ROWS]))))
+        for_good, for_now = notes_by_end(notes, job.counted.ends)
+        mine = pc.less(others["source"], job.counted.sources)
+        rest = others.filter(pc.invert(mine))
+        shifted = pc.cast(pc.subtract(rest["source"], job.counted.sources), pa.int32())
+        rest = rest.set_column(0, "source", shifted)
+        fresh = others.filter(mine)
+        packed = pc.is_valid(fresh["packed"])
+        sums = pa.Table.from_batches(merge(fresh.filter(packed).to_batches(), pairs=True), _FINE)
+        small = condensed(pa.concat_tables([self._small(), fresh.filter(pc.invert(packed)), for_good]))
+        kept = [self._table(one) for one in self._record.sums]
+        if not self._record.generation or list(job.counted.ends) != [one.end for one in self._record.sources]:
+            shown = places_of(condensed(pa.concat_tables([small, rest.filter(pc.is_null(rest["packed"]))])))
+            finished = finished_rows(closed, job.counted.finished)
+            self._keep(job, sums, small, opened, finished, shown, _records(for_good))
+        self._tell(job, _records(notes))
+        return finish(pa.concat_tables([*kept, sums, small, rest, for_now]))
+
+    def said(self) -> dict[tuple[int, int], list[str | None]]:
+        """What the records of the latest messages say, by source number and place: they may be gone by now."""
+        return self._record.said
+
+    def _tell(self, job: Job, records: int) -> None:
+        record = self._record
+        job.about = {**job.about, "state": {
+            "folder": self._path,
+            "generation": record.generation,
+            "records_read": records,
+            "records_counted": record.records,
+        }}  # fmt: skip
+
+    def _keep(
+        self,
+        job: Job,
+        sums: pa.Table,
+        small: pa.Table,
+        opened: pa.Table,
+        finished: list[FinishedIds],
+        shown: list[tuple[int, int]],
+        records: int,
+    ) -> None:
+        """Make the next state: its files first, then the record that names them, then away with the others."""
+        assert job.counted is not None
+        old = self._record
+        number = old.generation + 1
+        files = list(old.sums)
+        if len(sums):
+            data = _parquet(sums)
+            while files and files[-1].size < _TIMES_AS_LARGE * len(data):
+                both = pa.concat_tables([self._table(files.pop()), sums])
+                sums = pa.Table.from_batches(merge(both.to_batches(), pairs=True), _FINE)
+                data = _parquet(sums)
+            files.append(self._write(f"{number:010d}-sums.parquet", data))
+        rows = unpack([value.as_py() for value in opened["packed"]])
+        batch = make_batch(_DELAY, dict(rows), len(rows["source"]))
+        record = Record(
+            old.levels,
+            [self._source(job, place) for place in range(len(job.sources))],
+            number,
+            old.records + records,
+            files,
+            self._write(f"{number:010d}-open.parquet", _parquet(pa.Table.from_batches([batch]))),
+            self._write(f"{number:010d}-finished.parquet", _parquet(_ids(finished))),
+            self._write(f"{number:010d}-small.parquet", _parquet(small)),
+            {place: old.said.get(place) or self._said(job, *place) for place in shown},
+        )
+        present = read_record(self._path, self._folder, old.levels, [(one.name, one.kind) for one in self._sources])
+        if present.generation != old.generation:
+            raise StateError(f"--state {self._path}: another run has written it meanwhile; begin again")
+        write_record(self._folder, record)
+        self._record = record
+        remove_unlisted(self._folder, record)
+
+    def _source(self, job: Job, number: int) -> OfSource:
+        """What is known of a source from now on; of segments that are gone nothing has to be known."""
+        assert job.counted is not None
+        assert job.delay_stores is not None
+        source, plan, old = job.sources[number], job.plans[number], self._record.sources[number]
+        storage, files = storage_for(source.path, source.storage), job.delay_stores[number]
+        end = job.counted.ends[number]
+        known = {one.base: old.segments.get(one.base) for one in plan.segments if one.base < end}
+        places = {one.base: one for one in plan.segments}
+        segments = {base: one or identity_of(storage, places[base]) for base, one in known.items()}
+        store_id = files[0].store_id.hex() if files else old.store_id
+        return OfSource(source.name, source.kind, store_id, job.begins[number], end, segments)
+
+    def _said(self, job: Job, number: int, place: int) -> list[str | None]:
+        return list(said_of(job.sources[number], job.plans[number], place))
+
+    def _write(self, name: str, data: bytes) -> Kept:
+        try:
+            self._folder.write(name, data)
+        except OSError as error:
+            raise StateError(f"--state {self._path}: {name} cannot be written ({error.strerror or error})") from error
+        return Kept(name, len(data), crc32(data))
+
+    def _table(self, kept: Kept) -> pa.Table:
+        try:
+            data = self._folder.read(kept.name)
+        except OSError as error:
+            raise StateError(f"--state {self._path}: {kept.name} cannot be read ({error.strerror or error})") from error
+        if (len(data), crc32(data)) != (kept.size, kept.crc):
+            raise StateError(f"--state {self._path}: {kept.name} is damaged; bring it back, or give a new folder")
+        return pq.read_table(pa.BufferReader(data))
+
+    def _small(self) -> pa.Table:
+        return self._table(self._record.small).cast(_FINE) if self._record.small else _FINE.empty_table()
+
+    def _finished(self) -> list[FinishedIds]:
+        found: list[list[tuple[int, Any, Any]]] = [[] for _ in self._sources]
+        if self._record.finished:
+            table = self._table(self._record.finished)
+            source, high, begin, end = (np.asarray(table[name], np.int64) for name in _IDS.names)
+            for number, rows in enumerate(found):
+                for one in np.unique(high[source == number]).tolist():
+                    mine = (source == number) & (high == one)
+                    rows.append((one, begin[mine], end[mine]))
+        return [FinishedIds.of(rows) for rows in found]
+
+    def _open_rows(self) -> pa.Table:
+        """Rows that wait; levels that the broker has finished since are told by the progress of their queue."""
+        if self._record.open is None:
+            return _DELAY.empty_table()
+        table = self._table(self._record.open).cast(_DELAY)
+        stage = np.array(table["stage"])
+        source, level, low, kind = (np.asarray(table[name]) for name in ("source", "id_hi", "id_lo", "kind"))
+        for number, one in enumerate(self._sources):
+            progress = queue_progress(root_of(one), one.storage) if one.kind == "timewheel" else {}
+            for queue, done in progress.items():
+                mine = (source == number) & (kind == LEVEL) & (level == int(queue)) & (low < done)
+                stage[mine & (stage == ACCEPTED)] = SEEN
+        return table.set_column(1, "stage", pa.array(stage, pa.int32()))
+
+
+def _records(notes: pa.Table) -> int:
+    seen = notes.filter(pc.equal(notes["key"], STATISTICS))
+    return sum(int(json.loads(text)["records"]) for text in seen["text"].to_pylist())
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    return bytes(sink.getvalue())
+
+
+def _ids(finished: Sequence[FinishedIds]) -> pa.Table:
+    columns: dict[str, list[Any]] = {name: [np.empty(0, np.int64)] for name in _IDS.names}
+    for number, ids in enumerate(finished):
+        for high, begins, ends in ids.rows():
+            for name, values in zip(
+                _IDS.names, (np.full(len(begins), number), np.full(len(begins), high), begins, ends), strict=True
+            ):
+                columns[name].append(values)
+    return pa.table({name: np.concatenate(parts) for name, parts in columns.items()}).cast(_IDS)
