@@ -35,7 +35,7 @@ from broker.net.dispatcher import Handler
 from broker.net.remarks import NUL, group_not_exist, nul_in_properties, topic_not_exist
 from broker.tables.late_tables import NotYetError
 from broker.tables.topics import DLQ_PREFIX, NOT_ALLOWED_TO_SEND, RETRY_PREFIX, TopicConfig, Topics, topic_problem
-from broker.turns.large_batch import SLICE_MESSAGES, SLICE_TEXT_BYTES, LargeBatch, LargeBatches
+from broker.turns.large_batch import SLICE_TEXT_BYTES, LargeBatch, LargeBatches
 from remoting.codes import Permission, RequestCode, ResponseCode, SysFlag
 from remoting.command import RemotingCommand
 from remoting.headers import SendHeader
@@ -124,9 +124,6 @@ class SendProcessor:
         self._random = random or Random()
         self._large_batches = large_batches
         self._looking = None if large_batches is None else turn.looking()
-        self._columns_max = (BATCH_MESSAGES_MAX, 1 << 31)
-        if self._looking is not None:
-            self._columns_max = (SLICE_MESSAGES, SLICE_TEXT_BYTES)
         ext = turn.reply_ext
         self._added = "".join(
             f"{name}\x01{value}\x02"
@@ -387,7 +384,11 @@ class SendProcessor:
         now_ms: int,
     ) -> bool:
         """Hand a batch on as columns if nothing about it is out of the ordinary: a fifth of the time."""
-        batch = split_uniform(self._element(channel, header, topic, queue_id), command.body, *self._columns_max)
+        messages_max, text_max = BATCH_MESSAGES_MAX, 1 << 31
+        if self._looking is not None and self._large_batches is not None:
+            messages_max, text_max = self._large_batches.slice_messages, SLICE_TEXT_BYTES
+        element = self._element(channel, header, topic, queue_id)
+        batch = split_uniform(element, command.body, messages_max, text_max)
         if batch is None or not self._has_columns(batch):
             return False
 
@@ -429,7 +430,7 @@ class SendProcessor:
         if large is None or looking is None or not large.slicing:
             return
         try:
-            if batch_slice(body, 0, SLICE_MESSAGES, SLICE_TEXT_BYTES)[0] == len(body):
+            if batch_slice(body, 0, large.slice_messages, SLICE_TEXT_BYTES)[0] == len(body):
                 return
         except MessageError:
             return  # the caller says which
@@ -443,6 +444,7 @@ class SendProcessor:
             looking=looking,
             asides=self._turn.asides(),
             now_ms=now_ms,
+            slice_messages=large.slice_messages,
         )
         header.queue_id = queue_id  # also where the choice was ours
         then = partial(self._put_large, channel, command, header, batch)

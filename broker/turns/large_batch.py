@@ -51,6 +51,7 @@ class LargeBatch:
         asides: What plug-ins keep their part in.
         looking: What the turn does with every message.
         now_ms: The time that all delays count from.
+        slice_messages: Messages that are looked at in one go.
     """
 
     __slots__ = (
@@ -62,6 +63,7 @@ class LargeBatch:
         "_looking",
         "_messages_max",
         "_now_ms",
+        "_slice_messages",
         "asides",
         "channel",
         "count",
@@ -86,6 +88,7 @@ class LargeBatch:
         looking: Looking,
         asides: list[Aside],
         now_ms: int,
+        slice_messages: int = SLICE_MESSAGES,
     ) -> None:
         self.channel = channel
         self._body = body
@@ -95,6 +98,7 @@ class LargeBatch:
         self._complete = complete
         self._looking = looking
         self._now_ms = now_ms
+        self._slice_messages = slice_messages
         self.asides = asides
         self.ready = ReadyRows()
         """What is appended to the CommitLog."""
@@ -117,7 +121,7 @@ class LargeBatch:
         body, at = self._body, 0
         try:
             while at < len(body):
-                end, count = batch_slice(body, at, SLICE_MESSAGES, SLICE_TEXT_BYTES, self.count)
+                end, count = batch_slice(body, at, self._slice_messages, SLICE_TEXT_BYTES, self.count)
                 if self.count + count > self._messages_max:
                     raise MessageError(
                         f"a batch of more than {self._messages_max} messages: at most {self._messages_max} are possible"
@@ -234,6 +238,8 @@ class LargeBatches:
         self.stopped = False
         self.slicing = True
         """False: batches are looked at in one go, to compare."""
+        self.slice_messages = SLICE_MESSAGES
+        """Batches of more messages are large; lower in tests."""
 
     def __len__(self) -> int:
         return len(self._batches)

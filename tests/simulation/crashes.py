@@ -84,10 +84,12 @@ def run_seed(
     say: Callable[[str], None] | None = None,
     first: bool = True,
     until: Collection[Kind] = tuple(Kind),
+    fond: str = "",
 ) -> Tally:
     """Tell a seed's story, with crash points at a share of its calls, or at ``only`` one of them.
 
-    ``first``: stop at the first finding of a kind in ``until``. The tally has what was run and found.
+    ``first``: stop at the first finding of a kind in ``until``. ``fond``: see `Life`. The tally has what was run and
+    found.
     """
     tally = Tally()
     choose = Random(f"{seed} chosen")
@@ -126,7 +128,7 @@ def run_seed(
             tally.starts += story.world.starts
             story.world.disk.fault = None
 
-    life = Life(seed, probe if share or only is not None else None, say)
+    life = Life(seed, probe if share or only is not None else None, say, fond=fond)
     try:
         life.run()
     except _Enough:

@@ -13,7 +13,7 @@ from pathlib import Path
 from store.disk.errors import StoreError, SyncFailedError
 from tests.support.simdisk import PowerCut, SimDisk
 
-__all__ = ["Fault", "ReadFault", "fails", "fails_and_then", "power_fails_at", "reads_fail"]
+__all__ = ["Fault", "ReadFault", "fails", "fails_and_then", "killed_behind", "power_fails_at", "reads_fail"]
 
 Fault = Callable[[str, Path], None]
 ReadFault = Callable[[Path], None]
@@ -37,6 +37,19 @@ def power_fails_at(number: int) -> Fault:
         left -= 1
         if left == 0:
             raise PowerCut
+
+    return fault
+
+
+def killed_behind(operation: str, number: int) -> Fault:
+    """Everything ends at the call behind the so-many-th (from 1) of one kind: before what was to make it durable."""
+    left = number
+
+    def fault(name: str, _path: Path) -> None:
+        nonlocal left
+        if not left:
+            raise PowerCut
+        left -= name == operation
 
     return fault
 

@@ -41,6 +41,7 @@ class Sent:
 
     ``kind``: ``now``, ``timed``, ``level``, ``half``, ``illegal`` (a half message with a time), or ``wild`` (with
     properties that mean something to a broker: once and not lost is all that is known of it, if it is accepted).
+    ``connection``: which client has sent it; what two of them send at a time may come in any order.
     ``plain`` are the properties that nobody but its receiver understands: they come as they were sent.
     ``dues``: by version the due times that it may be delivered under;
     ``cancel``: ``""``, ``"maybe"`` (the command's answer was lost) or ``"done"``.
@@ -52,6 +53,7 @@ class Sent:
         "batch",
         "body",
         "cancel",
+        "connection",
         "decision",
         "decision_end",
         "delay_ms",
@@ -89,7 +91,8 @@ class Sent:
         self.asked: set[str] = set()  # which decisions of it
         self.decision = ""  # as it was answered
         self.decision_end = 0
-        self.batch = False
+        self.batch: list[int] = []  # all numbers of its batch
+        self.connection = 0
         self.plain: dict[str, str] = {}
         self.acked_ms: int | None = None  # by the clock that nobody sets
         self.looked_ms: int | None = None  # when the flusher first looked since
@@ -151,7 +154,7 @@ class Ledger:
         self.fewer: set[str] = set()  # topics that had fewer queues once: what was to go to one of the others may not
         self.check_max = 0  # checks after which a half message may be given up
         self.unflushed: list[int] = []  # acknowledged, and not known to be durable by the ledger's own clock
-        self._last: dict[tuple[str, int, int], int] = {}
+        self._last: dict[tuple[str, int, int, int], int] = {}
 
     def clone(self) -> Ledger:
         """The same knowledge, to go on elsewhere."""
@@ -376,7 +379,7 @@ class Ledger:
             return
         if message.kind == "timed" and not (self.order_holds and message.held):
             return
-        key = (message.topic, entry.queue_id, message.due_ms if message.kind == "timed" else 0)
+        key = (message.topic, entry.queue_id, message.due_ms if message.kind == "timed" else 0, message.connection)
         last = self._last.get(key, 0)
         if last > message.number:
             raise Violation(
@@ -445,6 +448,13 @@ class Ledger:
         """All time has passed: what must be delivered, is."""
         for message in self.missing():
             raise Violation(Kind.LOST, f"{message}: lost")
+        for message in self.sent.values():
+            if message.batch and message.state == "sent":  # its client has gone, and nothing has crashed since
+                stored = [number in self.delivered or number in self.originals for number in message.batch]
+                if any(stored) and not all(stored):
+                    raise Violation(
+                        Kind.BATCH, f"{message}: of its batch {message.batch} only a part is stored: {stored}"
+                    )
 
     def missing(self) -> list[Sent]:
         """What must have come to its end, and has not."""

@@ -14,7 +14,7 @@ from broker_plugin.failures import BACKOFF_MAX_MS
 from store.disk.errors import StoreError
 from tests.simulation.decisions import COMMIT, ROLLBACK
 from tests.simulation.durable import CHECKPOINT
-from tests.simulation.faults import fails, fails_and_then, power_fails_at, reads_fail
+from tests.simulation.faults import fails, fails_and_then, killed_behind, power_fails_at, reads_fail
 from tests.simulation.kinds import Kind, Violation
 from tests.simulation.ledger import Ledger
 from tests.simulation.names import forget_name, put_name
@@ -53,7 +53,10 @@ class _Story:
             for _ in range(rng.randint(1, 4)):
                 world.send([("timed", self.due(now))], topic, queue_id, size)
         elif what == "batch":
-            kinds = [rng.choice(("timed", "timed", "timed", "past", "now", "level")) for _ in range(rng.randint(2, 4))]
+            count = rng.randint(2, 4) if rng.random() < 0.7 else rng.randint(5, 9)
+            kinds = [rng.choice(("timed", "timed", "timed", "past", "now", "level")) for _ in range(count)]
+            if rng.random() < 0.05:
+                kinds[rng.randrange(count)] = "half"  # refused, with all the others
             if size == 10:  # of one make: such batches have a way of their own
                 kinds = kinds[:1] * len(kinds)
             world.send([self.of_kind(kind, now) for kind in kinds], topic, queue_id, size)
@@ -84,7 +87,10 @@ class _Story:
         known = [m.number for m in sent if m.held and m.state == "acked" and m.kind == "timed"]
         if not known:
             return
-        number = self.rng.choice(known[-12:] if self.rng.random() < 0.8 else known)
+        self.command(self.rng.choice(known[-12:] if self.rng.random() < 0.8 else known))
+
+    def command(self, number: int) -> None:
+        """Cancel or move it."""
         if self.rng.random() < 0.5:
             self.world.cancel(number)
         else:
@@ -122,8 +128,18 @@ class _Story:
             world.tell(f"settings: {[world.shape.values[name] for name in names]}")
         while True:
             tries -= 1
-            if tries > 0 and rng.random() < crash_in_start:
+            keep = draw_keep(rng)
+            draw = rng.random()
+            if tries <= 0:
+                pass
+            elif draw < crash_in_start:
                 world.fault = power_fails_at(rng.randint(1, 45))
+            elif draw < crash_in_start + 0.1:
+                # Before the name of something is durable; the next start finds it, and may think that it is.
+                world.fault, keep = killed_behind(rng.choice(("mkdir", "rename")), rng.randint(1, 5)), None
+            elif draw < crash_in_start + 0.2:
+                where = rng.choice(("commitlog", "commitlog", "journal", "consumequeue"))
+                world.fault = fails("sync", where, [(rng.choice((0, 0, 1)), rng.choice((1, 1, 3)))])
             if tries > 0 and rng.random() < READ_FAULT_IN_START:
                 where = rng.choice(("", "commitlog", "journal"))
                 world.read_fault = reads_fail(where, rng.randint(0, 60 if not where else 8), rng.choice((1, 3, 1000)))
@@ -133,7 +149,7 @@ class _Story:
                 return
             except PowerCut:
                 world.fault = world.read_fault = None
-                world.die(draw_keep(rng), rng)
+                world.die(keep, rng)
             except StoreError as error:
                 if world.fault is None and world.read_fault is None:
                     raise Violation(Kind.START, f"the broker does not start: {error}") from error
@@ -247,7 +263,10 @@ class Aftermath(_Story):
 
 
 class Life(_Story):
-    """The story of a seed. ``probe`` is called at each call of the disk, with its number."""
+    """The story of a seed. ``probe`` is called at each call of the disk, with its number.
+
+    ``fond``: what half of it is to be about (`tests.simulation.swarm.HAPPENS`).
+    """
 
     def __init__(
         self,
@@ -255,11 +274,14 @@ class Life(_Story):
         probe: Callable[[World, int], None] | None = None,
         say: Callable[[str], None] | None = None,
         length: int = 36,
+        fond: str = "",
     ) -> None:
         rng = Random(seed)
         self.seed = seed
         self.length = length
         shape, swarm = Shape(rng), Swarm(rng)
+        if fond:
+            swarm.be_fond_of(fond)
         switch = rng.choice((0.02, 0.1, 0.3))
         disk = SimDisk(seed)
         disk.can_punch = rng.random() < 0.7
@@ -331,7 +353,95 @@ class Life(_Story):
             self.lose_deliveries()
         elif what == "derive anew":
             self.derive_anew()
+        elif what == "between slices":
+            self.between_slices()
+        elif what == "topic away":
+            self.topic_away()
+        elif what == "roll":
+            self.roll()
+        elif what == "level fails":
+            self.level_fails()
         else:
+            self.restart_cleanly()
+
+    def between_slices(self) -> None:
+        """The second client sends a batch that is looked at in slices, and meanwhile something happens."""
+        world, rng = self.world, self.rng
+        topic, queue_id = rng.choice(TOPICS), rng.randrange(QUEUES)
+        kinds = rng.choice((("timed",), ("timed",), ("timed", "now"), ("now",), ("timed", "now", "past", "level")))
+        due_ms = self.due(world.wall_ms)
+        batch = [(kind, due_ms) if kind == "timed" else self.of_kind(kind, world.wall_ms) for kind in kinds] * 9
+        count = rng.randint(4, 9)
+        room = int(world.shape.values["maxMessageSize"]) // count - 130
+        world.send(batch[:count], topic, queue_id, max(0, min(room, rng.choice((10, 60, 450, 450)))), 1)
+        self.only("loop", rng.randint(1, 4))
+        what = rng.choice(("send", "send", "topic", "hang up", "disk", "disk", "power", "time"))
+        if what == "send":
+            for _ in range(rng.randint(1, 4)):
+                world.send([self.of_kind(rng.choice(("now", "timed")), world.wall_ms)], topic, queue_id, 10, 0)
+        elif what == "topic":
+            world.delete_topic(topic) if rng.random() < 0.5 else world.put_topic(topic, rng.choice((4, 6)), 1)
+        elif what == "hang up":
+            world.hang_up()
+        elif what == "time":
+            world.wall_ms += rng.choice((300, 5000))
+        elif what == "power":
+            world.fault = power_fails_at(rng.randint(1, 12))
+        else:
+            world.ledger.order_holds = False
+            where = rng.choice(("commitlog", "journal", "journal"))
+            world.fault = fails(
+                rng.choice(("full", "write", "sync")), where, [(rng.randint(0, 2), rng.choice((1, 2, 50)))]
+            )
+            world.tell(f"the disk fails: {where}")
+        world.turns(rng.randint(5, 40), world.wall_ms + rng.choice((5, 600)))
+        if what == "disk":
+            world.fault = None
+            if rng.random() < 0.4:
+                world.die(draw_keep(rng), rng)
+                self.come_back(2, 0.3)
+
+    def level_fails(self) -> None:
+        """What has waited for its level comes due, and the log cannot be written; nobody is killed for that."""
+        world, rng = self.world, self.rng
+        for _ in range(rng.randint(1, 4)):
+            world.send([("level", 0)], rng.choice(TOPICS), rng.randrange(QUEUES), 10)
+        world.turns(rng.randint(10, 30), world.wall_ms + 500)
+        world.wall_ms += rng.choice((1000, 3000))
+        world.ledger.order_holds = False
+        world.fault = fails("write", "commitlog", [(0, rng.choice((1, 2, 4)))])
+        world.tell("the disk cannot write 'commitlog' when levels are due")
+        self.only("levels", rng.randint(3, 20))
+        world.fault = None
+        world.turns(rng.randint(0, 20))
+
+    def topic_away(self) -> None:
+        """A topic is deleted, or may not be written, when messages for it come due; later it is there again."""
+        world, rng = self.world, self.rng
+        topic = rng.choice(TOPICS)
+        for _ in range(rng.randint(1, 4)):
+            world.send([("timed", world.wall_ms + rng.choice((40, 300, 900)))], topic, rng.randrange(QUEUES), 10, 0)
+        world.turns(rng.randint(10, 30), world.wall_ms)
+        world.ledger.order_holds = False
+        world.tell(f"topic {topic} goes away")
+        world.delete_topic(topic) if rng.random() < 0.8 else world.put_topic(topic, 4)
+        world.turns(rng.randint(20, 60), world.wall_ms + 1200)
+        world.put_topic(topic)
+        world.turns(rng.randint(5, 20))
+
+    def roll(self) -> None:
+        """The log goes from one segment to the next while the housekeeper makes segments ahead; perhaps all stops."""
+        world, rng = self.world, self.rng
+        names = ("loop", "loop", "housekeeper")
+        for _ in range(rng.randint(4, 16)):
+            world.send([("now", 0)], rng.choice(TOPICS), 0, rng.choice((300, 450)), 0)
+            for _ in range(rng.randint(4, 20)):
+                world.wakes["housekeeper"] = min(world.wakes.get("housekeeper", 0), world.wall_ms)
+                ready = [name for name in names if world._wants(name, world.wall_ms)]
+                if ready:
+                    world.run(rng.choice(ready))
+            world.wall_ms += rng.choice((1, 50, 100))
+        if rng.random() < 0.7:
             self.restart_cleanly()
 
     def one_stands_still(self) -> None:
@@ -372,7 +482,7 @@ class Life(_Story):
                 self.send_some()
             world.turns(rng.randint(5, 60), world.wall_ms + rng.choice((5, 600, 3000)))
         world.fault = None
-        world.die(None, rng)
+        world.die(rng.choice((None, None, 0.3, 0.7)), rng)
         self.come_back(3, 0.3)
         world.turns(rng.randint(1, 60), world.wall_ms + rng.choice((5, 1500)))
         world.die(rng.choice((0.0, 0.3)), rng)
@@ -381,10 +491,15 @@ class Life(_Story):
     def write_fails_once(self) -> None:
         """A write of log or journal fails part-way, and at once clients cancel and move what it may have been about."""
         world, rng = self.world, self.rng
+        first = world.number + 1
+        kind = "level" if rng.random() < 0.2 else "timed"
         for _ in range(rng.randint(1, 6)):
-            world.send([("timed", world.wall_ms + rng.choice((1, 40, 300)))], TOPICS[0], 0, 60)
+            world.send([(kind, world.wall_ms + rng.choice((1, 40, 300)))], TOPICS[0], 0, 60, 0)
         world.turns(rng.randint(5, 30), world.wall_ms)
-        once = fails(rng.choice(("write", "full")), rng.choice(("commitlog", "commitlog", "journal")), [(0, 2)])
+        if kind == "level":
+            world.turns(20, world.wall_ms + 990)
+        where = rng.choice(("commitlog", "commitlog", "commitlog", "journal"))
+        once = fails(rng.choice(("write", "write", "full")), where, [(0, rng.choice((1, 2, 2, 3)))])
         failed: list[str] = []
 
         def fault(operation: str, path: Path) -> None:
@@ -401,6 +516,18 @@ class Life(_Story):
             world.turns(1, world.wall_ms + 300)
             if failed:
                 break
+        if kind == "level":
+            world.turns(30, world.wall_ms + 300)
+        if rng.random() < 0.5:  # the very ones, and nobody else does anything
+            sent = world.ledger.sent
+            for number in range(first, world.number + 1):
+                if sent[number].held and sent[number].state == "acked":
+                    self.command(number)
+            for _ in range(60):
+                if not world.commands and "commands" not in world.tasks:
+                    break
+                self.only("commands", 1)
+            return
         for _ in range(rng.randint(0, 4)):
             self.command_some()
         world.turns(rng.randint(0, 12), world.wall_ms)

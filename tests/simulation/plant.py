@@ -37,8 +37,8 @@ class Plant:
         kinds: What it must be found by; any other finding does not count.
         make: Answers the context manager that puts it in.
         share: Share of the calls of the disk that are crash points.
-        first: The seed with which the search begins: one that found it, for a bug that few seeds find. `SEEDS` seeds
-            from there on are searched before it counts as not found, so a stale one costs time and nothing else.
+        fond: What half of each story is about, for a bug that shows in few stories: what happens, and where and when,
+            is drawn as always.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Plant:
         make: Callable[[], AbstractContextManager[Any]],
         *kinds: Kind,
         share: float = 0.02,
-        first: int = 0,
+        fond: str = "",
     ) -> None:
         assert kinds
         self.kinds = frozenset(kinds)
         self.share = share
-        self.seeds = range(first, first + SEEDS)
+        self.fond = fond
         self._make = make
 
     @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar
 
 import store.log.commit_log
@@ -23,12 +24,13 @@ from broker.tables.late_tables import LateTable
 from broker.turns.turn import Turn
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import UNREADABLE, Failures
+from broker_plugin.hook import Gate
 from broker_plugin.plugin import DelayPlugin
 from broker_plugin.sweeper import Sweeper
 from store.disk.checkpoint import DeliveryCheckpoint
 from store.disk.delay_id import delay_id
 from store.disk.errors import StoreError
-from store.disk.files import Files
+from store.disk.files import File, Files
 from store.disk.flusher import Flusher
 from store.disk.segments import Segment
 from store.half_messages import HalfMessages
@@ -52,6 +54,7 @@ __all__ = ["PLANTED"]
 
 _right: dict[str, Any] = {
     "makedirs": Files.makedirs,
+    "clear": File.clear,
     "put": Deliverer._put,
     "put_one_block": Deliverer._put_block,
     "deliver": Deliverer.deliver,
@@ -318,6 +321,18 @@ def _write_one_late(self: LateTable[Any, Any]) -> None:
         self._save = right
 
 
+def _clear_what_reads_as_something(self: File, offset: int, n: int, unsure: int = 0) -> None:
+    del unsure
+    _right["clear"](self, offset, n)
+
+
+def _believe_what_is_there(self: Files, path: Path) -> None:
+    for step in reversed([path, *path.parents]):
+        if not self.is_dir(step):
+            self.mkdir(step)
+            self.sync_dir(step.parent)
+
+
 _LOST = (Kind.LOST,)
 _GONE = (Kind.LOST, Kind.START, Kind.DURABLE)
 """What had been durable is not there: lost, or the start says so, or a look at the medium does."""
@@ -328,7 +343,9 @@ PLANTED: dict[str, Plant] = {
     "progress is written before a block is appended": Plant(
         swap((Deliverer, "_put_block", _progress_before_block)), *_LOST
     ),
-    "a block's put that failed counts as done": Plant(swap((MessageStore, "put_block", _failed_block_is_done)), *_LOST),
+    "a block's put that failed counts as done": Plant(
+        swap((MessageStore, "put_block", _failed_block_is_done)), *(Kind.LOST, Kind.COMMAND)
+    ),
     "the checkpoint does not wait for the log's sync": Plant(
         swap((DeliveryCheckpoint, "write", _checkpoint_before_sync)), *_GONE
     ),
@@ -382,14 +399,17 @@ PLANTED: dict[str, Plant] = {
     "retention does not ask for pins": Plant(swap((Retention, "delete_expired", _no_pins)), *_GONE),
     "every start has the same epoch": Plant(swap((SpillStore, "next_id", _same_epoch)), *(Kind.ANSWER, Kind.LOST)),
     "a level's put that failed counts as done": Plant(
-        swap((LevelScheduler, "_settle", _failed_put_is_done)), *_LOST, share=0, first=673
+        swap((LevelScheduler, "_settle", _failed_put_is_done)), *_LOST, share=0, fond="level fails"
     ),
     "what waits of a refused batch is not taken back": Plant(
-        swap((Turn, "_take_back_refused", lambda *_: None)), Kind.BATCH, share=0, first=550
+        swap((Turn, "_take_back_refused", lambda *_: None)), Kind.BATCH, share=0, fond="between slices"
+    ),
+    "what waits of a refused large batch is not taken back": Plant(
+        swap((Gate, "forget", lambda *_: None)), Kind.BATCH, share=0, fond="between slices"
     ),
     "a message that cannot be read is forgotten": Plant(swap((Failures, "add", _what_fails_is_forgotten)), *_LOST),
     "a message without a topic is forgotten": Plant(
-        swap((Failures, "add", _what_has_no_topic_is_forgotten)), *_LOST, first=115
+        swap((Failures, "add", _what_has_no_topic_is_forgotten)), *_LOST, share=0, fond="topic away"
     ),
     "a decision is not remembered": Plant(
         swap((HalfMessages, "_apply", lambda *_: None)), *(Kind.TRANSACTION, Kind.TWICE)
@@ -400,7 +420,8 @@ PLANTED: dict[str, Plant] = {
     "the next segment is not listed under its lock": Plant(
         swap((CommitLog, "_next_segment", _unlisted_for_a_moment), (MessageStore, "_allocate", _often_ahead)),
         *_GONE,
-        first=34,
+        share=0,
+        fond="roll",
     ),
     "holes are punched by done bits that are not durable": Plant(
         swap((Run, "punchable", _punch_what_is_done), (Housekeeping, "_reclaimable", _reclaim_what_is_done)),
@@ -420,6 +441,21 @@ PLANTED: dict[str, Plant] = {
     ),
     "a record's checksum is not looked at": Plant(
         swap((store.log.log_scan, "is_proof", lambda _: False)), *(Kind.CONTENT, Kind.QUEUES, Kind.CHECK, Kind.TWICE)
+    ),
+    "a command does not see to what a failed write has left behind": Plant(
+        swap((MessageStore, "settle", lambda _: None)), *(Kind.COMMAND, Kind.TWICE), share=0, fond="fail and crash"
+    ),
+    "zeros over what a failed write has left behind are not synced": Plant(
+        swap((CommitLog, "_sync_file", lambda *_: None)),
+        *(Kind.COMMAND, Kind.TWICE, Kind.REFUSED, Kind.BATCH),
+        share=0,
+        fond="fail and crash",
+    ),
+    "zeros whose sync has failed are not written again": Plant(
+        swap((File, "clear", _clear_what_reads_as_something)), *_GONE, share=0, fond="fail and crash"
+    ),
+    "a directory of a killed process is built on as it is": Plant(
+        swap((Files, "makedirs", _believe_what_is_there)), *_GONE, share=0
     ),
     "a table's change is answered before it is durable": Plant(swap((LateTable, "write", _write_one_late)), Kind.NAMES),
     "no checkpoint after all queues were derived": Plant(

@@ -31,6 +31,10 @@ HAPPENS = {
     "derive anew": 1,
     "names": 3,
     "lost deliveries": 3,
+    "between slices": 7,
+    "topic away": 1,
+    "roll": 1,
+    "level fails": 1,
 }
 SENDS = {"timed": 45, "batch": 15, "crowd": 12, "now": 14, "level": 6, "half": 5, "wild": 4, "past": 3}
 BREAKS = {"clock": 30, "topic": 6, "missing": 4, "room": 10, "disk": 30, "pair": 20}
@@ -48,7 +52,7 @@ class Swarm:
         self.calm = rng.random() < 0.4
         """Whether the disk never fails but for crashes, and the clock is never set."""
         if self.calm:
-            for name in ("break", "reads", "fail and crash"):
+            for name in ("break", "reads", "fail and crash", "level fails"):
                 self.happens[name] = 0.0
         self.hostile = rng.choice((0.0, 0.1, 0.6))
         """Share of the messages that have bytes in them that nobody would send."""
@@ -59,8 +63,15 @@ class Swarm:
         self.actors = {name: rng.choice((1.0, 1.0, 1.0, 0.1, 5.0)) for name in ACTORS}
         self.reread = rng.choice((0.1, 0.1, 0.6)) if not self.calm else 0.0
         """How often reads fail after a crash."""
+        self.second = rng.choice((0.0, 0.2, 0.5))
+        """Share of the sends that come from a second client, over a connection that may end at any time."""
         self.settings = rng.choice((0.0, 0.0, 0.1, 0.6))
         """How often the next start has other settings."""
+
+    def be_fond_of(self, name: str) -> None:
+        """Let one of the things that happen be half of them all."""
+        self.happens[name] = 0.0
+        self.happens[name] = sum(self.happens.values())
 
     def draw(self, weights: Mapping[str, float], rng: Random) -> str:
         """One of them, by its weight."""

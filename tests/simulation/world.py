@@ -63,7 +63,7 @@ class Shape:
             "messageDelayLevel": LEVELS[0],
             "mappedFileSizeCommitLog": str(rng.choice((4096, 6000, 20_000))),
             "mappedFileSizeConsumeQueue": "200",
-            "maxMessageSize": "1500",
+            "maxMessageSize": rng.choice(("1500", "1500", "6000")),
             "defaultTopicQueueNums": str(QUEUES),
             "timewheelSegmentBytes": str(rng.choice((2200, 3000, 9000))),
             "timewheelPageBytes": "120",
@@ -83,6 +83,8 @@ class Shape:
             "transactionCheckMax": str(rng.choice((1, 3))),
         }
         self.block_min = rng.choice((1, 2, 4, 1000))
+        self.slice_messages = rng.choice((1, 1, 2, 3, 1000))
+        """Batches of more messages are looked at in slices."""
         if self.retention:
             self.values |= {"fileReservedTime": "0", "deleteWhen": ALL_HOURS}
 
@@ -115,9 +117,10 @@ class _Connection(MemoryChannel):
         self.heard = heard
 
     def send(self, data: bytes) -> None:
-        """Hear it."""
-        for command in self.decoder.feed(data):
-            self.heard(command)
+        """Hear it, unless the client has gone."""
+        if not self.closed:
+            for command in self.decoder.feed(data):
+                self.heard(command)
 
 
 class World:
@@ -205,7 +208,8 @@ class World:
             )
         plugin.deliverer.block_min = self.shape.block_min
         self.core, self.plugin, self.store = core, plugin, core.store
-        self.connection = _Connection(50001, self._heard)
+        core.large_batches.slice_messages = self.shape.slice_messages
+        self.connections = [_Connection(50001, self._heard), _Connection(50002, self._heard)]
         self._guard = self.store.topic_guard
         self.store.topic_guard = self._topic_guard
         plugin.sweeper.ring = lambda: self.wakes.__setitem__("sweeper", 0)
@@ -506,7 +510,9 @@ class World:
     def _command_step(self, _now: int) -> None:
         self.commands.popleft()()
 
-    def submit(self, code: int, ext: dict[str, Any], body: bytes, numbers: list[int], kind: str) -> None:
+    def submit(
+        self, code: int, ext: dict[str, Any], body: bytes, numbers: list[int], kind: str, connection: int = 0
+    ) -> None:
         """Send a request: the network loop reads it in one of its next turns."""
         self.opaque += 1
         self.waiting[self.opaque] = (numbers, kind)
@@ -515,9 +521,23 @@ class World:
 
         def receive() -> None:
             assert self.core is not None
-            self.core.dispatcher.received(self.connection, FrameDecoder().feed(frame))
+            if not channel.closed:
+                self.core.dispatcher.received(channel, FrameDecoder().feed(frame))
 
+        channel = self.connections[connection]
         self.inbox.append(receive)
+
+    def hang_up(self) -> None:
+        """The second client's connection ends, whatever it waits for; it makes another one."""
+        gone, self.connections[1] = self.connections[1], _Connection(50002, self._heard)
+        self.tell("the second client's connection ends")
+
+        def close() -> None:
+            assert self.core is not None
+            gone.close()
+            self.core.channel_closed(gone)
+
+        self.inbox.append(close)
 
     def message(self, kind: str, due_ms: int, topic: str, queue_id: int, size: int) -> tuple[Sent, str]:
         """A new message, and its properties."""
@@ -528,7 +548,8 @@ class World:
         odd = kind == "wild" or (self.swarm.hostile and rng.random() < self.swarm.hostile)
         if odd and rng.random() < 0.6:
             head = b"%d." % number
-            body = head + hostile.body(rng, int(self.shape.values["maxMessageSize"]) - len(head))
+            limit = int(self.shape.values["maxMessageSize"])
+            body = head + hostile.body(rng, (limit if rng.random() < 0.1 else min(limit, 1500)) - len(head))
         sent = Sent(number, kind, topic, queue_id, due_ms, body, self.shape.delay_ms(level) if level else 0)
         self.ledger.sent[number] = sent
         values = {"KEYS": f"k{number}", "UNIQ_KEY": f"{number:032X}"}
@@ -549,27 +570,32 @@ class World:
                 values["TIMER_DELIVER_MS"] = str(due_ms)
         return sent, format_properties(values)
 
-    def send(self, kinds: list[tuple[str, int]], topic: str, queue_id: int, size: int) -> None:
+    def send(
+        self, kinds: list[tuple[str, int]], topic: str, queue_id: int, size: int, connection: int | None = None
+    ) -> None:
         """Send one message, or several as a batch: all of them or none."""
+        if connection is None:
+            connection = int(self.rng.random() < self.swarm.second)
         made = [self.message(kind, due_ms, topic, queue_id, size) for kind, due_ms in kinds]
         numbers = [sent.number for sent, _ in made]
         half = kinds[0][0] in ("half", "illegal")
         for sent, _ in made:
-            sent.batch = len(made) > 1
+            sent.connection = connection
+            sent.batch = numbers if len(made) > 1 else []
         sys_flag = hostile.sys_flag(self.rng) if kinds[0][0] == "wild" else 4 * half
         values = ("pg", topic, "TBW102", QUEUES, queue_id, sys_flag, self.wall_ms if half else 5, 0, 0, "false")
         head: dict[str, Any] = dict(zip("abcdefghjk", values, strict=True))
         if self.say is not None:
             what = ", ".join(f"{s.number} {s.kind} at {s.due_ms - START_MS}" for s, _ in made)
-            self.tell(f"send to {topic}/{queue_id}, {size} bytes: {what}")
+            self.tell(f"client {connection} sends to {topic}/{queue_id}, {size} bytes: {what}")
         if len(made) == 1:
             sent, text = made[0]
             head |= {"i": text, "m": "false"}
-            self.submit(RequestCode.SEND_MESSAGE_V2, head, sent.body, numbers, "send")
+            self.submit(RequestCode.SEND_MESSAGE_V2, head, sent.body, numbers, "send", connection)
         else:
             body = join_batch([(0, sent.body, text) for sent, text in made])
             head |= {"i": "", "m": "true"}
-            self.submit(RequestCode.SEND_BATCH_MESSAGE, head, body, numbers, "send")
+            self.submit(RequestCode.SEND_BATCH_MESSAGE, head, body, numbers, "send", connection)
         self.ledger.names.sends(self.opaque, topic)
 
     def delete_topic(self, topic: str) -> None:
