@@ -167,11 +167,9 @@ def _requests(parts: BrokerParts, pull: PullProcessor) -> list[Bound]:
             "sendThreadPoolQueueCapacity",
             (
                 "turns.turn:Turn._entries",
-                "turns.turn:Turn._records",
                 "turns.turn:Turn._durable",
                 "turns.put_request:PutRequest.asides",
                 "turns.put_request:PutRequest.parts",
-                "turns.put_request:PutRequest.records",
                 "transactions.transaction_processor:TransactionProcessor._deciding",
                 "transactions.transaction_processor:_Deciding.waiting",
             ),

@@ -5,8 +5,8 @@ it is not done *now*, under the lock under which it is marked. Who asks for it (
 retry of failures) matters for order and punctuality, never for correctness: two that ask for the same record
 are no harm, nor is one that asks for it twice in a batch.
 
-Many records that look alike are put as a block (`store.put.put_block`), if the target takes blocks; whatever is unusual
-about them is sorted out by putting them one by one.
+Many records that look alike are put as a block (`store.put.put_block`). If the target refuses it,
+whatever the reason, its records are put one by one, and each gets its own answer.
 
 What `DeliveryTarget.put_batch` says of each record, and what is made of it::
 
@@ -34,7 +34,7 @@ from broker_plugin.states import MOVE_OF, Claim, IllegalMoveError, Move, State, 
 from broker_plugin.stats import Lateness, Stats
 from remoting.messages.message import RecordError, record_fields
 from store.disk.errors import StoreError
-from store.put.plugin_api import BlockTarget, DeliveryTarget, PutBlock, PutRecord, PutResult, PutStatus
+from store.put.plugin_api import DeliveryTarget, PutBlock, PutRecord, PutResult, PutStatus
 
 if TYPE_CHECKING:
     from store.disk.checkpoint import DeliveryCheckpoint
@@ -80,7 +80,6 @@ class Deliverer:
     """Puts pending records into the target. Everything here is called under the delivery lock."""
 
     __slots__ = (
-        "_block_target",
         "_checkpoint",
         "_failures",
         "_rehost",
@@ -110,7 +109,6 @@ class Deliverer:
         self._rehost = rehost if rehost is not None and len(rehost) == 8 else None
         self._spill = spill
         self._target = target
-        self._block_target = target if isinstance(target, BlockTarget) else None
         self._checkpoint = checkpoint
         self._failures = failures
         self._warn = warn
@@ -189,17 +187,16 @@ class Deliverer:
         self, slab: Slab, dues: Sequence[int], refs: Sequence[int], lateness: Lateness, claim: Claim
     ) -> Outcome | None:
         """Put all of them at once; None if that was not possible: nothing has happened then."""
-        target = self._block_target
-        block = None if target is None else PutBlock.of(slab, self._rehost)
-        if target is None or block is None:
+        block = PutBlock.of(slab, max(dues), self._rehost)
+        if block is None:
             return None
         try:
-            result = target.put_block(block, max(dues))
+            (result,) = self._target.put_batch([block])
         except StoreError:
             return None
         except Exception as error:
             return self._uncertain(refs, error)
-        if result is None or result.status is not _OK:
+        if result.status is not _OK:
             return None
         claim.add(len(refs))
         self._done(dues, refs, result.store_ms, lateness, claim)

@@ -19,11 +19,11 @@ from pathlib import Path
 from store.derived.consume_queue import ConsumeQueue
 from store.derived.consume_queues import ConsumeQueues
 from store.derived.index import KeyIndex
-from store.derived.progress import Progress
 from store.disk.apache_files import ApacheCheckpoint
 from store.disk.errors import StoreError
 from store.disk.files import Files
 from store.log.commit_log import CommitLog
+from store.progress import Progress
 
 __all__ = ["Keeper"]
 

@@ -23,12 +23,12 @@ from store.derived.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
 from store.derived.consume_queues import ConsumeQueues, Placed
 from store.derived.dispatch import Derived
 from store.derived.index import KeyIndex
-from store.derived.progress import Progress
 from store.disk.apache_files import ApacheCheckpoint
 from store.disk.files import Files
 from store.disk.segments import segment_name
 from store.log.commit_log import CommitLog
 from store.log.log_scan import valid_size
+from store.progress import Progress
 
 __all__ = ["Recovery"]
 

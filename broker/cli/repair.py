@@ -25,7 +25,6 @@ from broker.tables.offsets import ConsumerOffsets
 from broker.tables.topics import Topics
 from remoting.layout import CHECKPOINT, MANIFEST, Table
 from store.derived.consume_queues import ConsumeQueues
-from store.derived.progress import Progress
 from store.disk.aside import Aside
 from store.disk.checkpoint import DeliveryCheckpoint
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
@@ -34,6 +33,7 @@ from store.disk.identity import FORMAT_VERSION, identity_text, store_identity
 from store.levels.delay_offsets import DelayOffsets
 from store.log.log_repair import repair_log
 from store.options import StoreOptions
+from store.progress import Progress
 from store.spill.rows.manifest import Manifest
 from store.spill.upkeep.repair import mended_section, repair_spill
 

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from broker.net.channel import Channel
 from remoting.messages.message import Message, MessageError, UniformBatch, batch_slice, split_batch, split_uniform
 from store.put.plugin_api import Aside, Held, HeldBatch, OneByOne, PutStatus, Refused
-from store.put.put_record import PutRecord, PutRows
+from store.put.put_record import PutRecord
+from store.put.put_rows import PutRows
 from store.put.ready_rows import ReadyRows
 
 if TYPE_CHECKING:

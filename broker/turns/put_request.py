@@ -1,4 +1,8 @@
-"""`PutRequest`: what a turn of the network loop keeps of a request that is answered by a rule of its own."""
+"""What a turn of the network loop keeps of each request: who asks, what it puts, and how it is answered.
+
+`PutSend` is one message, answered by the common rule. `PutRequest` is one that has a rule of its own: any number of
+messages, of which some may be appended and others held by plug-ins.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,115 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from store.put.plugin_api import Held
+from broker.net.channel import Channel
+from remoting.command import RemotingCommand
+from store.put.plugin_api import Held, HeldBatch, Put, PutResult, PutRows, PutStatus
+from store.put.put_group import results_of
 
 if TYPE_CHECKING:
     from broker.turns.large_batch import LargeBatch
-    from remoting.command import RemotingCommand
-    from store.put.plugin_api import Aside, HeldBatch, PutRecord, PutResult, PutRows
-    from store.put.ready_rows import ReadyRows
+    from store.put.plugin_api import Aside
 
-__all__ = ["PutRequest", "request_of_held", "request_of_large", "request_of_rows"]
+__all__ = ["Entry", "PutRequest", "PutSend", "request_of_held", "request_of_large", "request_of_rows"]
 
-BatchAnswer = Callable[["PutResult", Sequence[int]], "RemotingCommand | None"]
+BatchAnswer = Callable[[PutResult, Sequence[int]], "RemotingCommand | None"]
 
 
-class PutRequest:
-    """A request of any number of messages: what became of each, and the rule that makes its answer."""
+class Entry:
+    """A request of the turn.
 
-    __slots__ = ("answer", "asides", "parts", "records")
+    ==================  ============================================================================
+    ``channel``         `Channel`; None: nobody wants a reply
+    ``serialize_type``  int, of the request and its reply
+    ``opaque``          int, of the request and its reply
+    ``put``             `Put`, what the store appends of it; None: plug-ins hold all of it
+    ==================  ============================================================================
+    """
+
+    __slots__ = ("channel", "opaque", "put", "serialize_type")
+
+    channel: Channel | None
+    serialize_type: int
+    opaque: int
+    put: Put | None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether plug-ins hold some of it."""
+        raise NotImplementedError
+
+
+class PutSend(Entry):
+    """A send of one message. ``queue_id`` is as asked; ``offset`` is the virtual one, if a plug-in holds it."""
+
+    __slots__ = ("offset", "queue_id", "unique_key")
+
+    def __init__(
+        self,
+        channel: Channel | None,
+        command: RemotingCommand,
+        put: Put | None,
+        queue_id: int,
+        unique_key: str,
+        offset: int,
+    ) -> None:
+        self.channel = channel
+        self.serialize_type = command.serialize_type
+        self.opaque = command.opaque
+        self.put = put
+        self.queue_id = queue_id
+        self.unique_key = unique_key
+        self.offset = offset
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a plug-in holds it."""
+        return self.put is None
+
+
+class PutRequest(Entry):
+    """A request of any number of messages: what became of each, and the rule that makes its answer.
+
+    ``parts`` says what holds each message; None: the store appends it. A batch that goes as one has one part.
+    """
+
+    __slots__ = ("answer", "asides", "parts")
 
     def __init__(self, answer: Callable[[list[PutResult]], RemotingCommand | None]) -> None:
+        self.put = None
         self.answer = answer
-        self.parts: list[Held | None] = []  # None: the store appends it
-        self.records: list[PutRecord | PutRows | ReadyRows] = []
+        self.parts: list[Held | None] = []
         self.asides: list[Aside] = []
         """Of a large batch: what plug-ins hold of it, in the place of ``parts``."""
+
+    def asked_by(self, channel: Channel | None, command: RemotingCommand) -> None:
+        """Say who gets the answer."""
+        self.channel = channel
+        self.serialize_type = command.serialize_type
+        self.opaque = command.opaque
+
+    @property
+    def is_held(self) -> bool:
+        """Whether plug-ins hold some of it."""
+        return any(part is not None for part in self.parts)
+
+    def results(self, result: PutResult | None, flushed: bool) -> list[PutResult]:
+        """A result for each part: of what was appended, of which the store says ``result``, and of what is held."""
+        if self.put is None and flushed:
+            return [PutResult(PutStatus.PUT_OK, part.offset) for part in self.parts if part is not None]
+        appended = [] if self.put is None or result is None else results_of(self.put, result)
+        results: list[PutResult] = []
+        number = 0
+        for part in self.parts:
+            if part is None:
+                own = appended[number]
+                number += 1
+            else:
+                own = PutResult(PutStatus.PUT_OK, part.offset)
+            if not flushed and own.status is PutStatus.PUT_OK:
+                own = PutResult(PutStatus.FLUSH_DISK_TIMEOUT, own.offset, own.queue_offset, own.store_ms)
+            results.append(own)
+        return results
 
 
 def request_of_rows(rows: PutRows, answer: BatchAnswer) -> PutRequest:
@@ -37,7 +126,7 @@ def request_of_rows(rows: PutRows, answer: BatchAnswer) -> PutRequest:
     sizes = rows.rows.sizes
     request = PutRequest(lambda results: answer(results[0], list(accumulate(sizes[:-1], initial=results[0].offset))))
     request.parts.append(None)
-    request.records.append(rows)
+    request.put = rows
     return request
 
 
@@ -53,7 +142,7 @@ def request_of_large(batch: LargeBatch, answer: Callable[[list[PutResult]], Remo
     request = PutRequest(answer)
     if len(batch.ready):
         request.parts.append(None)
-        request.records.append(batch.ready)
+        request.put = batch.ready
     if batch.held_ids:
         request.parts.append(Held(batch.held_ids[0], 0))
         request.asides = batch.asides

@@ -9,13 +9,14 @@ from __future__ import annotations
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from broker.turns.put_request import PutRequest
 from remoting.errors import ProtocolError
 from store.put.plugin_api import Held, PutResult, PutStatus
 
 if TYPE_CHECKING:
+    from broker.turns.replies import Replies
     from remoting.command import RemotingCommand
     from remoting.messages.message import Message
 
@@ -56,28 +57,6 @@ class RecallHandle:
             return cls(topic, broker_name, int(due), " ".join(words[4:-1]), offset)
         except (ValueError, Base64Error) as error:
             raise ProtocolError(f"recall handle is invalid: {text!r:.200}") from error
-
-
-class Replies(Protocol):
-    """Makes the replies of sends; `broker.turns.turn.Turn` does."""
-
-    def refusal(self, command: RemotingCommand, status: PutStatus, remark: str) -> RemotingCommand:
-        """Make the reply to a send that was not stored."""
-
-    def stored(
-        self,
-        serialize_type: int,
-        opaque: int,
-        message_ids: str,
-        queue_id: int,
-        queue_offset: int,
-        unique_key: str,
-        flushed: bool,
-    ) -> RemotingCommand:
-        """Make the reply to a send that was stored."""
-
-    def message_id(self, offset: int) -> str:
-        """Write the id of a message at a position, in the CommitLog or virtual."""
 
 
 def recallable(

@@ -23,7 +23,7 @@ Damage
     and derives damaged files again.
 
 Never more than one thread may be in `flush`, `load`, `forget_files`, `delete_before`; `add` and `settle` are called
-under the append lock; everything else from any thread.
+under the append lock, as is `ConsumeQueues.append`; everything else from any thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from store.disk.errors import StoreError
 from store.disk.file_cache import FileCache
 from store.disk.segments import Segment, list_segments, segment_name
 
-__all__ = ["ENTRY", "PRE_BLANK_SIZE", "ConsumeQueue", "pack_entries"]
+__all__ = ["ENTRY", "PRE_BLANK_SIZE", "ConsumeQueue", "pack_entries", "pack_rows"]
 
 ENTRY = QUEUE_ENTRY.struct()
 PRE_BLANK_SIZE = 0x7FFFFFFF
@@ -49,6 +49,11 @@ _COLUMNS = np.dtype(QUEUE_ENTRY.columns())
 _CHUNK_ENTRIES = 20_000
 
 _Longs = NDArray[np.int64]
+
+
+def pack_rows(offset: int, sizes: list[int], tags_codes: list[int]) -> bytes:
+    """The bytes of entries, of records that stand one behind the other."""
+    return b"".join(map(ENTRY.pack, accumulate(sizes, initial=offset), sizes, tags_codes))
 
 
 def pack_entries(offsets: _Longs, sizes: _Longs, tags_codes: _Longs) -> bytes:
@@ -121,19 +126,9 @@ class ConsumeQueue:
         self._sums = {}
 
     def add(self, offset: int, size: int, tags_code: int) -> None:
-        """Add the next entry (append lock). The append itself does the same in line, to save the call."""
+        """Add the next entry, of a record that recovery has found (under the append lock)."""
         self.buffer += ENTRY.pack(offset, size, tags_code)
         self.count += 1
-        self.next = self.count
-
-    def add_rows(self, offset: int, sizes: list[int], tags_codes: list[int]) -> None:
-        """Add the next entries, of records that stand one behind the other (under the append lock)."""
-        self.add_packed(b"".join(map(ENTRY.pack, accumulate(sizes, initial=offset), sizes, tags_codes)))
-
-    def add_packed(self, entries: bytes) -> None:
-        """Add the next entries, packed one behind the other (under the append lock)."""
-        self.buffer += entries
-        self.count += len(entries) // QUEUE_ENTRY_BYTES
         self.next = self.count
 
     # ------------------------------------------------------------------------------------------ reading

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from remoting.layout import RECORD_BYTES_MIN
 from store.derived.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
@@ -29,12 +30,12 @@ def _may_be(topic: str, number: int, offset: int) -> bool:
 class Placed:
     """The result of giving a recovered record to its queue."""
 
-    DONE = 0
-    KNOWN = 1
+    DONE: ClassVar[int] = 0
+    KNOWN: ClassVar[int] = 1
     """It is in the queue already."""
-    CLASH = 2
+    CLASH: ClassVar[int] = 2
     """Another record has its queue offset, or its topic or offset is impossible: it cannot be reached by offset."""
-    GAP = 3
+    GAP: ClassVar[int] = 3
     """Entries before it are missing: the queue must be rebuilt from the beginning of the log."""
 
 
@@ -49,6 +50,8 @@ class ConsumeQueues:
         self.table: dict[str, dict[int, ConsumeQueue]] = {}
         self.dirty: list[ConsumeQueue] = []
         """Queues with unflushed entries (append lock)."""
+        self.grown: dict[ConsumeQueue, None] = {}
+        """Queues with entries that no consumer was told of yet (append lock)."""
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, or None."""
@@ -70,6 +73,26 @@ class ConsumeQueues:
         """All queues."""
         for queues in list(self.table.values()):
             yield from list(queues.values())
+
+    # ------------------------------------------------------------------------------------------ appending
+
+    def append(self, queue: ConsumeQueue, entries: bytes, count: int) -> None:
+        """Add so many entries to a queue, of messages that took their numbers from its ``next`` before (append lock).
+
+        The next flush and its consumers will hear of it.
+        """
+        queue.buffer += entries
+        queue.count += count
+        if not queue.dirty:
+            queue.dirty = True
+            self.dirty.append(queue)
+        self.grown[queue] = None
+
+    def take_grown(self) -> list[ConsumeQueue]:
+        """The queues that have new entries since the last call (append lock)."""
+        grown = list(self.grown)
+        self.grown.clear()
+        return grown
 
     # ------------------------------------------------------------------------------------------ flushing
 

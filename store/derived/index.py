@@ -20,19 +20,16 @@ Cost: 0.4 µs a key when it is put; sorting 0.1 µs a key later, in NumPy, which
 Python objects, hashed later, cost 1 µs and held the interpreter against the network loop); a query about 34
 ``pread`` calls a block of 65,536 entries.
 
-Threads: `add` and `covers` are called under the store's append lock, which `step` takes only to take over the buffer.
+Threads: `append` and `covers` are called under the store's append lock; `step` takes it only to take over the buffer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from itertools import repeat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from remoting.layout import (
     KEY_BLOCK,
@@ -43,6 +40,7 @@ from remoting.layout import (
     KEY_TIMES_AT,
 )
 from remoting.messages.checksum import crc32
+from store.derived.key_rows import ROW, ROWS, Column, key_hash, key_rows
 from store.disk.errors import StoreCorruptError, StoreFormatError
 from store.disk.files import File, Files
 
@@ -54,26 +52,8 @@ _PROVEN = KEY_BLOCK.struct("zeros", "last_ms")
 _MAGIC = 0x54574B31
 _TAIL = "tail.idx"
 _FOLD_AT = 2_048
-_TOPICS_MAX = 10_000
 
-_Column = npt.NDArray[Any]
 _BLOCKS = np.dtype(KEY_COLUMNS.columns())
-_ROWS = np.dtype(KEY_COLUMNS.columns("<"))  # rows gathered in memory, in the machine's byte order
-_NO_TOPIC = crc32(b"#")
-_DELAY_ID = crc32(
-    b"\0", _NO_TOPIC
-)  # start value of the hash of a delay id's key, see `store.derived.dispatch.delivered_key`
-_ROW = KEY_COLUMNS.struct(order="<")
-_pack_row = _ROW.pack
-
-
-def _hash(topic: str, key: str) -> int:
-    return crc32(f"{topic}#{key}".encode())
-
-
-def key_base(topic: str) -> int:
-    """Start value for the keys of a topic: the hash of a key is ``crc32(key, base)``."""
-    return crc32(f"{topic}#".encode())
 
 
 class _Part:
@@ -81,7 +61,7 @@ class _Part:
 
     __slots__ = ("from_offset", "hashes", "offsets", "times", "to_offset")
 
-    def __init__(self, hashes: _Column, offsets: _Column, times: _Column, from_offset: int, to_offset: int) -> None:
+    def __init__(self, hashes: Column, offsets: Column, times: Column, from_offset: int, to_offset: int) -> None:
         self.hashes = hashes
         self.offsets = offsets
         self.times = times
@@ -89,7 +69,7 @@ class _Part:
         self.to_offset = to_offset
 
     @classmethod
-    def of(cls, hashes: _Column, offsets: _Column, times: _Column, from_offset: int, to_offset: int) -> _Part:
+    def of(cls, hashes: Column, offsets: Column, times: Column, from_offset: int, to_offset: int) -> _Part:
         order = np.argsort(hashes, kind="stable")
         return cls(hashes[order], offsets[order], times[order], from_offset, to_offset)
 
@@ -192,10 +172,9 @@ class KeyIndex:
         self._block_entries = block_entries
         self._blocks_a_file = blocks_a_file
         self._fold_at = min(_FOLD_AT, block_entries)
-        self._bases: dict[str, int] = {}  # topic to the CRC-32 of "topic#"
         self._pending = bytearray()  # rows, in the order of their positions
         self._pending_to = 0
-        self._folding: _Column = np.empty(0, _ROWS)
+        self._folding: Column = np.empty(0, ROWS)
         self._folding_to = 0
         self._parts: list[_Part] = []
         self._open: dict[str, tuple[File, list[_Block]]] = {}
@@ -264,62 +243,21 @@ class KeyIndex:
             self._parts.append(part)
             self._tail_to = part.to_offset
 
+    def append(self, rows: bytes) -> None:
+        """Add rows (see `store.derived.key_rows`), in the order of their positions (append lock)."""
+        self._pending += rows
+
     def add(self, topic: str, keys: tuple[str, ...], offset: int, store_ms: int) -> None:
         """Add the keys of one message (append lock). A key that begins with NUL belongs to no topic."""
-        base = self._bases.get(topic)
-        if base is None:
-            base = self._new_base(topic)
-        for key in keys:
-            data = key.encode()
-            crc = crc32(data, base if key[:1] != "\0" else _NO_TOPIC)
-            self._pending += _pack_row(crc, offset, store_ms)
-
-    def add_rows(self, topic: str, keys: list[bytes], offsets: Iterable[int], store_ms: int) -> None:
-        """Add many messages, a key and a position for each (append lock); no key begins with NUL."""
-        base = self._bases.get(topic)
-        if base is None:
-            base = self._new_base(topic)
-        hashes = map(crc32, keys, repeat(base))
-        self._pending += b"".join(map(_pack_row, hashes, offsets, repeat(store_ms)))
-
-    def add_hashes(self, hashes: _Column, offsets: _Column, store_ms: int) -> None:
-        """Add keys by their hashes (see `key_base`), a position for each (append lock)."""
-        rows = np.empty(len(hashes), _ROWS)
-        rows["hash"], rows["position"], rows["store_ms"] = hashes, offsets, store_ms
-        self._pending += rows.tobytes()
-
-    def add_columns(
-        self, topics: list[str], keys: list[list[bytes]], delay_ids: list[bytes], offsets: _Column, store_ms: int
-    ) -> None:
-        """Add many messages (append lock): a column for each kind of key, then their delay ids.
-
-        ``topics``: one for each message, or one for all.
-        """
-        bases = [self._bases.get(topic) or self._new_base(topic) for topic in topics]
-        if len(bases) == 1:
-            bases *= len(delay_ids)
-        rows = np.empty((len(delay_ids), len(keys) + 1), _ROWS)
-        for column, own in enumerate(keys):
-            rows["hash"][:, column] = list(map(crc32, own, bases))
-        rows["hash"][:, len(keys)] = list(map(crc32, delay_ids, repeat(_DELAY_ID)))
-        rows["position"] = offsets[:, np.newaxis]
-        rows["store_ms"] = store_ms
-        self._pending += rows.tobytes()
-
-    def _new_base(self, topic: str) -> int:
-        if len(self._bases) >= _TOPICS_MAX:
-            self._bases.clear()
-        base = self._bases[topic] = key_base(topic)
-        return base
+        self.append(key_rows(topic, keys, offset, store_ms))
 
     def covers(self, to_offset: int) -> None:
         """Note that everything below this CommitLog position has been added (append lock)."""
         self._pending_to = to_offset
 
     def step(self) -> bool:
-        """Sort a portion of the gathered rows, or write one full block; True if there is more to do. Not on the hot
-        path."""
-        if len(self._folding) or len(self._pending) >= self._fold_at * _ROW.size:
+        """Fold what has gathered, or write one full block; True if there is more to do. Not for the hot path."""
+        if len(self._folding) or len(self._pending) >= self._fold_at * ROW.size:
             self._fold()
             return True
         if sum(len(part.hashes) for part in self._parts) >= self._block_entries:
@@ -332,7 +270,7 @@ class KeyIndex:
         if not len(self._folding):
             with self._lock:
                 # Queries must always see the rows: add them to the new place before removing them from the old one.
-                self._folding = np.frombuffer(bytes(self._pending), _ROWS)
+                self._folding = np.frombuffer(bytes(self._pending), ROWS)
                 self._pending = bytearray()
                 self._folding_to = self._pending_to
         rows = self._folding
@@ -377,7 +315,7 @@ class KeyIndex:
 
         ``begin_ms`` and ``end_ms`` bound the store time, both inclusive. ``limit`` bounds the candidates.
         """
-        wanted = _key_hash(topic, key)
+        wanted = key_hash(topic, key)
         found: dict[int, None] = {}
         for offset, ms in self._candidates(wanted, begin_ms, end_ms):
             if begin_ms <= ms <= end_ms:
@@ -388,7 +326,7 @@ class KeyIndex:
 
     def _candidates(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
         # Entries move from pending to folding to parts to blocks; reading in that order finds each at least once.
-        yield from _rows_with(np.frombuffer(bytes(self._pending), _ROWS), wanted)
+        yield from _rows_with(np.frombuffer(bytes(self._pending), ROWS), wanted)
         yield from _rows_with(self._folding, wanted)
         for part in reversed(self._parts):
             yield from sorted(part.find(wanted), reverse=True)
@@ -453,7 +391,7 @@ class KeyIndex:
         for name in list(self._open):
             self._drop(name)
         self._files.remove(self._directory / _TAIL)
-        self._pending, self._folding, self._parts = bytearray(), np.empty(0, _ROWS), []
+        self._pending, self._folding, self._parts = bytearray(), np.empty(0, ROWS), []
         self.durable_to = self._pending_to = self._tail_to = 0
 
     def close(self) -> None:
@@ -464,11 +402,7 @@ class KeyIndex:
         self._open = {}
 
 
-def _rows_with(rows: _Column, wanted: int) -> list[tuple[int, int]]:
+def _rows_with(rows: Column, wanted: int) -> list[tuple[int, int]]:
     """The (position, time) of rows with this hash, newest first."""
     hits = rows[rows["hash"] == wanted][::-1]
     return list(zip(hits["position"].tolist(), hits["store_ms"].tolist(), strict=True))
-
-
-def _key_hash(topic: str, key: str) -> int:
-    return _hash("" if key.startswith("\0") else topic, key)

@@ -21,7 +21,7 @@ from store.levels.delay_levels import SCHEDULE_TOPIC
 from store.levels.delay_offsets import DelayOffsets
 from store.levels.level_copy import mark_of
 from store.levels.level_queue import Entry, LevelQueue
-from store.put.plugin_api import PutRecord, PutResult
+from store.put.plugin_api import Put, PutResult
 
 __all__ = ["NOTHING_NEEDED", "LevelProgress", "LevelStore", "Unreadable"]
 
@@ -48,7 +48,7 @@ class LevelStore(Protocol):
         """The largest record that can be put."""
         ...
 
-    def put_batch(self, records: Sequence[PutRecord]) -> list[PutResult]:
+    def put_batch(self, puts: Sequence[Put]) -> list[PutResult]:
         """Append, see `store.put.plugin_api.DeliveryTarget`."""
         ...
 

@@ -1,10 +1,10 @@
 """The CommitLog: every message of the broker, one behind the other, byte for byte as Apache RocketMQ writes it.
 
 Appending
-    Records come finished (`remoting.messages.message.encode_record`); the append copies them into one buffer, patches
-    queue offset, position and store time, and writes the buffer by one pwrite of at most `CHUNK_BYTES`. A record
-    never crosses a segment: what no longer fits together with 8 bytes more goes to the next segment, and a blank
-    record says so. The caller holds the append lock.
+    Records come finished, in puts (`store.put.put.Put`). The append has each put write its records into one buffer,
+    with queue offset, position and store time, and writes the buffer by one pwrite of `CHUNK_BYTES`, or of one put that
+    is larger. A put never crosses a segment: what no longer fits together with 8 bytes more goes to the next segment,
+    and a blank record says so. The caller holds the append lock.
 
 Visible, durable
     ``end`` is where the next record goes; everything below it can be read. ``synced`` is what a power cut cannot
@@ -35,20 +35,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from remoting.layout import (
-    BLANK_BYTES,
-    BORN_HOST_V6,
-    INT,
-    LONG,
-    QUEUE_OFFSET_AT,
-    RECORD,
-    STORE_MS_AT,
-    STORE_MS_AT_V6,
-    SYS_FLAG_LOW_AT,
-)
+from remoting.layout import BLANK_BYTES, INT
 from remoting.messages.proof import proof_field
 from store.disk.errors import StoreCorruptError, StoreError, SyncFailedError
 from store.disk.files import Files
@@ -57,6 +47,7 @@ from store.log.log_proof import has_zeros, is_delivery, is_half, is_made_of
 from store.log.log_reader import LogReader
 from store.log.log_scan import Stop, blank_record, walk
 from store.log.recent import RecentBytes
+from store.put.put import Put
 
 __all__ = ["CHUNK_BYTES", "KEPT_BYTES_MAX", "CommitLog"]
 
@@ -68,8 +59,6 @@ REWRITE_BYTES_MAX = 256 << 20
 CUT_BYTES_MAX = 32 << 20
 """So far behind the end recovery looks for what it has to put aside: more is hardly ever unsynced."""
 CUT_BYTES_AT_ONCE = 1 << 20
-
-_PLACE = RECORD.struct("queue_offset", "position")
 
 
 class CommitLog(LogReader):
@@ -120,37 +109,26 @@ class CommitLog(LogReader):
 
     # ------------------------------------------------------------------------------------------ appending
 
-    def append(
-        self,
-        records: Sequence[bytes | bytearray],
-        queue_offsets: Sequence[int],
-        store_ms: int,
-        whole: bool = False,
-    ) -> tuple[list[int], StoreError | None]:
-        """Append finished records with their queue offsets; answers the offset of each, and what stopped it.
+    def append(self, puts: Sequence[Put], store_ms: int) -> tuple[list[int], StoreError | None]:
+        """Append puts that have their numbers; answers the offset of each, and what stopped it.
 
-        Offsets come back for a leading part of the records (normally all); the rest was not appended, and the error
-        says why. ``whole`` writes all of them as one, into one segment, or none. Caller holds the append lock.
+        Each put goes as one write into one segment, or not at all; small ones that follow each other share a write.
+        Offsets come back for the first of them (normally all); the rest was not appended, and the error says why.
+        Caller holds the append lock.
         """
         offsets: list[int] = []
-        done = 0  # records that are written, not only gathered
-        chunk_bytes = CHUNK_BYTES
+        done = 0  # puts that are written, not only gathered
         try:
             self._ready()
             segment = self._tail or self._next_segment()
             position = self._end
             room = segment.end - BLANK_BYTES  # no record may end behind this
-            if whole:
-                chunk_bytes = sum(map(len, records))
-                segment = self._roomy(segment, chunk_bytes)
-                position = self._end
-                room = segment.end - BLANK_BYTES
             buffer = bytearray()
             add = offsets.append
-            for record, queue_offset in zip(records, queue_offsets, strict=True):
-                size = len(record)
+            for put in puts:
+                size = put.data_bytes
                 at = len(buffer)
-                if at + size > chunk_bytes or position + at + size > room:
+                if at + size > CHUNK_BYTES or position + at + size > room:
                     if at:
                         self._write(segment, buffer, position)
                         position += at
@@ -161,11 +139,14 @@ class CommitLog(LogReader):
                         segment = self._roll(segment, size)
                         position = segment.start
                         room = segment.end - BLANK_BYTES
-                buffer += record
-                _PLACE.pack_into(buffer, at + QUEUE_OFFSET_AT, queue_offset, position + at)
-                store_ms_at = STORE_MS_AT_V6 if record[SYS_FLAG_LOW_AT] & BORN_HOST_V6 else STORE_MS_AT
-                LONG.pack_into(buffer, at + store_ms_at, store_ms)
-                add(position + at)
+                joined = put.joined_to(buffer, position + at, store_ms)
+                if joined is not buffer:  # its own: nothing may be added to it
+                    self._write(segment, joined, position)
+                    add(position)
+                    done = len(offsets)
+                    position += size
+                else:
+                    add(position + at)
             if buffer:
                 self._write(segment, buffer, position)
         except StoreError as error:
@@ -173,29 +154,6 @@ class CommitLog(LogReader):
                 self._clear_torn()  # at once, if the disk lets us: a crash must not bring back what was refused
             return offsets[:done], error
         return offsets, None
-
-    def append_whole(self, size: int, joined: Callable[[int], bytearray]) -> tuple[int, StoreError | None]:
-        """Append ``size`` bytes of records as one write into one segment, or none of them.
-
-        ``joined`` makes them when their offset is known. Answers the offset, or what was in the way. Caller holds the
-        append lock.
-        """
-        try:
-            self._ready()
-            segment = self._roomy(self._tail or self._next_segment(), size)
-            position = self._end
-            self._write(segment, joined(position), position)
-        except StoreError as error:
-            with contextlib.suppress(StoreError):
-                self._clear_torn()
-            return 0, error
-        return position, None
-
-    def _roomy(self, segment: Segment, needed: int) -> Segment:
-        """The segment that so many bytes go to as a whole: this one, or else the next."""
-        if self._end + needed > segment.end - BLANK_BYTES:
-            return self._roll(segment, needed)
-        return segment
 
     def _ready(self) -> None:
         """Refuse while a sync has failed, or while something torn stands behind the end and will not go away."""

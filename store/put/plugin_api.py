@@ -25,19 +25,11 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from store.put.put import Put, PutResult, PutStatus
 from store.put.put_block import PutBlock
-from store.put.put_record import (
-    Held,
-    HeldBatch,
-    OneByOne,
-    PutRecord,
-    PutResult,
-    PutRows,
-    PutStatus,
-    Refused,
-    put_record,
-    put_record_of,
-)
+from store.put.put_group import PutGroup
+from store.put.put_record import Held, HeldBatch, OneByOne, PutRecord, Refused, put_record, put_record_of
+from store.put.put_rows import PutRows
 
 if TYPE_CHECKING:
     from remoting.messages.message import Message, UniformBatch
@@ -50,7 +42,6 @@ __all__ = [
     "AsidePlugin",
     "BatchPlugin",
     "BeforePut",
-    "BlockTarget",
     "BoundedTarget",
     "CommandOutcome",
     "CommandResult",
@@ -67,7 +58,9 @@ __all__ = [
     "PluginContext",
     "PromisingPlugin",
     "PunctualPlugin",
+    "Put",
     "PutBlock",
+    "PutGroup",
     "PutRecord",
     "PutResult",
     "PutRows",
@@ -122,12 +115,13 @@ class PendingMessage:
 class DeliveryTarget(Protocol):
     """Where due messages go. The broker's own CommitLog is one."""
 
-    def put_batch(self, records: Sequence[PutRecord]) -> list[PutResult]:
+    def put_batch(self, puts: Sequence[Put]) -> list[PutResult]:
         """Append in order, as one write where possible; one result each. Any thread.
 
-        The clock is read once inside the append lock; a record whose ``due_ms`` lies after that reading is
+        The clock is read once inside the append lock; a put whose ``due_ms`` lies after that reading is
         not appended (`PutStatus.NOT_DUE`). Never raises for a refused message; a full disk or a closed store is
-        SERVICE_NOT_AVAILABLE for each.
+        SERVICE_NOT_AVAILABLE for each. A put of several messages (`PutBlock`) is appended as a whole or refused; a
+        target that takes none answers `PutStatus.NOT_AS_ONE`, and gets its records one by one.
         """
         ...
 
@@ -145,19 +139,6 @@ class SettlingTarget(DeliveryTarget, Protocol):
 
         Who decides about a message of which a delivery was refused (cancels it, moves it) calls this first, under the
         lock under which it delivers. Costs nothing unless a write has failed.
-        """
-        ...
-
-
-@runtime_checkable
-class BlockTarget(DeliveryTarget, Protocol):
-    """A target that takes records that look alike as a block."""
-
-    def put_block(self, block: PutBlock, due_ms: int) -> PutResult | None:
-        """Append all of a block as one write, or nothing. ``due_ms`` is when the last of them is due.
-
-        Answers what became of all of them (``offset`` and ``queue_offset`` are the first one's), or None: they cannot
-        go as a block now, `put_batch` says why. The clock is read once inside the append lock, as there.
         """
         ...
 

@@ -10,16 +10,13 @@ is no block: the records then go one by one.
 
 >>> from store.put.put_block import PutBlock
 >>> from store.disk.slab import Slab
->>> PutBlock.of(Slab.of([b"no", b"records"])) is None
+>>> PutBlock.of(Slab.of([b"no", b"records"]), 0) is None
 True
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from remoting.layout import (
     BODY_AT,
@@ -28,73 +25,87 @@ from remoting.layout import (
     LONG,
     MAGIC_AT,
     MAGIC_V1,
-    OFFSET_AT,
     QUEUE_ID_AT,
-    QUEUE_OFFSET_AT,
     RECORD_BYTES_MIN,
     STORE_HOST_AT,
     STORE_MS_AT,
     SYS_FLAG_AT,
 )
+from remoting.messages.checksum import crc32
 from remoting.messages.message import tag_hash
 from remoting.messages.properties import KEYS, TAGS, TW_ID, UNIQ_KEY
-from store.derived.dispatch import UNQUEUED_BIT
+from store.derived.dispatch import SCHEDULE_TOPIC, UNQUEUED_BIT
+from store.derived.key_rows import delay_id_hashes, key_base
 from store.disk.slab import Slab
+from store.put.put_columns import Longs, PutColumns, unaligned
 
 __all__ = ["PutBlock"]
 
 _UNUSUAL_FLAGS = HOSTS_V6 | UNQUEUED_BIT
 """Hosts in IPv6, and what `store.derived.dispatch.as_queued` has to look at."""
+_QUEUES_MAX = 32
+"""A block that goes to more queues than that saves nothing."""
 _UNIQ_KEY, _KEYS, _TAGS, _TW_ID = (name.encode() for name in (UNIQ_KEY, KEYS, TAGS, TW_ID))
 
-_Longs = NDArray[np.int64]
 
-
-class PutBlock:
-    """Records back to back, queue by queue, and what a delivery has to know of them, in that order.
+class PutBlock(PutColumns):
+    """Due records, queue by queue; see `store.put.put_columns.PutColumns` for the columns that are not here.
 
     A queue's records keep the order they came in. That they stand together is for who reads them: a pull of a queue is
     one piece of the CommitLog then.
 
     ==============  ================================================================================
     ``topics``      list of str, the topic inside each record; or of one, if it is the same in all
-    ``queues``      list of (topic, queue id, count): whose the first rows are, the next, ...
-    ``sizes``       int64 array, bytes of each record
-    ``tags_codes``  int64 array, the Java hash of each record's tag
     ``keys``        columns of what the key index gets: UNIQ_KEY, then KEYS (one word), if there is any
     ``delay_ids``   column of delay ids, which the key index gets too
     ==============  ================================================================================
     """
 
-    __slots__ = ("_data", "_starts", "delay_ids", "keys", "queues", "sizes", "tags_codes", "topics")
+    __slots__ = ("delay_ids", "keys", "topics")
 
     def __init__(
-        self, data: bytearray, sizes: _Longs, topics: list[str], queues: list[tuple[str, int, int]], texts: _Texts
+        self, data: bytearray, sizes: Longs, topics: list[str], queues: list[tuple[str, int, int]], texts: _Texts
     ) -> None:
+        super().__init__()
+        self.guarded = True
+        self.data_bytes = len(data)
         self._data = data
+        self._store_ms_at = STORE_MS_AT
         self._starts = np.cumsum(sizes) - sizes
         self.sizes = sizes
         self.topics = topics
         self.queues = queues
         self.keys = texts.keys
         self.delay_ids = texts.delay_ids
-        self.tags_codes: _Longs = np.zeros(len(sizes), np.int64)
+        self.tags_codes = np.zeros(len(sizes), np.int64)
         if _TAGS in texts.names:
             tags = texts.values(_TAGS)
             codes = {tag: tag_hash(tag.decode()) for tag in set(tags)}
             self.tags_codes[:] = [codes[tag] for tag in tags]
+        self._hash_keys()
+
+    def _hash_keys(self) -> None:
+        """The rows of the key index: of each message its keys, and its delay id behind them."""
+        count, width = len(self.delay_ids), len(self.keys) + 1
+        bases = list(map(key_base, self.topics)) * (count if len(self.topics) == 1 else 1)
+        hashes = np.empty((count, width), np.uint32)
+        for column, own in enumerate(self.keys):
+            hashes[:, column] = list(map(crc32, own, bases))
+        hashes[:, width - 1] = delay_id_hashes(self.delay_ids)
+        self.hashes = hashes.reshape(-1)
+        self.owners = np.repeat(np.arange(count), width)
 
     @classmethod
-    def of(cls, slab: Slab, host: bytes | None = None) -> PutBlock | None:
+    def of(cls, slab: Slab, due_ms: int, host: bytes | None = None) -> PutBlock | None:
         """Make a block of finished records; None if they do not look alike, or not as most senders write them.
 
-        With ``host`` (bytes (8), IPv4 and port) they name this store host.
+        ``due_ms`` is when the last of them is due. With ``host`` (bytes (8), IPv4 and port) they name this store host.
         """
         data = slab.data
         starts, sizes = np.array(slab.starts, np.int64), np.array(slab.sizes, np.int64)
         if int(sizes.min()) < RECORD_BYTES_MIN:
             return None
-        words = _unaligned(data, ">u4")
+        words = unaligned(data, ">u4")
         body_sizes = words[starts + BODY_BYTES_AT].astype(np.int64)
         if (
             (words[starts + MAGIC_AT] != MAGIC_V1).any()
@@ -106,7 +117,7 @@ class PutBlock:
         topic_sizes = np.frombuffer(data, np.uint8)[topics_at]
         texts_at = topics_at + 3 + topic_sizes
         ends = starts + sizes
-        if (texts_at >= ends).any() or (_unaligned(data, ">u2")[texts_at - 2] != ends - texts_at).any():
+        if (texts_at >= ends).any() or (unaligned(data, ">u2")[texts_at - 2] != ends - texts_at).any():
             return None
         is_one = bool((topic_sizes == topic_sizes[0]).all()) and _are_equal(
             data, topics_at[:, np.newaxis], [1 + int(topic_sizes[0])]
@@ -117,6 +128,8 @@ class PutBlock:
         except UnicodeDecodeError:
             return None
         order, queues = _by_queue(topics, words[starts + QUEUE_ID_AT].astype(np.int32).astype(np.int64))
+        if len(queues) > _QUEUES_MAX or SCHEDULE_TOPIC in topics:
+            return None
         texts = _Texts.of(data, texts_at[order], ends[order])
         if texts is None:
             return None
@@ -127,30 +140,10 @@ class PutBlock:
             [view[at:end] for at, end in zip(starts[order].tolist(), ends[order].tolist(), strict=True)]
         )
         block = cls(joined, sizes[order], topics, queues, texts)
+        block.due_ms = due_ms
         if host is not None:
-            _unaligned(joined, ">i8")[block._starts + STORE_HOST_AT] = LONG.unpack(host)[0]
+            unaligned(joined, ">i8")[block._starts + STORE_HOST_AT] = LONG.unpack(host)[0]
         return block
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    @property
-    def data_bytes(self) -> int:
-        """Bytes of all records."""
-        return len(self._data)
-
-    def places(self, position: int) -> _Longs:
-        """Where each record stands if the first one stands at ``position``."""
-        return self._starts + position
-
-    def joined(self, numbers: _Longs, position: int, store_ms: int) -> bytearray:
-        """The records with these queue offsets, standing one behind the other from ``position`` on."""
-        starts = self._starts
-        longs = _unaligned(self._data, ">i8")
-        longs[starts + QUEUE_OFFSET_AT] = numbers
-        longs[starts + OFFSET_AT] = starts + position
-        longs[starts + STORE_MS_AT] = store_ms
-        return self._data
 
 
 class _Texts:
@@ -158,7 +151,7 @@ class _Texts:
 
     __slots__ = ("_ends", "_starts", "_text", "delay_ids", "keys", "names")
 
-    def __init__(self, text: bytes, names: list[bytes], starts: _Longs, ends: _Longs) -> None:
+    def __init__(self, text: bytes, names: list[bytes], starts: Longs, ends: Longs) -> None:
         self._text = text
         self._starts = starts  # of the values: a row for each text, a column for each name
         self._ends = ends
@@ -167,7 +160,7 @@ class _Texts:
         self.delay_ids = self.values(_TW_ID)
 
     @classmethod
-    def of(cls, data: bytes, texts_at: _Longs, texts_end: _Longs) -> _Texts | None:
+    def of(cls, data: bytes, texts_at: Longs, texts_end: Longs) -> _Texts | None:
         """Split the texts into columns; None if their names differ, or if a text needs a closer look."""
         # The trick: all texts are joined, and NumPy finds the separators (bytes 1 and 2) of all of them at once. Texts
         # with the same names have the same number of separators, so their places form matrices: a row for each text,
@@ -208,7 +201,7 @@ class _Texts:
         return [text[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
-def _by_queue(topics: list[str], queue_ids: _Longs) -> tuple[_Longs, list[tuple[str, int, int]]]:
+def _by_queue(topics: list[str], queue_ids: Longs) -> tuple[Longs, list[tuple[str, int, int]]]:
     """The rows in the order of their queues; the queues, and how many rows go to each."""
     names: list[tuple[str, int]] = []
     codes = queue_ids
@@ -229,7 +222,7 @@ def _by_queue(topics: list[str], queue_ids: _Longs) -> tuple[_Longs, list[tuple[
     ]
 
 
-def _are_equal(text: bytes | bytearray, starts: _Longs, sizes: list[int]) -> bool:
+def _are_equal(text: bytes | bytearray, starts: Longs, sizes: list[int]) -> bool:
     """Whether all rows of places (a column for each of ``sizes``) have the same bytes, column by column.
 
     Compares 8 bytes at a time as one integer; shorter columns by 4, 2 or 1. The last integer of a column ends with it,
@@ -240,15 +233,7 @@ def _are_equal(text: bytes | bytearray, starts: _Longs, sizes: list[int]) -> boo
         width = next(width for width in (8, 4, 2, 1) if width <= size)
         columns.setdefault(width, []).extend((column, at) for at in (*range(0, size - width, width), size - width))
     for width, places in columns.items():
-        found = _unaligned(text, f"u{width}")[starts[:, [column for column, _ in places]] + [at for _, at in places]]
+        found = unaligned(text, f"u{width}")[starts[:, [column for column, _ in places]] + [at for _, at in places]]
         if (found != found[0]).any():
             return False
     return True
-
-
-def _unaligned(data: bytes | bytearray, kind: str) -> NDArray[Any]:
-    """The number that begins at each byte, aligned or not."""
-    # The trick: an ndarray over the bytes with a stride of 1, so that element n is the integer that starts at byte n.
-    # NumPy reads and writes unaligned elements, and the array copies nothing.
-    dtype = np.dtype(kind)
-    return np.ndarray((len(data) - dtype.itemsize + 1,), dtype, data, 0, (1,))

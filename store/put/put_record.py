@@ -1,4 +1,4 @@
-"""The values of a put: what goes in, what came of it, and what a plug-in may say to it.
+"""`PutRecord`, a put of one message, and what a plug-in may say to a message.
 
 They are part of the joint between a broker and its plug-ins, and are imported from `store.put.plugin_api`; they stand
 apart because they are made for every message, so that a compiled build can have them as native classes.
@@ -7,85 +7,44 @@ apart because they are made for every message, so that a compiled build can have
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 
-from remoting.layout import FLAG_AT, INT, QUEUE_ID_AT
+from remoting.layout import (
+    BORN_HOST_V6,
+    FLAG_AT,
+    INT,
+    LONG,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    RECORD,
+    STORE_MS_AT,
+    STORE_MS_AT_V6,
+    SYS_FLAG_LOW_AT,
+)
 from remoting.messages.message import (
     Message,
-    RecordRows,
-    UniformBatch,
     encode_record,
     message_keys,
     record_fields,
-    tag_hash,
+    store_ms_at,
     tags_code,
 )
-from remoting.messages.properties import KEYS, TAGS, TW_ID, UNIQ_KEY, get_property
+from remoting.messages.properties import TW_ID, get_property
+from store.derived.consume_queue import ENTRY, ConsumeQueue
+from store.derived.consume_queues import ConsumeQueues
+from store.derived.dispatch import SCHEDULE_TOPIC, UNQUEUED_BIT, Derived, as_queued
+from store.derived.index import KeyIndex
+from store.derived.key_rows import key_rows
+from store.put.put import Put, PutStatus
 
-__all__ = [
-    "Held",
-    "HeldBatch",
-    "OneByOne",
-    "PutRecord",
-    "PutResult",
-    "PutRows",
-    "PutStatus",
-    "Refused",
-    "in_queue",
-    "put_record",
-    "put_record_of",
-]
+__all__ = ["Held", "HeldBatch", "OneByOne", "PutRecord", "Refused", "put_record", "put_record_of"]
+
+_PLACE = RECORD.struct("queue_offset", "position")
+_pack_entry = ENTRY.pack
+_pack_long_into = LONG.pack_into
 
 
-class PutStatus(IntEnum):
-    """What became of a put. Names as in Apache RocketMQ's PutMessageStatus; the last three are ours."""
-
-    PUT_OK = 0
-    FLUSH_DISK_TIMEOUT = 1
-    SERVICE_NOT_AVAILABLE = 2
-    CREATE_MAPPED_FILE_FAILED = 3
-    MESSAGE_ILLEGAL = 4
-    PROPERTIES_SIZE_EXCEEDED = 5
-    OS_PAGE_CACHE_BUSY = 6
-    UNKNOWN_ERROR = 7
-    WHEEL_TIMER_FLOW_CONTROL = 8
-    WHEEL_TIMER_MSG_ILLEGAL = 9
-    WHEEL_TIMER_NOT_ENABLE = 10
-    NOT_DUE = 20
-    """The clock, read inside the append lock, stood before ``due_ms``: nothing was appended."""
-    TOPIC_NOT_EXIST = 21
-    """Delivery only: the topic was deleted while the message was pending."""
-    NO_PERMISSION = 22
-    """Delivery only: the topic lost its write permission while the message was pending."""
-
-
-class PutResult:
-    """The outcome of one message of a put.
-
-    ``offset`` is the position that the message id is made of: in the CommitLog, or virtual (at or above
-    ``2**62``, see `Held`) for a pending message. ``queue_offset`` is the message's number in its queue.
-    """
-
-    __slots__ = ("offset", "queue_offset", "remark", "status", "store_ms")
-
-    def __init__(
-        self, status: PutStatus, offset: int = 0, queue_offset: int = 0, store_ms: int = 0, remark: str = ""
-    ) -> None:
-        self.status = status
-        self.offset = offset
-        self.queue_offset = queue_offset
-        self.store_ms = store_ms
-        self.remark = remark
-
-    def __repr__(self) -> str:
-        return (
-            f"PutResult({self.status.name}, offset={self.offset}, queue_offset={self.queue_offset}, "
-            f"store_ms={self.store_ms}, remark={self.remark!r})"
-        )
-
-
-class PutRecord:
-    """A finished CommitLog record on its way in: all but queue offset, position and store time is final.
+class PutRecord(Put):
+    """One message on its way in; see `store.put.put.Put`.
 
     ==============  ================================================================================
     ``topic``       str, the topic inside the record
@@ -93,13 +52,12 @@ class PutRecord:
     ``record``      bytes, the whole record; queue offset, position and store time are patched on append
     ``tags_code``   int, what goes to the ConsumeQueue: Java hash of the tag, or a level's deliver time
     ``keys``        tuple of str: UNIQ_KEY first, then each word of KEYS (for the key index)
-    ``due_ms``      int, epoch ms before which it must not be appended; 0 for what is not delayed
-    ``guarded``     bool, a delivery: the topic must still exist and be writable
-    ``accepted``    bool, not a new send: a disk that takes no more sends still takes it (as what is guarded)
     ==============  ================================================================================
     """
 
-    __slots__ = ("accepted", "due_ms", "guarded", "keys", "queue_id", "record", "tags_code", "topic")
+    __slots__ = ("_queue", "keys", "queue_id", "record", "tags_code", "topic")
+
+    _queue: ConsumeQueue  # since `number`
 
     def __init__(
         self,
@@ -112,67 +70,81 @@ class PutRecord:
         guarded: bool = False,
         accepted: bool = False,
     ) -> None:
+        # Not by `Put.__init__`: one is made for every message.
+        self.due_ms = due_ms
+        self.guarded = guarded
+        self.accepted = accepted
+        self.scheduled = topic == SCHEDULE_TOPIC
+        self.data_bytes = len(record)
         self.topic = topic
         self.queue_id = queue_id
         self.record = record
         self.tags_code = tags_code
         self.keys = keys
-        self.due_ms = due_ms
-        self.guarded = guarded
-        self.accepted = accepted
 
+    def __len__(self) -> int:
+        return 1
 
-class PutRows:
-    """Finished records of one queue that are appended as a whole, one behind the other, or not at all.
+    @property
+    def longest(self) -> int:
+        """Bytes of the record."""
+        return len(self.record)
 
-    ==============  ================================================================================
-    ``topic``       str, the topic inside the records; never the level scheduler's
-    ``queue_id``    int, the queue inside the records
-    ``rows``        `RecordRows`
-    ``tags_codes``  list of int, the Java hash of each record's tag
-    ``keys``        list of bytes: what the key index gets, message by message, UNIQ_KEY before KEYS
-    ``owners``      list of int: the row that each key belongs to; None: one key each, or none at all
-    ==============  ================================================================================
-    """
+    @property
+    def last_bytes(self) -> int:
+        """Bytes of the record."""
+        return len(self.record)
 
-    __slots__ = ("accepted", "guarded", "keys", "owners", "queue_id", "rows", "tags_codes", "topic")
+    def where(self) -> list[tuple[str, int]]:
+        """Topic and queue id."""
+        return [(self.topic, self.queue_id)]
 
-    def __init__(self, batch: UniformBatch, store_host: bytes) -> None:
-        """Raises MessageError for what a record has no room for."""
-        message = batch.message
-        self.topic = message.topic
-        self.queue_id = message.queue_id
-        self.rows = RecordRows(message, store_host, batch.flags, batch.bodies, batch.texts)
-        self.tags_codes = _tags_codes(batch)
-        self.keys: list[bytes] = []
-        self.owners: list[int] | None = None
-        self.guarded = False
-        self.accepted = False
-        self._find_keys(batch)
+    def moved(self, queue_id: int) -> PutRecord:
+        """The same for another queue of its topic."""
+        record = b"".join((self.record[:QUEUE_ID_AT], INT.pack(queue_id), self.record[FLAG_AT:]))
+        return PutRecord(
+            self.topic, queue_id, record, self.tags_code, self.keys, self.due_ms, self.guarded, self.accepted
+        )
 
-    def _find_keys(self, batch: UniformBatch) -> None:
-        unique, words = batch.values(UNIQ_KEY), batch.values(KEYS)
-        if words is None and (unique is None or all(unique)):
-            self.keys = unique or []
-            return
-        owners: list[int] = []
-        for row in range(len(batch)):
-            own = [] if unique is None else [unique[row]]
-            if words is not None:
-                own += words[row].split(b" ")
-            for key in own:
-                if key:
-                    self.keys.append(key)
-                    owners.append(row)
-        self.owners = owners
+    def schedule(self, store_ms: int, levels_ms: tuple[int, ...]) -> None:
+        """Set the deliver time of a level message."""
+        if self.scheduled:
+            patched = bytearray(self.record)
+            LONG.pack_into(patched, store_ms_at(patched), store_ms)
+            self.tags_code = Derived(bytes(patched), levels_ms).tags_code
 
+    def number(self, queues: ConsumeQueues) -> int:
+        """Take the next number of its queue; answers 1."""
+        try:
+            queue = queues.table[self.topic][self.queue_id]
+        except KeyError:
+            queue = queues.get(self.topic, self.queue_id)
+        self._queue = queue
+        self.first = number = queue.next
+        queue.next = number + 1
+        return 1
 
-def _tags_codes(batch: UniformBatch) -> list[int]:
-    tags = batch.values(TAGS)
-    if tags is None:
-        return [0] * len(batch)
-    codes = {tag: tag_hash(tag.decode()) for tag in set(tags)}  # of an empty one: 0, as of none
-    return [codes[tag] for tag in tags]
+    def give_back(self) -> None:
+        """Give the number back."""
+        self._queue.next -= 1
+
+    def joined_to(self, buffer: bytearray, position: int, store_ms: int) -> bytearray:
+        """Add the record to a buffer."""
+        record = self.record
+        sys_flag = record[SYS_FLAG_LOW_AT]
+        if sys_flag & UNQUEUED_BIT:
+            record = as_queued(record)
+        at = len(buffer)
+        buffer += record
+        _PLACE.pack_into(buffer, at + QUEUE_OFFSET_AT, self.first, position)
+        _pack_long_into(buffer, at + (STORE_MS_AT_V6 if sys_flag & BORN_HOST_V6 else STORE_MS_AT), store_ms)
+        return buffer
+
+    def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index: KeyIndex) -> None:
+        """Add its entry and its keys."""
+        queues.append(self._queue, _pack_entry(position, self.data_bytes, self.tags_code), 1)
+        if self.keys:
+            index.append(key_rows(self.topic, self.keys, position, store_ms))
 
 
 def put_record(message: Message, store_host: bytes) -> PutRecord:
@@ -197,12 +169,6 @@ def put_record_of(record: bytes, due_ms: int) -> PutRecord:
     if delay_id := get_property(properties, TW_ID):
         keys = (*keys, "\0" + delay_id.partition(".")[0])
     return PutRecord(topic, queue_id, record, tags_code(properties), keys, due_ms, True)
-
-
-def in_queue(put: PutRecord, queue_id: int) -> PutRecord:
-    """The same record for another queue of its topic."""
-    record = b"".join((put.record[:QUEUE_ID_AT], INT.pack(queue_id), put.record[FLAG_AT:]))
-    return PutRecord(put.topic, queue_id, record, put.tags_code, put.keys, put.due_ms, put.guarded, put.accepted)
 
 
 class Refused:

@@ -9,7 +9,7 @@ import pytest
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode
 from remoting.messages.message import join_batch
-from store.put.plugin_api import PutRecord, PutResult, PutStatus
+from store.put.plugin_api import Put, PutResult, PutStatus
 from tests.broker.core_rig import Rig, properties
 
 MIXED = join_batch([(0, b"later", properties(TIMER_DELAY_MS=5)), (0, b"now", "")])
@@ -24,10 +24,10 @@ def test_what_waits_is_taken_back_before_it_can_be_delivered(tmp_path: Path, mod
     lock, put_batch = rig.store.checkpoint.lock, rig.store.put_batch
     held: list[bool] = []
 
-    def refuse(records: list[PutRecord], units: list[int] | None = None) -> list[PutResult]:
+    def refuse(puts: list[Put]) -> list[PutResult]:
         held.append(lock._is_owned())  # type: ignore[attr-defined]  # so no other thread delivers meanwhile
         rig.store.retention.disk_status = PutStatus.SERVICE_NOT_AVAILABLE
-        return put_batch(records, units)
+        return put_batch(puts)
 
     rig.store.put_batch = refuse  # type: ignore[assignment, method-assign]
     client.submit(RequestCode.SEND_BATCH_MESSAGE, client.send_fields("T", m="true"), MIXED)

@@ -18,9 +18,10 @@ from store.derived.dispatch import as_queued, is_queued
 from store.disk.files import Files
 from store.disk.slab import Slab
 from store.message_store import MessageStore
-from store.put.plugin_api import PutBlock, PutRecord
+from store.put.plugin_api import PutBlock, PutGroup, PutRecord
 from tests.broker.core_rig import Client, Rig, greeted, properties, sound
 from tests.store.test_message_store import Clock, bodies, made, opened
+from tests.support.raw_puts import append
 from tests.support.simdisk import SimDisk
 
 
@@ -106,9 +107,9 @@ def test_a_pending_message_that_says_so_is_delivered_and_stays_delivered(sys_fla
     """One that an older version accepted with a due time."""
     disk = SimDisk(1)
     store = opened(disk)
-    units: list[list[int] | None] = [None, [1], [2]]
-    for n, unit in enumerate(units):
-        store.put_batch([flagged(b"%d" % n, sys_flag), made(b"other")][: 1 if n < 2 else 2], unit)
+    for n in range(2):
+        store.put_batch([flagged(b"%d" % n, sys_flag)])
+    store.put_batch([PutGroup([flagged(b"2", sys_flag), made(b"other")])])
     assert bodies(store) == [b"0", b"1", b"2", b"other"]
     assert decode_record(store.read(*store.pull("T", 0, 0, 1, 1000, None).positions[0])).sys_flag == sys_flag & 1
     assert store.check() == []
@@ -123,7 +124,7 @@ def test_a_pending_message_that_says_so_is_delivered_and_stays_delivered(sys_fla
 
 def test_a_block_leaves_such_records_to_the_longer_way() -> None:
     records = [bytes(flagged(b"1", flag, __TW_ID="1", __TW_DUE="1", UNIQ_KEY="K").record) for flag in (12, 12)]
-    assert PutBlock.of(Slab.of(records)) is None
+    assert PutBlock.of(Slab.of(records), 0) is None
 
 
 def test_one_rule() -> None:
@@ -145,7 +146,7 @@ def test_what_an_older_version_had_queued_keeps_its_place() -> None:
     put = flagged(b"old", 12, UNIQ_KEY="K")
     queue = store.queues.get("T", 0)
     log = store.commit_log
-    offsets, error = log.append([put.record], [1], 1_700_000_000_000)  # as that version did
+    offsets, error = append(log, [put.record], [1], 1_700_000_000_000)  # as that version did
     assert error is None
     queue.add(offsets[0], len(put.record), 0)
     store.put_batch([made(b"behind")])

@@ -22,7 +22,6 @@ from store.options import StoreOptions
 from store.put.plugin_api import (
     AsidePlugin,
     BatchPlugin,
-    BlockTarget,
     BoundedTarget,
     CommandOutcome,
     DirectPlugin,
@@ -236,7 +235,7 @@ def test_what_is_asked_of_plugin_and_store_is_typed(tmp_path):
         assert isinstance(plugin, protocol), protocol
     store = MessageStore.open(Files(), tmp_path / "store")
     try:
-        for target in (BlockTarget, BoundedTarget, LookupTarget, SettlingTarget):
+        for target in (BoundedTarget, LookupTarget, SettlingTarget):
             assert isinstance(store, target), target
     finally:
         store.close()

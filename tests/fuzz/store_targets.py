@@ -15,7 +15,6 @@ import store.derived.apache_index
 import store.derived.consume_queue
 import store.derived.dispatch
 import store.derived.index
-import store.derived.progress
 import store.disk.apache_files
 import store.disk.checkpoint
 import store.disk.identity
@@ -28,6 +27,7 @@ import store.levels.level_queue
 import store.log.commit_log
 import store.log.log_reader
 import store.log.log_scan
+import store.progress
 from broker_plugin.due_record import due_record
 from remoting.errors import RecordError
 from remoting.messages.record import Message, encode_record, record_fields
@@ -36,7 +36,6 @@ from store.derived.apache_index import ApacheIndex
 from store.derived.consume_queue import ENTRY, ConsumeQueue
 from store.derived.dispatch import Derived
 from store.derived.index import KeyIndex
-from store.derived.progress import Progress
 from store.disk.apache_files import TIMER_TOPIC, ApacheCheckpoint, check_timer, read_timer_check
 from store.disk.checkpoint import DeliveryCheckpoint
 from store.disk.errors import StoreCorruptError, StoreFormatError
@@ -49,6 +48,7 @@ from store.levels.level_copy import copy_of, mark_of
 from store.levels.level_progress import LevelProgress
 from store.log.commit_log import CommitLog
 from store.log.log_scan import Stop, blank_record, valid_size, walk
+from store.progress import Progress
 from store.put.put_record import put_record_of
 from tests.fuzz.engine import Target
 from tests.fuzz.memory import MemoryFile, MemoryFiles
@@ -597,7 +597,7 @@ TARGETS = (
         repair=repair_checkpoint,
     ),
     Target(
-        *("progress", run_progress, _progresses, DAMAGED, (store.derived.progress, store.log.log_reader)),
+        *("progress", run_progress, _progresses, DAMAGED, (store.progress, store.log.log_reader)),
         repair=repair_progress,
     ),
     Target(

@@ -46,7 +46,7 @@ FIXED = {
     "net.server:Server._listeners": "three ports",
     "net.connection:Sockets.closed_listeners": "parts of the program",
     "tables.topics:Topics.listeners": "parts of the program",
-    "turns.turn:Turn.reply_ext": "two fields",
+    "turns.replies:Replies.reply_ext": "two fields",
     # what is bounded by another table or by its own making
     "net.channel:MemoryChannel.sent": "has no connection: for tests, and the broker's own decisions",
     "pop.pop_reader:Pop.bodies": "one reply: 32 messages",

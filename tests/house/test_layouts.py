@@ -35,7 +35,7 @@ OWN_FORMATS = {
     "remoting/messages/uniform_batch.py": "a client's batch",
     "store/disk/apache_files.py": "Apache's checkpoint and timer log",
     "store/half_messages.py": "its section of the checkpoint",
-    "store/derived/progress.py": "the file timewheel/progress",
+    "store/progress.py": "the file timewheel/progress",
 }
 
 STRUCT_CALLS = {"Struct", "pack", "unpack", "pack_into", "unpack_from", "iter_unpack", "calcsize"}

@@ -13,11 +13,9 @@ FILES_STILL_OVER = {
     "remoting/command.py": 473,
     "remoting/layout.py": 565,
     "store/derived/consume_queue.py": 490,
-    "store/derived/index.py": 479,
+    "store/derived/index.py": 420,
     "store/disk/files.py": 625,
-    "store/log/commit_log.py": 536,
-    "store/message_store.py": 636,
-    "store/put/plugin_api.py": 418,
+    "store/log/commit_log.py": 500,
     "store/spill/journal/segment.py": 438,
     "store/spill/rows/format.py": 438,
     "store/spill/runs/run.py": 529,
@@ -36,12 +34,11 @@ FILES_STILL_OVER = {
     "broker/sending/send.py": 535,
     "broker/tables/late_tables.py": 412,
     "broker/tables/topics.py": 546,
-    "broker/turns/turn.py": 602,
+    "broker/turns/turn.py": 450,
 }
 
 FUNCTIONS_STILL_OVER = {
     "remoting/messages/stored.py:_decode_record": 61,
-    "store/message_store.py:_append": 82,
     "broker/processor_set.py:__init__": 72,
     "broker/processor_set.py:all": 64,
     "bench/lateness/command.py:lateness_command": 77,

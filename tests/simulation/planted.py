@@ -38,7 +38,7 @@ from store.levels.level_progress import LevelProgress
 from store.levels.level_scheduler import LevelScheduler
 from store.log.commit_log import CommitLog
 from store.message_store import MessageStore
-from store.put.plugin_api import PutResult, PutStatus
+from store.put.plugin_api import PutBlock, PutResult, PutStatus
 from store.retention import Retention
 from store.spill.journal.journal import Journal
 from store.spill.rows.format import MOVE
@@ -59,7 +59,6 @@ _right: dict[str, Any] = {
     "put_one_block": Deliverer._put_block,
     "deliver": Deliverer.deliver,
     "put_batch": MessageStore.put_batch,
-    "put_block": MessageStore.put_block,
     "append": MessageStore._append,
     "sweep": Sweeper.step,
     "recover_transactions": BrokerCore._recover_transactions,
@@ -89,14 +88,16 @@ def _progress_before_append(self: Any, places: Any, dues: Any, refs: Any, *rest:
     return _right["put"](self, places, dues, refs, *rest)
 
 
-def _progress_before_block(self: Any, target: Any, block: Any, dues: Any, refs: Any, lateness: Any) -> Any:
+def _progress_before_block(self: Any, slab: Any, dues: Any, refs: Any, *rest: Any) -> Any:
     _write_progress(self, refs)
-    return _right["put_one_block"](self, target, block, dues, refs, lateness)
+    return _right["put_one_block"](self, slab, dues, refs, *rest)
 
 
-def _failed_block_is_done(self: Any, block: Any, due_ms: int) -> Any:
-    result = _right["put_block"](self, block, due_ms)
-    return result and PutResult(PutStatus.PUT_OK, store_ms=due_ms)
+def _failed_block_is_done(self: Any, puts: Any) -> Any:
+    results = _right["put_batch"](self, puts)
+    if puts and isinstance(puts[0], PutBlock) and results[0].status is PutStatus.SERVICE_NOT_AVAILABLE:
+        results = [PutResult(PutStatus.PUT_OK, store_ms=puts[0].due_ms)]
+    return results
 
 
 def _sync_nothing(self: Any) -> None:
@@ -234,11 +235,9 @@ def _many_lost_at_boundary(self: Any, dues: Any, items: Any) -> list[int]:
     return [_lost_at_boundary(self, due_ms, item) for due_ms, item in zip(dues, items, strict=True)]
 
 
-def _append_early(
-    self: Any, records: Any, results: Any, start: int, now_ms: int, arrived: Any, allowed: Any, whole: bool
-) -> None:
+def _append_early(self: Any, puts: Any, now_ms: int) -> Any:
     """A millisecond too soon, where the clock is checked last ..."""
-    _right["append"](self, records, results, start, now_ms + 1, arrived, allowed, whole)
+    return _right["append"](self, puts, now_ms + 1)
 
 
 def _sweep_early(self: Any, now_ms: int) -> Any:
@@ -344,7 +343,7 @@ PLANTED: dict[str, Plant] = {
         swap((Deliverer, "_put_block", _progress_before_block)), *_LOST
     ),
     "a block's put that failed counts as done": Plant(
-        swap((MessageStore, "put_block", _failed_block_is_done)), *(Kind.LOST, Kind.COMMAND)
+        swap((MessageStore, "put_batch", _failed_block_is_done)), *(Kind.LOST, Kind.COMMAND)
     ),
     "the checkpoint does not wait for the log's sync": Plant(
         swap((DeliveryCheckpoint, "write", _checkpoint_before_sync)), *_GONE
@@ -369,7 +368,6 @@ PLANTED: dict[str, Plant] = {
     "the clock is read outside the append lock": Plant(
         swap(
             (MessageStore, "put_batch", _clock_outside_lock("put_batch")),
-            (MessageStore, "put_block", _clock_outside_lock("put_block")),
         ),
         Kind.EARLY,
     ),

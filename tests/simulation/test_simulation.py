@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from store.message_store import MessageStore
-from store.put.plugin_api import PutBlock, PutResult
+from store.put.plugin_api import Put, PutBlock, PutResult, PutStatus
 from tests.simulation.baton import Baton, Deadlock, SimLock, Task
 from tests.simulation.crashes import replay_line, run_seed
 from tests.simulation.fresh import FRESH_SEED
@@ -94,14 +94,17 @@ def test_a_finding_names_the_command_that_shows_it() -> None:
 
 def test_every_kind_of_thing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     """A story that never fails, never fills a segment, never spills would prove little."""
-    put_block = MessageStore.put_block
+    put_batch = MessageStore.put_batch
 
-    def counted(self: MessageStore, block: PutBlock, due_ms: int) -> PutResult | None:
-        result = put_block(self, block, due_ms)
-        total["blocks"] += len(block) > 1 and result is not None
-        return result
+    def counted(self: MessageStore, puts: Sequence[Put]) -> list[PutResult]:
+        results = put_batch(self, puts)
+        total["blocks"] += sum(
+            isinstance(put, PutBlock) and len(put) > 1 and result.status is PutStatus.PUT_OK
+            for put, result in zip(puts, results, strict=True)
+        )
+        return results
 
-    monkeypatch.setattr(MessageStore, "put_block", counted)
+    monkeypatch.setattr(MessageStore, "put_batch", counted)
     kinds = ("acked", "refused", "unsure", "cancelled", "moved", "runs", "starts", "levels", "blocks")
     total = dict.fromkeys(kinds, 0)
     modes: set[bool] = set()

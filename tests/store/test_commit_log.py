@@ -15,6 +15,7 @@ from remoting.messages.message import MAGIC_BLANK, Message, decode_record, encod
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError, StoreFullError, SyncFailedError
 from store.disk.files import Files
 from store.log.commit_log import CommitLog
+from tests.support.raw_puts import append
 from tests.support.simdisk import PowerCut, SimDisk
 
 HOST = encode_host("127.0.0.1", 10911)
@@ -41,7 +42,7 @@ def bodies(log: CommitLog) -> list[bytes]:
 def test_golden_bytes(tmp_path: Path) -> None:
     log = opened(Files(), 300, tmp_path)
     one, two = record(b"one"), record(b"two", born="::1")
-    offsets, error = log.append([one, two, one], [5, 6, 7], 1_700_000_000_123)
+    offsets, error = append(log, [one, two, one], [5, 6, 7], 1_700_000_000_123)
     assert error is None
     assert offsets == [0, 95, 300]  # 202 bytes, then a blank of 98
     raw = (tmp_path / f"{0:020d}").read_bytes()
@@ -66,27 +67,27 @@ def test_golden_bytes(tmp_path: Path) -> None:
 
 def test_a_record_needs_eight_bytes_behind_it() -> None:
     log = opened(SimDisk(), 95 * 2 + 8)
-    assert log.append([record(b"one")] * 3, [0, 1, 2], 1)[0] == [0, 95, 198]
+    assert append(log, [record(b"one")] * 3, [0, 1, 2], 1)[0] == [0, 95, 198]
     tight = opened(SimDisk(), 95 * 2 + 7)
-    assert tight.append([record(b"one")] * 3, [0, 1, 2], 1)[0] == [0, 197, 394]
+    assert append(tight, [record(b"one")] * 3, [0, 1, 2], 1)[0] == [0, 197, 394]
 
 
 def test_a_whole_batch_stays_in_one_segment() -> None:
     log = opened(SimDisk(), 400)
-    log.append([record(b"one")], [0], 1)
-    assert log.append([record(b"two")] * 4, [0] * 4, 1, whole=True) == ([400, 495, 590, 685], None)
-    offsets, error = log.append([record(b"two")] * 5, [0] * 5, 1, whole=True)
+    append(log, [record(b"one")], [0], 1)
+    assert append(log, [record(b"two")] * 4, [0] * 4, 1, whole=True) == ([400, 495, 590, 685], None)
+    offsets, error = append(log, [record(b"two")] * 5, [0] * 5, 1, whole=True)
     assert offsets == []
     assert isinstance(error, StoreError)
-    offsets, error = log.append([record(b"x" * 500)], [0], 1)
+    offsets, error = append(log, [record(b"x" * 500)], [0], 1)
     assert (offsets, str(error)) == ([], "592 bytes do not fit into a segment of 400")
-    assert log.append([record(b"three")], [9], 1)[1] is None
+    assert append(log, [record(b"three")], [9], 1)[1] is None
 
 
 def test_truncation_at_every_byte_keeps_what_is_whole(tmp_path: Path) -> None:
     written = [record(b"%d" % n, properties=f"K\x01{n}\x02") for n in range(5)]
     log = opened(Files(), 1000, tmp_path / "log")
-    offsets, _ = log.append(written, range(5), 1)
+    offsets, _ = append(log, written, range(5), 1)
     end = log.end
     log.close()
     path = tmp_path / "log" / f"{0:020d}"
@@ -104,7 +105,7 @@ def test_truncation_at_every_byte_keeps_what_is_whole(tmp_path: Path) -> None:
 def test_a_flipped_bit_ends_the_log_unless_it_was_durable() -> None:
     disk = SimDisk()
     log = opened(disk)
-    offsets, _ = log.append([record(b"abc"), record(b"def")], [0, 1], 1)
+    offsets, _ = append(log, [record(b"abc"), record(b"def")], [0, 1], 1)
     log.sync()
     file = disk.open(ROOT / f"{0:020d}")
     for position in (offsets[1] + 5, offsets[1] + 30, offsets[1] + 84 + 4):  # magic, position, body
@@ -119,13 +120,13 @@ def test_a_flipped_bit_ends_the_log_unless_it_was_durable() -> None:
 def test_stale_bytes_behind_the_end_are_never_read_again() -> None:
     disk = SimDisk()
     log = opened(disk)
-    log.append([record(b"old-1"), record(b"old-2"), record(b"old-3")], [0, 1, 2], 1)
+    append(log, [record(b"old-1"), record(b"old-2"), record(b"old-3")], [0, 1, 2], 1)
     log.sync()
     file = disk.open(ROOT / f"{0:020d}")
     file.pwrite(b"\xff", 4)  # the first one is torn, the others are whole
     again = opened(disk)
     assert again.end == 0
-    assert again.append([record(b"new-1")], [0], 2)[0] == [0]  # ends where old-2 began
+    assert append(again, [record(b"new-1")], [0], 2)[0] == [0]  # ends where old-2 began
     disk.power_cut(1.0)
     assert bodies(opened(disk)) == [b"new-1"]
 
@@ -133,7 +134,7 @@ def test_stale_bytes_behind_the_end_are_never_read_again() -> None:
 def test_a_record_at_another_place_is_none() -> None:
     disk = SimDisk()
     log = opened(disk)
-    log.append([record(b"abc")], [0], 1)
+    append(log, [record(b"abc")], [0], 1)
     file = disk.open(ROOT / f"{0:020d}")
     file.pwrite(file.pread(log.end, 0), log.end)  # a copy, with the position of the first
     assert opened(disk).end == log.end
@@ -142,7 +143,7 @@ def test_a_record_at_another_place_is_none() -> None:
 def test_later_segments_are_put_aside() -> None:
     disk = SimDisk()
     log = opened(disk, 300)
-    log.append([record(b"abc")] * 7, range(7), 1)
+    append(log, [record(b"abc")] * 7, range(7), 1)
     disk.open(ROOT / f"{300:020d}").pwrite(b"\0\0\0\0", 0)
     again = opened(disk, 300)
     assert again.end == 300
@@ -159,7 +160,7 @@ def test_what_was_put_aside_before_is_kept() -> None:
     for body in (b"abc", b"xyz"):
         log = opened(disk, 300)
         while log.end < 700:
-            log.append([record(body)], [0], 1)
+            append(log, [record(body)], [0], 1)
         log.close()
         disk.open(ROOT / f"{300:020d}").pwrite(bytes(300), 0)
     opened(disk, 300)
@@ -177,15 +178,15 @@ def test_a_failed_write_changes_nothing_and_leaves_nothing(can_punch: bool) -> N
             disk.can_punch = can_punch
             log = opened(disk, 300)
             kept = [b"kept"]
-            log.append([record(b"kept")], [0], 1)
+            append(log, [record(b"kept")], [0], 1)
             disk.fail_at("pwrite", {number}, disk.full())
-            offsets, error = log.append([record(b"lost%d" % n) for n in range(4)], range(1, 5), 1)
+            offsets, error = append(log, [record(b"lost%d" % n) for n in range(4)], range(1, 5), 1)
             kept += [b"lost%d" % n for n in range(len(offsets))]
             assert (error is None) == (len(offsets) == 4)
             assert error is None or isinstance(error, StoreFullError)
             assert bodies(log) == kept
             disk.fault = None
-            assert log.append([record(b"next")], [9], 1)[1] is None
+            assert append(log, [record(b"next")], [9], 1)[1] is None
             kept.append(b"next")
             assert bodies(log) == kept
             log.sync()
@@ -198,13 +199,13 @@ def test_after_a_failed_sync_the_same_bytes_are_written_again() -> None:
     for number in range(1, 3):
         disk = SimDisk(number)
         log = opened(disk, 300)
-        log.append([record(b"%d" % n) for n in range(6)], range(6), 1)
+        append(log, [record(b"%d" % n) for n in range(6)], range(6), 1)
         disk.fail_at("sync", {number}, SyncFailedError("no"))
         with pytest.raises(SyncFailedError):
             log.sync()
         assert log.failed
         assert log.synced == 0
-        assert isinstance(log.append([record()], [6], 1)[1], SyncFailedError)
+        assert isinstance(append(log, [record()], [6], 1)[1], SyncFailedError)
         disk.fail_at("sync", {1}, SyncFailedError("no"))
         with pytest.raises(SyncFailedError):
             log.sync()
@@ -221,23 +222,23 @@ def test_with_too_much_unsynced_it_stays_failed(monkeypatch: pytest.MonkeyPatch)
     disk = SimDisk()
     log = opened(disk, 1000)
     for n in range(5):
-        log.append([record(b"x" * 50)], [n], 1)
+        append(log, [record(b"x" * 50)], [n], 1)
     log.sync()
     for n in range(5):
-        log.append([record(b"x" * 50)], [n], 1)
+        append(log, [record(b"x" * 50)], [n], 1)
     disk.fail_at("sync", {1}, SyncFailedError("no"))
     with pytest.raises(SyncFailedError):
         log.sync()
     disk.fault = None
     with pytest.raises(SyncFailedError, match="has to be restarted"):
         log.sync()
-    assert isinstance(log.append([record()], [6], 1)[1], SyncFailedError)
+    assert isinstance(append(log, [record()], [6], 1)[1], SyncFailedError)
 
 
 def test_a_failed_directory_sync_is_made_up_for() -> None:
     disk = SimDisk()
     log = opened(disk, 300)
-    log.append([record(b"%d" % n) for n in range(6)], range(6), 1)
+    append(log, [record(b"%d" % n) for n in range(6)], range(6), 1)
     disk.fail_at("sync_dir", {1}, SyncFailedError("no"))
     with pytest.raises(SyncFailedError):
         log.sync()
@@ -250,17 +251,17 @@ def test_segments_are_made_ahead_and_removed_when_unused() -> None:
     disk = SimDisk()
     log = opened(disk, 400)
     assert not log.allocate_ahead()
-    log.append([record(b"abc")], [0], 1)
+    append(log, [record(b"abc")], [0], 1)
     assert not log.allocate_ahead()
-    log.append([record(b"abc")] * 3, [1, 2, 3], 1)
+    append(log, [record(b"abc")] * 3, [1, 2, 3], 1)
     assert log.allocate_ahead()
     assert not log.allocate_ahead()
     assert disk.listdir(ROOT) == [f"{0:020d}", f"{400:020d}"]
     assert len(log.segments()) == 1
     creations = disk.counts["create"]
-    assert log.append([record(b"abc")], [4], 1)[0] == [400]
+    assert append(log, [record(b"abc")], [4], 1)[0] == [400]
     assert disk.counts["create"] == creations
-    log.append([record(b"abc")] * 3, [1, 2, 3], 1)
+    append(log, [record(b"abc")] * 3, [1, 2, 3], 1)
     log.allocate_ahead()
     assert len(disk.listdir(ROOT)) == 3
     log.close()
@@ -270,7 +271,7 @@ def test_segments_are_made_ahead_and_removed_when_unused() -> None:
 def test_reading_hot_and_cold_and_out_of_range() -> None:
     disk = SimDisk()
     log = opened(disk, 400)
-    (first, *_), _ = log.append([record(b"abc")] * 5, range(5), 1)
+    (first, *_), _ = append(log, [record(b"abc")] * 5, range(5), 1)
     whole = log.read(first, 95)
     assert log.read_hot(first, 95) == whole
     disk.cold = True
@@ -287,7 +288,7 @@ def test_reading_hot_and_cold_and_out_of_range() -> None:
 def test_a_wrong_word_on_a_size_costs_a_read_and_changes_nothing(cold: bool) -> None:
     disk = SimDisk()
     log = opened(disk, 400)
-    log.append([record(b"one"), record(b"three")], [0, 1], 1)
+    append(log, [record(b"one"), record(b"three")], [0, 1], 1)
     disk.cold = cold
     for offset in (0, 95, 1, 96, 192, 400, -1):
         wanted = log.read_record(offset)
@@ -304,7 +305,7 @@ def test_a_wrong_word_on_a_size_costs_a_read_and_changes_nothing(cold: bool) -> 
 def test_oldest_segments_can_go_but_never_the_last() -> None:
     disk = SimDisk()
     log = opened(disk, 300)
-    log.append([record(b"%d" % n) for n in range(6)], range(6), 5)
+    append(log, [record(b"%d" % n) for n in range(6)], range(6), 5)
     assert log.remove_oldest() is None  # not durable yet
     log.sync()
     assert [log.first_store_ms(s) for s in log.segments()] == [5, 5]
@@ -321,7 +322,7 @@ def test_oldest_segments_can_go_but_never_the_last() -> None:
 
 def test_wrong_directories_are_refused(tmp_path: Path) -> None:
     log = opened(Files(), 1000, tmp_path)
-    log.append([record()] * 30, range(30), 1)
+    append(log, [record()] * 30, range(30), 1)
     log.close()
     with pytest.raises(StoreFormatError, match=r"CommitLog file of 1000 bytes at offset 0, but mapped.* is 2000"):
         CommitLog(Files(), tmp_path, 2000)
@@ -339,7 +340,7 @@ def test_wrong_directories_are_refused(tmp_path: Path) -> None:
 
 def test_an_interrupted_birth_of_the_last_file_is_mended(tmp_path: Path) -> None:
     log = opened(Files(), 1000, tmp_path)
-    log.append([record()], [0], 1)
+    append(log, [record()], [0], 1)
     log.close()
     (tmp_path / f"{1000:020d}").touch()
     again = opened(Files(), 1000, tmp_path)
@@ -352,7 +353,7 @@ def test_records_larger_than_a_read_are_scanned(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("store.log.log_scan.walk.__kwdefaults__", {**(walk_defaults()), "read_bytes": 150})
     log = opened(SimDisk(), 5000)
     sizes = [1, 300, 20, 149, 58, 59, 60, 700]
-    log.append([record(b"x" * n) for n in sizes], range(8), 1)
+    append(log, [record(b"x" * n) for n in sizes], range(8), 1)
     assert [len(b) for b in bodies(log)] == sizes
     assert log.check() == []
 
@@ -384,7 +385,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(sizes=st.lists(st.integers(0, 120), min_size=1, max_size=6), whole=st.booleans())
     def append(self, sizes: list[int], whole: bool) -> None:
         made = [self.new(size) for size in sizes]
-        offsets, error = self.log.append([r for _, r in made], range(len(made)), self.number, whole)
+        offsets, error = append(self.log, [r for _, r in made], range(len(made)), self.number, whole)
         self.model += [body for body, _ in made[: len(offsets)]]
         self.refused.update(body for body, _ in made[len(offsets) :])
         assert error is not None or len(offsets) == len(made)
@@ -465,7 +466,7 @@ def test_the_segment_in_use_is_never_made_a_second_time_ahead() -> None:
     """The housekeeper waits for the lock just while an append goes on into the next segment."""
     disk = SimDisk()
     log = opened(disk, 400)
-    log.append([record(b"1")] * 4, [0, 1, 2, 3], 1)
+    append(log, [record(b"1")] * 4, [0, 1, 2, 3], 1)
     assert log.end < 400 < log.end + len(record(b"1"))
 
     class Busy:
@@ -482,7 +483,7 @@ def test_the_segment_in_use_is_never_made_a_second_time_ahead() -> None:
                 log.allocate_ahead()
 
     log._ahead_lock = Busy()  # type: ignore[assignment]
-    assert log.append([record(b"2")], [4], 1) == ([400], None)
+    assert append(log, [record(b"2")], [4], 1) == ([400], None)
     log.close()
     assert bodies(opened(disk, 400)) == [b"1"] * 4 + [b"2"]
 
@@ -491,7 +492,7 @@ def test_what_a_failed_write_left_is_gone_before_a_clean_end() -> None:
     """Otherwise it would be read as a record, and taken to be on the disk, where it is not."""
     disk = SimDisk(3)
     log = opened(disk)
-    log.append([record(b"good")], [0], 1)
+    append(log, [record(b"good")], [0], 1)
     whole = record(b"refused")
 
     def partly(operation: str, _path: Path) -> None:
@@ -500,7 +501,7 @@ def test_what_a_failed_write_left_is_gone_before_a_clean_end() -> None:
 
     disk.rng.randint = lambda _low, high: high  # type: ignore[method-assign]  # all of it gets through, and yet it fails
     disk.fault = partly
-    assert log.append([whole], [1], 1)[0] == []
+    assert append(log, [whole], [1], 1)[0] == []
     disk.fault = None
     assert disk.open(ROOT / f"{0:020d}").pread(len(whole), log.end)[64:] == whole[64:]
     log.close()
@@ -508,6 +509,6 @@ def test_what_a_failed_write_left_is_gone_before_a_clean_end() -> None:
 
     log = opened(disk)
     disk.fault = partly
-    assert log.append([whole], [1], 1)[0] == []
+    assert append(log, [whole], [1], 1)[0] == []
     with pytest.raises(StoreError):
         log.close()  # so `abort` stays, and the next start trusts nothing

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from remoting.messages.message import decode_record
 from store.message_store import MessageStore
-from store.put.plugin_api import PutRecord, PutResult, PutStatus
+from store.put.plugin_api import PutGroup, PutRecord, PutResult, PutStatus
+from store.put.put_group import results_of
 from tests.store.test_message_store import SMALL, Clock, bodies, made, opened
 from tests.support.simdisk import SimDisk
 
@@ -25,9 +27,9 @@ def statuses(results: list[PutResult]) -> list[PutStatus]:
 
 def put(store: MessageStore, records: list[PutRecord]) -> list[PutStatus]:
     """Put a group between two records of others; what became of the group."""
-    results = store.put_batch([made(b"before"), *records, made(b"behind")], [1, len(records), 1])
-    assert statuses([results[0], results[-1]]) == [PutStatus.PUT_OK] * 2
-    return statuses(results[1:-1])
+    before, group, behind = store.put_batch([made(b"before"), PutGroup(records), made(b"behind")])
+    assert statuses([before, behind]) == [PutStatus.PUT_OK] * 2
+    return statuses([group])
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -44,7 +46,7 @@ def test_one_that_is_refused_refuses_all(reason: str, place: int) -> None:
     else:
         odd, status = made(b"odd", "Gone"), PutStatus.TOPIC_NOT_EXIST
         odd.guarded = True
-    assert put(store, group(odd, place)) == [status] * 3
+    assert put(store, group(odd, place)) == [status]
     for _ in range(2):
         assert bodies(store) == [b"before", b"behind"]
         assert [record[20:28] for _, record in store.scan(0)] == [bytes(8), bytes(7) + b"\1"], "no number was lost"
@@ -60,8 +62,8 @@ def test_a_write_that_fails_leaves_none(torn: bool) -> None:
     store = opened(disk)
     store.put_batch([made(b"first")])
     disk.fail_at("pwrite", {1}, disk.full(), "commitlog")
-    results = store.put_batch([made(b"%d" % n) for n in PLACES], [3])
-    assert statuses(results) == [PutStatus.SERVICE_NOT_AVAILABLE] * 3
+    results = store.put_batch([PutGroup([made(b"%d" % n) for n in PLACES])])
+    assert statuses(results) == [PutStatus.SERVICE_NOT_AVAILABLE]
     assert bodies(store) == [b"first"]
     disk.fault = None
     if torn:
@@ -79,16 +81,21 @@ def test_a_group_does_not_cross_segments(fill: int) -> None:
     disk = SimDisk(1)
     store = opened(disk)
     store.put_batch([made(bytes(max(1, fill)))])
-    results = store.put_batch([made(bytes(100)) for _ in range(5)], [5])
+    group = PutGroup([made(bytes(100)) for _ in range(5)])
+    (result,) = store.put_batch([group])
+    results = results_of(group, result)
     assert statuses(results) == [PutStatus.PUT_OK] * 5
+    assert [decode_record(store.read_record(result.offset) or b"").queue_offset for result in results] == [
+        result.queue_offset for result in results
+    ]
     segments = {result.offset // SMALL.commit_log_segment_bytes for result in results}
     assert len(segments) == 1
     assert store.check() == []
-    results = store.put_batch([made(bytes(400)) for _ in range(5)], [5])
-    assert statuses(results) == [PutStatus.SERVICE_NOT_AVAILABLE] * 5, "more than a segment holds"
+    results = store.put_batch([PutGroup([made(bytes(400)) for _ in range(5)]), made(b"behind")])
+    assert statuses(results) == [PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.PUT_OK], "more than a segment holds"
     disk.kill()
     store = opened(disk)
-    assert len(bodies(store)) == 6
+    assert len(bodies(store)) == 7
     assert store.check() == []
     store.close()
 
@@ -99,7 +106,7 @@ def test_the_clock_that_decides_is_the_same_for_all() -> None:
     records = [made(b"%d" % n) for n in PLACES]
     for n, record in enumerate(records):
         record.due_ms = NOW_MS + n
-    assert put(store, records) == [PutStatus.NOT_DUE] * 3
+    assert put(store, records) == [PutStatus.NOT_DUE]
     clock.now_ms += 2
-    assert put(store, records) == [PutStatus.PUT_OK] * 3
+    assert put(store, records) == [PutStatus.PUT_OK]
     store.close()

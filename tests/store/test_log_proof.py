@@ -26,6 +26,7 @@ from store.half_messages import DECIDED
 from store.log.commit_log import CommitLog
 from store.log.log_scan import Stop, valid_size, walk
 from tests.support.commitlog import parse_record, without_sum
+from tests.support.raw_puts import append
 from tests.support.simdisk import SimDisk
 
 HOST, HOST_V6 = encode_host("127.0.0.1", 10911), encode_host("::1", 10911)
@@ -140,9 +141,9 @@ def test_the_log_ends_with_the_last_whole_record(sent: list[Message], count: int
     disk = SimDisk()
     log = opened(disk)
     records = [encode_record(message, HOST) for message in sent]
-    offsets, _ = log.append(records[:count], range(len(records[:count])), 1)
+    offsets, _ = append(log, records[:count], range(len(records[:count])), 1)
     log.sync()
-    more, _ = log.append(records[count:], range(len(records[count:])), 1)
+    more, _ = append(log, records[count:], range(len(records[count:])), 1)
     data = log.read(0, log.end)
     disk.rng = rng
     disk.power_cut(rng.choice([0.0, 0.3, 0.7, 0.95, 1.0]))
@@ -165,18 +166,18 @@ def test_zeros_in_properties_of_a_store_of_before(clean: bool, ours: bool) -> No
         without_sum(encode_record(Message("T", body=b"x", properties=f"k\x01{n * chr(0)}\x02"), HOST))
         for n in (0, 1023, 5000)
     ]
-    log.append(old, [0, 1, 2], 1)
+    append(log, old, [0, 1, 2], 1)
     log.sync()
     again = opened(disk, clean=clean, ours=ours)
     assert len(found(again)) == 3
-    again.append([encode_record(Message("T", body=b"new"), HOST)], [3], 1)
+    append(again, [encode_record(Message("T", body=b"new"), HOST)], [3], 1)
     assert len(found(opened(disk, clean=clean, ours=ours))) == 4
 
 
 def test_damage_to_durable_properties_is_said() -> None:
     disk = SimDisk()
     log = opened(disk)
-    log.append([encode_record(Message("T", body=b"x", properties="k\x01value\x02"), HOST)] * 2, [0, 1], 1)
+    append(log, [encode_record(Message("T", body=b"x", properties="k\x01value\x02"), HOST)] * 2, [0, 1], 1)
     log.sync()
     path = ROOT / f"{0:020d}"
     file = disk.open(path)
@@ -223,12 +224,12 @@ def test_a_torn_decision_never_counts(
     disk = SimDisk()
     log = opened(disk)
     pads = [encode_record(Message("P", body=bytes(before)), HOST)] if before else []
-    log.append([*pads, encode_record(half_message(text, body), HOST)], [0] * (len(pads) + 1), 1)
+    append(log, [*pads, encode_record(half_message(text, body), HOST)], [0] * (len(pads) + 1), 1)
     log.sync()
     half_at = sum(map(len, pads))
     half = log.read_record(half_at) or b""
     begin = log.end
-    (first, op), error = log.append(decision(half, checks, give_up), [0, 0], 1, whole=True)
+    (first, op), error = append(log, decision(half, checks, give_up), [0, 0], 1, whole=True)
     assert error is None
     data = log.read(begin, log.end - begin)
     disk.rng = rng
@@ -249,24 +250,24 @@ def test_a_torn_decision_never_counts(
 def test_what_apache_or_an_older_version_committed_counts_wherever_it_stands(text: str, checks: int) -> None:
     disk = SimDisk()
     log = opened(disk)
-    log.append([without_sum(encode_record(half_message(text, b"x"), HOST))], [0], 1)
+    append(log, [without_sum(encode_record(half_message(text, b"x"), HOST))], [0], 1)
     half = log.read_record(0) or b""
     committed, op = decision(half, checks, vouches=False)
     other = encode_record(Message("Orders", 1, sys_flag=8, prepared_offset=77, body=b"y", properties=text), HOST)
-    log.append([committed, without_sum(op), other], [0, 0, 1], 1)
+    append(log, [committed, without_sum(op), other], [0, 0, 1], 1)
     log.sync()
     for clean in (True, False):
         assert len(found(opened(disk, clean=clean, ours=False))) == 4, "Apache's broker was the last"
     assert len(found(opened(disk, clean=True))) == 4
     log = opened(disk, clean=True)
-    log.append([encode_record(Message("T", body=b"new"), HOST)], [0], 1)
+    append(log, [encode_record(Message("T", body=b"new"), HOST)], [0], 1)
     assert len(found(opened(disk))) == 5, "and behind what stands in the middle of the log nobody doubts it"
 
 
 def test_the_first_half_message_of_a_log_is_named_as_any_other() -> None:
     """Its offset is 0, and a consumer that looks finds 0 there, as on Apache's broker."""
     log = opened(SimDisk())
-    log.append([encode_record(half_message("", b"x"), HOST)], [0], 1)
+    append(log, [encode_record(half_message("", b"x"), HOST)], [0], 1)
     committed, op = decision(log.read_record(0) or b"", 0)
     assert (proof_field(committed), sum_before(op)) == (0, text_sum(committed))
 
@@ -279,14 +280,14 @@ def test_an_old_committed_record_that_names_none_counts_last(behind_half: bool, 
     log = opened(disk)
     first = half_message("", b"h") if behind_half else Message("P")
     old = Message("T", sys_flag=8, body=b"x", properties=f"k\x01v{zeros * chr(0)}\x02")
-    log.append([encode_record(first, HOST), without_sum(encode_record(old, HOST))], [0, 0], 1)
+    append(log, [encode_record(first, HOST), without_sum(encode_record(old, HOST))], [0, 0], 1)
     assert len(found(opened(disk))) == (1 if behind_half and zeros else 2)
 
 
 def test_what_names_a_half_message_that_is_not_there_does_not_count_last_in_our_log() -> None:
     disk = SimDisk()
     log = opened(disk)
-    log.append([encode_record(Message("T", body=b"x", prepared_offset=4_711), HOST)], [0], 1)
+    append(log, [encode_record(Message("T", body=b"x", prepared_offset=4_711), HOST)], [0], 1)
     assert found(opened(disk)) == []
 
 
@@ -294,12 +295,12 @@ def test_what_the_delay_plugin_delivered_counts_also_last() -> None:
     """An older version may hold a committed message that waits; no op message stands behind its delivery."""
     disk = SimDisk()
     log = opened(disk)
-    log.append([encode_record(Message("P"), HOST), encode_record(half_message("", b"x"), HOST)], [0, 0], 1)
+    append(log, [encode_record(Message("P"), HOST), encode_record(half_message("", b"x"), HOST)], [0, 0], 1)
     half = decode_record([record for _, record in log.scan(0)][1])
     late = committed_message(half, 0)
     assert late.prepared_offset > 0
     late.properties = with_property(late.properties, "__TW_ID", "abc")
-    log.append([encode_record(late, HOST)], [0], 1)
+    append(log, [encode_record(late, HOST)], [0], 1)
     assert len(found(opened(disk))) == 3
 
 

@@ -21,7 +21,7 @@ from store.disk.errors import (
 from store.disk.files import Files
 from store.message_store import MessageStore, PullStatus
 from store.options import StoreOptions, parse_delay_levels
-from store.put.plugin_api import PutRecord, PutStatus, put_record, put_record_of
+from store.put.plugin_api import PutGroup, PutRecord, PutStatus, put_record, put_record_of
 from tests.support.commitlog import without_sum
 from tests.support.simdisk import PowerCut, SimDisk
 
@@ -176,11 +176,11 @@ def test_what_does_not_fit_is_refused_alone() -> None:
 def test_units_are_whole_or_not_there() -> None:
     store = opened(SimDisk())
     store.put_batch([made(b"x" * 1700)])
-    results = store.put_batch([made(b"1"), made(b"2" * 20), made(b"3" * 20), made(b"4")], [1, 2, 1])
-    assert [r.offset // 2000 for r in results] == [0, 1, 1, 1]
-    results = store.put_batch([made(b"x" * 900)] * 3 + [made(b"5")], [3, 1])
-    assert [r.status for r in results] == [PutStatus.SERVICE_NOT_AVAILABLE] * 3 + [PutStatus.PUT_OK]
-    assert results[3].queue_offset == 5
+    results = store.put_batch([made(b"1"), PutGroup([made(b"2" * 20), made(b"3" * 20)]), made(b"4")])
+    assert [r.offset // 2000 for r in results] == [0, 1, 1]
+    results = store.put_batch([PutGroup([made(b"x" * 900) for _ in range(3)]), made(b"5")])
+    assert [r.status for r in results] == [PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.PUT_OK]
+    assert results[1].queue_offset == 5
     assert store.check() == []
 
 

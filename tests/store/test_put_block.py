@@ -15,7 +15,7 @@ from store.disk.slab import Slab
 from store.log.recent import adjacent_runs
 from store.message_store import MessageStore
 from store.options import StoreOptions
-from store.put.plugin_api import PutRecord, PutResult, PutStatus, put_record_of
+from store.put.plugin_api import PutRecord, PutStatus, put_record_of
 from store.put.put_block import PutBlock
 from tests.support.simdisk import SimDisk
 
@@ -41,7 +41,8 @@ def usual(n: int, **more: str) -> dict[str, str]:
 
 def puts_of(block: PutBlock) -> list[PutRecord]:
     """The deliveries that a block stands for."""
-    data = bytes(block.joined(np.zeros(len(block), np.int64), 0, 0))
+    block._numbers = np.zeros(len(block), np.int64)
+    data = bytes(block.joined_to(bytearray(), 0, 0))
     places, sizes = block.places(0).tolist(), block.sizes.tolist()
     assert places == [sum(sizes[:row]) for row in range(len(block))] and sum(sizes) == len(data) == block.data_bytes
     topics = block.topics * len(block) if len(block.topics) == 1 else block.topics
@@ -68,10 +69,10 @@ def in_log_order(block: PutBlock, records: list[bytes]) -> list[bytes]:
     return [one for topic, queue_id, _ in block.queues for one in own[topic, queue_id]]
 
 
-def block_of(records: list[bytes], host: bytes | None = None) -> PutBlock | None:
+def block_of(records: list[bytes], host: bytes | None = None, due_ms: int = NOW_MS) -> PutBlock | None:
     """A block, of a slab in which they lie in another order, with something between them."""
     slab = Slab.of([part for one in reversed(records) for part in (one, b"?")])
-    return PutBlock.of(Slab(slab.data, slab.starts[-2::-2], slab.sizes[-2::-2]), host)
+    return PutBlock.of(Slab(slab.data, slab.starts[-2::-2], slab.sizes[-2::-2]), due_ms, host)
 
 
 def same(records: list[bytes]) -> bool:
@@ -206,11 +207,11 @@ class Rig:
         ]
         self.blocks = 0
 
-    def put(self, records: list[bytes], due_ms: int = NOW_MS) -> PutResult | None:
-        block = block_of(records)
+    def put(self, records: list[bytes], due_ms: int = NOW_MS) -> PutStatus:
+        block = block_of(records, due_ms=due_ms)
         assert block is not None
-        result = self.stores[0].put_block(block, due_ms)
-        if result is not None:
+        (result,) = self.stores[0].put_batch([block])
+        if result.status is PutStatus.PUT_OK:
             self.blocks += 1
             ordered = in_log_order(block, records)
             one_by_one = self.stores[1].put_batch([put_record_of(one, due_ms) for one in ordered])
@@ -221,7 +222,7 @@ class Rig:
                 first.queue_offset,
                 first.store_ms,
             )
-        return result
+        return result.status
 
     def compare(self) -> None:
         for store in self.stores:
@@ -265,7 +266,7 @@ def test_a_store_has_the_same_of_it_as_of_its_records_one_by_one(topics: bool) -
     rig = Rig()
     for at in range(0, 400, 80):
         rig.now_ms += 3
-        assert rig.put(records(at, 80, topics=topics)) is not None
+        assert rig.put(records(at, 80, topics=topics)) is PutStatus.PUT_OK
     assert rig.blocks == 5
     rig.compare()
 
@@ -292,7 +293,22 @@ def test_what_arrives_is_said_and_found() -> None:
     rig.compare()
 
 
-@pytest.mark.parametrize("why", ["not due", "guarded", "closed", "moved", "segment", "levels", "queues"])
+REFUSALS = {
+    "not due": PutStatus.NOT_DUE,
+    "guarded": PutStatus.NO_PERMISSION,
+    "closed": PutStatus.SERVICE_NOT_AVAILABLE,
+    "moved": PutStatus.NOT_AS_ONE,
+    "segment": PutStatus.SERVICE_NOT_AVAILABLE,
+}
+
+
+def test_levels_and_many_queues_make_no_block() -> None:
+    assert block_of([record(usual(n), topic="SCHEDULE_TOPIC_XXXX") for n in range(60)]) is None
+    assert block_of([record(usual(n), queue_id=n) for n in range(32)]) is not None
+    assert block_of([record(usual(n), queue_id=n) for n in range(33)]) is None
+
+
+@pytest.mark.parametrize("why", list(REFUSALS))
 def test_what_asks_for_a_look_leaves_the_store_as_it_was(why: str) -> None:
     options = {"segment": {"commit_log_segment_bytes": 4000}}.get(why, {})
     rig = Rig(**options)
@@ -305,12 +321,8 @@ def test_what_asks_for_a_look_leaves_the_store_as_it_was(why: str) -> None:
         store.close()
     elif why == "moved":
         store.queue_for = lambda _, queue_id: queue_id % 2
-    elif why == "levels":
-        puts = [record(usual(n), topic="SCHEDULE_TOPIC_XXXX") for n in range(60)]
-    elif why == "queues":
-        puts = [record(usual(n), queue_id=n) for n in range(60)]
     before = store.runtime_info()
-    assert rig.put(puts, due_ms) is None
+    assert rig.put(puts, due_ms) is REFUSALS[why]
     assert store.runtime_info() == before and store.commit_log.end == 0
     assert store.max_offset("T", 0) == 0
 
@@ -318,7 +330,7 @@ def test_what_asks_for_a_look_leaves_the_store_as_it_was(why: str) -> None:
 def test_what_was_accepted_is_put_whatever_the_largest_message_is_today() -> None:
     rig = Rig(max_message_bytes=1)
     puts = [*records(0, 60), record(usual(60, KEYS="k", TAGS="A"), body=bytes(70_000))]
-    assert rig.put(puts, NOW_MS) is not None
+    assert rig.put(puts, NOW_MS) is PutStatus.PUT_OK
     rig.compare()
 
 
@@ -327,8 +339,8 @@ def test_a_block_rolls_into_the_next_segment_as_a_whole() -> None:
     for at in range(0, 240, 60):
         block = block_of(records(at, 60))
         assert block is not None and block.data_bytes > 10_000
-        result = rig.stores[0].put_block(block, NOW_MS)
-        assert result is not None and result.offset % 20_000 == 0
+        (result,) = rig.stores[0].put_batch([block])
+        assert result.status is PutStatus.PUT_OK and result.offset % 20_000 == 0
     assert rig.stores[0].check() == []
     assert sum(rig.stores[0].max_offset("T", queue_id) for queue_id in range(5)) == 240
 
@@ -340,7 +352,7 @@ def test_a_full_disk_takes_nothing_of_it_and_all_of_it_later() -> None:
     disk.fail_at("pwrite", {1}, StoreFullError("full"), match="commitlog")
     block = block_of(records(50, 50))
     assert block is not None
-    result = rig.stores[0].put_block(block, NOW_MS)
-    assert result is not None and result.status is PutStatus.SERVICE_NOT_AVAILABLE and "full" in result.remark
-    assert rig.put(records(50, 50)) is not None
+    (result,) = rig.stores[0].put_batch([block])
+    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE and "full" in result.remark
+    assert rig.put(records(50, 50)) is PutStatus.PUT_OK
     rig.compare()

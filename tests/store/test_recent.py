@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from store.log.commit_log import CommitLog
 from store.log.recent import RecentBytes
 from tests.store.test_commit_log import opened, record
+from tests.support.raw_puts import append
 from tests.support.simdisk import SimDisk
 
 SIZE = 32
@@ -38,7 +39,7 @@ def test_it_says_what_was_put_or_nothing(puts: list[tuple[int, int]], data: st.D
 
 
 def appended(log: CommitLog, count: int) -> list[tuple[int, int]]:
-    offsets, error = log.append([record(b"abc")] * count, range(count), 1)
+    offsets, error = append(log, [record(b"abc")] * count, range(count), 1)
     assert error is None
     return [(offset, 95) for offset in offsets]
 
@@ -60,7 +61,7 @@ def test_what_could_not_be_written_is_not_served() -> None:
     log = opened(disk, 4000)
     (first,) = appended(log, 1)
     disk.fail_at("pwrite", {1}, disk.full())
-    offsets, error = log.append([record(b"abd")], [1], 2)
+    offsets, error = append(log, [record(b"abd")], [1], 2)
     assert error is not None and not offsets
     assert log.read_recent([(first[0] + 95, 95)]) is None
     (second,) = appended(log, 1)

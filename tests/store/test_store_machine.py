@@ -15,6 +15,8 @@ from store.disk.flusher import Ticket
 from store.message_store import MessageStore, PullStatus
 from store.options import StoreOptions
 from store.put.plugin_api import PutRecord, PutStatus, put_record
+from store.put.put_group import results_of
+from tests.support.raw_puts import grouped
 from tests.support.simdisk import PowerCut, SimDisk
 
 HOST = encode_host("127.0.0.1", 10911)
@@ -57,7 +59,10 @@ class StoreMachine(RuleBasedStateMachine):
     def put(self, what: list[tuple[str, int, int]], units: bool) -> None:
         made = [(*where[:2], *self.record(*where)) for where in what]
         groups = [2] * (len(made) // 2) + [1] * (len(made) % 2)
-        results = self.store.put_batch([record for *_, record in made], groups if units else None)
+        puts = grouped([record for *_, record in made], groups if units else [1] * len(made))
+        results = [
+            own for put, result in zip(puts, self.store.put_batch(puts), strict=True) for own in results_of(put, result)
+        ]
         for (topic, queue_id, body, _), result in zip(made, results, strict=True):
             assert result.status in (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE)
             if result.status is PutStatus.PUT_OK:

@@ -25,7 +25,7 @@ from store.disk.delay_id import delay_id
 from store.disk.errors import StoreFullError, SyncFailedError
 from store.disk.flusher import Flusher, Ticket
 from store.disk.slab import Slab
-from store.put.plugin_api import PutRecord, PutResult, PutStatus
+from store.put.plugin_api import Put, PutRecord, PutResult, PutStatus
 from store.spill.rows.model import Block, Columns, Found, RecordCorruptError
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
@@ -235,8 +235,11 @@ class FakeTarget:
         self.attempts = 0
         self.earliest_ms = 0
 
-    def put_batch(self, records: Sequence[PutRecord]) -> list[PutResult]:
+    def put_batch(self, puts: Sequence[Put]) -> list[PutResult]:
         now = self.clock()
+        records = [put for put in puts if isinstance(put, PutRecord)]
+        if len(records) < len(puts):
+            return [PutResult(PutStatus.NOT_AS_ONE)] * len(puts)
         self.batches.append(len(records))
         results = []
         for put in records:

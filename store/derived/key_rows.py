@@ -1,0 +1,74 @@
+"""The rows that the key index gathers in memory: the hash of a key, the position of its record, its store time.
+
+What is put makes its own rows, one key or ten thousand, so that the index only has one way in: `KeyIndex.append`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from remoting.layout import KEY_COLUMNS
+from remoting.messages.checksum import crc32
+
+__all__ = ["ROW", "ROWS", "Column", "delay_id_hashes", "key_base", "key_hash", "key_rows", "rows_of", "rows_of_columns"]
+
+Column = npt.NDArray[Any]
+ROW = KEY_COLUMNS.struct(order="<")
+ROWS = np.dtype(KEY_COLUMNS.columns("<"))
+"""In the machine's own order."""
+
+_TOPICS_MAX = 10_000
+_pack_row = ROW.pack
+_bases: dict[str, int] = {}  # topic to the CRC-32 of "topic#"
+_NO_TOPIC = crc32(b"#")
+_DELAY_ID = crc32(b"\0", _NO_TOPIC)
+"""What the hash of a delay id's key begins with, see `store.derived.dispatch.delivered_key`."""
+
+
+def key_hash(topic: str, key: str) -> int:
+    """The hash of a key: of ``topic#key``. A key that begins with NUL belongs to no topic."""
+    return crc32(key.encode(), _NO_TOPIC if key[:1] == "\0" else key_base(topic))
+
+
+def key_base(topic: str) -> int:
+    """What the hash of a key of this topic begins with: the hash is ``crc32(key, base)``."""
+    base = _bases.get(topic)
+    if base is None:
+        if len(_bases) >= _TOPICS_MAX:
+            _bases.clear()
+        base = _bases[topic] = crc32(f"{topic}#".encode())
+    return base
+
+
+def key_rows(topic: str, keys: tuple[str, ...], position: int, store_ms: int) -> bytes:
+    """The rows of one message."""
+    rows = b""
+    base = _bases.get(topic)
+    if base is None:
+        base = key_base(topic)
+    for key in keys:
+        rows += _pack_row(crc32(key.encode(), base if key[:1] != "\0" else _NO_TOPIC), position, store_ms)
+    return rows
+
+
+def rows_of(topic: str, keys: list[bytes], positions: Iterable[int], store_ms: int) -> bytes:
+    """The rows of many messages of a topic, a key and a position for each; no key begins with NUL."""
+    hashes = map(crc32, keys, repeat(key_base(topic)))
+    return b"".join(map(_pack_row, hashes, positions, repeat(store_ms)))
+
+
+def rows_of_columns(hashes: Column, positions: Column, store_ms: int) -> bytes:
+    """The rows of keys by their hashes, a position for each."""
+    rows = np.empty(len(hashes), ROWS)
+    rows["hash"], rows["position"], rows["store_ms"] = hashes, positions, store_ms
+    return rows.tobytes()
+
+
+def delay_id_hashes(ids: list[bytes]) -> list[int]:
+    """The hashes of the keys by which delivered messages are found."""
+    return list(map(crc32, ids, repeat(_DELAY_ID)))
