@@ -25,7 +25,7 @@ from pathlib import Path
 
 from remoting.messages.properties import TW_DUE, TW_ID
 
-__all__ = ["Lateness", "delivered", "main", "measure"]
+__all__ = ["PlainLateness", "delivered", "main", "measure"]
 
 _HEAD = struct.Struct(">ii")  # size, magic
 _SYS_FLAG_LOW_AT, _BORN_HOST_V6 = 39, 0x10
@@ -38,7 +38,7 @@ _ID_MARK = TW_ID.encode() + b"\x01"
 
 
 @dataclasses.dataclass(slots=True)
-class Lateness:
+class PlainLateness:
     """The distribution, in whole milliseconds; ``early`` and ``repeated`` must be zero."""
 
     delivered: int
@@ -77,7 +77,7 @@ def delivered(commit_log: Path) -> Iterator[tuple[str, int, int]]:
                 return
 
 
-def measure(commit_log: Path, from_ms: int = 0) -> Lateness:
+def measure(commit_log: Path, from_ms: int = 0) -> PlainLateness:
     """Measure what was due at or after ``from_ms`` (epoch milliseconds)."""
     seen: set[str] = set()
     repeated, late, stored = 0, [], []
@@ -92,7 +92,7 @@ def measure(commit_log: Path, from_ms: int = 0) -> Lateness:
         stored.append(store_ms)
     late.sort()
     pick = late or [0]
-    return Lateness(
+    return PlainLateness(
         delivered=len(late),
         early=sum(1 for ms in late if ms < 0),
         repeated=repeated,

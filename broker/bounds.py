@@ -196,8 +196,8 @@ def _requests(parts: BrokerParts, pull: PullProcessor) -> list[Bound]:
             (
                 "net.dispatcher:Dispatcher._tasks",
                 "net.dispatcher:Dispatcher._line",
-                "tables.late_tables:Batch.changes",
-                "tables.late_tables:Batch.waiting",
+                "tables.late_tables:TableBatch.changes",
+                "tables.late_tables:TableBatch.waiting",
                 "tables.late_tables:LateTable._coming",
                 "tables.late_tables:LateTable._endings",
                 "net.asides:Asides._lines",

@@ -1,4 +1,4 @@
-"""`Aside`: what the gate takes of a large batch, over several turns of the network loop, journalled by one of them."""
+"""`GateAside`: what the gate takes of a large batch, over several turns of the loop, journalled by one of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from store.spill.rows.format import encode_rows
 if TYPE_CHECKING:
     from store.spill.rows.model import Block
 
-__all__ = ["Aside", "AsideFrame"]
+__all__ = ["AsideFrame", "GateAside"]
 
 
 class AsideFrame:
@@ -41,7 +41,7 @@ class AsideFrame:
 class Cutter(Protocol):
     """What an aside needs of the gate (`broker_plugin.hook.Gate`)."""
 
-    asides: list[Aside]
+    asides: list[GateAside]
     """Asides that the present turn journals."""
 
     def mark(self) -> int:
@@ -50,11 +50,11 @@ class Cutter(Protocol):
     def cut(self, mark: int, frames: list[AsideFrame]) -> None:
         """Move what is held behind a mark out of the turn, into frames."""
 
-    def forget(self, aside: Aside) -> None:
+    def forget(self, aside: GateAside) -> None:
         """Take an aside out of its turn, journalled or not."""
 
 
-class Aside:
+class GateAside:
     """See `store.put.plugin_api.Aside`."""
 
     __slots__ = ("_gate", "_mark", "blocks", "frames")

@@ -37,7 +37,7 @@ from store.put.plugin_api import (
 if TYPE_CHECKING:
     from threading import RLock
 
-    from broker_plugin.recovery import Recovery
+    from broker_plugin.recovery import OverdueRecovery
     from broker_plugin.sweeper import Sweeper
     from store.spill.rows.model import Found
     from store.spill.spill_store import SpillStore
@@ -57,7 +57,7 @@ class Commands:
         self,
         spill: SpillStore,
         sweeper: Sweeper,
-        recovery: Recovery,
+        recovery: OverdueRecovery,
         flusher: Flusher,
         target: DeliveryTarget,
         lock: RLock,

@@ -31,7 +31,7 @@ from broker_plugin.due_record import due_record, rehosted
 from broker_plugin.failures import ANY_TOPIC, UNREADABLE, Failures
 from broker_plugin.properties import own_properties_of
 from broker_plugin.states import MOVE_OF, Claim, IllegalMoveError, Move, State, after
-from broker_plugin.stats import Lateness, Stats
+from broker_plugin.stats import LatenessCounts, Stats
 from remoting.messages.message import RecordError, record_fields
 from store.disk.errors import StoreError
 from store.put.plugin_api import DeliveryTarget, PutBlock, PutRecord, PutResult, PutStatus
@@ -127,7 +127,7 @@ class Deliverer:
         dues: Sequence[int],
         refs: Sequence[int],
         now_ms: int,
-        lateness: Lateness,
+        lateness: LatenessCounts,
         wanted: Callable[[str, int], bool] | None = None,
         *,
         state: State,
@@ -184,7 +184,7 @@ class Deliverer:
         return outcome
 
     def _put_block(
-        self, slab: Slab, dues: Sequence[int], refs: Sequence[int], lateness: Lateness, claim: Claim
+        self, slab: Slab, dues: Sequence[int], refs: Sequence[int], lateness: LatenessCounts, claim: Claim
     ) -> Outcome | None:
         """Put all of them at once; None if that was not possible: nothing has happened then."""
         block = PutBlock.of(slab, max(dues), self._rehost)
@@ -209,7 +209,7 @@ class Deliverer:
         refs: Sequence[int],
         puts: list[PutRecord],
         now_ms: int,
-        lateness: Lateness,
+        lateness: LatenessCounts,
         claim: Claim,
     ) -> Outcome:
         failed = 0
@@ -240,7 +240,7 @@ class Deliverer:
         refs: Sequence[int],
         puts: list[PutRecord],
         now_ms: int,
-        lateness: Lateness,
+        lateness: LatenessCounts,
         claim: Claim,
     ) -> Outcome:
         try:
@@ -271,7 +271,9 @@ class Deliverer:
         self._warn(f"delivery of {len(refs)} messages: {type(error).__name__}: {error}; pending until a restart")
         return Outcome(0)
 
-    def _done(self, dues: Sequence[int], refs: Sequence[int], store_ms: int, lateness: Lateness, claim: Claim) -> None:
+    def _done(
+        self, dues: Sequence[int], refs: Sequence[int], store_ms: int, lateness: LatenessCounts, claim: Claim
+    ) -> None:
         count = len(refs)
         fresh = self._spill.mark_done(refs)
         self._checkpoint.touch(count)
@@ -291,7 +293,7 @@ class Deliverer:
         puts: Sequence[PutRecord],
         results: Sequence[PutResult],
         now_ms: int,
-        lateness: Lateness,
+        lateness: LatenessCounts,
         claim: Claim,
     ) -> Outcome:
         moves = [MOVE_OF.get(result.status, Move.PUT_FAILED) for result in results]
@@ -328,7 +330,7 @@ class Deliverer:
         dues: Sequence[int],
         refs: Sequence[int],
         now_ms: int,
-        lateness: Lateness,
+        lateness: LatenessCounts,
         wanted: Callable[[str, int], bool] | None,
         state: State,
     ) -> Outcome:

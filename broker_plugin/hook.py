@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker_plugin.aside import Aside, AsideFrame
+from broker_plugin.aside import AsideFrame, GateAside
 from broker_plugin.properties import (
     ABSOLUTE,
     DUE_MAX_MS,
@@ -108,7 +108,7 @@ class Gate:
         self._disk_refusal = disk_refusal
         self._entries: list[tuple[int, int, bytes]] = []
         self._blocks: list[Block] = []  # of the last turn
-        self.asides: list[Aside] = []
+        self.asides: list[GateAside] = []
         """Large batches that are a part of this turn."""
         self._withdrawn = False  # whether the journal was told to cancel what it has of this turn
         self._next_id = spill.next_id
@@ -265,7 +265,7 @@ class Gate:
         self._stats.accepted += len(entries) + sum(map(len, asides))
         return ticket
 
-    def _append(self, entries: list[tuple[int, int, bytes]], asides: list[Aside]) -> list[Block]:
+    def _append(self, entries: list[tuple[int, int, bytes]], asides: list[GateAside]) -> list[Block]:
         """Append as one frame, or where that would be larger than a frame may be, as several; all or nothing."""
         blocks: list[Block] = []
         try:
@@ -320,7 +320,7 @@ class Gate:
                 frames.append(AsideFrame())
             frames[-1].add(part, size)
 
-    def forget(self, aside: Aside) -> None:
+    def forget(self, aside: GateAside) -> None:
         """Forget a large batch that is a part of this turn, or of the one that was just journalled."""
         if aside in self.asides:
             self.asides.remove(aside)

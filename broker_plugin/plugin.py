@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker_plugin.aside import Aside
+from broker_plugin.aside import GateAside
 from broker_plugin.clock import Clock, StepWatch
 from broker_plugin.commands import Commands
 from broker_plugin.delivery import Deliverer
@@ -24,9 +24,9 @@ from broker_plugin.hook import Gate
 from broker_plugin.pace import BATCH_MAX
 from broker_plugin.properties import own_properties_of
 from broker_plugin.ranges import KeyRanges
-from broker_plugin.recovery import Recovery
+from broker_plugin.recovery import OverdueRecovery
 from broker_plugin.spiller import Spiller
-from broker_plugin.stats import Lateness, Rate, Stats
+from broker_plugin.stats import LatenessCounts, Rate, Stats
 from broker_plugin.sweeper import ARMED_MAX, HAND_MAX, Sweeper
 from broker_plugin.worker import Worker
 from remoting.messages.message import Message, RecordError, UniformBatch, record_fields
@@ -126,7 +126,9 @@ class DelayPlugin:
             hand_max=config_number(config, "timewheelHotRecords", HAND_MAX),
             batch_max=batch_max,
         )
-        self.recovery = Recovery(spill, self.deliverer, self.ranges, self.failures, lock, clock, batch_max=batch_max)
+        self.recovery = OverdueRecovery(
+            spill, self.deliverer, self.ranges, self.failures, lock, clock, batch_max=batch_max
+        )
         self.spiller = Spiller(spill, lambda: self.sweeper.frontier_ms, context.checkpoint)
         max_delay_sec = config_number(config, "timerMaxDelaySec", 0)
         self.gate = Gate(
@@ -205,9 +207,9 @@ class DelayPlugin:
         """Look at a client batch as a whole."""
         return self.gate.before_put_batch(batch, now_ms)
 
-    def aside(self) -> Aside:
+    def aside(self) -> GateAside:
         """Make what a large batch keeps its held messages in until all of it is checked."""
-        return Aside(self.gate)
+        return GateAside(self.gate)
 
     def take_back(self, held: Held) -> None:
         """Forget one that was held in this turn."""
@@ -309,7 +311,7 @@ class DelayPlugin:
         return problems + self.spill.check()
 
 
-def _lateness_text(lateness: Lateness) -> str:
+def _lateness_text(lateness: LatenessCounts) -> str:
     """Count, mean, and upper bounds of p50, p99, p99.9 and the maximum, ms."""
     mean = lateness.sum_ms / lateness.count if lateness.count else 0.0
     p50, p99, p999 = (lateness.percentile_ms(share) for share in (0.5, 0.99, 0.999))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from store.spill.spill_store import SpillStore
 
-__all__ = ["Recovery"]
+__all__ = ["OverdueRecovery"]
 
 PROBE = 16
 """Messages of a topic that are tried before the rest of its failed ones is."""
@@ -59,7 +59,7 @@ class _Retry:
         """Topics changed meanwhile: if it is given up, try again at once."""
 
 
-class Recovery:
+class OverdueRecovery:
     """Delivers what is overdue; `step` may be called from any thread, one at a time."""
 
     def __init__(

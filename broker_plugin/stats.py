@@ -9,13 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-__all__ = ["BOUNDS_MS", "Lateness", "Rate", "Stats"]
+__all__ = ["BOUNDS_MS", "LatenessCounts", "Rate", "Stats"]
 
 BOUNDS_MS = (0, 1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100, 200, 500, 1000, 5000, 60_000, 3_600_000)
 """Upper bounds of the histogram's classes, inclusive; one more class holds what lies above."""
 
 
-class Lateness:
+class LatenessCounts:
     """How late deliveries were, ms: count, sum, maximum and a histogram over `BOUNDS_MS`."""
 
     __slots__ = ("classes", "count", "max_ms", "sum_ms")
@@ -113,7 +113,7 @@ class Stats:
         """Errors of the disk while looking for what is due."""
         self.unreadable = 0
         """Records that could not be read back, at each try."""
-        self.on_time = Lateness()
+        self.on_time = LatenessCounts()
         """Of what the sweeper delivered."""
-        self.overdue = Lateness()
+        self.overdue = LatenessCounts()
         """Of what recovery delivered."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from timewheel.levels import level_of, slot_of
-from timewheel.slots import POSITION_BITS, Leaf, Row, Run
+from timewheel.slots import POSITION_BITS, Leaf, LeafRun, Row
 
 if TYPE_CHECKING:
     from timewheel.wheel import TimingWheel
@@ -93,7 +93,7 @@ def _leaves(wheel: TimingWheel) -> Iterator[tuple[Leaf | None, str]]:
         yield from _run(wheel, run)
 
 
-def _run(wheel: TimingWheel, run: Run) -> Iterator[tuple[Leaf | None, str]]:
+def _run(wheel: TimingWheel, run: LeafRun) -> Iterator[tuple[Leaf | None, str]]:
     rest = list(run.dues[run.position :])
     kept = [run.leaf.dues[index] for index in run.order[run.position :]]
     if not rest or rest != kept or rest != sorted(rest) or rest[0] < wheel._at or run.leaf.run is not run:

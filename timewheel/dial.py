@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from timewheel.levels import level_table, lowest_bit, ring_distance, slot_of, slot_start_ms
-from timewheel.slots import POSITION_BITS, POSITION_MASK, WORN_OUT, Leaf, Row, Run
+from timewheel.slots import POSITION_BITS, POSITION_MASK, WORN_OUT, Leaf, LeafRun, Row
 
 __all__ = ["CLEAR_MASK", "LATE_BITS", "LATE_MASK", "Dial"]
 
@@ -73,7 +73,7 @@ class Dial:
         self._near_misses = 0
         self._overflow: dict[int, Row] = {}  # future turns of the ring, by number
         self._overflow_turns: list[int] = []  # a heap of its keys
-        self._runs: list[Run] = []  # of higher levels first
+        self._runs: list[LeafRun] = []  # of higher levels first
         self._next_slot: int | None = None  # see `_next_slot_ms`
         self._next_slot_known = False
         # Leaves by number: those whose positions are their indices, and those that are cleared, dealt out or a run.
@@ -294,11 +294,11 @@ class Dial:
             older, leaf.older = leaf.older, None
             leaf = older
         self._set_aside(leaf)
-        run = Run(level, (1 << level * self._slot_bits) - 1, leaf, rest)
+        run = LeafRun(level, (1 << level * self._slot_bits) - 1, leaf, rest)
         if run.order or self._turn_over(run):
             self._runs.append(run)
 
-    def _turn_over(self, run: Run) -> bool:
+    def _turn_over(self, run: LeafRun) -> bool:
         """Go on to the next leaf of a run that has timers; False if there is none."""
         while True:
             self._forget(run.leaf.number)

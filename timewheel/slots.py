@@ -23,7 +23,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-__all__ = ["POSITION_BITS", "POSITION_MASK", "Leaf", "Row", "Run", "Slot"]
+__all__ = ["POSITION_BITS", "POSITION_MASK", "Leaf", "LeafRun", "Row", "Slot"]
 
 POSITION_BITS = 32
 POSITION_MASK = (1 << POSITION_BITS) - 1
@@ -78,7 +78,7 @@ class Leaf(bytearray):
         self.older: Leaf | None = None
         self.kept: array[int] | None = None
         self.dealt = False
-        self.run: Run | None = None
+        self.run: LeafRun | None = None
 
     @property
     def number(self) -> int:
@@ -144,7 +144,7 @@ class Leaf(bytearray):
 Slot: TypeAlias = "Leaf | Row | None"
 
 
-class Run:
+class LeafRun:
     """A leaf in due order, drained up to ``position``; ``level`` is that of the slot it was in.
 
     ``rest`` has the leaves that come after it, the next one last: more timers of the same millisecond.

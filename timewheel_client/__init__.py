@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from timewheel_client.consuming.consumer import Consumer
 from timewheel_client.consuming.pulled import UndecodableMessage
-from timewheel_client.consuming.received import Message
+from timewheel_client.consuming.received import ReceivedMessage
 from timewheel_client.consuming.subscriptions import Sql
-from timewheel_client.net.connection import Connection
+from timewheel_client.net.connection import ClientConnection
 from timewheel_client.net.credentials import Credentials
 from timewheel_client.net.tls import tls_context
 from timewheel_client.producing.producer import Producer
@@ -28,17 +28,17 @@ from timewheel_client.values.routes import MessageQueue
 __all__ = [
     "BatchMessage",
     "BrokerError",
+    "ClientConnection",
     "ClientError",
     "ClosedError",
-    "Connection",
     "ConnectionFailedError",
     "Consumer",
     "Credentials",
-    "Message",
     "MessageQueue",
     "NoRouteError",
     "Producer",
     "RecallResult",
+    "ReceivedMessage",
     "RequestTimeoutError",
     "SendError",
     "SendResult",

@@ -15,7 +15,7 @@ from bench.generator.intake import Int64s, Reception, rows_of_bodies
 from bench.generator.load import Load
 from bench.generator.ring import BODY_MARK, ISO_MARK, NUMBER_MARK, Template, find_fields
 
-__all__ = ["NatsIntake", "Replies", "frames", "hello", "make_stream", "templates"]
+__all__ = ["NatsIntake", "StreamReplies", "frames", "hello", "make_stream", "templates"]
 
 _CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true}\r\n'
 
@@ -98,7 +98,7 @@ def frames(data: bytes) -> tuple[list[tuple[list[bytes], bytes, int]], int]:
     return found, at
 
 
-class Replies:
+class StreamReplies:
     """Counts stream acknowledgements."""
 
     __slots__ = ("_rest", "opaques", "refusal")

@@ -52,8 +52,8 @@ INTAKES: dict[str, Callable[[Reception], Intake]] = {
     "naive": lines.NaiveIntake,
 }
 PROTOCOLS: dict[str, Speech] = {
-    "rocketmq": Speech(rocketmq.templates, rocketmq.Replies, in_order=False),
-    "nats": Speech(nats.templates, nats.Replies, nats.hello, own_frames=True),
+    "rocketmq": Speech(rocketmq.templates, rocketmq.ReplyFrames, in_order=False),
+    "nats": Speech(nats.templates, nats.StreamReplies, nats.hello, own_frames=True),
     "redis": Speech(lines.redis_templates, lines.LineReplies),
     "beanstalkd": Speech(lines.beanstalkd_templates, lines.LineReplies, lines.beanstalkd_hello),
     "naive": Speech(lines.naive_templates, lines.LineReplies),

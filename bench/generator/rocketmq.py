@@ -13,7 +13,7 @@ import struct
 from bench.generator.load import Load
 from bench.generator.ring import BODY_MARK, DUE_MARK, NUMBER_MARK, OPAQUE_MARK, Template, find_fields
 
-__all__ = ["Replies", "templates"]
+__all__ = ["ReplyFrames", "templates"]
 
 SEND_MESSAGE_V2 = 310
 SEND_BATCH_MESSAGE = 320
@@ -74,7 +74,7 @@ def _frame(load: Load, queue: int, body: bytes, properties: bytes) -> bytes:
     return _LENGTH.pack(4 + len(head) + len(body)) + _LENGTH.pack(len(head)) + head + body
 
 
-class Replies:
+class ReplyFrames:
     """Counts the replies of one connection as they come in, whole frames or pieces."""
 
     __slots__ = ("_rest", "opaques", "refusal")

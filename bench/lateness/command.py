@@ -31,7 +31,7 @@ from bench.lateness.engines.session import JavaMissingError, is_brief, spark_ses
 from bench.lateness.logs.packing import parts_for
 from bench.lateness.logs.planning import plan_log
 from bench.lateness.logs.reading import APACHE_LEVELS, DamagedLogError, parse_levels
-from bench.lateness.logs.sources import Source
+from bench.lateness.logs.sources import LogSource
 from bench.lateness.logs.spill_files import SpillMovedError, plan_spill
 from bench.lateness.logs.storage import StorageError, storage_for
 from bench.lateness.options import EXAMPLES, WORDS, ExpectType, InstantType, TablesType, TargetType, Words
@@ -231,7 +231,7 @@ def _check_files(paths: tuple[str, ...]) -> None:
             raise StorageError(f"{path}: there is no such file")
 
 
-def _bytes_of(source: Source, counted_to: int) -> int:
+def _bytes_of(source: LogSource, counted_to: int) -> int:
     """Bytes of a source that are there to read: its log from a position on, and what waits in its delay store."""
     files = storage_for(source.path, source.storage)
     waiting = plan_spill(root_of(source), files) if source.kind == "timewheel" else []

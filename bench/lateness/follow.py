@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.lateness.engines.job import Job, look_at_delay_stores, split_bytes_for
 from bench.lateness.engines.spark_engine import SparkEngine
 from bench.lateness.logs.schemas import DELAY_SCHEMA
-from bench.lateness.logs.sources import Source
+from bench.lateness.logs.sources import LogSource
 from bench.lateness.pipeline import run_job
 
 __all__ = ["follow"]
@@ -76,7 +76,7 @@ def follow(
     return summary
 
 
-def _take(spark: SparkSession, job: Job, number: int, source: Source, place: Path, stop: threading.Event) -> bool:
+def _take(spark: SparkSession, job: Job, number: int, source: LogSource, place: Path, stop: threading.Event) -> bool:
     """Take over what one log has now; False if that was broken off (the next run takes it)."""
     (place / "rows").mkdir(parents=True, exist_ok=True)
     stream = spark.readStream.format("rocketmq-commitlog").options(

@@ -12,13 +12,13 @@ from bench.lateness.counting.latest import latest_messages
 from bench.lateness.counting.tables import take_apart
 from bench.lateness.engines.job import Engine, Job, Receipts, look_at_delay_stores, look_at_logs
 from bench.lateness.logs.schemas import GAP, STATISTICS
-from bench.lateness.logs.sources import Source, find_sources
+from bench.lateness.logs.sources import LogSource, find_sources
 from bench.lateness.results.hdr import percentile_files
 from bench.lateness.results.result import CELLS, HISTOGRAMS, RECEIVED, SUMMARY
 from bench.lateness.state.state import State
 from bench.lateness.summary import Seen, make_summary
 
-__all__ = ["Engine", "Job", "Source", "find_sources", "look_at_delay_stores", "run_job", "write_result"]
+__all__ = ["Engine", "Job", "LogSource", "find_sources", "look_at_delay_stores", "run_job", "write_result"]
 
 Say = Callable[[str], None]
 

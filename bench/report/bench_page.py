@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.figures.results import OURS, Case, Figure, sections_of
-from bench.figures.results import Section as Measured
+from bench.figures.results import OURS, Case, Figure, Section, sections_of
 from bench.figures.table import case_text, constants, rows
 from bench.report.charts.systems import Palette, given_ccdf_chart, numbers_chart, spread_chart
-from bench.report.pieces.page import Html, Section, bullets, document, figure, joined, note, table
+from bench.report.pieces.page import Html, PageSection, bullets, document, figure, joined, note, table
 
 __all__ = ["NAME", "render", "write"]
 
@@ -33,10 +32,10 @@ def render(content: Mapping[str, Any]) -> str:
     names = [OURS, *(s["name"] for s in content["systems"]), *(f.system for m in measured for f in m.figures)]
     palette: Palette = {name: number for number, name in enumerate(dict.fromkeys(names))}
     sections = [
-        Section(f"w-{number}", section.title, _section(f"w{number}", section, palette))
+        PageSection(f"w-{number}", section.title, _section(f"w{number}", section, palette))
         for number, section in enumerate(measured)
     ]
-    sections.append(Section("machine", "Machine, versions, configurations", _about(content)))
+    sections.append(PageSection("machine", "Machine, versions, configurations", _about(content)))
     failures = [failure for section in measured for failure in section.failures]
     lead = [
         note(
@@ -50,7 +49,7 @@ def render(content: Mapping[str, Any]) -> str:
     return document("Timewheel beside its peers", joined(lead), sections)
 
 
-def _section(key: str, section: Measured, palette: Palette) -> Html:
+def _section(key: str, section: Section, palette: Palette) -> Html:
     titles, lines = rows(section)
     parts = _pictures(key, section, palette)
     if lines:
@@ -64,7 +63,7 @@ def _section(key: str, section: Measured, palette: Palette) -> Html:
     return joined(parts)
 
 
-def _pictures(key: str, section: Measured, palette: Palette) -> list[Html]:
+def _pictures(key: str, section: Section, palette: Palette) -> list[Html]:
     if section.curves:
         return _ccdfs(key, section, palette)
     common = constants(section)
@@ -114,7 +113,7 @@ def _over(key: str, metric: str, unit: str, over: str, figures: list[Figure], pa
     return parts
 
 
-def _ccdfs(key: str, section: Measured, palette: Palette) -> list[Html]:
+def _ccdfs(key: str, section: Section, palette: Palette) -> list[Html]:
     cases: dict[str, list[tuple[str, list[float], list[float]]]] = {}
     for curve in section.curves:
         if curve.kind == "ccdf":

@@ -24,13 +24,13 @@ from bench.lateness.results.result import (
     Result,
 )
 from bench.report.charts.bars import rows_chart
-from bench.report.charts.ccdf import Curve, ccdf_chart
+from bench.report.charts.ccdf import DrawnCurve, ccdf_chart
 from bench.report.charts.heatmap import MINUTE_MS, heatmap_chart
 from bench.report.pieces import groupings
 from bench.report.pieces.baseline import baseline_section, read_baseline
 from bench.report.pieces.budget import budget_section
 from bench.report.pieces.latest import latest_section
-from bench.report.pieces.page import Html, Section, details, document, figure, joined, note, table, terms
+from bench.report.pieces.page import Html, PageSection, details, document, figure, joined, note, table, terms
 from bench.report.pieces.run import about_run
 from bench.report.pieces.tables import Groups, by_group, by_source, delivered_only
 from bench.report.pieces.verdict import compared, headline, headline_tiles, verdict_section
@@ -64,28 +64,29 @@ def render(result: Result) -> str:
     baseline = read_baseline(result)
     received = by_source(by_group(tables[TOPIC + RECEIVED], ("topic",), sources)) if result.has_received else {}
     sections = [
-        Section("verdict", "Verdict", verdict_section(summary, curves, received)),
-        *([Section("baseline", "Against the baseline", baseline_section(result, baseline))] if baseline else []),
-        Section("budget", "Target, error budget, worst intervals", budget_section(summary, cells, cell_ms)),
-        *([Section("latest", "The latest messages", latest_section(summary))] if "latest" in summary else []),
-        Section("ccdf", "How many were later than x", _ccdf(curves, received, (target["share"], target["limit_ms"]))),
-        Section("heatmap", "Wall time and lateness", _heatmaps(cells, cell_ms)),
-        Section("over-time", "Percentiles and overdue messages over time", groupings.over_time(
+        PageSection("verdict", "Verdict", verdict_section(summary, curves, received)),
+        *([PageSection("baseline", "Against the baseline", baseline_section(result, baseline))] if baseline else []),
+        PageSection("budget", "Target, error budget, worst intervals", budget_section(summary, cells, cell_ms)),
+        *([PageSection("latest", "The latest messages", latest_section(summary))] if "latest" in summary else []),
+        PageSection("ccdf", "How many were later than x", _ccdf(
+            curves, received, (target["share"], target["limit_ms"]))),
+        PageSection("heatmap", "Wall time and lateness", _heatmaps(cells, cell_ms)),
+        PageSection("over-time", "Percentiles and overdue messages over time", groupings.over_time(
             cells, cell_ms, target["limit_ms"])),
-        Section("crowds", "Crowded seconds, and the ten after a hot one", groupings.crowds(
+        PageSection("crowds", "Crowded seconds, and the ten after a hot one", groupings.crowds(
             delivered_only(grouped(DUE_IN_SECOND, "due_in_second_from")),
             delivered_only(grouped(AFTER_HOT, "after_hot_s")),
             {s["name"]: s["hot_from"] for s in summary["sources"]},
         )),
-        Section("requested", "By requested delay", groupings.requested(
+        PageSection("requested", "By requested delay", groupings.requested(
             delivered_only(grouped(REQUESTED, "requested_from_ms")))),
-        Section("within-second", "By millisecond within the second", groupings.ms_in_second(
+        PageSection("within-second", "By millisecond within the second", groupings.ms_in_second(
             delivered_only(grouped(MS_IN_SECOND, "ms_in_second")))),
-        Section("topics", "By topic and level", groupings.topics(topics)),
-        *([Section("sources", "Sources side by side", _sources(summary, curves))] if len(sources) > 1 else []),
-        Section("run", "This run, and its files", about_run(result)),
-        Section("definitions", "Definitions", _definitions(summary)),
-        Section("damage", "Damaged regions", _damage(summary)),
+        PageSection("topics", "By topic and level", groupings.topics(topics)),
+        *([PageSection("sources", "Sources side by side", _sources(summary, curves))] if len(sources) > 1 else []),
+        PageSection("run", "This run, and its files", about_run(result)),
+        PageSection("definitions", "Definitions", _definitions(summary)),
+        PageSection("damage", "Damaged regions", _damage(summary)),
     ]  # fmt: skip
     sections = [_counted(section, tables) for section in sections]
     lead = joined([
@@ -112,19 +113,19 @@ _NEEDS = {
 }
 
 
-def _counted(section: Section, tables: Mapping[str, Any]) -> Section:
+def _counted(section: PageSection, tables: Mapping[str, Any]) -> PageSection:
     """Say of a section whose grouping was not asked for (--by) that it was not, instead of that it is empty."""
     needs = _NEEDS.get(section.key, TOPIC)
     if needs in tables or (needs == MINUTE and CELL in tables):
         return section
-    return Section(section.key, section.heading, note(f"Not counted: --by left {needs} out.", "soft"))
+    return PageSection(section.key, section.heading, note(f"Not counted: --by left {needs} out.", "soft"))
 
 
 def _list(names: list[str]) -> str:
     return ("Source: " if len(names) == 1 else "Sources: ") + (", ".join(names) or "none")
 
 
-def _ccdf(curves: Mapping[str, Curve], received: Mapping[str, Curve], target: tuple[float, int]) -> Html:
+def _ccdf(curves: Mapping[str, DrawnCurve], received: Mapping[str, DrawnCurve], target: tuple[float, int]) -> Html:
     overdue = sum(curve.overdue.total for curve in curves.values())
     caption = "Read: at the height “1 in 100”, the curve stands at the lateness that one message in a hundred exceeds."
     if overdue:
@@ -159,7 +160,7 @@ def _heatmaps(cells: Groups, cell_ms: int) -> Html:
     return joined([note("Across: when a message was due (UTC). Upwards: how late it was delivered."), *parts])
 
 
-def _sources(summary: Mapping[str, Any], curves: Mapping[str, Curve]) -> Html:
+def _sources(summary: Mapping[str, Any], curves: Mapping[str, DrawnCurve]) -> Html:
     rows = [(name, curve.delivered) for name, curve in curves.items()]
     says = "; ".join(f"{name}: p99 {milliseconds(h.percentile('p99'))}" for name, h in rows if h)
     chart = rows_chart("side-by-side", "Sources side by side", f"Lateness of each source. {says}.", rows)

@@ -124,12 +124,12 @@ def _bytes_behind(core: BrokerCore) -> str:
 def _warnings_into(texts: list[str]) -> Iterator[None]:
     """Collect the warnings that are logged while the store is opened."""
 
-    class Collector(logging.Handler):
+    class CheckConsumer(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             texts.append(record.getMessage())
 
     root = logging.getLogger()
-    collector = Collector(logging.WARNING)
+    collector = CheckConsumer(logging.WARNING)
     root.addHandler(collector)
     try:
         yield

@@ -18,7 +18,7 @@ from broker.cli.common import (
     tls_options,
 )
 from remoting.json_dialect import dumps
-from timewheel_client import Consumer, Message
+from timewheel_client import Consumer, ReceivedMessage
 from timewheel_client.net.tls import Tls
 from timewheel_client.values.times import format_instant
 
@@ -98,7 +98,7 @@ async def _close_when(stop: asyncio.Event, consumer: Consumer) -> None:
     await consumer.close()
 
 
-def message_line(message: Message) -> str:
+def message_line(message: ReceivedMessage) -> str:
     """One message for people: store time, lateness, id, tags and keys, body."""
     late = "" if message.due_ms is None else f" {message.store_ms - message.due_ms:+d}ms"
     labels = "".join(f" [{text}]" for text in filter(None, (message.tags, " ".join(message.keys))))
@@ -107,7 +107,7 @@ def message_line(message: Message) -> str:
     return f"{format_instant(message.store_ms)}{late} {message.message_id}{labels}{again} {body}"
 
 
-def message_record(message: Message) -> dict[str, object]:
+def message_record(message: ReceivedMessage) -> dict[str, object]:
     """One message for programs; a body that is not UTF-8 becomes ``body_base64``."""
     try:
         body = {"body": message.body.decode()}

@@ -32,7 +32,7 @@ from broker.naming.routes import (
 )
 from broker.net.asides import Asides
 from broker.net.channel import Channel
-from broker.tables.late_tables import Batch, LateTable, NotYetError, TableWriter
+from broker.tables.late_tables import LateTable, NotYetError, TableBatch, TableWriter
 from broker.tables.topics import AUTO_CREATE_TOPIC, RETRY_PREFIX, TopicConfig, topic_problem
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
@@ -430,7 +430,7 @@ class NameServer:
     def _change_kv(self, command: RemotingCommand, namespace: str, key: str, value: str | None) -> RemotingCommand:
         """Set or delete one entry."""
 
-        def begin() -> Batch[tuple[str, str], str]:
+        def begin() -> TableBatch[tuple[str, str], str]:
             before = self._late.newest((namespace, key))
             self.kv_bytes -= 0 if before is None else _kv_size(namespace, key, before)
             self.kv_bytes += 0 if value is None else _kv_size(namespace, key, value)

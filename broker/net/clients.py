@@ -28,7 +28,7 @@ __all__ = [
     "Clients",
     "ClientsFullError",
     "ConsumerGroup",
-    "Subscription",
+    "GroupSubscription",
     "checked_client_id",
 ]
 
@@ -41,7 +41,7 @@ MEMBERSHIPS_MAX = 200_000
 MEMBERSHIPS_OF_ONE_MAX = 20_000
 """Most memberships of one connection."""
 SUBSCRIPTION_BYTES_MAX = 64 << 20
-"""Most bytes of all groups' subscriptions, as `Subscription.size` counts them."""
+"""Most bytes of all groups' subscriptions, as `GroupSubscription.size` counts them."""
 
 _WORD_CHARS_MAX = 64
 _SUBSCRIPTION_BYTES, _TAG_BYTES, _SQL_CHAR_BYTES = 500, 150, 150
@@ -59,7 +59,7 @@ def checked_client_id(client_id: str) -> str:
     return client_id
 
 
-class Subscription:
+class GroupSubscription:
     """What a group reads of one topic.
 
     ``filter`` is made of the tags' texts, not of the codes that a client computed. With SQL92 ``is_tag`` is False and
@@ -123,7 +123,7 @@ class Subscription:
         return self.expression_type == TAG
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Subscription:
+    def from_json(cls, document: Mapping[str, Any]) -> GroupSubscription:
         """Read a heartbeat's SubscriptionData; raises ProtocolError."""
         try:
             return cls(
@@ -184,7 +184,7 @@ class ConsumerGroup:
     def __init__(self, name: str) -> None:
         self.name = name
         self.clients: dict[Channel, ClientInfo] = {}
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, GroupSubscription] = {}
         self.subscription_bytes = 0
         self.consume_type = "CONSUME_PASSIVELY"
         self.message_model = "CLUSTERING"
@@ -199,7 +199,7 @@ class ConsumerGroup:
         """List the members' ids, sorted, each once."""
         return sorted({client.client_id for client in self.clients.values()})
 
-    def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
+    def subscribe(self, subscriptions: Iterable[GroupSubscription]) -> bool:
         """Take over the subscriptions of a heartbeat; whether topics came or went."""
         wanted = {subscription.topic: subscription for subscription in subscriptions}
         changed = wanted.keys() != self.subscriptions.keys()
@@ -250,7 +250,7 @@ class Clients:
         consume_type: str,
         message_model: str,
         consume_from_where: str,
-        subscriptions: Iterable[Subscription] | None,
+        subscriptions: Iterable[GroupSubscription] | None,
         notify: bool = True,
     ) -> bool:
         """Note a consumer's heartbeat; answer whether members or topics changed.
@@ -400,7 +400,7 @@ class Clients:
         """Find a producer of any group by its id, on the connection of its last heartbeat."""
         return self._producers_by_id.get(client_id)
 
-    def subscription(self, group: str, topic: str) -> Subscription | None:
+    def subscription(self, group: str, topic: str) -> GroupSubscription | None:
         """Return a connected group's subscription to a topic."""
         entry = self.consumers.get(group)
         return entry.subscriptions.get(topic) if entry else None

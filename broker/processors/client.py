@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.net.channel import Channel, peer_text
-from broker.net.clients import ClientInfo, Clients, ConsumerGroup, Subscription, checked_client_id
+from broker.net.clients import ClientInfo, Clients, ConsumerGroup, GroupSubscription, checked_client_id
 from broker.net.dispatcher import Dispatcher, Handler
 from broker.pulling.selection import no_such_filter
 from broker.tables.topics import RETRY_PREFIX
@@ -86,7 +86,7 @@ class ClientProcessor:
                 (
                     str(entry["groupName"]),
                     entry,
-                    list(map(Subscription.from_json, entry.get("subscriptionDataSet") or ())),
+                    list(map(GroupSubscription.from_json, entry.get("subscriptionDataSet") or ())),
                 )
                 for entry in document.get("consumerDataSet") or ()
             ]
@@ -110,7 +110,7 @@ class ClientProcessor:
             self._clients.register_producer(name, client)
         return command.reply()
 
-    def _make_what_is_new(self, consumers: list[tuple[str, Any, list[Subscription]]]) -> None:
+    def _make_what_is_new(self, consumers: list[tuple[str, Any, list[GroupSubscription]]]) -> None:
         """Create the groups of a heartbeat and their retry topics; each table is written once, however many are new."""
         self._groups.create(name for name, _, _ in consumers)
         wanted = []
@@ -127,7 +127,7 @@ class ClientProcessor:
         name: str,
         client: ClientInfo,
         entry: Mapping[str, Any],
-        subscriptions: list[Subscription],
+        subscriptions: list[GroupSubscription],
         keep_subscriptions: bool,
     ) -> None:
         """Note one consumer of a heartbeat; as on Apache's broker, a group that may not be created is ignored."""

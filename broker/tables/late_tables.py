@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["Batch", "LateTable", "NotYetError", "Outcome", "TableWriter", "Waited"]
+__all__ = ["LateTable", "NotYetError", "Outcome", "TableBatch", "TableWriter", "Waited"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -40,7 +40,7 @@ Outcome = Exception | None
 """The result of a write: None if it is durable, else the error."""
 
 
-class Batch(Generic[K, V]):
+class TableBatch(Generic[K, V]):
     """Changes that are written together (None: the name is deleted), and the requests that wait for them, in order."""
 
     __slots__ = ("applied", "changes", "error", "over", "waiting")
@@ -91,7 +91,7 @@ class _Ending(Generic[K]):
     __slots__ = ("_table", "batch", "key", "work")
 
     def __init__(self, table: LateTable[K, Any], key: K, work: Callable[[list[K]], object]) -> None:
-        self.batch: Batch[K, Any] = Batch()
+        self.batch: TableBatch[K, Any] = TableBatch()
         self.batch.changes[key] = None
         self._table = table
         self.key = key
@@ -224,8 +224,8 @@ class LateTable(Generic[K, V]):
         self._failed = failed
         self._writer: TableWriter | None = None
         self._lock = threading.RLock()  # held by whoever writes the file; a listener may write at once, too
-        self._gathering: Batch[K, V] | None = None
-        self._writing: Batch[K, V] | None = None
+        self._gathering: TableBatch[K, V] | None = None
+        self._writing: TableBatch[K, V] | None = None
         self._coming: set[K] = set()
         self._endings: dict[K, _Ending[K]] = {}
         self._ending_line: deque[_Ending[K]] = deque()  # those of them that have not begun, in order
@@ -252,7 +252,7 @@ class LateTable(Generic[K, V]):
                 return batch.changes[key]
         return self._table.get(key)
 
-    def pending(self, key: K) -> Batch[K, V] | None:
+    def pending(self, key: K) -> TableBatch[K, V] | None:
         """The batch with the newest change of a name; None if none is on its way."""
         for batch in (self._gathering, self._writing):
             if batch is not None and key in batch.changes:
@@ -272,11 +272,11 @@ class LateTable(Generic[K, V]):
         if batch is not None and batch.changes[key] is None:
             raise NotYetError(lambda: batch)
 
-    def change(self, changes: Mapping[K, V | None]) -> Batch[K, V]:
+    def change(self, changes: Mapping[K, V | None]) -> TableBatch[K, V]:
         """Gather changes; the batch that they are part of."""
         batch = self._gathering
         if batch is None:
-            batch = self._gathering = Batch()
+            batch = self._gathering = TableBatch()
             if self._writer is not None:
                 self._writer.schedule()
         batch.changes.update(changes)
@@ -291,7 +291,7 @@ class LateTable(Generic[K, V]):
         batch = None if key in self._table else self.pending(key)
         raise NotYetError(lambda: batch or self.change({key: None}), then)
 
-    def end(self, key: K, work: Callable[[list[K]], object]) -> Batch[K, V]:
+    def end(self, key: K, work: Callable[[list[K]], object]) -> TableBatch[K, V]:
         """Have the thread do what goes with a name that is gone; nobody makes the name again before it is over.
 
         The same work for several names is done once, with all of them; once more for each of them if that fails.

@@ -55,7 +55,7 @@ def test_nats_acknowledgements(cut: int) -> None:
     wire = b"PING\r\n" + b"MSG _INBOX.1.1 1 %d\r\n%b\r\n" % (len(good), good) * 3
     wire += b"MSG _INBOX.1.1 1 %d\r\n%b\r\n" % (len(bad), bad)
     wire += b"HMSG _INBOX.1.1 1 %d %d\r\n%b\r\n" % (len(nobody), len(nobody), nobody)
-    replies = nats.Replies()
+    replies = nats.StreamReplies()
     assert fed(replies, wire, cut) == (5, 2)
     assert "400" in replies.refusal
 

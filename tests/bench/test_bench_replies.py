@@ -19,7 +19,7 @@ def test_counts_whole_replies_and_refusals_in_any_pieces(good: list[bool], cuts:
         encode_send_reply(0, number, "7F" * 16, 0, 10**number, "id") if ok else refusal(number)
         for number, ok in enumerate(good)
     )
-    replies = rocketmq.Replies()
+    replies = rocketmq.ReplyFrames()
     replies.opaques = []
     answered = refused = at = turn = 0
     while at < len(wire):

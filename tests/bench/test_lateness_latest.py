@@ -12,7 +12,7 @@ import pytest
 from bench.lateness.counting.latest import LATE_MOST, late_rows, latest_messages
 from bench.lateness.engines.local_engine import LocalEngine
 from bench.lateness.logs.packing import NONE
-from bench.lateness.logs.sources import Source
+from bench.lateness.logs.sources import LogSource
 from bench.lateness.pipeline import Job, find_sources, run_job
 from bench.log_maker import FIRST_DUE_MS, make_log
 
@@ -39,7 +39,7 @@ def test_the_same_hundred_whatever_the_parts(seed: int) -> None:
             some = messages[part::parts]
             if some:
                 rows += late_rows(0, columns(some), np.zeros(len(some), np.bool_)).to_pylist()
-        found = latest_messages(rows, [Source("a", "/none", "timewheel")], [], {})
+        found = latest_messages(rows, [LogSource("a", "/none", "timewheel")], [], {})
         assert [(-one["lateness_ms"], one["due_ms"]) for one in found] == [one[:2] for one in expected]
         ids = [f"{high + 2**63:016x}{low:016x}" for *_, high, low in expected]
         lines = [line.split(" ") for row in rows for line in row["text"].splitlines()]

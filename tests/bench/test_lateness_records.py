@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.lateness.logs.planning import NoStoreError, plan_from_json, plan_log, plan_to_json, whole_end
-from bench.lateness.logs.records import Segment, SplitReader
+from bench.lateness.logs.records import LogSegment, SplitReader
 from bench.lateness.logs.storage import storage_for
 from remoting.messages.message import Message
 from tests.support.lateness_world import HOST_V6, Log, make_world, write_world
@@ -171,6 +171,6 @@ def test_the_whole_end_of_a_log_lies_behind_its_last_record(tmp_path: Path) -> N
         ]
         file = storage.open(segment.path)
         assert whole_end(file, segment, 0) == inside[-1][0] + inside[-1][1] - segment.base
-        cut = Segment(segment.path, segment.base, segment.size, inside[-1][0] - segment.base + 50, segment.last)
+        cut = LogSegment(segment.path, segment.base, segment.size, inside[-1][0] - segment.base + 50, segment.last)
         assert whole_end(file, cut, 0) in (inside[-1][0] - segment.base, inside[-1][0] + inside[-1][1] - segment.base)
         file.close()

@@ -183,12 +183,12 @@ def test_a_copied_log_of_ours_is_told_by_its_records(tmp_path: Path) -> None:
 
 
 def test_the_brokers_addresses_are_read_from_the_records(tmp_path: Path) -> None:
-    from bench.lateness.logs.records import Segment, SplitReader, store_hosts
+    from bench.lateness.logs.records import LogSegment, SplitReader, store_hosts
 
     ours(tmp_path, marks=False)
     path = tmp_path / "commitlog" / f"{0:020d}"
     data = path.read_bytes()
-    segment = Segment(str(path), 0, len(data), len(data.rstrip(b"\0")), True)
+    segment = LogSegment(str(path), 0, len(data), len(data.rstrip(b"\0")), True)
     reader = SplitReader(lambda at, count: data[at : at + count], segment, 0, segment.end)
     assert set().union(*(store_hosts(chunk, heads) for chunk, _, heads in reader.chunks())) == {HOST, HOST_V6}
 

@@ -7,13 +7,13 @@ import random
 import pytest
 
 from bench.lateness.results.target import Target
-from bench.report.charts.ccdf import Curve
+from bench.report.charts.ccdf import DrawnCurve
 from bench.report.charts.histogram import EMPTY, Histogram
 from bench.report.pieces.budget import budget_section, cells_of, worst_intervals
 
 
-def curve(delivered: dict[int, int], overdue: dict[int, int] | None = None) -> Curve:
-    return Curve(Histogram.of(delivered), Histogram.of(overdue) if overdue else EMPTY)
+def curve(delivered: dict[int, int], overdue: dict[int, int] | None = None) -> DrawnCurve:
+    return DrawnCurve(Histogram.of(delivered), Histogram.of(overdue) if overdue else EMPTY)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -73,7 +73,7 @@ def test_a_cell_that_misses_exactly_what_it_may_is_not_bad() -> None:
         (0.5, {0: curve({}, {5: 3})}, "Nothing was due"),
     ],
 )
-def test_budgets_at_their_limits(share: float, cells: dict[int, Curve], says: str) -> None:
+def test_budgets_at_their_limits(share: float, cells: dict[int, DrawnCurve], says: str) -> None:
     summary = {"target": Target(share, 1_000).judge(None)}
     text = budget_section(summary, {"a": cells}, 1_000)
     assert says in text

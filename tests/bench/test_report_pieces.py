@@ -15,7 +15,7 @@ from bench.figures import text
 from bench.lateness.results.result import percentiles
 from bench.report.charts import canvas
 from bench.report.charts.bars import rows_chart
-from bench.report.charts.ccdf import Curve, ccdf_chart, steps
+from bench.report.charts.ccdf import DrawnCurve, ccdf_chart, steps
 from bench.report.charts.heatmap import MINUTE_MS, coarser, row_edges
 from bench.report.charts.histogram import EMPTY, Histogram, merged
 from bench.report.charts.scales import bent, lateness_ticks, spread
@@ -134,7 +134,7 @@ def test_a_long_ccdf_is_thinned_and_keeps_its_ends() -> None:
 
 def test_svg_is_inline_named_and_themed() -> None:
     chart = ccdf_chart(
-        "one", 'A <title> & "more"', {"a <b>": Curve(Histogram.of({0: 10, 5: 2}), Histogram.of({900: 1}))}
+        "one", 'A <title> & "more"', {"a <b>": DrawnCurve(Histogram.of({0: 10, 5: 2}), Histogram.of({900: 1}))}
     )
     assert chart is not None
     drawn = canvas.drawn(chart)
@@ -155,7 +155,7 @@ def test_svg_is_inline_named_and_themed() -> None:
 
 
 def test_charts_of_nothing_are_none() -> None:
-    assert ccdf_chart("x", "x", {"a": Curve(EMPTY)}) is None
+    assert ccdf_chart("x", "x", {"a": DrawnCurve(EMPTY)}) is None
     assert rows_chart("x", "x", "", [("a", EMPTY)]) is None
     assert spread_chart("x", "x", "ms", {"case": {"a": []}}, {}, True) is None
     assert numbers_chart("x", "x", "pending", "s", {"a": {10: []}}, {}) is None

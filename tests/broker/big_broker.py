@@ -19,7 +19,7 @@ from broker.naming.broker_topics import QueueData
 from broker.naming.namesrv import NameServer
 from broker.naming.routes import OwnBroker
 from broker.net.channel import BROKER_PORT, NAME_SERVER_PORT, Channel, MemoryChannel
-from broker.net.clients import ClientInfo, Subscription
+from broker.net.clients import ClientInfo, GroupSubscription
 from broker.sending.send import BATCH_MESSAGES_MAX
 from broker.tables.groups import SubscriptionGroup
 from broker.tables.topics import TopicConfig
@@ -123,7 +123,7 @@ class BigBroker:
             consume_type="CONSUME_PASSIVELY",
             message_model="CLUSTERING",
             consume_from_where="CONSUME_FROM_LAST_OFFSET",
-            subscriptions=[Subscription("Big", "*", "TAG", 1, ()), Subscription("T", "*", "TAG", 1, ())],
+            subscriptions=[GroupSubscription("Big", "*", "TAG", 1, ()), GroupSubscription("T", "*", "TAG", 1, ())],
             notify=False,
         )
 

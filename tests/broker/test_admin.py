@@ -9,7 +9,7 @@ from broker.figures.stats import Rates
 from broker.figures.traffic import Traffic
 from broker.net.asides import Asides
 from broker.net.channel import MemoryChannel
-from broker.net.clients import ClientInfo, Clients, Subscription
+from broker.net.clients import ClientInfo, Clients, GroupSubscription
 from broker.net.dispatcher import Dispatcher
 from broker.processors.admin import AdminProcessor
 from broker.processors.progress import ProgressProcessor
@@ -150,7 +150,7 @@ class Bench:
             consume_type="CONSUME_PASSIVELY",
             message_model="CLUSTERING",
             consume_from_where="CONSUME_FROM_LAST_OFFSET",
-            subscriptions=[Subscription(topic, "TagA", "TAG", 5, ["TagA"])],
+            subscriptions=[GroupSubscription(topic, "TagA", "TAG", 5, ["TagA"])],
         )
         return channel
 

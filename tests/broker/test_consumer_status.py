@@ -6,7 +6,7 @@ import pytest
 
 from broker.net.asides import Asides
 from broker.net.channel import MemoryChannel
-from broker.net.clients import ClientInfo, Clients, Subscription
+from broker.net.clients import ClientInfo, Clients, GroupSubscription
 from broker.net.dispatcher import Dispatcher
 from broker.processors.consumer_status import ConsumerStatusProcessor
 from remoting.codes import RequestCode, ResponseCode
@@ -31,7 +31,7 @@ def ask(answers, **ext):
                 consume_type="CONSUME_PASSIVELY",
                 message_model="CLUSTERING",
                 consume_from_where="CONSUME_FROM_LAST_OFFSET",
-                subscriptions=[Subscription("T", "*", "TAG", 0, ())],
+                subscriptions=[GroupSubscription("T", "*", "TAG", 0, ())],
             )
             if answers[client_id] is None:
                 channel.close()

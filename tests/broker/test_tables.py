@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.net.channel import MemoryChannel
-from broker.net.clients import ClientInfo, Clients, ConsumerGroup, Subscription
+from broker.net.clients import ClientInfo, Clients, ConsumerGroup, GroupSubscription
 from broker.sending.unique_keys import UniqueKeys
 from broker.tables.groups import SYSTEM_GROUPS, SubscriptionGroup, SubscriptionGroups
 from broker.tables.json_files import JsonFile
@@ -282,8 +282,8 @@ def test_offsets_by_group_and_topic(tmp_path):
 # ------------------------------------------------------------------------------------------------ clients
 
 
-def subscription(topic: str, expression: str = "*", version: int = 1, tags: tuple = ()) -> Subscription:
-    return Subscription(topic, expression, "TAG", version, tags)
+def subscription(topic: str, expression: str = "*", version: int = 1, tags: tuple = ()) -> GroupSubscription:
+    return GroupSubscription(topic, expression, "TAG", version, tags)
 
 
 def register(clients: Clients, group: str, channel: MemoryChannel, client_id: str, *subscriptions, **more) -> bool:
@@ -364,17 +364,17 @@ def test_members_are_found_by_id():
 
 
 def test_subscriptions_filter_by_the_tags_not_by_the_codes():
-    wrong = Subscription.from_json({"topic": "T", "subString": "A||B", "tagsSet": ["A", "B"], "codeSet": [1, 2]})
+    wrong = GroupSubscription.from_json({"topic": "T", "subString": "A||B", "tagsSet": ["A", "B"], "codeSet": [1, 2]})
     assert wrong.filter.matches(java_hash("A")) and not wrong.filter.matches(1)
-    no_set = Subscription.from_json({"topic": "T", "subString": "A || B"})
+    no_set = GroupSubscription.from_json({"topic": "T", "subString": "A || B"})
     assert no_set.filter.matches(java_hash("B"))
-    everything = Subscription.from_json({"topic": "T", "subString": "*", "tagsSet": []})
+    everything = GroupSubscription.from_json({"topic": "T", "subString": "*", "tagsSet": []})
     assert everything.filter.codes is None
-    sql = Subscription.from_json({"topic": "T", "subString": "a > 1", "expressionType": "SQL92", "subVersion": 3})
+    sql = GroupSubscription.from_json({"topic": "T", "subString": "a > 1", "expressionType": "SQL92", "subVersion": 3})
     assert not sql.is_tag and sql.version == 3
     assert wrong.to_json()["codeSet"] == sorted((java_hash("A"), java_hash("B")))
     with pytest.raises(ProtocolError):
-        Subscription.from_json({"subString": "*"})
+        GroupSubscription.from_json({"subString": "*"})
 
 
 # ------------------------------------------------------------------------------------------------ locks and keys

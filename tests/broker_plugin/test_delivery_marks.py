@@ -15,7 +15,7 @@ from broker_plugin.stats import Stats
 from remoting.messages.message import Message, encode_record
 from store.disk.errors import StoreError
 from store.put.plugin_api import PutResult, PutStatus
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.spill_store import SpillStore
 from tests.store.spill_world import ROOT, STORE_ID, tiny_options
 from tests.support.delay_rig import FakeCheckpoint
@@ -68,7 +68,7 @@ def test_what_has_moved_since_it_was_armed_is_marked_where_it_lives(count: int) 
             store.snapshot()
         store.journal.sync()
         store.durable()
-    assert not [s for s in store._state.sources.values() if isinstance(s, Segment) and s.closed]
+    assert not [s for s in store._state.sources.values() if isinstance(s, JournalSegment) and s.closed]
 
     target = Target(disk)
     stats = Stats()

@@ -7,12 +7,12 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_plugin.stats import BOUNDS_MS, Lateness, Rate
+from broker_plugin.stats import BOUNDS_MS, LatenessCounts, Rate
 
 
 @given(st.lists(st.lists(st.integers(0, 4_000_000), max_size=20), max_size=5))
 def test_against_counting_one_by_one(batches: list[list[int]]) -> None:
-    lateness = Lateness()
+    lateness = LatenessCounts()
     classes = [0] * (len(BOUNDS_MS) + 1)
     every: list[int] = []
     for batch in batches:
@@ -32,7 +32,7 @@ def test_against_counting_one_by_one(batches: list[list[int]]) -> None:
 
 
 def test_nothing_yet() -> None:
-    assert Lateness().percentile_ms(0.99) == 0
+    assert LatenessCounts().percentile_ms(0.99) == 0
 
 
 def test_a_rate_is_measured_over_at_least_a_second() -> None:

@@ -24,7 +24,7 @@ from remoting.layout import FILE_HEADER_BYTES, FRAME_BYTES, FRAME_ROW_BYTES, PAG
 from store.disk.delay_id import DELAY_ID_BASE
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.spill.journal.replay import cut_behind, read_segment, replay, write_again
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.journal.segment_columns import SegmentColumns
 from store.spill.rows.done_set import DoneSet
 from store.spill.rows.format import (
@@ -117,8 +117,11 @@ def repair_journal(data: bytes) -> bytes:
     return bytes(out)
 
 
-def _segments(files: MemoryFiles) -> list[Segment]:
-    return [Segment(number + 1, base, SEGMENT, files.open(ROOT / str(number)), 16) for number, base in enumerate(BASES)]
+def _segments(files: MemoryFiles) -> list[JournalSegment]:
+    return [
+        JournalSegment(number + 1, base, SEGMENT, files.open(ROOT / str(number)), 16)
+        for number, base in enumerate(BASES)
+    ]
 
 
 def run_journal(data: bytes) -> Hashable:
@@ -176,7 +179,7 @@ def _segment_file() -> MemoryFile:
 
 
 def _indexed() -> tuple[bytes, RunShape]:
-    segment = Segment(1, BASES[0], SEGMENT, _segment_file(), 16)
+    segment = JournalSegment(1, BASES[0], SEGMENT, _segment_file(), 16)
     read_segment(segment, STORE_ID)
     segment.set_order(segment.sort(segment.count))
     files = MemoryFiles()

@@ -14,7 +14,7 @@ import pytest
 from broker.access.acl_file import AclFileError
 from broker.access.acl_rules import AclRules
 from broker.config.properties_file import parse_properties_file, update_properties_file
-from broker.net.clients import Subscription
+from broker.net.clients import GroupSubscription
 from broker.tables.groups import SubscriptionGroups
 from broker.tables.json_files import DataVersion
 from broker.tables.offsets import ConsumerOffsets
@@ -38,7 +38,7 @@ from store.levels.delay_offsets import DelayOffsets
 from store.levels.level_copy import copy_of, mark_of
 from store.log.commit_log import CommitLog
 from store.spill.journal.replay import replay
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.rows.done_set import DoneSet
 from store.spill.rows.format import (
     ACCEPT,
@@ -101,7 +101,7 @@ def test_a_senseless_length_is_refused_in_the_same_moment_however_it_comes() -> 
 @pytest.mark.parametrize("number", ["Infinity", "1e999", "-Infinity"])
 def test_a_number_without_end(number: str) -> None:
     with pytest.raises(ProtocolError):
-        Subscription.from_json(loads(f"{{'topic':'T','subVersion':{number}}}".encode()))
+        GroupSubscription.from_json(loads(f"{{'topic':'T','subVersion':{number}}}".encode()))
     files = MemoryFiles({PATH: f"{{'offsetTable':{{'T@g':{{0:{number}}}}}}}".encode()})
     with pytest.raises(StoreCorruptError):
         ConsumerOffsets(files, PATH, lambda: 0).load()
@@ -239,9 +239,9 @@ def test_a_block_of_the_key_index_out_of_order() -> None:
 # ------------------------------------------------------------------------------------------------ the delay store
 
 
-def journal_of(*frames: bytes) -> Segment:
+def journal_of(*frames: bytes) -> JournalSegment:
     data = file_header(JOURNAL_MAGIC, STORE_ID, 1, 0, SEGMENT) + b"".join(frames)
-    return Segment(1, 0, SEGMENT, MemoryFile(ROOT, bytearray(data.ljust(SEGMENT, b"\0"))), 16)
+    return JournalSegment(1, 0, SEGMENT, MemoryFile(ROOT, bytearray(data.ljust(SEGMENT, b"\0"))), 16)
 
 
 def test_a_frame_without_records() -> None:

@@ -29,7 +29,7 @@ import remoting.messages.batch
 import remoting.messages.keys
 import remoting.messages.properties
 from broker.naming.registration import parse_registration
-from broker.net.clients import Subscription
+from broker.net.clients import GroupSubscription
 from broker_plugin.properties import TimerError, disarmed, own_properties_of, read_due, stamped, without_timers
 from remoting.codes import SERIALIZE_BINARY, SERIALIZE_JSON
 from remoting.command import RemotingCommand, decode_frame, encode_command, request
@@ -390,9 +390,9 @@ def run_json(data: bytes) -> Hashable:
         ended.append("not to be written")  # whole numbers beyond 64 bits
     if isinstance(document, dict):
         command = RemotingCommand(0, 0, body=data)
-        ended += [_refused(read, document) for read in (queue_map, Subscription.from_json)]
+        ended += [_refused(read, document) for read in (queue_map, GroupSubscription.from_json)]
         ended.append(_refused(broker.processors.lock._read, command))
-        ended += [_refused(Subscription.from_json, entry) for entry in _entries(document)]
+        ended += [_refused(GroupSubscription.from_json, entry) for entry in _entries(document)]
     ended.append(_refused(lambda body: parse_registration(body, False), data))
     return tuple(ended)
 

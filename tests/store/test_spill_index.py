@@ -7,10 +7,10 @@ import pytest
 from remoting.layout import FRAME_BYTES
 from remoting.messages.message import Message, encode_record
 from remoting.messages.properties import TW_DUE, TW_ID
-from store.disk.aside import Aside
+from store.disk.aside import RepairFolder
 from store.disk.delay_id import id_text
 from store.disk.errors import StoreCorruptError
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.journal.segment_columns import SegmentColumns
 from store.spill.rows.manifest import DataEntry
 from store.spill.runs.run import Run
@@ -47,7 +47,7 @@ def test_far_messages_leave_memory_and_the_journal_but_stay_where_they_are() -> 
     rig, _ = far_rig()
     found = indexes(rig)
     assert len(found) >= 3
-    assert not [s for s in rig.sources() if isinstance(s, Segment) and s.closed], "nothing of them is in memory"
+    assert not [s for s in rig.sources() if isinstance(s, JournalSegment) and s.closed], "nothing of them is in memory"
     listed = {entry.no for entry in rig.store._state.directory.manifest.segments}
     for run in found:
         assert run.segment is not None
@@ -156,7 +156,7 @@ def test_an_index_leads_to_records_that_a_repair_has_moved_in_their_segment() ->
     frame_bytes = FRAME_BYTES + 28 + len(expected[FAR_MS - 1])
     for number in (1, 2):
         run.data.pwrite(b"????", 64 + number * frame_bytes)
-    aside = Aside(rig.disk, ROOT.parent)
+    aside = RepairFolder(rig.disk, ROOT.parent)
     repair_spill(rig.disk, ROOT, STORE_ID, rig.section, aside)
     assert any("leads to where its records are now" in text for text in aside.report)
     rig.open()
@@ -175,7 +175,7 @@ def test_a_frame_that_a_repair_has_made_of_two_does_not_end_the_journal() -> Non
     file = rig.disk.open(ROOT / "journal" / "0000000001")
     for number in (1, 2):
         file.pwrite(b"????", 64 + number * (FRAME_BYTES + 28 + len(expected[0])))
-    repair_spill(rig.disk, ROOT, STORE_ID, rig.section, Aside(rig.disk, ROOT.parent))
+    repair_spill(rig.disk, ROOT, STORE_ID, rig.section, RepairFolder(rig.disk, ROOT.parent))
     rig.open()
     assert rig.dues() == [FAR_MS + number for number in range(5)]
     with rig.store.lock:
@@ -224,7 +224,7 @@ def test_the_same_comes_out_of_memory_and_of_the_file() -> None:
         assert found is not None
         rig.store.publish(rig.store.move(found, b"moved", 8_000))
     rig.accept(6_000, size=500)
-    (segment,) = [s for s in rig.sources() if isinstance(s, Segment) and s.closed]
+    (segment,) = [s for s in rig.sources() if isinstance(s, JournalSegment) and s.closed]
     segment.set_order(segment.sort(segment.count))
     here = SegmentColumns(segment)
     directory = rig.store._state.directory

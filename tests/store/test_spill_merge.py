@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from store.spill.rows import merge
 from store.spill.rows.merge import Cursor, first_of
 from store.spill.rows.model import Key
-from store.spill.rows.source import Batch, Fetch
+from store.spill.rows.source import Fetch, SourceBatch
 
 
 def listed(source: int, sorted_keys: list[Key]) -> Fetch:
     """A source that is a sorted list; its refs say (source, index)."""
 
-    def fetch(after: Key, until_ms: int, want: int) -> Batch | None:
+    def fetch(after: Key, until_ms: int, want: int) -> SourceBatch | None:
         found = [(k, source << 32 | n) for n, k in enumerate(sorted_keys) if k > after and k[0] < until_ms]
         if not found:
             return None
         part = found[: min(want, 3)]
         columns = ([k[0] for k, _ in part], [k[1] for k, _ in part], [ref for _, ref in part])
         dues, ids, refs = (np.array(column, np.int64) for column in columns)
-        return Batch(dues, ids, refs, len(found) > len(part))
+        return SourceBatch(dues, ids, refs, len(found) > len(part))
 
     return fetch
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from store.disk.errors import StoreError, StoreFullError, SyncFailedError
 from store.spill.journal import replay
 from store.spill.journal.journal import Journal
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.rows import merge
 from store.spill.runs import index_writer, run_writer
 from store.spill.runs.run import Run
@@ -252,10 +252,10 @@ def test_planted_bugs_are_caught(planted: str, monkeypatch: pytest.MonkeyPatch) 
     elif planted == "leave what a failed write has left":
         monkeypatch.setattr(Journal, "_clear_after", lambda *_: None)
     else:
-        for kind in (Run, Segment):
+        for kind in (Run, JournalSegment):
             honest = kind.twin
 
-            def careless(self: Run | Segment, *args: object, honest: object = honest) -> object:
+            def careless(self: Run | JournalSegment, *args: object, honest: object = honest) -> object:
                 self.saved = self.done.encode()
                 return honest(self, *args)  # type: ignore[operator]
 

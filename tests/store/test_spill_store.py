@@ -9,7 +9,7 @@ import pytest
 
 from store.disk.delay_id import SEQUENCE_MAX, delay_id
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError, StoreFullError
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.rows.model import RecordCorruptError, SpillOptions
 from store.spill.runs.run import Run
 from store.spill.spill_store import SpillStore
@@ -62,7 +62,7 @@ class Rig:
         self.store.close()
         self.open()
 
-    def sources(self) -> list[Segment | Run]:
+    def sources(self) -> list[JournalSegment | Run]:
         return list(self.store._state.sources.values())
 
     def check(self) -> None:
@@ -76,7 +76,7 @@ def test_what_is_due_soon_stays_in_the_journal_the_rest_becomes_a_run() -> None:
     rig.settle(0)
     runs = [s for s in rig.sources() if isinstance(s, Run)]
     assert [(run.is_index, run.first, run.shape.due_max, run.live) for run in runs] == [(True, 3, 70_000, 3)]
-    closed = next(s for s in rig.sources() if isinstance(s, Segment) and s.closed)
+    closed = next(s for s in rig.sources() if isinstance(s, JournalSegment) and s.closed)
     assert closed.upper == (3_000, 0)
     assert closed.live == 3
     assert rig.dues() == [1_000, 2_000, 2_500, 50_000, 60_000, 70_000, 80_000]
@@ -111,9 +111,9 @@ def test_no_segment_is_pinned_by_what_fails() -> None:
     for due in range(500, 512):
         rig.accept(due, size=60)
     rig.settle(600)
-    assert len([s for s in rig.sources() if isinstance(s, Segment) and s.live]) >= 1
+    assert len([s for s in rig.sources() if isinstance(s, JournalSegment) and s.live]) >= 1
     rig.settle(10_000)
-    assert not [s for s in rig.sources() if isinstance(s, Segment) and s.closed]
+    assert not [s for s in rig.sources() if isinstance(s, JournalSegment) and s.closed]
     with rig.store.lock:
         # The old ref still leads to the record, wherever it is now.
         assert not rig.store.is_done(ref)
@@ -462,7 +462,7 @@ def test_a_moved_clock_pins_nothing_for_ever() -> None:
     rig.settle(500)  # far back
     rig.settle(4_000)
     assert rig.dues() == [1_000_500, 1_000_600, 1_000_700]
-    assert not [s for s in rig.sources() if isinstance(s, Segment) and s.closed]
+    assert not [s for s in rig.sources() if isinstance(s, JournalSegment) and s.closed]
     rig.check()
 
 

@@ -16,7 +16,7 @@ from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import Failures
 from broker_plugin.hook import Gate
 from broker_plugin.ranges import KeyRanges
-from broker_plugin.recovery import Recovery
+from broker_plugin.recovery import OverdueRecovery
 from broker_plugin.stats import Stats
 from broker_plugin.sweeper import Sweeper
 from remoting.messages.message import Message
@@ -354,7 +354,7 @@ class Rig:
             batch_max=self.batch_max,
         )
         self.sweeper.ring = self._ring
-        self.recovery = Recovery(
+        self.recovery = OverdueRecovery(
             self.spill, self.deliverer, self.ranges, self.failures, self.lock, clock, batch_max=self.batch_max
         )
         self.gate = Gate(

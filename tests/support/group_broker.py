@@ -12,7 +12,7 @@ from remoting.messages.message import QUEUE_OFFSET_AT, Message, encode_host, enc
 from remoting.messages.properties import format_properties
 from tests.support.fake_broker import FakeBroker
 from timewheel_client import Consumer
-from timewheel_client import Message as Received
+from timewheel_client import ReceivedMessage as Received
 
 __all__ = ["GroupBroker", "take", "until"]
 

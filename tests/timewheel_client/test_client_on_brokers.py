@@ -22,8 +22,8 @@ from timewheel_client import (
     BrokerError,
     ConnectionFailedError,
     Consumer,
-    Message,
     Producer,
+    ReceivedMessage,
     SendError,
     Sql,
     tls_context,
@@ -80,9 +80,9 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def take(consumer: Consumer, count: int, seconds: float = 30) -> list[Message]:
+async def take(consumer: Consumer, count: int, seconds: float = 30) -> list[ReceivedMessage]:
     """Receive and acknowledge so many messages."""
-    messages: list[Message] = []
+    messages: list[ReceivedMessage] = []
     async with asyncio.timeout(seconds):
         async for message in consumer:
             messages.append(message)

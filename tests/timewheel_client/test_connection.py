@@ -8,7 +8,7 @@ from remoting.command import RemotingCommand, encode_command
 from remoting.signing import fits
 from tests.support.fake_broker import FakeBroker
 from timewheel_client import Consumer, Producer
-from timewheel_client.net.connection import Connection, split_address
+from timewheel_client.net.connection import ClientConnection, split_address
 from timewheel_client.net.connection_table import ConnectionTable
 from timewheel_client.net.credentials import Credentials, credentials_of
 from timewheel_client.values.errors import ClosedError, ConnectionFailedError, RequestTimeoutError
@@ -33,7 +33,7 @@ async def test_many_requests_are_in_flight_and_replies_may_come_in_any_order() -
                     broker.transports[0].write(encode_command(other.reply(body=other.body)))
 
         broker.handlers[10] = hold
-        connection = await Connection.open(broker.address)
+        connection = await ClientConnection.open(broker.address)
         replies = await asyncio.gather(*(connection.request(10, None, b"%d" % number) for number in range(100)))
         assert [reply.body for reply in replies] == [b"%d" % number for number in range(100)]
         assert connection.in_flight == 0
@@ -45,7 +45,7 @@ async def test_many_requests_are_in_flight_and_replies_may_come_in_any_order() -
 @pytest.mark.asyncio
 async def test_what_one_turn_sends_goes_out_as_one_write() -> None:
     async with FakeBroker() as broker:
-        connection = await Connection.open(broker.address)
+        connection = await ClientConnection.open(broker.address)
         assert connection._transport is not None
         writes: list[bytes] = []
         write = connection._transport.write
@@ -65,7 +65,7 @@ async def test_with_credentials_every_request_is_signed() -> None:
     async with FakeBroker() as broker:
         seen: list[RemotingCommand] = []
         broker.handlers[10] = lambda command: seen.append(command) or command.reply()  # type: ignore[func-returns-value]
-        connection = await Connection.open(broker.address, credentials=Credentials("reader", "a-secret"))
+        connection = await ClientConnection.open(broker.address, credentials=Credentials("reader", "a-secret"))
         await connection.oneway(10, {"topic": "T"}, b"body")
         await connection.request(10, {"topic": "T"}, b"body")
         await connection.request(10)
@@ -92,7 +92,7 @@ def test_keys_belong_together_and_the_secret_is_not_shown() -> None:
 async def test_no_reply_in_time() -> None:
     async with FakeBroker() as broker:
         broker.handlers[10] = lambda _: None
-        connection = await Connection.open(broker.address)
+        connection = await ClientConnection.open(broker.address)
         with pytest.raises(RequestTimeoutError, match="within 20 ms"):
             await connection.request(10, timeout_ms=20)
         with pytest.raises(TimeoutError):
@@ -105,7 +105,7 @@ async def test_no_reply_in_time() -> None:
 async def test_a_broken_connection_fails_what_is_in_flight() -> None:
     async with FakeBroker() as broker:
         broker.handlers[10] = lambda _: broker.drop_connections()
-        connection = await Connection.open(broker.address)
+        connection = await ClientConnection.open(broker.address)
         with pytest.raises(ConnectionFailedError):
             await connection.request(10)
         with pytest.raises(ConnectionError):
@@ -118,7 +118,7 @@ async def test_a_broken_connection_fails_what_is_in_flight() -> None:
 async def test_garbage_ends_the_connection() -> None:
     async with FakeBroker() as broker:
         broker.handlers[10] = lambda _: broker.transports[0].write(b"HTTP/1.1 200 OK\r\n\r\n")
-        connection = await Connection.open(broker.address)
+        connection = await ClientConnection.open(broker.address)
         with pytest.raises(ConnectionFailedError, match="not the protocol"):
             await connection.request(10)
 
@@ -128,7 +128,7 @@ async def test_nobody_listens() -> None:
     async with FakeBroker() as broker:
         address = broker.address
     with pytest.raises(ConnectionFailedError, match="Connection refused"):
-        await Connection.open(address)
+        await ClientConnection.open(address)
 
 
 @pytest.mark.asyncio
@@ -142,7 +142,7 @@ async def test_requests_of_the_peer_are_served() -> None:
                 raise RuntimeError("a fault of the handler's")
             return command.reply() if command.code == 40 else None
 
-        connection = await Connection.open(broker.address, on_request=serve)
+        connection = await ClientConnection.open(broker.address, on_request=serve)
         await connection.request(10)
         for code in (40, 1, 99):
             broker.transports[0].write(encode_command(RemotingCommand(code, code)))
@@ -157,7 +157,7 @@ async def test_requests_of_the_peer_are_served() -> None:
 @pytest.mark.asyncio
 async def test_a_slow_peer_makes_writers_wait() -> None:
     async with FakeBroker() as broker:
-        connection = await Connection.open(broker.address)
+        connection = await ClientConnection.open(broker.address)
         connection.pause_writing()
         waiting = asyncio.ensure_future(connection.request(10))
         await asyncio.sleep(0)

@@ -20,7 +20,7 @@ from timewheel_client import (
     RequestTimeoutError,
     SendError,
 )
-from timewheel_client.net.connection import Connection
+from timewheel_client.net.connection import ClientConnection
 from timewheel_client.net.connection_table import ConnectionTable
 
 pytestmark = pytest.mark.alone  # its timeouts are some tens of milliseconds
@@ -100,7 +100,7 @@ async def test_who_waits_for_a_connect_or_a_route_at_the_close_is_told_so() -> N
     await table.close()
     for one in waiting:
         error = (await asyncio.gather(one, return_exceptions=True))[0]
-        assert isinstance(error, ClosedError | Connection), error
+        assert isinstance(error, ClosedError | ClientConnection), error
     silent.close()
     filler.close()
 
@@ -171,7 +171,7 @@ async def test_a_consumer_behind_a_half_open_connection_reads_on(monkeypatch: py
 @pytest.mark.asyncio
 async def test_the_kernel_probes_connections() -> None:
     async with FakeBroker() as broker:
-        connection = await Connection.open(broker.address)
+        connection = await ClientConnection.open(broker.address)
         assert connection._transport is not None
         plain = connection._transport.get_extra_info("socket")
         assert plain.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1

@@ -17,7 +17,7 @@ from remoting.command import RemotingCommand
 from remoting.messages.message import Message as WireMessage
 from remoting.messages.message import decode_record, encode_host, encode_record
 from tests.support.group_broker import GroupBroker, take, until
-from timewheel_client import Consumer, Message, MessageQueue, UndecodableMessage
+from timewheel_client import Consumer, MessageQueue, ReceivedMessage, UndecodableMessage
 from timewheel_client.consuming.pulled import BadRecord, read_pulled
 
 HOST = encode_host("127.0.0.1", 10911)
@@ -252,9 +252,9 @@ async def test_good_records_behind_bad_ones_are_read_at_full_speed_again() -> No
 # ------------------------------------------------------------------------------------------------ compressed bodies
 
 
-def received(body: bytes, limit: int) -> Message:
+def received(body: bytes, limit: int) -> ReceivedMessage:
     record = encode_record(WireMessage("t", 0, sys_flag=1, born_host=HOST, body=body), HOST)
-    return Message(decode_record(record), MessageQueue("t", "a", 0), 0, max_body_bytes=limit)
+    return ReceivedMessage(decode_record(record), MessageQueue("t", "a", 0), 0, max_body_bytes=limit)
 
 
 def test_a_bomb_is_not_blown_up(caplog: pytest.LogCaptureFixture) -> None:
@@ -287,4 +287,4 @@ def test_a_body_whose_end_is_missing_stays_as_it_was_sent(caplog: pytest.LogCapt
 def test_numbers_of_any_length_are_no_reason_to_stop() -> None:
     properties = "__STARTDELIVERTIME\x01" + "9" * 5000 + "\x02"
     record = encode_record(WireMessage("t", 0, born_host=HOST, properties=properties), HOST)
-    assert Message(decode_record(record), MessageQueue("t", "a", 0), 0).due_ms is None
+    assert ReceivedMessage(decode_record(record), MessageQueue("t", "a", 0), 0).due_ms is None

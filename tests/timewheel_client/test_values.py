@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from remoting.messages.message import Message as WireMessage
 from remoting.messages.message import decode_record, encode_host, encode_record, java_hash
 from remoting.messages.properties import format_properties, parse_properties
-from timewheel_client.consuming.received import Message
+from timewheel_client.consuming.received import ReceivedMessage
 from timewheel_client.values.client_values import properties_text
 from timewheel_client.values.delivery_time import delivery_properties, epoch_ms, span_ms
 from timewheel_client.values.errors import BrokerError
@@ -205,12 +205,12 @@ def test_a_key_has_the_queue_that_java_gives_it() -> None:
     assert queue_for_key(queues, "a") == queues[97 % 7]
 
 
-def stored(properties: str, body: bytes = b"x", sys_flag: int = 0) -> Message:
+def stored(properties: str, body: bytes = b"x", sys_flag: int = 0) -> ReceivedMessage:
     host = encode_host("192.0.2.1", 10911)
     record = encode_record(
         WireMessage("%RETRY%g", 3, sys_flag=sys_flag, born_ms=1, born_host=host, body=body, properties=properties), host
     )
-    return Message(decode_record(record), MessageQueue("%RETRY%g", "a", 3), 99)
+    return ReceivedMessage(decode_record(record), MessageQueue("%RETRY%g", "a", 3), 99)
 
 
 def test_received_message() -> None:

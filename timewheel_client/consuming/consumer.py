@@ -34,7 +34,7 @@ from timewheel_client.consuming.ack_window import AckWindow
 from timewheel_client.consuming.allocation import allocate_evenly
 from timewheel_client.consuming.queue_reader import QueueReader
 from timewheel_client.consuming.reader_settings import OnUndecodable, ReaderSettings
-from timewheel_client.consuming.received import MAX_BODY_BYTES, Message
+from timewheel_client.consuming.received import MAX_BODY_BYTES, ReceivedMessage
 from timewheel_client.consuming.send_back import send_back
 from timewheel_client.consuming.subscriptions import Topics, subscriptions_of
 from timewheel_client.net.client_core import ClientCore
@@ -118,7 +118,7 @@ class Consumer:
         credentials = credentials_of(access_key, secret_key)
         self._core = ClientCore(namesrv, self._heartbeat, self._serve, self._wake, credentials, tls)
         self._readers: dict[MessageQueue, QueueReader] = {}
-        self._arrived: deque[tuple[QueueReader, AckWindow, Message]] = deque()
+        self._arrived: deque[tuple[QueueReader, AckWindow, ReceivedMessage]] = deque()
         self._something = asyncio.Event()
         self._rebalance_now = asyncio.Event()
         self._failure: ClientError | None = None
@@ -203,7 +203,7 @@ class Consumer:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> ReceivedMessage:
         """The next message; ends when the consumer is closed.
 
         Other tasks run every `TURN_MESSAGES` messages or `TURN_MS`, also while messages are waiting.
@@ -249,7 +249,7 @@ class Consumer:
         """How many messages were received and not acknowledged, over all queues."""
         return sum(reader.open_count for reader in self._readers.values())
 
-    def _deliver(self, reader: QueueReader, window: AckWindow, messages: list[Message]) -> None:
+    def _deliver(self, reader: QueueReader, window: AckWindow, messages: list[ReceivedMessage]) -> None:
         self._arrived.extend((reader, window, message) for message in messages)
         self._something.set()
 
@@ -371,7 +371,7 @@ class Consumer:
             return command.reply()
         return None
 
-    async def _send_back(self, message: Message, delay_level: int) -> None:
+    async def _send_back(self, message: ReceivedMessage, delay_level: int) -> None:
         """Ask the broker to deliver the message again; then mark it as done here."""
         await send_back(self._core, self.group, message, delay_level)
         await message.ack()

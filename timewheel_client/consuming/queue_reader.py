@@ -43,7 +43,7 @@ from remoting.messages.message import StoredMessage
 from timewheel_client.consuming.ack_window import AckWindow
 from timewheel_client.consuming.pulled import BadRecord, UndecodableMessage, read_pulled
 from timewheel_client.consuming.reader_settings import OnUndecodable, ReaderSettings
-from timewheel_client.consuming.received import Message
+from timewheel_client.consuming.received import ReceivedMessage
 from timewheel_client.net.client_core import ClientCore, now_ms
 from timewheel_client.values.errors import BrokerError, ClientError, NoRouteError
 from timewheel_client.values.log import log
@@ -80,7 +80,7 @@ class QueueReader:
         settings: Settings that all readers share.
         queue: The queue.
         deliver: Gets the messages of a pull, with the window that counts them (see `holds`).
-        retry: Carries out `Message.retry`.
+        retry: Carries out `ReceivedMessage.retry`.
         fail: Called with an error that another try cannot fix.
     """
 
@@ -89,8 +89,8 @@ class QueueReader:
         core: ClientCore,
         settings: ReaderSettings,
         queue: MessageQueue,
-        deliver: Callable[[QueueReader, AckWindow, list[Message]], None],
-        retry: Callable[[Message, int], Awaitable[None]],
+        deliver: Callable[[QueueReader, AckWindow, list[ReceivedMessage]], None],
+        retry: Callable[[ReceivedMessage, int], Awaitable[None]],
         fail: Callable[[ClientError], None],
     ) -> None:
         self.queue = queue
@@ -319,7 +319,7 @@ class QueueReader:
     def _take(self, window: AckWindow, reply: RemotingCommand) -> bool:
         """Deliver the messages of a pull; return whether there was something to read."""
         pulled = read_pulled(reply.body)
-        messages: list[Message] = []
+        messages: list[ReceivedMessage] = []
         bad: list[UndecodableMessage] = []
         at, next_offset, again = window.next_offset, need_long(reply.ext, "nextBeginOffset"), False
         readable = False
@@ -348,12 +348,12 @@ class QueueReader:
             self._deliver(self, window, messages)
         return readable
 
-    def _message(self, window: AckWindow, stored: StoredMessage) -> Message:
-        return Message(
+    def _message(self, window: AckWindow, stored: StoredMessage) -> ReceivedMessage:
+        return ReceivedMessage(
             stored, self.queue, now_ms(), partial(self._ack, window), self._retry, self._settings.max_body_bytes
         )
 
-    def _ack(self, window: AckWindow, message: Message | UndecodableMessage) -> None:
+    def _ack(self, window: AckWindow, message: ReceivedMessage | UndecodableMessage) -> None:
         if window.ack(message.queue_offset):
             self._look_for_room()
             if not window.open_count and self._saving is None and not self.dropped:

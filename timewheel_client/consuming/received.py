@@ -27,7 +27,7 @@ from timewheel_client.values.log import log
 from timewheel_client.values.reserved import ReceivedProperties, is_reserved
 from timewheel_client.values.routes import MessageQueue
 
-__all__ = ["MAX_BODY_BYTES", "Message"]
+__all__ = ["MAX_BODY_BYTES", "ReceivedMessage"]
 
 
 MAX_BODY_BYTES = 16 << 20
@@ -37,7 +37,7 @@ _COMPRESSION_BITS = 0x700
 _COMPRESSIONS = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
 
 
-class Message:
+class ReceivedMessage:
     """A message that was received and waits for `ack` or `retry`.
 
     =====================  =============================================================================
@@ -94,8 +94,8 @@ class Message:
         stored: StoredMessage,
         queue: MessageQueue,
         received_ms: int,
-        ack: Callable[[Message], None] | None = None,
-        retry: Callable[[Message, int], Awaitable[None]] | None = None,
+        ack: Callable[[ReceivedMessage], None] | None = None,
+        retry: Callable[[ReceivedMessage, int], Awaitable[None]] | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         properties = ReceivedProperties(parse_properties(stored.properties))

@@ -21,7 +21,7 @@ from remoting.messages.properties import (
     TRAN_MSG,
     format_properties,
 )
-from timewheel_client.consuming.received import Message
+from timewheel_client.consuming.received import ReceivedMessage
 from timewheel_client.net.client_core import ClientCore
 from timewheel_client.net.tries import STORED, send_header
 from timewheel_client.values.errors import BrokerError, ConnectionFailedError, NoRouteError, SendError
@@ -35,7 +35,7 @@ MOST_RECONSUME_TIMES = 16
 _LEFT_OUT = (TRAN_MSG, STARTDELIVERTIME, TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_SEC, DELAY)
 
 
-async def send_back(core: ClientCore, group: str, message: Message, delay_level: int) -> None:
+async def send_back(core: ClientCore, group: str, message: ReceivedMessage, delay_level: int) -> None:
     """Send a message back with a delay level, one chosen by the broker (0), or to the dead letters (-1)."""
     core.require_open()
     route = core.cached_route(message.queue.topic)
@@ -58,7 +58,7 @@ async def send_back(core: ClientCore, group: str, message: Message, delay_level:
         await _send_copy(core, group, message, delay_level)
 
 
-async def _send_copy(core: ClientCore, group: str, message: Message, delay_level: int) -> None:
+async def _send_copy(core: ClientCore, group: str, message: ReceivedMessage, delay_level: int) -> None:
     properties = {name: value for name, value in message.properties.items() if name not in _LEFT_OUT}
     properties[RETRY_TOPIC] = message.topic
     properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)

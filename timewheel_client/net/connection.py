@@ -26,7 +26,7 @@ from timewheel_client.net.credentials import Credentials
 from timewheel_client.values.errors import ConnectionFailedError, RequestTimeoutError
 from timewheel_client.values.log import log
 
-__all__ = ["CONNECT_TIMEOUT_MS", "REQUEST_TIMEOUT_MS", "Connection", "RequestHandler", "split_address"]
+__all__ = ["CONNECT_TIMEOUT_MS", "REQUEST_TIMEOUT_MS", "ClientConnection", "RequestHandler", "split_address"]
 
 
 RequestHandler = Callable[[RemotingCommand], RemotingCommand | None]
@@ -54,8 +54,8 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-class Connection(asyncio.Protocol):
-    """One connection to a broker or name server; made by `Connection.open`, used from one event loop."""
+class ClientConnection(asyncio.Protocol):
+    """One connection to a broker or name server; made by `ClientConnection.open`, used from one event loop."""
 
     def __init__(
         self, address: str, on_request: RequestHandler | None = None, credentials: Credentials | None = None
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
         on_request: RequestHandler | None = None,
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
-    ) -> Connection:
+    ) -> ClientConnection:
         """Connect to ``HOST:PORT``; raises ConnectionFailedError, also when it takes too long.
 
         With ``credentials`` every request is signed; with ``tls`` the connection is encrypted as the context says.

@@ -3,7 +3,7 @@
 Concurrent callers share one connect. Only a request answered with GO_AWAY is repeated here, because it was not
 executed; for any other request the caller must decide.
 
-When a request times out and its peer has sent nothing at all for some time (`Connection.is_mute`), the connection
+When a request times out and its peer has sent nothing at all for some time (`ClientConnection.is_mute`), the connection
 leaves the table and the next request gets a new one. Requests in flight on the old one may still be answered for
 `REQUEST_TIMEOUT_MS`; then they fail. Heartbeats go out every 30 s, so a half-open connection that is otherwise idle is
 given up within 33 s, or sooner by the kernel's keep-alive.
@@ -19,7 +19,7 @@ from remoting.command import RemotingCommand
 from timewheel_client.net.connection import (
     CONNECT_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
-    Connection,
+    ClientConnection,
     RequestHandler,
     split_address,
 )
@@ -55,9 +55,9 @@ class ConnectionTable:
         self._on_request = on_request
         self._on_open = on_open
         self._connect_timeout_ms = connect_timeout_ms
-        self._connections: dict[str, Connection] = {}
-        self._opening: dict[str, asyncio.Task[Connection]] = {}
-        self._leaving: set[Connection] = set()
+        self._connections: dict[str, ClientConnection] = {}
+        self._opening: dict[str, asyncio.Task[ClientConnection]] = {}
+        self._leaving: set[ClientConnection] = set()
         self._closed = False
 
     def is_open(self, address: str) -> bool:
@@ -65,7 +65,7 @@ class ConnectionTable:
         connection = self._connections.get(address)
         return connection is not None and not connection.closed
 
-    async def get(self, address: str) -> Connection:
+    async def get(self, address: str) -> ClientConnection:
         """Return the connection to an address; concurrent callers share one connect. Raises ConnectionFailedError."""
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
@@ -87,7 +87,7 @@ class ConnectionTable:
         *,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> RemotingCommand:
-        """Send a request to an address and await the reply, whatever its code; see `Connection.request`.
+        """Send a request to an address and await the reply, whatever its code; see `ClientConnection.request`.
 
         ``timeout_ms`` is for everything together, a connect included.
         """
@@ -116,7 +116,7 @@ class ConnectionTable:
         *,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        """Send a request that gets no reply; see `Connection.oneway`."""
+        """Send a request that gets no reply; see `ClientConnection.oneway`."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_ms / 1000
         connection = await self._get_until(address, deadline, code, timeout_ms)
@@ -140,12 +140,12 @@ class ConnectionTable:
             for connection in connections:
                 connection.abort("the client is closed")
 
-    async def _open(self, address: str) -> Connection:
+    async def _open(self, address: str) -> ClientConnection:
         try:
             split_address(address)
         except ValueError as error:  # of a route
             raise ConnectionFailedError(str(error)) from None
-        return await Connection.open(
+        return await ClientConnection.open(
             address,
             timeout_ms=self._connect_timeout_ms,
             on_request=self._on_request,
@@ -153,7 +153,7 @@ class ConnectionTable:
             tls=self._tls,
         )
 
-    def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
+    def _opened(self, address: str, task: asyncio.Task[ClientConnection]) -> None:
         self._opening.pop(address, None)
         if task.cancelled() or task.exception() is not None:
             return
@@ -163,7 +163,7 @@ class ConnectionTable:
         elif self._on_open is not None:
             self._on_open(address)
 
-    async def _get_until(self, address: str, deadline: float, code: int, timeout_ms: int) -> Connection:
+    async def _get_until(self, address: str, deadline: float, code: int, timeout_ms: int) -> ClientConnection:
         """`get`, but not beyond a deadline; ``code`` and ``timeout_ms`` are for the error's text."""
         try:
             async with asyncio.timeout_at(deadline):
@@ -172,7 +172,7 @@ class ConnectionTable:
             raise RequestTimeoutError(f"{address}: no connection for request {code} within {timeout_ms} ms") from None
 
     async def _ask(
-        self, connection: Connection, code: int, ext: Mapping[str, str] | None, body: bytes, timeout_ms: int
+        self, connection: ClientConnection, code: int, ext: Mapping[str, str] | None, body: bytes, timeout_ms: int
     ) -> RemotingCommand:
         try:
             return await connection.request(code, ext, body, timeout_ms=timeout_ms)
@@ -180,12 +180,12 @@ class ConnectionTable:
             self._doubt(connection)
             raise
 
-    def _doubt(self, connection: Connection) -> None:
+    def _doubt(self, connection: ClientConnection) -> None:
         """Note that a request timed out: a peer that sends nothing else either may be gone."""
         if connection.is_mute():
             self._let_go(connection, "the peer does not answer any more")
 
-    def _let_go(self, connection: Connection, reason: str) -> None:
+    def _let_go(self, connection: ClientConnection, reason: str) -> None:
         """Remove a connection from the table, and close it once its requests in flight had time to be answered."""
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
@@ -193,6 +193,6 @@ class ConnectionTable:
             self._leaving.add(connection)
             asyncio.get_running_loop().call_later(REQUEST_TIMEOUT_MS / 1000, self._dismiss, connection, reason)
 
-    def _dismiss(self, connection: Connection, reason: str) -> None:
+    def _dismiss(self, connection: ClientConnection, reason: str) -> None:
         self._leaving.discard(connection)
         connection.abort(reason)

@@ -17,9 +17,9 @@ import pyarrow as pa
 from bench.lateness.counting.grouping import Longs
 from bench.lateness.logs.packing import NONE, Columns
 from bench.lateness.logs.planning import LogPlan
-from bench.lateness.logs.records import Segment
+from bench.lateness.logs.records import LogSegment
 from bench.lateness.logs.schemas import FINE_SCHEMA, arrow_schema, make_batch
-from bench.lateness.logs.sources import Source
+from bench.lateness.logs.sources import LogSource
 from bench.lateness.logs.storage import StorageError, storage_for
 from remoting.messages.message import record_fields
 from remoting.messages.properties import get_property
@@ -75,7 +75,7 @@ def in_order(line: str) -> tuple[int, int, str]:
     return -int(late), int(due), digits
 
 
-def said_of(source: Source, plan: LogPlan, place: int) -> tuple[str | None, str | None, str | None]:
+def said_of(source: LogSource, plan: LogPlan, place: int) -> tuple[str | None, str | None, str | None]:
     """Topic, key and message id of the record at a position of the CommitLog, as far as it can be read."""
     topic, key, unique = _said(_record(source, plan, place) if place != NONE else None)
     return _cut(topic), _cut(key), _cut(unique)
@@ -83,7 +83,7 @@ def said_of(source: Source, plan: LogPlan, place: int) -> tuple[str | None, str 
 
 def latest_messages(
     rows: Iterable[Mapping[str, Any]],
-    sources: Sequence[Source],
+    sources: Sequence[LogSource],
     plans: Sequence[LogPlan],
     topics: Mapping[int, str],
     said: Mapping[tuple[int, int], Sequence[str | None]] | None = None,
@@ -118,7 +118,7 @@ def _cut(words: str | None) -> str | None:
     return words if words is None or len(words) <= _LETTERS_MOST else words[:_LETTERS_MOST] + "…"
 
 
-def _record(source: Source, plan: LogPlan, position: int) -> bytes | None:
+def _record(source: LogSource, plan: LogPlan, position: int) -> bytes | None:
     """The record at a position of the CommitLog; None if it cannot be read any more: the log may be cut meanwhile."""
     segment = next((one for one in plan.segments if one.base <= position < one.base + one.size), None)
     if segment is None:
@@ -129,7 +129,7 @@ def _record(source: Source, plan: LogPlan, position: int) -> bytes | None:
         return None
 
 
-def _read(source: Source, segment: Segment, at: int) -> bytes | None:
+def _read(source: LogSource, segment: LogSegment, at: int) -> bytes | None:
     file = storage_for(source.path, source.storage).open(segment.path)
     try:
         size = int.from_bytes(file.read(at, 4), "big")

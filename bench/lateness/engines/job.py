@@ -19,7 +19,7 @@ from bench.lateness.counting.settle import Choice
 from bench.lateness.logs.packing import TASK_BYTES, parts_for
 from bench.lateness.logs.planning import LogPlan, plan_log, plan_to_json
 from bench.lateness.logs.progress import queue_progress
-from bench.lateness.logs.sources import Source
+from bench.lateness.logs.sources import LogSource
 from bench.lateness.logs.spill_files import SpillFile, plan_spill
 from bench.lateness.logs.storage import storage_for
 from bench.lateness.results.expect import Expectation
@@ -50,7 +50,7 @@ class Job:
     ``as_of_ms`` parts pending from overdue. None: now, as `look_at_delay_stores` finds it before it looks.
     """
 
-    sources: Sequence[Source]
+    sources: Sequence[LogSource]
     out: Path
     received: Sequence[str] = ()
     tables: Sequence[str] = ()
@@ -173,7 +173,7 @@ def look_at_logs(job: Job) -> None:
     job.plans = [plan_log(one.path, one.storage, end) for one, end in zip(job.sources, ends, strict=True)]
 
 
-def root_of(source: Source) -> str:
+def root_of(source: LogSource) -> str:
     """The store that a source belongs to, where its path is the CommitLog folder."""
     if storage_for(source.path, source.storage).is_folder(f"{source.path}/commitlog"):
         return source.path

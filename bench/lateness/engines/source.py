@@ -41,7 +41,7 @@ from bench.lateness.logs.reading import (
     parse_levels,
     read_task,
 )
-from bench.lateness.logs.records import Segment
+from bench.lateness.logs.records import LogSegment
 from bench.lateness.logs.storage import storage_for
 
 __all__ = ["APACHE_LEVELS", "CommitLogSource", "DamagedLogError", "parse_levels"]
@@ -133,7 +133,7 @@ class _StreamReader(DataSourceStreamReader):
             stop = min(segment.end, end["position"] - segment.base)
             for begin in range(first, stop, self._settings.split_bytes):
                 limit = min(begin + self._settings.split_bytes, stop)
-                seen = Segment(segment.path, segment.base, segment.size, stop, segment.last)
+                seen = LogSegment(segment.path, segment.base, segment.size, stop, segment.last)
                 tasks.append(Task(Split(seen, begin, limit), reading, aligned=begin == first))
         return [_Part(task) for task in tasks or [Task(None, reading)]]
 

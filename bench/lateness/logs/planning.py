@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from bench.lateness.logs.records import Segment, SplitReader
-from bench.lateness.logs.storage import File, Storage, StorageError, storage_for
+from bench.lateness.logs.records import LogSegment, SplitReader
+from bench.lateness.logs.storage import Storage, StorageError, StoredFile, storage_for
 
 __all__ = ["LogPlan", "NoStoreError", "Split", "log_folder", "plan_from_json", "plan_log", "plan_to_json", "whole_end"]
 
@@ -30,7 +30,7 @@ class LogPlan:
     """A CommitLog at one moment: where it is, its segments in order, and the places where one is missing."""
 
     folder: str
-    segments: tuple[Segment, ...]
+    segments: tuple[LogSegment, ...]
     missing: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -54,7 +54,7 @@ class LogPlan:
 class Split:
     """A part of a segment: the records that start in ``[begin, stop)``."""
 
-    segment: Segment
+    segment: LogSegment
     begin: int
     stop: int
 
@@ -99,7 +99,7 @@ def plan_log(path: str, options: str = "", counted_to: int = 0) -> LogPlan:
         base = int(name)
         if base > expected:
             missing.append((f"{folder}/{expected:020d}", base - expected))
-        segments.append(Segment(f"{folder}/{name}", base, sizes[name], ends[name], name == last))
+        segments.append(LogSegment(f"{folder}/{name}", base, sizes[name], ends[name], name == last))
         expected = base + sizes[name]
     return LogPlan(folder, tuple(segments), tuple(missing))
 
@@ -121,7 +121,7 @@ def _not_zero_end(storage: Storage, path: str, size: int) -> int:
     return 0
 
 
-def whole_end(file: File, segment: Segment, begin: int) -> int:
+def whole_end(file: StoredFile, segment: LogSegment, begin: int) -> int:
     """Position behind the last whole record at or behind ``begin`` (where a record starts); ``begin`` if there is none.
 
     Looks at the last megabytes first, so that following a log costs little however much has come.
@@ -150,6 +150,6 @@ def plan_from_json(text: str) -> LogPlan:
     missing: Sequence[Sequence[str | int]] = value["missing"]
     return LogPlan(
         value["folder"],
-        tuple(Segment(**segment) for segment in value["segments"]),
+        tuple(LogSegment(**segment) for segment in value["segments"]),
         tuple((str(path), int(size)) for path, size in missing),
     )

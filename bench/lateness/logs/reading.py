@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from bench.lateness.logs.delays import NO_DUE, ORDINARY, Delays, Reading, TopicNames, read_delays, topic_id
 from bench.lateness.logs.planning import SPLIT_BYTES, LogPlan, Split, plan_from_json, plan_log
-from bench.lateness.logs.records import Gap, Heads, Segment, SplitReader
+from bench.lateness.logs.records import Gap, Heads, LogSegment, SplitReader
 from bench.lateness.logs.schemas import (
     DELAY_SCHEMA,
     GAP,
@@ -202,7 +202,7 @@ class _RecordRows:
     def __init__(self) -> None:
         self._schema = arrow_schema(RECORD_SCHEMA)
 
-    def add(self, heads: Heads, delays: Delays, segment: Segment, position: int) -> Iterator[pa.RecordBatch]:
+    def add(self, heads: Heads, delays: Delays, segment: LogSegment, position: int) -> Iterator[pa.RecordBatch]:
         none = delays.stage == ORDINARY
         yield _batch(
             self._schema,
@@ -234,7 +234,7 @@ class _RecordRows:
         why = "torn" if gap.torn else gap.why
         return _batch(self._schema, {"file": path, "offset": base + gap.offset, "size": gap.size, "damage": why}, 1)
 
-    def finish(self, segment: Segment, begin: int) -> Iterator[pa.RecordBatch]:
+    def finish(self, segment: LogSegment, begin: int) -> Iterator[pa.RecordBatch]:
         del segment, begin
         yield from ()
 
@@ -266,7 +266,7 @@ class _DelayRows:
         self._records += len(heads)
         self._bytes += int(heads.sizes.sum())
 
-    def add(self, heads: Heads, delays: Delays, segment: Segment, position: int) -> Iterator[pa.RecordBatch]:
+    def add(self, heads: Heads, delays: Delays, segment: LogSegment, position: int) -> Iterator[pa.RecordBatch]:
         self._count(heads)
         self._hosts |= delays.hosts
         some = np.flatnonzero(delays.stage)
@@ -303,7 +303,7 @@ class _DelayRows:
         value = {"file": path, "offset": gap.offset, "bytes": gap.size, "why": gap.why, "torn": gap.torn}
         return self._note(GAP, json.dumps(value))
 
-    def finish(self, segment: Segment, begin: int) -> Iterator[pa.RecordBatch]:
+    def finish(self, segment: LogSegment, begin: int) -> Iterator[pa.RecordBatch]:
         for number in sorted(self._used):
             name = self._names[number]
             yield self._note(TOPIC_NAME, name.decode("utf-8", "replace"), topic_id(name))

@@ -43,7 +43,7 @@ from remoting.layout import (
     STORE_HOST_V6,
 )
 
-__all__ = ["Gap", "Heads", "Segment", "SplitReader", "read_heads", "store_hosts"]
+__all__ = ["Gap", "Heads", "LogSegment", "SplitReader", "read_heads", "store_hosts"]
 
 CHUNK_BYTES = 2 << 20
 FIND_BYTES = 1 << 20
@@ -191,7 +191,7 @@ def _walk(data: bytes, stop: int) -> tuple[list[int], int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class LogSegment:
     """One file of a CommitLog as a reading sees it.
 
     ``base``: CommitLog position of its first byte; ``size``: bytes of the file; ``end``: position behind its last
@@ -225,7 +225,7 @@ class SplitReader:
     def __init__(
         self,
         read: Read,
-        segment: Segment,
+        segment: LogSegment,
         begin: int,
         stop: int,
         *,

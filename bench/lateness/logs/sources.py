@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from bench.lateness.logs.planning import LogPlan, log_folder, plan_log
 from bench.lateness.logs.reading import APACHE_LEVELS
-from bench.lateness.logs.records import Segment, SplitReader
+from bench.lateness.logs.records import LogSegment, SplitReader
 from bench.lateness.logs.storage import Storage, storage_for
 
-__all__ = ["NO_LEVELS", "Source", "find_sources"]
+__all__ = ["NO_LEVELS", "LogSource", "find_sources"]
 
 OURS, APACHES = "timewheel", "apache"
 _MARKS = (b"\x02__TW_ID\x01", b"\x02__TW_LEVEL\x01")
@@ -31,7 +31,7 @@ NO_LEVELS = "config/delayOffset.json is not beside the CommitLog: level messages
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogSource:
     """One broker's store, as given on the command line; ``not_known`` says what cannot be known from what is there."""
 
     name: str
@@ -44,7 +44,7 @@ class Source:
 
 def find_sources(
     paths: Sequence[str], names: Sequence[str] = (), levels: str = APACHE_LEVELS, storage: str = ""
-) -> list[Source]:
+) -> list[LogSource]:
     """Look what each path is; NoStoreError for one that is no store, ValueError for names that do not fit."""
     if names and len(names) != len(paths):
         raise ValueError(f"{len(names)} names for {len(paths)} sources: give --name once for each, or not at all")
@@ -54,7 +54,7 @@ def find_sources(
     found = []
     for path, name in zip(paths, short, strict=True):
         kind, not_known = _kind_of(path, storage)
-        found.append(Source(name, path.rstrip("/"), kind, levels, storage, not_known))
+        found.append(LogSource(name, path.rstrip("/"), kind, levels, storage, not_known))
     return found
 
 
@@ -91,7 +91,7 @@ def _has_marks(storage: Storage, plan: LogPlan) -> bool:
     return any(_marked(storage, segment) for segment in (*plan.segments[::step], *plan.segments[-1:]))
 
 
-def _marked(storage: Storage, segment: Segment) -> bool:
+def _marked(storage: Storage, segment: LogSegment) -> bool:
     file = storage.open(segment.path)
     try:
         for begin in {0, max(0, segment.end - _LOOK_BYTES)}:

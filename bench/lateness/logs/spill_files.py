@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.lateness.logs.storage import File, Storage, StorageError
+from bench.lateness.logs.storage import Storage, StorageError, StoredFile
 from remoting.layout import (
     CHECKPOINT,
     CHECKPOINT_SECTION,
@@ -244,7 +244,7 @@ def read_spill_file(storage: Storage, file: SpillFile, as_of_ms: int) -> Iterato
             yield from joined(_run(handle, records, file, done, as_of_ms))
 
 
-def _segment(handle: File, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
+def _segment(handle: StoredFile, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
     seed = frame_seed(file.store_id)
     position, ordinal = FILE_HEADER_BYTES, 0
     while position + FRAME_BYTES <= file.size:
@@ -333,7 +333,7 @@ def _topic_and_birth(record: bytes) -> tuple[bytes, int]:
     return topic.encode(), int(_BORN_MS.unpack_from(record)[0])
 
 
-def _run(handle: File, records: File, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
+def _run(handle: StoredFile, records: StoredFile, file: SpillFile, done: DoneSet, as_of_ms: int) -> Iterator[Rows]:
     assert file.shape is not None
     shape = RunShape.unpack(file.shape)
     seed = page_seed(file.store_id, file.number)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["File", "Storage", "StorageError", "file_system", "storage_for"]
+__all__ = ["Storage", "StorageError", "StoredFile", "file_system", "storage_for"]
 
 AHEAD_BYTES = 8 << 20
 _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs"}
@@ -23,7 +23,7 @@ class StorageError(Exception):
     """Something that should be read cannot be; the text has path and reason."""
 
 
-class File(Protocol):
+class StoredFile(Protocol):
     """A file that is read by position."""
 
     def read(self, position: int, count: int) -> bytes:
@@ -50,7 +50,7 @@ class Storage(Protocol):
         """Whether there is such a folder."""
         ...
 
-    def open(self, path: str) -> File:
+    def open(self, path: str) -> StoredFile:
         """Open a file for reading; StorageError if that is not possible."""
         ...
 
@@ -130,7 +130,7 @@ class _Local:
     def is_folder(self, path: str) -> bool:
         return Path(_plain(path)).is_dir()
 
-    def open(self, path: str) -> File:
+    def open(self, path: str) -> StoredFile:
         return _LocalFile(_plain(path))
 
     def peek(self, path: str, position: int, count: int) -> bytes:
@@ -189,7 +189,7 @@ class _Remote:
         except Exception as error:
             raise StorageError(f"{path}: {error}") from error
 
-    def open(self, path: str) -> File:
+    def open(self, path: str) -> StoredFile:
         return _RemoteFile(self._system, path)
 
     def peek(self, path: str, position: int, count: int) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from bench.lateness.logs.planning import LogPlan, whole_end
-from bench.lateness.logs.records import Segment
+from bench.lateness.logs.records import LogSegment
 from bench.lateness.logs.storage import Storage
 from remoting.layout import BLANK_BYTES
 
@@ -30,7 +30,7 @@ class Identity:
     """Of the last 4 KiB before that, and what stands behind it: the blank that ends a full segment."""
 
 
-def identity_of(storage: Storage, segment: Segment) -> Identity:
+def identity_of(storage: Storage, segment: LogSegment) -> Identity:
     """Look at a closed segment."""
     file = storage.open(segment.path)
     try:

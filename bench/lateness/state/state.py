@@ -37,7 +37,7 @@ from bench.lateness.logs.packing import unpack
 from bench.lateness.logs.planning import LogPlan
 from bench.lateness.logs.progress import queue_progress
 from bench.lateness.logs.schemas import DELAY_SCHEMA, FINE_SCHEMA, STATISTICS, arrow_schema, make_batch
-from bench.lateness.logs.sources import Source
+from bench.lateness.logs.sources import LogSource
 from bench.lateness.logs.storage import storage_for
 from bench.lateness.state.folder import Folder, StateError, folder_for
 from bench.lateness.state.identity import changed, identity_of
@@ -55,7 +55,7 @@ _TIMES_AS_LARGE = 2
 class State:
     """A state at work, locked; ``with State(path, options, sources) as state``."""
 
-    def __init__(self, path: str, options: str, sources: Sequence[Source], folder: Folder | None = None) -> None:
+    def __init__(self, path: str, options: str, sources: Sequence[LogSource], folder: Folder | None = None) -> None:
         """StateError if it cannot be used for these sources."""
         self._path = path
         self._sources = sources
@@ -105,7 +105,7 @@ class State:
         job.counted = Counted(ends, self._finished())
         job.open_rows = self._open_rows()
 
-    def _check(self, source: Source, old: OfSource, plan: LogPlan, store_id: str) -> None:
+    def _check(self, source: LogSource, old: OfSource, plan: LogPlan, store_id: str) -> None:
         if old.store_id and store_id and old.store_id != store_id:
             raise StateError(f"--state {self._path} is another store's: {source.path} has id {store_id}")
         why = ""

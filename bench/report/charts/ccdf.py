@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Curve", "ccdf_chart", "shares_axis", "steps"]
+__all__ = ["DrawnCurve", "ccdf_chart", "shares_axis", "steps"]
 
 _COLUMNS = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class DrawnCurve:
     """What one curve is made of: lateness of what was delivered, and of what is overdue so far; both in ms."""
 
     delivered: Histogram
@@ -42,7 +42,7 @@ class Curve:
 
 
 def ccdf_chart(
-    key: str, title: str, curves: Mapping[str, Curve], target: tuple[float, int] | None = None
+    key: str, title: str, curves: Mapping[str, DrawnCurve], target: tuple[float, int] | None = None
 ) -> Chart | None:
     """Return the chart, or None when no curve holds anything; ``target`` (share, limit in ms) is drawn as a corner."""
     found = {name: curve for name, curve in curves.items() if curve.all}
@@ -76,7 +76,7 @@ def steps(histogram: Histogram, low: float) -> tuple[npt.NDArray[np.float64], np
     return x[kept], y[kept]
 
 
-def _draw(size: Size, curves: Mapping[str, Curve], target: tuple[float, int] | None) -> Figure:
+def _draw(size: Size, curves: Mapping[str, DrawnCurve], target: tuple[float, int] | None) -> Figure:
     figure = new_figure(size, 3.9 if size.panels > 1 else 3.6)
     axes = figure.add_subplot()
     quiet_axes(axes)
@@ -101,7 +101,7 @@ def _draw(size: Size, curves: Mapping[str, Curve], target: tuple[float, int] | N
     return figure
 
 
-def _curve(axes: Axes, number: int, name: str, curve: Curve, left: float, foot: float) -> None:
+def _curve(axes: Axes, number: int, name: str, curve: DrawnCurve, left: float, foot: float) -> None:
     all_ = curve.all
     x, y = steps(all_, left)
     y = np.maximum(y, foot)

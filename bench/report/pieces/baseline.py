@@ -8,7 +8,7 @@ from typing import Any
 from bench.figures.text import utc
 from bench.lateness.results.compare import differences, in_words
 from bench.lateness.results.result import TOPIC, Result, ResultError, read_result
-from bench.report.charts.ccdf import Curve, ccdf_chart
+from bench.report.charts.ccdf import DrawnCurve, ccdf_chart
 from bench.report.charts.histogram import merged
 from bench.report.pieces.page import Html, bullets, figure, joined, note, table
 from bench.report.pieces.tables import by_group, by_source
@@ -48,7 +48,7 @@ def baseline_section(result: Result, baseline: Result | str) -> Html:
     ])  # fmt: skip
 
 
-def _whole(result: Result) -> Curve:
+def _whole(result: Result) -> DrawnCurve:
     table_: Any = result.histograms[TOPIC]
     curves = by_source(by_group(table_, ("topic",), result.source_names)).values()
-    return Curve(merged(one.delivered for one in curves), merged(one.overdue for one in curves))
+    return DrawnCurve(merged(one.delivered for one in curves), merged(one.overdue for one in curves))

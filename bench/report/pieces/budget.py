@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bench.figures.text import count, lateness_text, name_text, percent, short_ms, utc
-from bench.report.charts.ccdf import Curve
+from bench.report.charts.ccdf import DrawnCurve
 from bench.report.charts.histogram import Histogram, Integers, merged
 from bench.report.pieces.page import Cell, Html, Tile, joined, note, table, tiles
 from bench.report.pieces.tables import Groups
@@ -68,7 +68,7 @@ class Interval:
     overdue: int
 
 
-def cells_of(groups: Mapping[int, Curve], limit_ms: int, width_ms: int) -> Cells:
+def cells_of(groups: Mapping[int, DrawnCurve], limit_ms: int, width_ms: int) -> Cells:
     """Judge the cells of one source by a limit."""
     starts = sorted(groups)
     within = [groups[start].delivered.at_most(limit_ms) for start in starts]

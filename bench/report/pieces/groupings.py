@@ -10,7 +10,7 @@ from bench.figures.text import count, milliseconds, name_text, short_count, shor
 from bench.lateness.results.result import KIND_LEVEL, NOT_AFTER_HOT
 from bench.report.charts.bars import rows_chart
 from bench.report.charts.canvas import INK, Chart, Size, new_figure, quiet_axes
-from bench.report.charts.ccdf import Curve
+from bench.report.charts.ccdf import DrawnCurve
 from bench.report.charts.heatmap import MINUTE_MS, coarser
 from bench.report.charts.histogram import Histogram, merged
 from bench.report.charts.panels import Grouped, Panels, panels_chart
@@ -231,7 +231,7 @@ def topics(groups: Groups) -> Html:
     shown = named[:MOST_ROWS]
     rest = named[MOST_ROWS:]
     if rest:
-        together = Curve(merged(c.delivered for _, c in rest), merged(c.overdue for _, c in rest))
+        together = DrawnCurve(merged(c.delivered for _, c in rest), merged(c.overdue for _, c in rest))
         shown.append(((f"{count(len(rest))} more, together", "", ""), together))
     rows = [(_row_name(name, many), curve.delivered) for name, curve in shown]
     says = "; ".join(f"{name}: p99 {milliseconds(h.percentile('p99'))}" for name, h in rows if h)

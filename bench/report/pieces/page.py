@@ -23,7 +23,7 @@ from remoting.printable import printable
 __all__ = [
     "Cell",
     "Html",
-    "Section",
+    "PageSection",
     "Tile",
     "bullets",
     "details",
@@ -43,7 +43,7 @@ Html = NewType("Html", str)
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PageSection:
     """A part of a page: the name that links use, the heading, what stands below it."""
 
     key: str
@@ -172,7 +172,7 @@ def figure(chart: Chart | None, caption: str, why_empty: str = "Nothing to draw.
     return Html(f'<figure id="{escape(chart.key)}">{drawn(chart)}<figcaption>{text(caption)}</figcaption></figure>')
 
 
-def document(title: str, lead: Html, sections: Sequence[Section]) -> str:
+def document(title: str, lead: Html, sections: Sequence[PageSection]) -> str:
     """Return the whole page: one file, nothing fetched."""
     style, script = (_beside(name) for name in ("page.css", "page.js"))
     allowed = base64.b64encode(sha256(script.encode()).digest()).decode()

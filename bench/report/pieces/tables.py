@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.report.charts.ccdf import Curve
+from bench.report.charts.ccdf import DrawnCurve
 from bench.report.charts.histogram import EMPTY, Histogram, Integers, merged
 
 __all__ = ["Groups", "by_group", "by_source", "delivered_only"]
 
-Groups = dict[str, dict[Any, Curve]]
+Groups = dict[str, dict[Any, DrawnCurve]]
 """Source to key of the group (a value, or a tuple of them) to what was delivered and what is overdue."""
 
 
@@ -53,7 +53,7 @@ def by_group(table: Any, columns: Sequence[str], sources: Sequence[str]) -> Grou
         names = [values[int(codes[rows[0]])] for codes, values in parts]
         key: Hashable = names[1] if len(names) == 2 else tuple(names[1:])
         late = censored[rows]
-        found[names[0]][key] = Curve(_of(lateness, counts, rows[~late]), _of(lateness, counts, rows[late]))
+        found[names[0]][key] = DrawnCurve(_of(lateness, counts, rows[~late]), _of(lateness, counts, rows[late]))
     return {source: dict(sorted(groups.items())) for source, groups in found.items()}
 
 
@@ -61,10 +61,10 @@ def _of(lateness: Integers, counts: Integers, rows: Integers) -> Histogram:
     return Histogram.from_columns(lateness[rows], counts[rows]) if rows.size else EMPTY
 
 
-def by_source(groups: Groups) -> dict[str, Curve]:
+def by_source(groups: Groups) -> dict[str, DrawnCurve]:
     """Return the sum over all groups of each source."""
     return {
-        source: Curve(merged(c.delivered for c in found.values()), merged(c.overdue for c in found.values()))
+        source: DrawnCurve(merged(c.delivered for c in found.values()), merged(c.overdue for c in found.values()))
         for source, found in groups.items()
     }
 

@@ -9,7 +9,7 @@ from typing import Any
 from bench.figures.text import count, lateness_text, milliseconds, percent, utc
 from bench.lateness.results.result import COUNTS, QUANTILES, WITHIN_MS
 from bench.report.charts.bars import Limit, within_chart
-from bench.report.charts.ccdf import Curve
+from bench.report.charts.ccdf import DrawnCurve
 from bench.report.pieces.page import Html, Tile, figure, joined, note, table, tiles, verdict
 
 __all__ = ["compared", "headline", "headline_tiles", "read_from", "verdict_section"]
@@ -88,7 +88,9 @@ def _remark(name: str, ms: int | None, bound: bool) -> str:
     return ", ".join(part for part in ("at least" if bound else "", exact or _MEANS[name]) if part)
 
 
-def verdict_section(summary: Mapping[str, Any], curves: Mapping[str, Curve], received: Mapping[str, Curve]) -> Html:
+def verdict_section(
+    summary: Mapping[str, Any], curves: Mapping[str, DrawnCurve], received: Mapping[str, DrawnCurve]
+) -> Html:
     """Return the counts, the percentiles, the shares within limits and what was expected."""
     total = summary["total"]
     figures = [Tile(name, count(total[name]), _style(name, total[name])) for name in COUNTS if name in total]
@@ -158,12 +160,12 @@ def _share(value: float | None) -> str:
     return "-" if value is None else percent(round(value * 10**12), 10**12)
 
 
-def _within_chart(key: str, curves: Mapping[str, Curve], target: float) -> Any:
+def _within_chart(key: str, curves: Mapping[str, DrawnCurve], target: float) -> Any:
     limits = {source: [_limit(limit, curve) for limit in WITHIN_MS] for source, curve in curves.items()}
     return within_chart(key, "Share delivered within a limit", limits, target)
 
 
-def _limit(limit_ms: int, curve: Curve) -> Limit:
+def _limit(limit_ms: int, curve: DrawnCurve) -> Limit:
     """How many made a limit: what waits longer has missed it, what waits less counts neither way."""
     missed = curve.overdue.total - curve.overdue.at_most(limit_ms)
     return Limit(limit_ms, curve.delivered.at_most(limit_ms), curve.delivered.total + missed)

@@ -40,7 +40,7 @@ import numpy as np
 from remoting.layout import FILE_HEADER_BYTES, FRAME_BYTES, FRAME_ROW_BYTES
 from remoting.messages.checksum import crc32
 from store.disk.errors import StoreClosedError, StoreDoubtError, StoreError, StoreFullError, SyncFailedError
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.rows.format import ACCEPT, END, ROW_DTYPE, encode_frame, encode_rows, frame_seed, read_frame
 from store.spill.rows.model import Block
 
@@ -52,7 +52,7 @@ class _Left:
 
     __slots__ = ("at", "end", "segment")
 
-    def __init__(self, segment: Segment, at: int, end: int) -> None:
+    def __init__(self, segment: JournalSegment, at: int, end: int) -> None:
         self.segment = segment
         self.at = at
         self.end = end
@@ -67,7 +67,12 @@ class Journal:
     name = "spill journal"
 
     def __init__(
-        self, store_id: bytes, epoch: int, segments: list[Segment], segment_bytes: int, provide: Callable[[], Segment]
+        self,
+        store_id: bytes,
+        epoch: int,
+        segments: list[JournalSegment],
+        segment_bytes: int,
+        provide: Callable[[], JournalSegment],
     ) -> None:
         self.segments = segments  # in journal order; the last ones may be prepared and empty
         self.epoch = epoch
@@ -86,7 +91,7 @@ class Journal:
         self._left: _Left | None = None  # set under _lock, taken away under _sync_lock
         self.in_doubt: frozenset[int] = frozenset()
         """Delay ids that a frame which was refused, and cannot be cleared, would cancel or move after a crash."""
-        self._dirty: list[Segment] = []
+        self._dirty: list[JournalSegment] = []
         self._failed: SyncFailedError | None = None
         self._closed = False
 
@@ -115,28 +120,28 @@ class Journal:
         """Bytes used of the segment that is written to."""
         return self.active.end
 
-    def add_spare(self, make: Callable[[], Segment]) -> None:
+    def add_spare(self, make: Callable[[], JournalSegment]) -> None:
         """Have a prepared segment listed in the manifest, and take it."""
         with self._supply:
             segment = make()
             self._spares.append(segment)
             self.segments.append(segment)
 
-    def drop(self, nos: set[int]) -> list[Segment]:
+    def drop(self, nos: set[int]) -> list[JournalSegment]:
         """Take finished segments out; answers them."""
         with self._lock:
             gone = [segment for segment in self.segments if segment.no in nos]
             self.segments = [segment for segment in self.segments if segment.no not in nos]
             return gone
 
-    def segment(self, no: int) -> Segment:
+    def segment(self, no: int) -> JournalSegment:
         """The segment with this file number."""
         for segment in reversed(self.segments):
             if segment.no == no:
                 return segment
         raise StoreError(f"journal segment {no} is gone")
 
-    def finished(self) -> list[Segment]:
+    def finished(self) -> list[JournalSegment]:
         """Closed segments in which nothing is live or still to be published."""
         return [segment for segment in self.segments if segment.complete and not segment.live]
 
@@ -179,7 +184,7 @@ class Journal:
             return Block(self, offset + size, segment.no, first, data_at, b"", (), ())
         return Block(self, offset + size, segment.no, first, data_at, rows, dues, ids)
 
-    def _write(self, segment: Segment, frame: bytes, at: int, changes: Sequence[int]) -> None:
+    def _write(self, segment: JournalSegment, frame: bytes, at: int, changes: Sequence[int]) -> None:
         if not self._dirty or self._dirty[-1] is not segment:
             self._dirty.append(segment)
         try:
@@ -221,7 +226,7 @@ class Journal:
             self.in_doubt = frozenset()
             self._left = None
 
-    def _room_for(self, size: int) -> Segment:
+    def _room_for(self, size: int) -> JournalSegment:
         if self._closed:
             raise StoreClosedError("the spill journal is closed")
         if self._failed is not None:
@@ -238,7 +243,7 @@ class Journal:
             segment = self.active
         return segment
 
-    def _roll(self, segment: Segment) -> None:
+    def _roll(self, segment: JournalSegment) -> None:
         """Go on in the next segment; the one that is left gets its end mark."""
         if not self._spares:
             with self._supply:
@@ -279,7 +284,7 @@ class Journal:
                 if self._written == target:
                     self._dirty.clear()
 
-    def _write_again(self, segments: list[Segment], target: int) -> None:
+    def _write_again(self, segments: list[JournalSegment], target: int) -> None:
         """After a failed sync: read back what it covered, prove it, write it again."""
         for segment in segments:
             start = max(self._synced - segment.base, FILE_HEADER_BYTES)

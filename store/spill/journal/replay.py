@@ -29,7 +29,7 @@ from remoting.layout import (
 )
 from store.disk.errors import StoreCorruptError
 from store.spill.journal.journal import records_are_whole
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.rows.format import (
     CANCEL,
     END,
@@ -67,7 +67,7 @@ class Replayed:
         self.epoch = 0
         self.frames = 0
         self.synced = 0
-        self.dirt: list[tuple[Segment, int, int]] = []
+        self.dirt: list[tuple[JournalSegment, int, int]] = []
         self.kill_ids: list[Longs] = []
         self.kill_versions: list[Longs] = []
 
@@ -77,7 +77,7 @@ class _Window:
 
     __slots__ = ("data", "segment", "start")
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: JournalSegment) -> None:
         self.segment = segment
         self.start = 0
         self.data = b""
@@ -92,7 +92,7 @@ class _Window:
         return index
 
 
-def replay(segments: list[Segment], store_id: bytes, claim: int, durable: int = 0) -> Replayed:
+def replay(segments: list[JournalSegment], store_id: bytes, claim: int, durable: int = 0) -> Replayed:
     """Fill the segments from their files; ``claim`` is the checkpoint's durable journal position.
 
     ``durable`` is one that is known otherwise: cancels below it are not in the done-sets for that.
@@ -127,14 +127,14 @@ def replay(segments: list[Segment], store_id: bytes, claim: int, durable: int = 
     return result
 
 
-def read_segment(segment: Segment, store_id: bytes) -> None:
+def read_segment(segment: JournalSegment, store_id: bytes) -> None:
     """Fill a closed, durable segment from its file alone. StoreCorruptError if its end mark is not reached."""
     _walk(segment, frame_seed(store_id), _ALL_DURABLE, _ALL_DURABLE, Replayed())
     if not segment.closed:
         raise StoreCorruptError(f"{segment.file.path} at {segment.end}: no frame, and no end mark before it")
 
 
-def _walk(segment: Segment, seed: int, claim: int, durable: int, result: Replayed) -> None:
+def _walk(segment: JournalSegment, seed: int, claim: int, durable: int, result: Replayed) -> None:
     window = _Window(segment)
     position = FILE_HEADER_BYTES
     rows: list[bytes] = []
@@ -201,7 +201,7 @@ def _next_frame(
     return frame, packed
 
 
-def _not_zero(segment: Segment) -> list[tuple[int, int]]:
+def _not_zero(segment: JournalSegment) -> list[tuple[int, int]]:
     """The portions behind a segment's end that are not all zero: (position, size)."""
     zeros = bytes(_WINDOW)
     found: list[tuple[int, int]] = []
@@ -212,7 +212,7 @@ def _not_zero(segment: Segment) -> list[tuple[int, int]]:
     return found
 
 
-def _claim_in(segment: Segment, position: int, size: int, seed: int) -> int:
+def _claim_in(segment: JournalSegment, position: int, size: int, seed: int) -> int:
     """The highest durable position that a whole frame that begins in this portion speaks of."""
     claim = 0
     data = segment.file.pread(min(size + len(_MAGIC_BYTES) - 1, segment.size - position), position)
@@ -237,7 +237,7 @@ def _claim_in(segment: Segment, position: int, size: int, seed: int) -> int:
 
 def cut_behind(result: Replayed) -> None:
     """Zero everything behind the journal's end, and sync it: nothing there may ever look like a frame again."""
-    changed: dict[int, Segment] = {}
+    changed: dict[int, JournalSegment] = {}
     for segment, position, size in result.dirt:
         segment.file.zero(position, size)
         changed[segment.no] = segment
@@ -245,7 +245,7 @@ def cut_behind(result: Replayed) -> None:
         segment.file.sync()
 
 
-def write_again(segments: list[Segment], durable: int) -> None:
+def write_again(segments: list[JournalSegment], durable: int) -> None:
     """Write what was read beyond the durable position once more, and sync it: from here on it counts as durable.
 
     After a mere kill it may be in the page cache only; and if the sync before the kill had failed, the kernel no

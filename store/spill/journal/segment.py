@@ -28,9 +28,9 @@ from store.spill.rows.done_set import DoneSet
 from store.spill.rows.format import ROW, ROW_DTYPE
 from store.spill.rows.model import DUE_MAX, LAST_KEY, Key
 from store.spill.rows.page_cache import RunPageCache
-from store.spill.rows.source import Batch, Fetch, Places, Source
+from store.spill.rows.source import Fetch, Places, Source, SourceBatch
 
-__all__ = ["Segment"]
+__all__ = ["JournalSegment"]
 
 Longs = NDArray[np.int64]
 _EMPTY = np.empty(0, np.int64)
@@ -39,7 +39,7 @@ _COLUMN_BYTES = 32
 _SMALL_BYTES = 20 * FRAME_ROW_BYTES
 
 
-class Segment(Source):
+class JournalSegment(Source):
     """A journal file and the columns of its records. The caller holds the delivery lock.
 
     ``end`` (where the next frame goes), ``appended`` and ``closed`` belong to the journal and its lock.
@@ -285,7 +285,7 @@ class Segment(Source):
                 high = middle
         return low
 
-    def fetch_sorted(self, after: Key, until_ms: int, want: int) -> Batch | None:
+    def fetch_sorted(self, after: Key, until_ms: int, want: int) -> SourceBatch | None:
         """Live records with after < key and due < until in the sorted part, at most ``want`` of them."""
         if not self.live or not self.ordered:
             return None
@@ -324,7 +324,7 @@ class Segment(Source):
             if versions:
                 picked = np.concatenate((picked, np.array(versions, np.int64)))
         more = low < high or len(picked) < got
-        return Batch(self.dues[picked], self.ids[picked], picked + (self.no << 32), more)
+        return SourceBatch(self.dues[picked], self.ids[picked], picked + (self.no << 32), more)
 
     def _are_versions(self, one: int, other: int) -> bool:
         """Whether two records are of one message, moved and due at the same time: they have the same key."""
@@ -341,7 +341,7 @@ class Segment(Source):
         if start <= high:
             self._gap = (after, until)
 
-    def fetch_tail(self, after: Key, until_ms: int, want: int) -> Batch | None:
+    def fetch_tail(self, after: Key, until_ms: int, want: int) -> SourceBatch | None:
         """Live records with after < key and due < until in the unsorted rest, at most ``want`` of them."""
         first, end = self.ordered, self.count
         if first == end or not self.live:
@@ -362,7 +362,7 @@ class Segment(Source):
             smallest = dues <= np.partition(dues, want)[want]
             ordinals, dues, ids = ordinals[smallest], dues[smallest], ids[smallest]
         order = np.lexsort((ids, dues))[:want]
-        return Batch(dues[order], ids[order], ordinals[order] + (self.no << 32), more)
+        return SourceBatch(dues[order], ids[order], ordinals[order] + (self.no << 32), more)
 
     def fetchers(self) -> list[Fetch]:
         """The parts that a scan asks."""
@@ -404,12 +404,12 @@ class Segment(Source):
         """File positions, sizes and CRCs of records."""
         return self.at[ordinals].tolist(), self.sizes[ordinals].tolist(), self.crcs[ordinals].tolist()
 
-    def twin(self, cache: RunPageCache) -> Segment:  # noqa: ARG002 (all of it is in memory)
+    def twin(self, cache: RunPageCache) -> JournalSegment:  # noqa: ARG002 (all of it is in memory)
         """The same records with the done-set of the last durable checkpoint: what a relocation copies from.
 
         Its ``live`` is not counted yet (`recount`): that takes milliseconds, and needs no lock.
         """
-        other = Segment(self.no, self.base, self.size, self.file, 1)
+        other = JournalSegment(self.no, self.base, self.size, self.file, 1)
         other.dues = self.dues
         other.ids = self.ids
         other.at = self.at

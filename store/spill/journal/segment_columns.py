@@ -13,7 +13,7 @@ from remoting.messages.checksum import crc32
 from store.disk.errors import StoreError
 from store.disk.files import File
 from store.spill.journal.replay import read_segment
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.rows.format import ID_DTYPE, ColumnPage, IdRows
 from store.spill.rows.manifest import DataEntry
 from store.spill.rows.model import DUE_MAX
@@ -26,14 +26,14 @@ class SegmentColumns:
 
     __slots__ = ("_segment", "order")
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: JournalSegment) -> None:
         self._segment = segment
         self.order: NDArray[np.int32] = segment.order[: segment.position((DUE_MAX, 0), False)]
 
     @classmethod
     def read(cls, entry: DataEntry, file: File, store_id: bytes) -> SegmentColumns | None:
         """Read a segment's file; None if not all of it can be read."""
-        segment = Segment(entry.no, entry.base, entry.size, file)
+        segment = JournalSegment(entry.no, entry.base, entry.size, file)
         try:
             read_segment(segment, store_id)
         except StoreError:

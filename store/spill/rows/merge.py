@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.spill.rows.model import DUE_MAX, LAST_KEY, Key
-from store.spill.rows.source import Batch, Fetch, Longs
+from store.spill.rows.source import Fetch, Longs, SourceBatch
 
 __all__ = ["Cursor", "first_of"]
 
@@ -31,7 +31,7 @@ ROUND_RECORDS = 4096
 BATCH_RECORDS = 512
 QUOTA_MIN = 16
 _EMPTY = np.empty(0, np.int64)
-_Entry = tuple[int, int, int, Fetch, Batch]
+_Entry = tuple[int, int, int, Fetch, SourceBatch]
 Merged = tuple[Longs, Longs, Longs]
 """Due times, delay ids and refs, in key order."""
 
@@ -93,7 +93,7 @@ class Cursor:
         heap = self._heap
         quota = max(QUOTA_MIN, ROUND_RECORDS // len(heap))
         bound = LAST_KEY
-        parts: list[Batch] = []
+        parts: list[SourceBatch] = []
         opened: list[_Entry] = []
         while heap and heap[0][:2] <= bound:
             entry = heappop(heap)
@@ -104,10 +104,10 @@ class Cursor:
                 bound = min(bound, (batch.dues.item(at), batch.ids.item(at)))
         for _, _, number, fetch, batch in opened:
             cut = _upto(batch.dues, batch.ids, bound)
-            parts.append(Batch(batch.dues[:cut], batch.ids[:cut], batch.refs[:cut], False))
-            rest: Batch | None = None
+            parts.append(SourceBatch(batch.dues[:cut], batch.ids[:cut], batch.refs[:cut], False))
+            rest: SourceBatch | None = None
             if cut < len(batch):
-                rest = Batch(batch.dues[cut:], batch.ids[cut:], batch.refs[cut:], batch.more)
+                rest = SourceBatch(batch.dues[cut:], batch.ids[cut:], batch.refs[cut:], batch.more)
             elif batch.more:
                 rest = fetch((batch.dues.item(-1), batch.ids.item(-1)), DUE_MAX, BATCH_RECORDS)
             if rest is not None:
@@ -120,15 +120,15 @@ class Cursor:
         self._dues, self._ids, self._refs = dues, ids, refs
 
 
-def first_of(cursor: Merged, others: list[Batch], limit: int) -> Merged:
+def first_of(cursor: Merged, others: list[SourceBatch], limit: int) -> Merged:
     """The first ``limit`` of a cursor's records and of batches that hold at least ``limit`` each, or all they have."""
     if not others:
         return cursor
-    dues, ids, refs = _sorted([Batch(*cursor, False), *others])
+    dues, ids, refs = _sorted([SourceBatch(*cursor, False), *others])
     return dues[:limit], ids[:limit], refs[:limit]
 
 
-def _sorted(parts: list[Batch]) -> Merged:
+def _sorted(parts: list[SourceBatch]) -> Merged:
     if len(parts) == 1:
         return parts[0].dues, parts[0].ids, parts[0].refs
     dues = np.concatenate([part.dues for part in parts])

@@ -13,14 +13,14 @@ from store.spill.rows.done_set import DoneSet
 from store.spill.rows.model import Key
 from store.spill.rows.page_cache import RunPageCache
 
-__all__ = ["Batch", "Fetch", "Longs", "Places", "Source"]
+__all__ = ["Fetch", "Longs", "Places", "Source", "SourceBatch"]
 
 Longs = NDArray[np.int64]
 Places = tuple[list[int], list[int], list[int]]
 """File positions, sizes and CRCs."""
 
 
-class Batch:
+class SourceBatch:
     """Live records of one source in key order; ``more``: there may be others behind the last one."""
 
     __slots__ = ("dues", "ids", "more", "refs")
@@ -35,7 +35,7 @@ class Batch:
         return len(self.refs)
 
 
-Fetch = Callable[[Key, int, int], Batch | None]
+Fetch = Callable[[Key, int, int], SourceBatch | None]
 """``fetch(after, until_ms, want)``: live records with key > after and due < until, at most ``want``."""
 
 
@@ -99,7 +99,7 @@ class Source(ABC):
         """The parts that a scan asks, each in key order."""
 
     @abstractmethod
-    def fetch_sorted(self, after: Key, until_ms: int, want: int) -> Batch | None:
+    def fetch_sorted(self, after: Key, until_ms: int, want: int) -> SourceBatch | None:
         """`Fetch` over all of a settled source."""
 
     @abstractmethod

@@ -44,7 +44,7 @@ from store.spill.rows.format import (
 from store.spill.rows.manifest import DataEntry
 from store.spill.rows.model import DUE_MAX, Key
 from store.spill.rows.page_cache import RunPageCache
-from store.spill.rows.source import Batch, Fetch, Longs, Places, Source
+from store.spill.rows.source import Fetch, Longs, Places, Source, SourceBatch
 from store.spill.runs.rebuild import rebuilt_page
 
 __all__ = ["Run"]
@@ -275,7 +275,7 @@ class Run(Source):
             return max(low, floor) * self.rows_per_page
         return page.first + _find(page, key)
 
-    def fetch_sorted(self, after: Key, until_ms: int, want: int) -> Batch | None:
+    def fetch_sorted(self, after: Key, until_ms: int, want: int) -> SourceBatch | None:
         """Live records with after < key and due < until: one page's worth, at most ``want`` of them."""
         if not self.live or until_ms <= self.shape.due_min or after[0] > self.shape.due_max:
             return None
@@ -314,7 +314,7 @@ class Run(Source):
                     dues = np.concatenate((dues, np.full(len(versions), last[0], np.int64)))
                     ids = np.concatenate((ids, np.full(len(versions), last[1], np.int64)))
                     ordinals = np.concatenate((ordinals, np.array(versions, np.int64)))
-            return Batch(dues, ids, ordinals + (self.no << 32), more)
+            return SourceBatch(dues, ids, ordinals + (self.no << 32), more)
 
     def _versions_of(self, key: Key, ordinal: int) -> list[int]:
         """Live records from an ordinal on, the first of a page, that have this key: other versions of a message."""

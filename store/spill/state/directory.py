@@ -26,7 +26,7 @@ from pathlib import Path
 from remoting.layout import FILE_HEADER_BYTES
 from store.disk.errors import StoreCorruptError, StoreError
 from store.disk.files import File, Files
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.rows.format import INDEX_MAGIC, JOURNAL_MAGIC, RUN_MAGIC, file_header, read_file_header
 from store.spill.rows.manifest import DataEntry, Manifest, RunEntry, SegmentEntry, read_manifest
 from store.spill.rows.model import LAST_KEY, Key
@@ -146,12 +146,12 @@ class SpillDirectory:
             )
         return file
 
-    def open_segments(self) -> list[Segment]:
+    def open_segments(self) -> list[JournalSegment]:
         """Open every listed segment, in journal order; their content is replay's business."""
         segments = []
         for entry in self.manifest.segments:
             file = self._open(self.journal_path / run_name(entry.no), entry.size)
-            segment = Segment(entry.no, entry.base, entry.size, file)
+            segment = JournalSegment(entry.no, entry.base, entry.size, file)
             segment.upper = entry.upper
             segments.append(segment)
         return segments
@@ -184,7 +184,7 @@ class SpillDirectory:
         manifest = self.manifest
         return {s.no for s in manifest.segments} | {r.data.no for r in manifest.runs if r.data is not None}
 
-    def prepare_segment(self, size: int) -> Iterator[Callable[[], Segment] | None]:
+    def prepare_segment(self, size: int) -> Iterator[Callable[[], JournalSegment] | None]:
         """Make a zero-filled segment in slices; the last value is a function that lists it and answers it."""
         no = self.take_no()
         path = self.journal_path / run_name(no)
@@ -206,7 +206,7 @@ class SpillDirectory:
             raise
         yield partial(self._list_segment, no, size, file, temporary, path)
 
-    def make_segment(self, size: int) -> Segment:
+    def make_segment(self, size: int) -> JournalSegment:
         """Make and list a segment at once, not zero-filled: for when none was prepared in time."""
         no = self.take_no()
         path = self.journal_path / run_name(no)
@@ -215,7 +215,7 @@ class SpillDirectory:
         file = self.files.open(temporary, create=True, size=size)
         return self._list_segment(no, size, file, temporary, path)
 
-    def _list_segment(self, no: int, size: int, file: File, temporary: Path, path: Path) -> Segment:
+    def _list_segment(self, no: int, size: int, file: File, temporary: Path, path: Path) -> JournalSegment:
         with self._lock:
             try:
                 listed = self.manifest.segments
@@ -238,7 +238,7 @@ class SpillDirectory:
                 listed.pop()
                 self._remove_unless_listed(no, path)
                 raise
-        return Segment(no, base, size, self.files.open(path))
+        return JournalSegment(no, base, size, self.files.open(path))
 
     def _remove_unless_listed(self, no: int, path: Path) -> None:
         """Remove a file after a failed write of the manifest, unless the manifest got through after all.

@@ -16,7 +16,7 @@ from remoting.messages.checksum import crc32
 from store.disk.errors import StoreError
 from store.disk.files import File
 from store.disk.slab import Slab
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.rows.merge import Cursor, first_of
 from store.spill.rows.model import Columns, Found, Key, RecordCorruptError, SpillOptions
 from store.spill.rows.page_cache import RunPageCache
@@ -57,7 +57,7 @@ class SpillState:
         self.frontier_ms = -1
         # Replaced as a whole, never changed: figures and the spiller go over it without the lock.
         self.sources: dict[int, Source] = {}
-        self._segments: dict[int, Segment] = {}
+        self._segments: dict[int, JournalSegment] = {}
         self._runs: dict[int, Run] = {}
         self.ghosts: list[Ghosts] = []
         self.unsaved = False
@@ -65,7 +65,7 @@ class SpillState:
         self._open: list[Fetch] = []  # of segments that still grow, or are not sorted yet
         self._cursors: list[Cursor] = []  # most recently used last
 
-    def add_segment(self, segment: Segment) -> None:
+    def add_segment(self, segment: JournalSegment) -> None:
         """Have scans see a journal segment."""
         self._segments = {**self._segments, segment.no: segment}
         self._add(segment)
@@ -133,11 +133,11 @@ class SpillState:
         return list(self._runs.values())
 
     @property
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[JournalSegment]:
         """All journal segments with records."""
         return list(self._segments.values())
 
-    def segment(self, no: int) -> Segment | None:
+    def segment(self, no: int) -> JournalSegment | None:
         """A journal segment by its file number, if scans see it."""
         return self._segments.get(no)
 

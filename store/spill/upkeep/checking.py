@@ -16,7 +16,7 @@ from remoting.layout import FILE_HEADER_BYTES, FRAME_BYTES, FRAME_ROW_BYTES, RUN
 from remoting.messages.checksum import crc32
 from store.disk.errors import StoreError
 from store.spill.journal.journal import Journal
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.rows.format import ACCEPT, MOVE, frame_count, read_frame, run_trailer
 from store.spill.rows.page_cache import RunPageCache
 from store.spill.rows.source import Longs, Source
@@ -55,7 +55,7 @@ def check(state: SpillState, journal: Journal) -> list[str]:
     return wrong
 
 
-def _frozen_segment(segment: Segment) -> Segment:
+def _frozen_segment(segment: JournalSegment) -> JournalSegment:
     """A twin with the done-set as it is now."""
     twin = segment.twin(RunPageCache(0))
     twin.done, twin.live = segment.done.copy(), segment.live
@@ -87,7 +87,7 @@ def _check_records(source: Source, ordinals: Longs) -> list[str]:
     ]
 
 
-def _check_segment(segment: Segment, seed: int) -> list[str]:
+def _check_segment(segment: JournalSegment, seed: int) -> list[str]:
     wrong = segment.done.check()
     everything = np.arange(segment.count, dtype=np.int64)
     live = int(np.count_nonzero(segment.live_mask(everything)))
@@ -105,7 +105,7 @@ def _check_segment(segment: Segment, seed: int) -> list[str]:
     return wrong
 
 
-def _check_frames(segment: Segment, seed: int) -> list[str]:
+def _check_frames(segment: JournalSegment, seed: int) -> list[str]:
     """Walk the frames as replay would."""
     at, ordinal = FILE_HEADER_BYTES, 0
     wrong: list[str] = []

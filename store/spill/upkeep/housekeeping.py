@@ -27,7 +27,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from store.disk.errors import StoreError
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.rows.model import FIRST_KEY, Key
 from store.spill.rows.source import Source
 from store.spill.runs.run import Run
@@ -164,14 +164,14 @@ class Housekeeping:
                 self._journal.add_spare(finish)
             yield
 
-    def _unsorted(self) -> Segment | None:
+    def _unsorted(self) -> JournalSegment | None:
         for segment in self._state.segments:
             tail = segment.solid - segment.ordered
             if tail >= max(TAIL_MAX, segment.ordered >> 2) or (tail and segment.complete):
                 return segment
         return None
 
-    def _sort(self, segment: Segment) -> _Job:
+    def _sort(self, segment: JournalSegment) -> _Job:
         order = segment.sort(segment.solid)
         with self._state.lock:
             segment.set_order(order)
@@ -199,7 +199,7 @@ class Housekeeping:
         yield
         yield from state.prune_ghosts()
 
-    def _segment_to_spill(self) -> tuple[Segment, Key] | None:
+    def _segment_to_spill(self) -> tuple[JournalSegment, Key] | None:
         options, now_ms = self._state.options, self._now_ms
         complete = [s for s in self._state.segments if s.settled and s.no not in self._busy]
         for segment in complete:
@@ -224,12 +224,12 @@ class Housekeeping:
                 return waiting[0], FIRST_KEY
         return None
 
-    def _has_from(self, segment: Segment, split: Key) -> bool:
+    def _has_from(self, segment: JournalSegment, split: Key) -> bool:
         """Whether a live record with a key >= ``split`` is in a segment."""
         with self._state.lock:
             return segment.fetch_sorted((split[0], split[1] - 1), 1 << 62, 1) is not None
 
-    def _relocating(self, segments: Sequence[Segment], runs: Sequence[Run], split: Key) -> _Job:
+    def _relocating(self, segments: Sequence[JournalSegment], runs: Sequence[Run], split: Key) -> _Job:
         with self._state.lock:
             # A checkpoint that is being written may let finished files go, and does not know the new run: if one of
             # them were copied (its done bits are not durable yet), what was delivered would be back after a crash.
@@ -255,7 +255,7 @@ class Housekeeping:
             with self._state.lock:
                 self._busy -= nos
 
-    def _to_index(self, segments: Sequence[Segment], split: Key) -> Segment | None:
+    def _to_index(self, segments: Sequence[JournalSegment], split: Key) -> JournalSegment | None:
         """The segment, if it is worth an index, and there are not too many of them."""
         if not segments or sum(run.is_index for run in self._state.runs) >= self._state.options.runs_max:
             return None

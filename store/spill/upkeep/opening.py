@@ -23,7 +23,7 @@ from remoting.layout import DELAY_SECTION, LITTLE_LONG
 from store.disk.delay_id import EPOCH_MAX
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.spill.journal.replay import Replayed, cut_behind, replay, write_again
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.rows.done_set import DoneSet
 from store.spill.rows.source import Source
 from store.spill.runs.run import Run
@@ -71,7 +71,9 @@ def decode_section(section: bytes) -> tuple[int, dict[int, DoneSet], int]:
     return position, found, section_no
 
 
-def open_sources(directory: SpillDirectory, state: SpillState, section: bytes | None) -> tuple[list[Segment], int]:
+def open_sources(
+    directory: SpillDirectory, state: SpillState, section: bytes | None
+) -> tuple[list[JournalSegment], int]:
     """Fill ``state`` with all sources as they were; answers (segments in journal order, the new epoch).
 
     On return the new epoch is durable, and nothing but zeros stands behind the journal's end.
@@ -143,7 +145,7 @@ def _keep_behind(directory: SpillDirectory, replayed: Replayed) -> None:
             directory.notes.append(f"{text} {path.name}")
 
 
-def _first_segment(directory: SpillDirectory, size: int) -> Segment:
+def _first_segment(directory: SpillDirectory, size: int) -> JournalSegment:
     """A zero-filled segment at once; a small one, so that a new store is there in milliseconds."""
     for finish in directory.prepare_segment(min(size, FIRST_SEGMENT_BYTES)):
         if finish is not None:
@@ -151,7 +153,7 @@ def _first_segment(directory: SpillDirectory, size: int) -> Segment:
     raise AssertionError("prepare_segment ends with a segment")
 
 
-def _show(state: SpillState, segments: list[Segment], runs: list[Run], done: dict[int, DoneSet]) -> None:
+def _show(state: SpillState, segments: list[JournalSegment], runs: list[Run], done: dict[int, DoneSet]) -> None:
     """Have scans see all sources, with what the checkpoint says is done."""
     for segment in segments:
         _set_done(segment, done.get(segment.no))

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from store.disk.errors import StoreCorruptError, StoreError
-from store.spill.journal.segment import Segment
+from store.spill.journal.segment import JournalSegment
 from store.spill.journal.segment_columns import SegmentColumns
 from store.spill.rows.done_set import DoneSet
 from store.spill.rows.manifest import DataEntry, RunEntry
@@ -74,7 +74,7 @@ _ORDINAL = (1 << 32) - 1
 class _Copy:
     """One relocation under way."""
 
-    def __init__(self, state: SpillState, segments: Sequence[Segment], runs: Sequence[Run], split: Key) -> None:
+    def __init__(self, state: SpillState, segments: Sequence[JournalSegment], runs: Sequence[Run], split: Key) -> None:
         self.state = state
         self.split = split
         self.segments, self.runs = segments, runs
@@ -256,7 +256,7 @@ class _Copy:
             yield
 
 
-def index(state: SpillState, segment: Segment, split: Key) -> Generator[None]:
+def index(state: SpillState, segment: JournalSegment, split: Key) -> Generator[None]:
     """Give every record with key >= ``split`` of a segment to an index of it; one slice for each step.
 
     The segment must be complete and sorted. StoreError: nothing has changed, try again later.
@@ -284,7 +284,7 @@ def index(state: SpillState, segment: Segment, split: Key) -> Generator[None]:
         raise
 
 
-def relocate(state: SpillState, segments: Sequence[Segment], runs: Sequence[Run], split: Key) -> Generator[None]:
+def relocate(state: SpillState, segments: Sequence[JournalSegment], runs: Sequence[Run], split: Key) -> Generator[None]:
     """Move every live record with key >= ``split`` out of these files into a new run; one slice for each step.
 
     Segments must be complete and sorted. StoreError: nothing has changed, try again later.

@@ -27,7 +27,7 @@ from remoting.layout import (
 )
 from remoting.messages.checksum import crc32
 from remoting.messages.message import MAGIC_V1, MAGIC_V2
-from store.disk.aside import Aside
+from store.disk.aside import RepairFolder
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.disk.files import File, Files
 from store.spill.journal.journal import records_are_whole
@@ -70,7 +70,9 @@ _MAGIC = FRAME_MAGIC.to_bytes(4, "little")
 _RECORD_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 
 
-def mended_section(files: Files, path: Path, store_id: bytes, section: bytes | None, aside: Aside) -> bytes | None:
+def mended_section(
+    files: Files, path: Path, store_id: bytes, section: bytes | None, aside: RepairFolder
+) -> bytes | None:
     """The checkpoint section that the delay store at ``path`` can be opened with; the one given if that is fine.
 
     None if none is needed. Raises what the manifest's reading raises.
@@ -122,7 +124,7 @@ def _punched(files: Files, path: Path, store_id: bytes, entry: RunEntry) -> int:
     return count
 
 
-def repair_spill(files: Files, path: Path, store_id: bytes, section: bytes | None, aside: Aside) -> None:
+def repair_spill(files: Files, path: Path, store_id: bytes, section: bytes | None, aside: RepairFolder) -> None:
     """Mend manifest, journal and runs under ``path``. Raises StoreError if there is no manifest to go by."""
     if not files.exists(path):
         return
@@ -144,7 +146,7 @@ def repair_spill(files: Files, path: Path, store_id: bytes, section: bytes | Non
             files.replace_file(path / name, manifest.encode())
 
 
-def _mend_data(files: Files, path: Path, store_id: bytes, manifest: Manifest, aside: Aside) -> None:
+def _mend_data(files: Files, path: Path, store_id: bytes, manifest: Manifest, aside: RepairFolder) -> None:
     """Mend size and header of segments to which indexes lead, and which are not part of the journal any more."""
     listed = {entry.no for entry in manifest.segments}
     for data in sorted({run.data for run in manifest.runs if run.data is not None and run.data.no not in listed}):
@@ -153,7 +155,7 @@ def _mend_data(files: Files, path: Path, store_id: bytes, manifest: Manifest, as
         file.close()
 
 
-def _full_size(files: Files, path: Path, size: int, aside: Aside) -> File:
+def _full_size(files: Files, path: Path, size: int, aside: RepairFolder) -> File:
     """Open a file, brought to its size."""
     exists = files.exists(path)
     file = files.open(path, create=True)
@@ -172,7 +174,9 @@ def _full_size(files: Files, path: Path, size: int, aside: Aside) -> File:
     return file
 
 
-def _mend_header(file: File, magic: int, store_id: bytes, no: int, fields: tuple[int, int], aside: Aside) -> None:
+def _mend_header(
+    file: File, magic: int, store_id: bytes, no: int, fields: tuple[int, int], aside: RepairFolder
+) -> None:
     data = file.pread(FILE_HEADER_BYTES, 0)
     try:
         if read_file_header(data, magic, store_id, no, file.path) == fields:
@@ -196,7 +200,7 @@ class _Journal:
         manifest: Manifest,
         claim: int,
         done: dict[int, DoneSet],
-        aside: Aside,
+        aside: RepairFolder,
     ) -> None:
         self.files = files
         self.path = path
@@ -374,7 +378,13 @@ def _records_in(data: bytes) -> list[tuple[Row, bytes]]:
 
 
 def _mend_run(
-    files: Files, path: Path, store_id: bytes, manifest: Manifest, entry: RunEntry, done: DoneSet | None, aside: Aside
+    files: Files,
+    path: Path,
+    store_id: bytes,
+    manifest: Manifest,
+    entry: RunEntry,
+    done: DoneSet | None,
+    aside: RepairFolder,
 ) -> None:
     place = path / run_name(entry.no)
     shape = entry.shape
@@ -403,7 +413,7 @@ def _mend_run(
 
 
 def _mend_pages(
-    file: File, data: File | None, store_id: bytes, entry: RunEntry, done: DoneSet | None, aside: Aside
+    file: File, data: File | None, store_id: bytes, entry: RunEntry, done: DoneSet | None, aside: RepairFolder
 ) -> None:
     shape = entry.shape
     run = Run(entry.no, file, shape, store_id, RunPageCache(1 << 20), entry.first, entry.end)
