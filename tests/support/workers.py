@@ -25,11 +25,7 @@ __all__ = ["in_order", "scheduler", "scope_of", "worker_count"]
 MEMORY_PER_WORKER = 2 << 30
 """A broker of Apache's has a heap of 1 GiB, and clients have their JVMs beside it."""
 WORKERS_MAX = 8
-ONE_BY_ONE = (
-    "tests/faults/test_damage.py",
-    "tests/simulation/test_planted_bugs.py",
-    "tests/simulation/test_simulation.py",
-)
+ONE_BY_ONE = ("tests/simulation/test_planted_bugs.py", "tests/simulation/test_simulation.py")
 SPARK = "tests/bench/test_lateness_"
 WAITING = ("tests/interop/", "tests/bench/", "tests/faults/")
 COMPUTING = ("tests/simulation/",)
