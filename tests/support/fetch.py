@@ -14,6 +14,7 @@ from tests.support.admin import admin_classes
 from tests.support.apache import VERSION, apache_jars
 from tests.support.cache import FetchError, MissingToolError, cache_root
 from tests.support.clients import CLIENTS, command_of
+from tests.support.proxy import client_command, proxy_jars
 
 __all__ = ["fetch_all"]
 
@@ -22,6 +23,8 @@ def fetch_all(say: Callable[[str], object]) -> bool:
     """Bring Apache's jars and all stock clients into the cache; False if anything is missing."""
     with tempfile.TemporaryDirectory() as home:
         wanted: dict[str, Callable[[], object]] = {f"Apache RocketMQ {VERSION}": apache_jars, "mqadmin": admin_classes}
+        wanted["Apache's proxy"] = proxy_jars
+        wanted["client of RocketMQ 5 (Java)"] = lambda: client_command(Path(home))
         for name in CLIENTS:
             wanted[f"client {name}"] = lambda name=name: command_of(name, Path(home))  # type: ignore[misc]
         complete = True
