@@ -25,7 +25,7 @@ from broker.tables.offsets import ConsumerOffsets
 from broker.tables.topics import Topics
 from remoting.layout import CHECKPOINT, MANIFEST, Table
 from store.derived.consume_queues import ConsumeQueues
-from store.disk.aside import RepairFolder
+from store.disk.aside import AsideDir
 from store.disk.checkpoint import DeliveryCheckpoint
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.disk.files import Files
@@ -51,7 +51,7 @@ def repair_store(config: BrokerConfig) -> list[str]:
     files = Files()
     release = files.lock(config.store_dir / "lock")
     try:
-        aside = RepairFolder(files, config.store_dir)
+        aside = AsideDir(files, config.store_dir)
         try:
             _Repair(files, config, aside).run()
         finally:
@@ -64,7 +64,7 @@ def repair_store(config: BrokerConfig) -> list[str]:
 class _Repair:
     """One repair of one store."""
 
-    def __init__(self, files: Files, config: BrokerConfig, aside: RepairFolder) -> None:
+    def __init__(self, files: Files, config: BrokerConfig, aside: AsideDir) -> None:
         self.files = files
         self.config = config
         self.aside = aside

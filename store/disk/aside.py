@@ -10,10 +10,10 @@ from pathlib import Path
 
 from store.disk.files import Files
 
-__all__ = ["RepairFolder"]
+__all__ = ["AsideDir"]
 
 
-class RepairFolder:
+class AsideDir:
     """One repair's folder, made with the first thing that is put there. ``report`` is what was done, in sentences."""
 
     def __init__(self, files: Files, root: Path) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from remoting.layout import BLANK_BYTES, INT, LONG, MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD, RECORD_BYTES_MIN
 from remoting.messages.checksum import crc32
 from remoting.messages.message import store_ms_at
-from store.disk.aside import RepairFolder
+from store.disk.aside import AsideDir
 from store.disk.errors import StoreFormatError
 from store.disk.files import Files
 from store.disk.segments import Segment, segment_name
@@ -106,7 +106,7 @@ def _is_record(segment: Segment, place: int) -> bool:
 class _Log:
     """The segments of one log under repair."""
 
-    def __init__(self, files: Files, directory: Path, segment_bytes: int, aside: RepairFolder) -> None:
+    def __init__(self, files: Files, directory: Path, segment_bytes: int, aside: AsideDir) -> None:
         self.files = files
         self.directory = directory
         self.bytes = segment_bytes
@@ -202,9 +202,7 @@ class _Log:
             position = found
 
 
-def repair_log(
-    files: Files, directory: Path, segment_bytes: int, durable: int, aside: RepairFolder
-) -> tuple[int, bool]:
+def repair_log(files: Files, directory: Path, segment_bytes: int, durable: int, aside: AsideDir) -> tuple[int, bool]:
     """Mend the log; answers its (end, whether anything was changed). ``durable`` is a position that it had reached.
 
     Raises StoreFormatError if all segments have another size.

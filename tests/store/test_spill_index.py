@@ -7,7 +7,7 @@ import pytest
 from remoting.layout import FRAME_BYTES
 from remoting.messages.message import Message, encode_record
 from remoting.messages.properties import TW_DUE, TW_ID
-from store.disk.aside import RepairFolder
+from store.disk.aside import AsideDir
 from store.disk.delay_id import id_text
 from store.disk.errors import StoreCorruptError
 from store.spill.journal.segment import JournalSegment
@@ -156,7 +156,7 @@ def test_an_index_leads_to_records_that_a_repair_has_moved_in_their_segment() ->
     frame_bytes = FRAME_BYTES + 28 + len(expected[FAR_MS - 1])
     for number in (1, 2):
         run.data.pwrite(b"????", 64 + number * frame_bytes)
-    aside = RepairFolder(rig.disk, ROOT.parent)
+    aside = AsideDir(rig.disk, ROOT.parent)
     repair_spill(rig.disk, ROOT, STORE_ID, rig.section, aside)
     assert any("leads to where its records are now" in text for text in aside.report)
     rig.open()
@@ -175,7 +175,7 @@ def test_a_frame_that_a_repair_has_made_of_two_does_not_end_the_journal() -> Non
     file = rig.disk.open(ROOT / "journal" / "0000000001")
     for number in (1, 2):
         file.pwrite(b"????", 64 + number * (FRAME_BYTES + 28 + len(expected[0])))
-    repair_spill(rig.disk, ROOT, STORE_ID, rig.section, RepairFolder(rig.disk, ROOT.parent))
+    repair_spill(rig.disk, ROOT, STORE_ID, rig.section, AsideDir(rig.disk, ROOT.parent))
     rig.open()
     assert rig.dues() == [FAR_MS + number for number in range(5)]
     with rig.store.lock:

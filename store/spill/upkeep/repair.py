@@ -27,7 +27,7 @@ from remoting.layout import (
 )
 from remoting.messages.checksum import crc32
 from remoting.messages.message import MAGIC_V1, MAGIC_V2
-from store.disk.aside import RepairFolder
+from store.disk.aside import AsideDir
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.disk.files import File, Files
 from store.spill.journal.journal import records_are_whole
@@ -70,9 +70,7 @@ _MAGIC = FRAME_MAGIC.to_bytes(4, "little")
 _RECORD_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 
 
-def mended_section(
-    files: Files, path: Path, store_id: bytes, section: bytes | None, aside: RepairFolder
-) -> bytes | None:
+def mended_section(files: Files, path: Path, store_id: bytes, section: bytes | None, aside: AsideDir) -> bytes | None:
     """The checkpoint section that the delay store at ``path`` can be opened with; the one given if that is fine.
 
     None if none is needed. Raises what the manifest's reading raises.
@@ -80,8 +78,7 @@ def mended_section(
     manifest, _ = read_manifest(files, path / "manifest", store_id)
     if manifest is None:
         return section
-    claim, number = 0, 0
-    done: dict[int, DoneSet] = {}
+    claim, number, done = 0, 0, dict[int, DoneSet]()
     if section is not None:
         try:
             claim, done, number = decode_section(section)
@@ -124,7 +121,7 @@ def _punched(files: Files, path: Path, store_id: bytes, entry: RunEntry) -> int:
     return count
 
 
-def repair_spill(files: Files, path: Path, store_id: bytes, section: bytes | None, aside: RepairFolder) -> None:
+def repair_spill(files: Files, path: Path, store_id: bytes, section: bytes | None, aside: AsideDir) -> None:
     """Mend manifest, journal and runs under ``path``. Raises StoreError if there is no manifest to go by."""
     if not files.exists(path):
         return
@@ -146,7 +143,7 @@ def repair_spill(files: Files, path: Path, store_id: bytes, section: bytes | Non
             files.replace_file(path / name, manifest.encode())
 
 
-def _mend_data(files: Files, path: Path, store_id: bytes, manifest: Manifest, aside: RepairFolder) -> None:
+def _mend_data(files: Files, path: Path, store_id: bytes, manifest: Manifest, aside: AsideDir) -> None:
     """Mend size and header of segments to which indexes lead, and which are not part of the journal any more."""
     listed = {entry.no for entry in manifest.segments}
     for data in sorted({run.data for run in manifest.runs if run.data is not None and run.data.no not in listed}):
@@ -155,7 +152,7 @@ def _mend_data(files: Files, path: Path, store_id: bytes, manifest: Manifest, as
         file.close()
 
 
-def _full_size(files: Files, path: Path, size: int, aside: RepairFolder) -> File:
+def _full_size(files: Files, path: Path, size: int, aside: AsideDir) -> File:
     """Open a file, brought to its size."""
     exists = files.exists(path)
     file = files.open(path, create=True)
@@ -174,9 +171,7 @@ def _full_size(files: Files, path: Path, size: int, aside: RepairFolder) -> File
     return file
 
 
-def _mend_header(
-    file: File, magic: int, store_id: bytes, no: int, fields: tuple[int, int], aside: RepairFolder
-) -> None:
+def _mend_header(file: File, magic: int, store_id: bytes, no: int, fields: tuple[int, int], aside: AsideDir) -> None:
     data = file.pread(FILE_HEADER_BYTES, 0)
     try:
         if read_file_header(data, magic, store_id, no, file.path) == fields:
@@ -200,7 +195,7 @@ class _Journal:
         manifest: Manifest,
         claim: int,
         done: dict[int, DoneSet],
-        aside: RepairFolder,
+        aside: AsideDir,
     ) -> None:
         self.files = files
         self.path = path
@@ -384,7 +379,7 @@ def _mend_run(
     manifest: Manifest,
     entry: RunEntry,
     done: DoneSet | None,
-    aside: RepairFolder,
+    aside: AsideDir,
 ) -> None:
     place = path / run_name(entry.no)
     shape = entry.shape
@@ -413,7 +408,7 @@ def _mend_run(
 
 
 def _mend_pages(
-    file: File, data: File | None, store_id: bytes, entry: RunEntry, done: DoneSet | None, aside: RepairFolder
+    file: File, data: File | None, store_id: bytes, entry: RunEntry, done: DoneSet | None, aside: AsideDir
 ) -> None:
     shape = entry.shape
     run = Run(entry.no, file, shape, store_id, RunPageCache(1 << 20), entry.first, entry.end)
