@@ -28,8 +28,7 @@ __all__ = ["due_record", "rehosted"]
 
 _HEAD_V4 = RECORD.picked("magic", "queue_id", "sys_flag", "body_bytes")
 _UNIQ_KEY, _KEYS, _TAGS, _TW_ID = (f"\x02{name}\x01".encode() for name in (UNIQ_KEY, KEYS, TAGS, TW_ID))
-_STORE_HOST = slice(STORE_HOST_AT, STORE_HOST_AT + HOST_BYTES)
-"""Where a record has its store host, if both hosts are IPv4."""
+_STORE_HOST_END = STORE_HOST_AT + HOST_BYTES  # if both hosts are IPv4
 _UNIQ_KEY_FIRST = _UNIQ_KEY[1:]
 _SHORT_BYTES_MAX = 256  # longer tags are not remembered: 4,096 of 32 KiB would be kept
 
@@ -95,6 +94,7 @@ def due_record(record: bytes, due_ms: int) -> PutRecord:
 
 def rehosted(record: bytes, host: bytes) -> bytes:
     """The record with this store host, which clients dial; as it is if a host in it is no IPv4 address."""
-    if record[_STORE_HOST] == host or record[SYS_FLAG_LOW_AT] & HOSTS_V6:
+    # Bounds, and no slice object: mypyc takes any index of bytes that stands alone for a number.
+    if record[STORE_HOST_AT:_STORE_HOST_END] == host or record[SYS_FLAG_LOW_AT] & HOSTS_V6:
         return record
-    return b"".join((record[: _STORE_HOST.start], host, record[_STORE_HOST.stop :]))
+    return b"".join((record[:STORE_HOST_AT], host, record[_STORE_HOST_END:]))
