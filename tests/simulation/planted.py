@@ -379,7 +379,10 @@ PLANTED: dict[str, Plant] = {
         swap((store.spill.journal.replay, "records_are_whole", lambda *_: True)), *(*_LOST, Kind.CHECK)
     ),
     "what a failed write left behind stays": Plant(
-        swap((CommitLog, "_clear_torn", _torn_left)), *(Kind.REFUSED, Kind.TWICE, Kind.COMMAND, Kind.BATCH)
+        swap((CommitLog, "_clear_torn", _torn_left)),
+        *(Kind.REFUSED, Kind.TWICE, Kind.COMMAND, Kind.BATCH),
+        share=0,
+        fond="fail and crash",
     ),
     "the scan for delay ids is too short": Plant(swap((DelayPlugin, "_restore", _scan_too_short)), Kind.TWICE),
     "the scan for level copies is left out": Plant(swap((LevelProgress, "_marks", lambda *_: {})), Kind.TWICE),
