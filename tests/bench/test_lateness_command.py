@@ -97,7 +97,7 @@ def test_an_expectation_decides_the_exit_status(
     def no_spark(*_: object, **__: object) -> Iterator[None]:
         yield None
 
-    def judged(_: object, job: Any, __: object) -> dict[str, Any]:
+    def judged(_: object, job: Any, *__: object) -> dict[str, Any]:
         figures = dict.fromkeys(("p50", "p99", "p99.9", "max"), 7)
         counts = {"sent": 3, "delivered": 3, "pending": 0, "overdue": 0, "lost": 0}
         counts |= {"repeated": 0, "early": 0, "cancelled": 0, "unknown": 0}
