@@ -77,7 +77,7 @@ def in_order(line: str) -> tuple[int, int, str]:
 
 def said_of(source: LogSource, plan: LogPlan, place: int) -> tuple[str | None, str | None, str | None]:
     """Topic, key and message id of the record at a position of the CommitLog, as far as it can be read."""
-    topic, key, unique = _said(_record(source, plan, place) if place != NONE else None)
+    topic, key, unique = _said(_record(source, plan, place))
     return _cut(topic), _cut(key), _cut(unique)
 
 
@@ -97,7 +97,10 @@ def latest_messages(
     parts.sort(key=lambda one: (-one[1], one[0], one[2], one[6]))
     found = []
     for number, late, due, named, waits, place, digits in parts[:LATE_MOST]:
-        topic, key, unique = (said or {}).get((number, place)) or said_of(sources[number], plans[number], place)
+        if place == NONE:
+            topic = key = unique = None
+        else:
+            topic, key, unique = (said or {}).get((number, place)) or said_of(sources[number], plans[number], place)
         topic = topic or topics.get(named, "")
         mine = int(digits[:16], 16) == _SIGN
         found.append({
