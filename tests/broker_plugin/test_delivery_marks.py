@@ -11,6 +11,7 @@ import pytest
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import Failures
 from broker_plugin.properties import stamped
+from broker_plugin.states import State
 from broker_plugin.stats import Stats
 from remoting.messages.message import Message, encode_record
 from store.disk.errors import StoreError
@@ -74,9 +75,9 @@ def test_what_has_moved_since_it_was_armed_is_marked_where_it_lives(count: int) 
     stats = Stats()
     deliverer = Deliverer(store, target, checkpoint, Failures(), stats, print)  # type: ignore[arg-type]
     with store.lock:
-        outcome = deliverer.deliver([10] * count, armed, 20_000, stats.on_time)
+        outcome = deliverer.deliver([10] * count, armed, 20_000, stats.on_time, state=State.ARMED)
         assert (outcome.delivered, list(outcome.kept), len(target.put)) == (count, [], count)
         disk.read_fault = None
         assert all(map(store.is_done, armed))
-        deliverer.deliver([10] * count, armed, 20_000, stats.on_time)
+        deliverer.deliver([10] * count, armed, 20_000, stats.on_time, state=State.ARMED)
     assert len(target.put) == count
