@@ -269,17 +269,19 @@ class Gate:
         """Append as one frame, or where that would be larger than a frame may be, as several; all or nothing."""
         blocks: list[Block] = []
         try:
+            # Large batches first: what their connections sent behind them is among the entries of this turn, what
+            # they sent before them has been journalled by an earlier one.
+            for aside in asides:
+                for frame in aside.frames:
+                    block = self._spill.append_columns(frame.dues, frame.ids, frame.records, bytes(frame.rows))
+                    blocks.append(block)
+                    aside.blocks.append(block)
             if entries:
                 if sum([len(entry[2]) for entry in entries]) + len(entries) * ROW_BYTES <= self._frame_bytes:
                     blocks.append(self._spill.append(entries))
                 else:
                     for part, _ in self._parts(entries):
                         blocks.append(self._spill.append(part))
-            for aside in asides:
-                for frame in aside.frames:
-                    block = self._spill.append_columns(frame.dues, frame.ids, frame.records, bytes(frame.rows))
-                    blocks.append(block)
-                    aside.blocks.append(block)
         except StoreError:
             self._take_out(blocks)
             raise

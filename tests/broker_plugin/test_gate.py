@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker_plugin.aside import GateAside
 from broker_plugin.hook import Gate
 from remoting.messages.message import Message, decode_record
 from remoting.messages.properties import format_properties, parse_properties
@@ -253,6 +254,23 @@ def test_a_turn_larger_than_a_frame_is_several_frames() -> None:
     assert ticket.is_done()
     rig.run(NOW + 60)
     assert [body[:2] for body in rig.target.bodies] == [b"%02d" % number for number in range(20)]
+
+
+def test_a_large_batch_comes_before_what_its_turn_has_besides() -> None:
+    """Its connection sent those behind it; delivered in the order of the journal, when all are due at once."""
+    rig = Rig()
+    aside = GateAside(rig.gate)
+    for slice_ in (b"01", b"23"):
+        aside.begin()
+        for number in slice_:
+            rig.send(bytes((number,)), at_ms=NOW + 50, commit=False)
+        aside.take()
+    aside.put_back()
+    rig.send(b"behind", at_ms=NOW + 50, commit=False)
+    rig.gate.commit_turn()
+    assert [entry.delay_id for entry in rig.spill.entries] == sorted(entry.delay_id for entry in rig.spill.entries)
+    rig.run(NOW + 60)
+    assert rig.target.bodies == [b"0", b"1", b"2", b"3", b"behind"]
 
 
 @pytest.mark.parametrize("cancels", [True, False])

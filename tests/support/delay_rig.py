@@ -101,6 +101,11 @@ class FakeSpill:
             raise StoreFullError("fake journal: full")
         return self._block([(due, found, record, 0) for due, found, record in entries])
 
+    def append_columns(
+        self, dues: Sequence[int], ids: Sequence[int], records: Sequence[bytes], rows: bytes = b""
+    ) -> Block:
+        return self.append(list(zip(dues, ids, records, strict=True)))
+
     def _block(self, entries: Sequence[tuple[int, int, bytes, int]]) -> Block:
         first = len(self.entries)
         self.entries += [_Entry(*entry) for entry in entries]
