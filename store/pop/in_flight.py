@@ -243,8 +243,9 @@ class InFlight:
             batch = self._find(queue, start, pop_ms, offset)
             if batch is None:
                 return None
-            new_ms = now_ms
-            while (offset, new_ms) in queue.batches:  # a handle names one batch, and the old one nothing
+            # A handle names one batch, and one of before nothing: pop times of one message's own batches only grow.
+            new_ms = max(now_ms, batch.pop_ms + 1) if batch.start == offset else now_ms
+            while (offset, new_ms) in queue.batches:
                 new_ms += 1
             self._take(batch, 1 << (offset - start))
             queue.count += 1

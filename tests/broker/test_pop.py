@@ -377,6 +377,18 @@ class TestChanges:
         assert popper.ack(new).remark is None
         assert rig.core.processors.pop.in_flight.count == 0
 
+    def test_no_handle_of_before_comes_to_life_in_one_millisecond(self, rig, popper):
+        send(rig, b"a", b"b")
+        for got in popper.pop():
+            handles = [got]
+            for _ in range(4):
+                handles.append(popper.changed(handles[-1], 60_000))
+            assert len({one.handle for one in handles}) == len(handles)
+            for old in handles[:-1]:
+                assert popper.ack(old).remark is not None
+                assert popper.change(old, 0).code == ResponseCode.NO_MESSAGE
+            assert popper.ack(handles[-1]).remark is None
+
     def test_now(self, rig, popper):
         send(rig, b"a")
         (got,) = popper.pop()
