@@ -102,7 +102,7 @@ class FakeSpill:
         return self._block([(due, found, record, 0) for due, found, record in entries])
 
     def append_columns(
-        self, dues: Sequence[int], ids: Sequence[int], records: Sequence[bytes], rows: bytes = b""
+        self, dues: Sequence[int], ids: Sequence[int], records: Sequence[bytes], _rows: bytes = b""
     ) -> Block:
         return self.append(list(zip(dues, ids, records, strict=True)))
 
