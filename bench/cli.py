@@ -68,8 +68,22 @@ def _list(context: click.Context, _option: click.Parameter, value: bool) -> None
 @click.argument("workload", type=click.Choice([*WORKLOADS, "all"]))
 @click.option("--peers", callback=_peers, default=",".join(PEERS), show_default=True, help='Beside ours; "" for none.')
 @click.option("--quick", is_flag=True, help="Short runs, once, small numbers: a few minutes for all.")
-@click.option("--repeats", type=click.IntRange(1, 50), help="Turns through all systems (3; quick: 1).")
-@click.option("--seconds", type=click.FloatRange(0.2, 600), help="Length of one measurement (5; quick: 1).")
+@click.option("--repeats", type=click.IntRange(1, 50), help="Turns through all systems (5; quick: 1).")
+@click.option("--seconds", type=click.FloatRange(0.2, 600), help="Length of one measurement (30; quick: 1).")
+@click.option(
+    "--warm-up",
+    "warm_up_seconds",
+    type=click.FloatRange(1, 600),
+    help="Warm each system for so many seconds (until its rate no longer rises, Java 60 at least; quick: 1.5).",
+)
+@click.option(
+    "--sustain",
+    "sustain_seconds",
+    type=click.FloatRange(1, 86_400),
+    default=600.0,
+    show_default=True,
+    help="sustained: hold the rate for so many seconds.",
+)
 @click.option("--body", "bodies", type=int, multiple=True, callback=_bodies, help="Body bytes (1024); repeatable.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(list(send.KINDS)), help="send: only this kind.")
 @click.option("--shape", "shapes", multiple=True, type=click.Choice(list(send.SHAPES)), help="send: only this shape.")
@@ -102,6 +116,8 @@ def bench(
     quick: bool,
     repeats: int | None,
     seconds: float | None,
+    warm_up_seconds: float | None,
+    sustain_seconds: float,
     bodies: tuple[int, ...],
     kinds: tuple[str, ...],
     shapes: tuple[str, ...],
@@ -125,8 +141,10 @@ def bench(
             folder=folder,
             systems=[],
             quick=quick,
-            repeats=repeats or (1 if quick else 3),
-            seconds=seconds or (1.0 if quick else 5.0),
+            repeats=repeats or (1 if quick else 5),
+            seconds=seconds or (1.0 if quick else 30.0),
+            warm_up_seconds=warm_up_seconds,
+            sustain_seconds=sustain_seconds,
             bodies=bodies,
             generators=generators,
             peers=peers,

@@ -95,6 +95,9 @@ class _Apache:
             self._names.stop()
 
 
+JAVA_WARM_UP_SECONDS = 60.0  # what Java's compiler needs at least
+
+
 def _apache(name: str, title: str, settings: dict[str, str]) -> System:
     return System(
         name=name,
@@ -103,6 +106,7 @@ def _apache(name: str, title: str, settings: dict[str, str]) -> System:
         protocol="rocketmq",
         make=lambda folder, setup: _Apache(folder, setup, dict(settings)),
         need=apache_jars,
+        warm_up_seconds=JAVA_WARM_UP_SECONDS,
     )
 
 

@@ -53,7 +53,8 @@ class System:
 
     ``need`` raises MissingToolError or FetchError if it cannot be had, and fetches it if it can. ``kinds`` are the
     kinds of messages it takes; ``timed_batches`` says whether messages of a batch keep their delay,
-    ``keeps_delivered`` whether what was delivered can be read again from the start.
+    ``keeps_delivered`` whether what was delivered can be read again from the start. ``warm_up_seconds``: so long it is
+    warmed at least before a figure counts (`bench.running.warmth`).
     """
 
     name: str
@@ -66,3 +67,4 @@ class System:
     timed_batches: bool = False
     keeps_delivered: bool = True
     flushes: tuple[str, ...] = ("ASYNC_FLUSH", "SYNC_FLUSH")
+    warm_up_seconds: float = 15.0

@@ -26,10 +26,12 @@ from bench.generator.load import Load, LoadResult
 from bench.peers.cache import FetchError, MissingToolError
 from bench.peers.system import Running, Setup, System
 from bench.running.machine import PageCache, disk_limits, memory_limits, socket_limits
+from bench.running.warmth import MOST_SECONDS, TURN_SECONDS, Warmth, warm_up
 
 __all__ = ["BenchError", "Catch", "Session"]
 
 ROOT = Path(__file__).parent.parent
+WARM_NUMBERS_A_TURN = 1 << 32
 
 
 class BenchError(Exception):
@@ -43,8 +45,10 @@ class Session:
     folder: Path
     systems: list[System]
     quick: bool = False
-    repeats: int = 3
-    seconds: float = 5.0
+    repeats: int = 5
+    seconds: float = 30.0
+    warm_up_seconds: float | None = None
+    sustain_seconds: float = 600.0
     bodies: tuple[int, ...] = (1024,)
     generators: int = 1
     peers: list[str] = dataclasses.field(default_factory=list)
@@ -107,6 +111,30 @@ class Session:
         """Run a load in a generator process (or in several that share it) and wait for its result."""
         with self.generating(load) as wait:
             return wait()
+
+    def warm(self, system: System, load: Load, section: Section) -> Warmth:
+        """Warm a system up with this load, until its rate no longer rises; the section gets a note of it.
+
+        ``warm_up_seconds`` of the session takes the place of the system's own, with no more turns than that; a quick
+        run warms for a second and a half.
+        """
+        if self.quick:
+            least, most, turn = 1.5, 1.5, 1.5
+        elif self.warm_up_seconds is not None:
+            least = most = self.warm_up_seconds
+            turn = min(TURN_SECONDS, least)
+        else:
+            least, most, turn = system.warm_up_seconds, MOST_SECONDS, TURN_SECONDS
+        numbers = iter(range(load.first_number, 1 << 62, WARM_NUMBERS_A_TURN))
+
+        def once(seconds: float) -> float:
+            part = dataclasses.replace(load, seconds=seconds, first_number=next(numbers))
+            return self.generate(part).per_second
+
+        warmth = warm_up(once, least, most, turn)
+        if not self.quick:
+            section.note(f"{system.title}: {warmth.text()}")
+        return warmth
 
     @contextlib.contextmanager
     def generating(self, load: Load) -> Iterator[Callable[[], LoadResult]]:

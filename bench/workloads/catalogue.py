@@ -13,6 +13,7 @@ __all__ = ["WORKLOADS"]
 WORKLOADS: dict[str, tuple[str, Callable[[Session], Section]]] = {
     "send": ("sends accepted a second: kinds, senders, flush modes", send.run),
     "lateness": ("how late delayed messages come, at the broker and at the consumer", lateness.run),
+    "sustained": ("the same at 20,000 a second, held for ten minutes", lateness.sustained),
     "hot-second": ("very many due at one moment, and others around it", hot_second.run),
     "restart": ("stop, and start to first send and first delivery, with messages pending", pending.restart),
     "memory": ("memory, disk and idle processor time with messages pending", pending.memory),

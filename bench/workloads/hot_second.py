@@ -50,7 +50,7 @@ def _measure(session: Session, section: Section, system: System, count: int) -> 
             in_flight=16,
             queues=QUEUES,
         )
-        hot_ms, hot = _planned(session, hot, count)
+        hot_ms, hot = _planned(session, section, system, hot, count)
         probes = dataclasses.replace(
             hot,
             topic="Probe",
@@ -83,10 +83,10 @@ def _measure(session: Session, section: Section, system: System, count: int) -> 
     count_losses(section, system, {**case, "of": "probes"}, probes_came.judge(), probed.accepted)
 
 
-def _planned(session: Session, load: Load, count: int) -> tuple[int, Load]:
+def _planned(session: Session, section: Section, system: System, load: Load, count: int) -> tuple[int, Load]:
     """Warm the system up, and say from how fast it was when the moment can be; return that, and the load for it."""
-    warm = dataclasses.replace(load, topic="Warm", seconds=1.5 if session.quick else 5.0, first_number=WARM_NUMBERS)
-    per_second = max(500.0, session.generate(warm).per_second)
+    warm = dataclasses.replace(load, topic="Warm", first_number=WARM_NUMBERS)
+    per_second = max(500.0, session.warm(system, warm, section).rates[-1])
     lead = SPARE * count / per_second + LEAD_SECONDS + 2
     hot_ms = (int(time.time() + lead) + 1) * 1000
     return hot_ms, dataclasses.replace(load, count=count, seconds=lead, due_at_ms=hot_ms, due_from_ms=0, due_to_ms=0)

@@ -16,11 +16,14 @@ from bench.peers.catalogue import VARIANTS
 from bench.peers.system import Running, Setup, System
 from bench.running.session import Session
 
-__all__ = ["LatenessCase", "add_lateness", "count_losses", "latencies", "run"]
+__all__ = ["LatenessCase", "add_lateness", "count_losses", "latencies", "run", "sustained"]
 
 QUEUES = 8
 WAIT_MS = 30_000
 OTHERS_PER_SECOND = 10_000
+SECONDS_MIN = 60.0  # a shorter run does not show what falls behind slowly
+WARM_TIMED_SECONDS = 20.0
+WARM_NUMBERS = 1 << 56  # to a topic that nobody reads here
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def run(session: Session) -> Section:
     systems = session.systems + session.available([v for name in session.peers for v in VARIANTS.get(name, ())])
     if session.quick:
         systems = session.systems
-    seconds = session.seconds * (3 if session.quick else 4)
+    seconds = session.seconds * 3 if session.quick else max(SECONDS_MIN, session.seconds)
     for one in cases:
         for _, system in session.turns(systems, f"lateness, {' '.join(map(str, one.case().values()))}"):
             if one.kind in system.kinds and not (one.beside and system.protocol != "rocketmq"):
@@ -65,12 +68,24 @@ def run(session: Session) -> Section:
     return section
 
 
+def sustained(session: Session) -> Section:
+    """Measure lateness at 20,000 messages a second in and out, held for ten minutes."""
+    section = Section("sustained", "Lateness at a rate that is held")
+    seconds = session.seconds * 3 if session.quick else session.sustain_seconds
+    section.note(f"held for {seconds:,.0f} s")
+    one = LatenessCase("timed", 2_000 if session.quick else 20_000)
+    for _, system in session.turns(session.systems, f"{one.rate:,} a second for {seconds:,.0f} s"):
+        if one.kind in system.kinds:
+            _measure(session, section, system, one, seconds)
+    return section
+
+
 def _measure(session: Session, section: Section, system: System, one: LatenessCase, seconds: float) -> None:
     with session.running(system, Setup(quick=session.quick)) as running:
-        for topic in ("Bench", "Other"):
+        for topic in ("Bench", "Other", "Warm"):
             running.prepare(topic, QUEUES)
         load = _load(system, running, session, one, seconds)
-        _warm(session, load)
+        _warm(session, section, system, load)
         with session.receiving(system, running, "Bench", QUEUES) as catch:
             if one.beside:
                 other = dataclasses.replace(load, kind="normal", topic="Other", rate=one.beside, seconds=seconds + 6)
@@ -115,11 +130,14 @@ def _load(system: System, running: Running, session: Session, one: LatenessCase,
     )
 
 
-def _warm(session: Session, load: Load) -> None:
-    """Warm the send path with ordinary messages of another topic."""
+def _warm(session: Session, section: Section, system: System, load: Load) -> None:
+    """Warm the send path until it is no faster, then the deliveries, by a while of the load itself to another topic."""
+    warm = dataclasses.replace(load, topic="Warm", first_number=WARM_NUMBERS)
     if load.protocol == "rocketmq":
-        seconds = 1.0 if session.quick else 5.0
-        session.generate(dataclasses.replace(load, kind="normal", topic="Other", rate=load.rate, seconds=seconds))
+        session.warm(system, dataclasses.replace(warm, kind="normal", rate=0.0, in_flight=16), section)
+        seconds = 1.0 if session.quick else WARM_TIMED_SECONDS
+        session.generate(dataclasses.replace(warm, seconds=seconds, first_number=WARM_NUMBERS * 2))
+        time.sleep(load.due_to_ms / 1000)  # what was sent to warm it has been delivered
 
 
 def add_lateness(section: Section, system: System, case: Case, verdict: Verdict) -> None:

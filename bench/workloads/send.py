@@ -25,7 +25,7 @@ KINDS: dict[str, tuple[Kind, int, int]] = {
 }
 FLUSHES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 GENERATOR = "generator's CPU"
-WARM_UP_SECONDS = 8.0  # for Java's compiler above all; ours gets the same
+WARM_NUMBERS = 1 << 56
 QUEUES = 8
 
 
@@ -105,10 +105,8 @@ def _one_start(
             queues=QUEUES,
             seed=repeat + 1,
         )
-        warm_up = dataclasses.replace(
-            base, connections=16, in_flight=16, seconds=1.5 if session.quick else WARM_UP_SECONDS
-        )
-        session.generate(warm_up)
+        warm_load = dataclasses.replace(base, connections=16, in_flight=16, first_number=WARM_NUMBERS)
+        session.warm(system, warm_load, section)
         for number, shape in enumerate(shapes):
             connections, in_flight, batch = SHAPES[shape]
             load = dataclasses.replace(

@@ -17,7 +17,8 @@ from bench.peers.cache import MissingToolError
 from bench.peers.catalogue import OURS, PEERS
 from bench.peers.system import Running, Setup, System
 from bench.running.machine import PageCache, memory_limits
-from bench.running.session import Session, merged, shares
+from bench.running.session import WARM_NUMBERS_A_TURN, Session, merged, shares
+from bench.running.warmth import LOOK_BACK, MOST_SECONDS, RISE, TURN_SECONDS, is_warm, warm_up
 from bench.workloads.catalogue import WORKLOADS
 from bench.workloads.lateness import count_losses
 from bench.workloads.send import BATCH, SHAPES
@@ -90,6 +91,74 @@ def test_what_cannot_be_had_is_left_out_with_one_line(tmp_path: Path) -> None:
     assert session.available([here, gone]) == [here]
     assert session.notes["here"].version == "1.2"
     assert session.notes["gone"].left_out == "gone not found: apt install gone"
+
+
+APACHE_FROM_ITS_START = [3.3, 7.2, 6.2, 6.7, 9.2, 12.4, 14.4, 17.1, 17.4, 17.7, 21.5, 23.9, 22.5, 30.2]
+"""Thousand timed sends a second in turns of 5 s, as measured; it was not warm at the end."""
+
+
+def test_a_broker_that_gets_faster_is_not_warm() -> None:
+    assert not any(is_warm(APACHE_FROM_ITS_START[:turns], 1) for turns in range(LOOK_BACK + 4, 15))
+    levelled = [*APACHE_FROM_ITS_START, *[30.2 * RISE] * LOOK_BACK]
+    assert is_warm(levelled, 12)
+    assert not is_warm(levelled, len(levelled) + 1)
+
+
+@pytest.mark.parametrize(
+    ("rates", "seconds_min", "turns", "settled"),
+    [
+        ([10.0] * 99, 60.0, 12, True),
+        ([10.0] * 99, 0.0, LOOK_BACK + 1, True),
+        ([float(n * n) for n in range(1, 99)], 60.0, int(MOST_SECONDS / TURN_SECONDS), False),
+        ([1.0] * 20 + [float(n) for n in range(2, 99)], 60.0, 12, True),
+    ],
+)
+def test_a_system_is_warmed_until_its_rate_no_longer_rises(
+    rates: list[float], seconds_min: float, turns: int, settled: bool
+) -> None:
+    given = iter(rates)
+    warmth = warm_up(lambda _seconds: next(given), seconds_min)
+    assert (len(warmth.rates), warmth.settled) == (turns, settled)
+    assert warmth.seconds == turns * TURN_SECONDS
+    assert ("still rising" in warmth.text()) == (not settled)
+
+
+def warmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: System, **choice: object
+) -> tuple[list[Load], Section]:
+    loads: list[Load] = []
+
+    def generate(_session: Session, load: Load) -> LoadResult:
+        loads.append(load)
+        return LoadResult(1, 1, 0, load.seconds, 5_000.0, 0.1, 0.9, 1.0, 1.0)
+
+    monkeypatch.setattr(Session, "generate", generate)
+    session, section = Session(tmp_path, [], **choice), Section("send", "Sends")  # type: ignore[arg-type]
+    session.warm(one, Load(port=1, first_number=7), section)
+    return loads, section
+
+
+def test_java_is_warmed_for_a_minute_at_least_and_the_result_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads, section = warmed(tmp_path, monkeypatch, PEERS["apache"])
+    assert sum(load.seconds for load in loads) == 60
+    assert [load.first_number for load in loads[:2]] == [7, 7 + WARM_NUMBERS_A_TURN]
+    assert section.notes == [
+        "Apache RocketMQ: " + "warmed for 60 s: " + ", ".join("5" * 12) + " thousand a second in turns of 5 s"
+    ]
+
+
+def test_the_length_of_the_warm_up_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [load.seconds for load in warmed(tmp_path, monkeypatch, OURS, warm_up_seconds=10.0)[0]] == [5, 5]
+    assert [load.seconds for load in warmed(tmp_path, monkeypatch, OURS, warm_up_seconds=2.0)[0]] == [2]
+    loads, section = warmed(tmp_path, monkeypatch, PEERS["apache"], quick=True)
+    assert ([load.seconds for load in loads], section.notes) == ([1.5], [])
+
+
+def test_a_fair_run_is_long_unless_it_is_quick() -> None:
+    fair = Session(Path(), [])
+    assert (fair.repeats, fair.seconds, fair.sustain_seconds) == (5, 30.0, 600.0)
 
 
 def test_shares_make_up_the_load_and_never_the_same_number() -> None:
