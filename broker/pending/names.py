@@ -1,0 +1,83 @@
+"""How people and programs name a pending message in one text.
+
+=====================================  ===================================================================
+``7F00000100002A9F4000010000000005``   the message id that the send was answered with (``offsetMsgId``)
+``4611687117939015685``                its virtual offset, decimal; or ``0x4000010000000005``
+``djEgT3JkZXJ…``                       the recall handle that the send was answered with
+``key:order-4711``                     its delay key (property ``__DELAYKEY``), with the topic beside it
+=====================================  ===================================================================
+"""
+
+from __future__ import annotations
+
+from broker.turns.recall_handle import RecallHandle
+from remoting.errors import MessageError, ProtocolError
+from remoting.hosts import message_id, parse_message_id
+from store.disk.delay_id import DELAY_ID_BASE
+from store.put.pending_api import PendingError, PendingName
+
+__all__ = ["KEY_PREFIX", "NAME_CHARS_MAX", "name_text", "read_name"]
+
+KEY_PREFIX = "key:"
+NAME_CHARS_MAX = 4096
+"""The longest text that is looked at."""
+_OFFSET_DIGITS_MAX = 19
+_HOST_AND_OFFSET = (32, 56)
+
+
+def read_name(text: str, topic: str = "") -> PendingName:
+    """Read a name; PendingError says what was wrong with it. A ``topic`` that is given must be the message's.
+
+    >>> read_name("key:order-1", "Orders")
+    PendingName(offset=0, topic='Orders', key='order-1', unique_key='')
+    >>> read_name("7F00000100002A9F4000010000000005").offset == 0x4000010000000005
+    True
+    """
+    if not text or len(text) > NAME_CHARS_MAX:
+        raise PendingError(f"a message is named by 1 to {NAME_CHARS_MAX} characters, found {len(text)}: {text!r:.60}")
+    if text.startswith(KEY_PREFIX):
+        key = text.removeprefix(KEY_PREFIX)
+        if not key or not topic:
+            raise PendingError(f"a delay key is named with its topic, found {text!r:.80} and topic {topic!r:.80}")
+        return PendingName(topic=topic, key=key)
+    offset = _offset_of(text)
+    if offset is not None:
+        if not DELAY_ID_BASE <= offset < 2 * DELAY_ID_BASE:
+            raise PendingError(
+                f"{text!r:.80} names no message that waits: take the offsetMsgId of the send's answer (a message id "
+                "that the client made is found by listing with the property UNIQ_KEY)"
+            )
+        return PendingName(offset=offset, topic=topic)
+    try:
+        handle = RecallHandle.decode(text)
+    except ProtocolError:
+        raise PendingError(
+            f"{text!r:.80} is neither a message id, nor a virtual offset, nor a recall handle, nor key:…"
+        ) from None
+    if topic and handle.topic != topic:
+        raise PendingError(f"the recall handle is of topic {handle.topic!r:.80}, not of {topic!r:.80}")
+    return PendingName(offset=handle.offset, topic=handle.topic, unique_key=handle.unique_key)
+
+
+def _offset_of(text: str) -> int | None:
+    """Read the offset of a message id or of a bare number; None if the text is neither."""
+    if not text.isascii():
+        return None
+    if text.isdigit() and len(text) <= _OFFSET_DIGITS_MAX:
+        return int(text)
+    if text[:2].lower() == "0x" and len(text) <= 2 + 16 and text[2:].isalnum():
+        try:
+            return int(text, 0)
+        except ValueError:
+            return None
+    if len(text) in _HOST_AND_OFFSET:
+        try:
+            return parse_message_id(text)[1]
+        except MessageError:
+            return None
+    return None
+
+
+def name_text(offset: int, store_host: bytes) -> str:
+    """Write the message id of a pending message, as its sender was told it; ``store_host`` is the broker's."""
+    return message_id(store_host, offset)
