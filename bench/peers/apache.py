@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.peers.cache import cached, fetch_maven, need_tools
+from bench.fetching.cache import cached, fetch_maven, need_tools
 from bench.peers.ports import IN_USE, free_port, free_ports_around, wait_open
 from bench.peers.processes import Child
 from bench.peers.wire import Wire

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.fetching.cache import FetchError, MissingToolError, cached, need_tools, run_tool
 from bench.generator.nats import make_stream
-from bench.peers.cache import FetchError, MissingToolError, cached, need_tools, run_tool
 from bench.peers.ports import free_port, wait_open
 from bench.peers.processes import Child
 from bench.peers.system import Setup, System

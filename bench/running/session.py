@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from bench.fetching.cache import FetchError, MissingToolError
 from bench.figures.results import Section, SystemNote
 from bench.generator.arrivals import Arrivals
 from bench.generator.intake import Reception
 from bench.generator.load import Load, LoadResult
-from bench.peers.cache import FetchError, MissingToolError
 from bench.peers.system import Running, Setup, System
 from bench.running.machine import PageCache, disk_limits, memory_limits, socket_limits
 from bench.running.warmth import MOST_SECONDS, TURN_SECONDS, Warmth, warm_up

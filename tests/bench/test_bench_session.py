@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from bench.cli import bench
+from bench.fetching.cache import MissingToolError
 from bench.figures.results import Section, SystemNote, document, write
 from bench.generator.arrivals import Arrivals
 from bench.generator.load import Load, LoadResult
-from bench.peers.cache import MissingToolError
 from bench.peers.catalogue import OURS, PEERS
 from bench.peers.system import Running, Setup, System
 from bench.running.machine import PageCache, memory_limits

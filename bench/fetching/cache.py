@@ -25,6 +25,7 @@ APT_PACKAGES = {
     "node": "nodejs",
     "npm": "npm",
     "go": "golang-go",
+    "gcc": "gcc",
 }
 FETCH_SECONDS = 900
 

@@ -1,0 +1,1 @@
+"""What is fetched or built once and kept: jars, clients, servers, the generator's library."""
