@@ -183,6 +183,8 @@ def _requests(parts: BrokerParts, pull: PullProcessor) -> list[Bound]:
                 "pulling.long_poll:LongPoll._holds",
                 "pulling.long_poll:LongPoll._deadlines",
                 "pulling.long_poll:LongPoll._arrivals",
+                "pulling.long_poll:LongPoll._called",
+                "pulling.long_poll:LongPoll._again",
                 "pop.pop_polls:PopPolls._names",
                 "pop.pop_polls:_Name.keys",
                 "net.channel:ChannelState.holds",

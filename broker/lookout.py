@@ -20,6 +20,8 @@ __all__ = ["Lookout"]
 _LOG = logging.getLogger(__name__)
 
 _BUSY_MS = 100
+_ROUND_MS = 5
+"""When so many pulls end at once that others have their turn in between."""
 _IDLE_MS = 400
 """Less than it takes to write so much to an idle disk's cache that sends have to be turned away."""
 
@@ -42,13 +44,14 @@ class Lookout:
 
     def _look(self) -> None:
         now_ms = self._now_ms()
+        more = False
         try:
-            self._long_poll.expire(now_ms)
+            more = self._long_poll.expire(now_ms)
             self._turn.look_at_disk()
         except Exception as error:
             _LOG.error("looking for pulls that end, and at the disk, failed: %s", error, exc_info=True)
-        rest_ms = _BUSY_MS
-        if not self._turn.unsynced_bytes:
+        rest_ms = _ROUND_MS if more else _BUSY_MS
+        if not more and not self._turn.unsynced_bytes:
             next_ms = self._long_poll.next_deadline_ms()
             rest_ms = _IDLE_MS if next_ms is None else min(max(next_ms - now_ms, _BUSY_MS), _IDLE_MS)
         self._rest(now_ms, rest_ms)

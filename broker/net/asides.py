@@ -48,16 +48,21 @@ class Asides:
 
     async def run(self, work: Callable[_P, _T], *args: _P.args, **more: _P.kwargs) -> _T:
         """Wait for its turn, do the work in a thread, and return its result. Raises AskerGoneError."""
+        await self.begin()
+        try:
+            return await asyncio.to_thread(work, *args, **more)
+        finally:
+            self.end()
+
+    async def begin(self) -> None:
+        """Wait for its turn, for who does the work itself and then calls `end`. Raises AskerGoneError."""
         asker = ASKER.get()
         if self._busy:
             await self._turn(None if self._in_order else asker)
         self._busy = True
-        try:
-            if asker is not None and asker.closed:
-                raise AskerGoneError
-            return await asyncio.to_thread(work, *args, **more)
-        finally:
-            self._next()
+        if asker is not None and asker.closed:
+            self.end()
+            raise AskerGoneError
 
     async def _turn(self, asker: Channel | None) -> None:
         turn = asyncio.get_running_loop().create_future()
@@ -66,10 +71,10 @@ class Asides:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # cancelled in the moment in which its turn came
-                self._next()
+                self.end()
             raise
 
-    def _next(self) -> None:
+    def end(self) -> None:
         """Let the next connection's first task run; the connection then stands behind the others."""
         while self._lines:
             asker = next(iter(self._lines))

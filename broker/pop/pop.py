@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from broker.net.asides import ASKER, Asides, AskerGoneError
 from broker.net.channel import KEPT_OF_ONE_MAX_BYTES, Channel
 from broker.net.dispatcher import Handler
 from broker.net.remarks import topic_not_exist
@@ -74,6 +75,7 @@ class PopProcessor:
         self._now_ms = now_ms
         self._by_property = by_property
         self._waiting = waiting
+        self._asides = Asides()
         self._cold = 0
         self.message_count = 0
         """Messages handed out since the start."""
@@ -152,17 +154,25 @@ class PopProcessor:
         return True
 
     async def _go_on(self, pop: Pop, work: Work, need: Cold | None, later: Callable[[Pop, int], None]) -> None:
-        """The rest of a look that has to wait."""
+        """The rest of a look that has to wait, for the disk or for its turn among all that take long."""
+        ASKER.set(pop.channel)
         try:
             while True:
                 if need is None:
-                    await asyncio.sleep(0)
-                    need = work.send(None)
+                    pop.work = 0
+                    await self._asides.begin()
+                    try:
+                        await asyncio.sleep(0)
+                        need = work.send(None)
+                    finally:
+                        self._asides.end()
                 else:
                     need = work.send(await self._reader.read(pop, need))
         except StopIteration:
             if not self._found(pop):
                 later(pop, self._now_ms())
+        except AskerGoneError:
+            pass
         except Exception as error:
             self._failed(pop, error)
         finally:

@@ -33,8 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["Cold", "Pop", "PopReader", "Read", "Work"]
 
 _REPLY_BYTES_MAX = 8 << 20
-_SLICE = 256
-"""Queues that are looked at in one go."""
+_QUEUES_MAX = 256
+"""Queues of a topic of retries that are looked at."""
+_WORK_MAX = 4_096
+"""What is done in one go: entries of queues that a filter is asked about; some milliseconds at most."""
+_QUEUE_WORK = 16
+"""A queue that has nothing costs as much as so many entries."""
+_SQL_WORK = 8
+"""An entry costs at least as much as so many where its message's properties have to be read."""
 _LOOKS_MAX = 4
 _FOUND = PullStatus.FOUND
 _OUTSIDE = (PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_OVERFLOW_BADLY)
@@ -66,6 +72,7 @@ class Pop:
         "rest",
         "starts",
         "wants",
+        "work",
     )  # fmt: skip
 
     def __init__(self, channel: Channel, command: RemotingCommand, header: PopHeader, queue_nums: int) -> None:
@@ -85,7 +92,7 @@ class Pop:
         self.starts: list[str] = []
         self.offsets: list[str] = []
         self.counts: list[str] = []
-        self.count = self.bytes = self.rest = 0
+        self.count = self.bytes = self.rest = self.work = 0
         self.problem = ""
 
 
@@ -163,7 +170,8 @@ class PopReader:
         else:
             for index in range(pop.queue_nums):
                 yield from self._one(pop, header.topic, (turn + index) % pop.queue_nums)
-                if index % _SLICE == _SLICE - 1:
+                pop.work += _QUEUE_WORK
+                if pop.work >= _WORK_MAX:
                     yield None
         if turn % 5:
             yield from self._retried(pop, retries)
@@ -171,12 +179,15 @@ class PopReader:
     def _retries(self, header: PopHeader) -> list[tuple[str, int]]:
         names = (retry_topic(header.topic, header.group, version) for version in (RETRY_V1, RETRY_V2))
         found = [(name, self._topics.get(name)) for name in names]
-        return [(name, min(config.read_queue_nums, _SLICE)) for name, config in found if config is not None]
+        return [(name, min(config.read_queue_nums, _QUEUES_MAX)) for name, config in found if config is not None]
 
     def _retried(self, pop: Pop, retries: list[tuple[str, int]]) -> Work:
         for name, queue_nums in retries:
             for queue_id in range(queue_nums):
                 yield from self._one(pop, name, queue_id)
+                pop.work += _QUEUE_WORK
+                if pop.work >= _WORK_MAX:
+                    yield None
 
     def _one(self, pop: Pop, topic: str, queue_id: int) -> Work:
         """Take what a queue has."""
@@ -213,15 +224,23 @@ class PopReader:
                     return
             if self._take(pop, queue, start, *found):
                 return
+            if pop.work >= _WORK_MAX:
+                yield None
+                if queue.gone or pop.channel.closed:
+                    return
 
     def _read_hot(self, pop: Pop, topic: str, queue_id: int, start: int, room: int) -> Read | None:
         """Look at a queue and read what it has, if all of that is in memory."""
         store, most_bytes = self._store, self._limits.hot_bytes - pop.bytes
         result: PullResult | None
+        each = 1
         if pop.wants is None:
             result = store.pull(topic, queue_id, start, room, most_bytes, pop.filter)
         else:
             result = pull_matching(store, topic, queue_id, start, room, most_bytes, pop.wants, store.read_hot)
+            each = max(_SQL_WORK, pop.wants.words)
+        if result is not None:
+            pop.work += each * max(0, result.next_offset - start)
         if result is None or result.status is not _FOUND:
             return None if result is None else (result, b"")
         body = self._cold_reads.hot(result.positions)

@@ -10,6 +10,9 @@ once more; an append first raises the end, then looks for holds.
 
 An answer costs a request, a look and a reply, however few messages it has. When many small answers would take most of
 the network loop's time, answers are sent more rarely, and each has more messages (`paced`).
+
+Thousands may wait for one queue, or end in one millisecond. A round of tries takes `_ROUND_S`; the others have their
+turn in the next rounds, queue by queue. Without a clock (tests, simulation) a round tries all of them.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ of the time.
 _REST_MAX_S = 0.004
 _REST_MIN_S = 0.0005
 """A rest with less time left counts as over: the loop's timers are no finer than a millisecond."""
+_ROUND_S = 0.005
+"""Tries that take longer go on in another round of the network loop."""
 
 Queue = tuple[str, int]
 """Topic and queue id."""
@@ -69,7 +74,9 @@ class LongPoll:
         self.wake = wake
         """Has `drain` called soon (any thread)."""
         self._loop_thread = threading.get_ident()
-        self._holds: dict[Queue, list[Hold]] = {}
+        self._holds: dict[Queue, dict[Hold, None]] = {}  # in the order in which they came
+        self._called: dict[Queue, list[Hold]] = {}  # those to be tried of each queue with arrivals, the next one last
+        self._again: set[Queue] = set()  # queues with another arrival while they are in `_called`
         self._deadlines: list[tuple[int, int, Hold]] = []
         self._numbers = count()
         self._done = 0  # about how many entries of the heap are finished holds
@@ -102,7 +109,7 @@ class LongPoll:
 
     def hold(self, hold: Hold) -> None:
         """Keep a pull until something arrives in its queue. Its channel may be closed when this returns."""
-        self._holds.setdefault(hold.queue, []).append(hold)
+        self._holds.setdefault(hold.queue, {})[hold] = None
         self.count += 1
         hold.channel.state.holds.add(hold)
         heapq.heappush(self._deadlines, (hold.deadline_ms, next(self._numbers), hold))
@@ -127,10 +134,10 @@ class LongPoll:
             self.wake()
 
     def drain(self) -> None:
-        """Try the pulls of all queues with arrivals, unless the loop rests from that."""
+        """Try the pulls of queues with arrivals, unless the loop rests from that."""
         self._waking = False
-        arrivals, clock = self._arrivals, self._clock
-        if not arrivals:
+        clock = self._clock
+        if not self._arrivals and not self._called:
             return
         if clock is None:
             self._answer()
@@ -138,38 +145,79 @@ class LongPoll:
         begin = clock()
         rest_s = self._resume_s - begin
         if rest_s > _REST_MIN_S:
-            self._waking = True  # no thread needs to wake the loop until then
-            if not self._is_resting:
-                self._is_resting = True
-                self._later(rest_s, self._rested)
+            self._rest(rest_s)
             return
         self._answer()
         end = clock()
-        self._resume_s = end + min(_REST_FACTOR * (end - begin), _REST_MAX_S)
+        rest_s = min(_REST_FACTOR * (end - begin), _REST_MAX_S)
+        self._resume_s = end + rest_s
+        if self._called:
+            self._rest(rest_s)
+
+    def _rest(self, rest_s: float) -> None:
+        """Have `drain` called again after so long."""
+        self._waking = True  # no thread needs to wake the loop until then
+        if not self._is_resting:
+            self._is_resting = True
+            self._later(rest_s, self._rested)
 
     def _rested(self) -> None:
         self._is_resting = False
-        if self._arrivals:
+        if self._arrivals or self._called:
             self.wake()
 
     def _answer(self) -> None:
-        arrivals = self._arrivals
+        """Try the pulls of queues with arrivals for as long as a round may take."""
+        arrivals, called, is_over = self._arrivals, self._called, self._round()
         queues: set[Queue] = set()
         while arrivals:
             queues.add(arrivals.popleft())
         for queue in queues:
-            for hold in list(self._holds.get(queue, ())):
+            if queue in called:
+                self._again.add(queue)
+            else:
+                self._call(queue)
+        over = False
+        while called and not over:
+            queue, left = next(iter(called.items()))
+            del called[queue]
+            while left and not over:
+                hold = left.pop()
                 if not hold.done and (hold.channel.closed or hold.retry(False)):
                     self._drop(hold)
+                over = is_over()
+            if left:
+                called[queue] = left  # the next time another queue comes first
+            elif queue in self._again:
+                self._again.discard(queue)
+                self._call(queue)
 
-    def expire(self, now_ms: int) -> None:
-        """Answer the pulls whose time is over."""
+    def _call(self, queue: Queue) -> None:
+        """Have all that wait for a queue tried."""
+        holds = self._holds.get(queue)
+        if holds:
+            self._called[queue] = [*reversed(holds)]
+
+    def _round(self) -> Callable[[], bool]:
+        """Begin a round; whether it has taken long enough."""
+        clock = self._clock
+        if clock is None:
+            return _never
+        end_s = clock() + _ROUND_S
+        return lambda: clock() >= end_s
+
+    def expire(self, now_ms: int) -> bool:
+        """Answer the pulls whose time is over; whether some of them are left, for another round of the loop."""
+        is_over = self._round()
         while (deadlines := self._deadlines) and (deadlines[0][0] <= now_ms or deadlines[0][2].done):
+            if is_over():
+                return True
             hold = heapq.heappop(deadlines)[2]
             if hold.done:
                 self._done = max(0, self._done - 1)
             else:
                 self._end(hold)
+        return False
 
     def forget(self, channel: Channel) -> None:
         """Drop the pulls of a channel that closed."""
@@ -177,10 +225,15 @@ class LongPoll:
             self._drop(hold)
 
     def release(self, topic: str) -> None:
-        """Answer all pulls of a topic that was deleted."""
-        for queue in [queue for queue in self._holds if queue[0] == topic]:
-            for hold in list(self._holds.get(queue, ())):
+        """Answer all pulls of a topic that was deleted, as if their time was over now."""
+        holds = [hold for queue, holds in self._holds.items() if queue[0] == topic for hold in holds]
+        if self._clock is None:
+            for hold in holds:
                 self._end(hold)
+        elif holds:
+            self._deadlines += [(0, next(self._numbers), hold) for hold in holds]
+            heapq.heapify(self._deadlines)
+            self.sooner()
 
     def next_deadline_ms(self) -> int | None:
         """Time of the next deadline; None if nothing is held."""
@@ -221,10 +274,14 @@ class LongPoll:
         holds = self._holds.get(hold.queue)
         if holds is not None:
             if hold in holds:
-                holds.remove(hold)
+                del holds[hold]
                 self.count -= 1
             if not holds:
                 del self._holds[hold.queue]
+
+
+def _never() -> bool:
+    return False
 
 
 def _answered(_final: bool) -> bool:

@@ -91,7 +91,7 @@ def test_a_task_that_is_cancelled_as_its_turn_comes_hands_the_turn_on() -> None:
         world.asides._busy = True
         cancelled, last = world.ask(one, "cancelled"), world.ask(other, "last")
         await asyncio.sleep(0)
-        world.asides._next()
+        world.asides.end()
         cancelled.cancel()
         await last
         assert cancelled.cancelled()

@@ -163,6 +163,96 @@ def test_a_rest_is_four_milliseconds_at_most_and_wakes_by_itself_only_if_somethi
     assert not woken
 
 
+class Rounds:
+    """A registry whose clock moves with each try, and whose timers the test calls."""
+
+    def __init__(self) -> None:
+        self.now_s = 10.0
+        self.timers: list = []
+        self.longest = 0
+        self.tries: list = []
+        self.poll, self.channel = LongPoll(self.drain), MemoryChannel()
+        self.poll.paced(lambda: self.now_s, lambda _, call: self.timers.append(call))
+
+    def hold(self, name: object, queue: str, wanted: bool = False) -> None:
+        def retry(final: bool) -> bool:
+            self.tries.append(name)
+            self.now_s += 0.0012  # five tries in a round
+            return wanted or final
+
+        self.poll.hold(Hold(self.channel, (queue, 0), 100, retry))
+
+    def drain(self) -> None:
+        """One round of the loop; the most tries of any."""
+        before = len(self.tries)
+        self.poll.drain()
+        self.longest = max(self.longest, len(self.tries) - before)
+
+    def finish(self) -> None:
+        while self.timers:
+            self.now_s += 0.004
+            self.timers.pop()()
+
+
+def test_thousands_that_wait_for_one_queue_are_tried_some_in_a_round():
+    rounds = Rounds()
+    for number in range(1_000):
+        rounds.hold(number, "T", wanted=number % 2 == 0)
+    rounds.poll.arrived([("T", 0)])
+    rounds.drain()
+    assert len(rounds.tries) == 5
+    rounds.finish()
+    assert rounds.tries == list(range(1_000)), "each once, in the order in which they came"
+    assert rounds.longest == 5 and len(rounds.poll) == 500 and rounds.poll.check() == []
+
+
+def test_another_queue_does_not_wait_for_the_thousands():
+    rounds = Rounds()
+    for number in range(1_000):
+        rounds.hold(number, "T")
+    rounds.hold("other", "U", wanted=True)
+    rounds.poll.arrived([("T", 0)])
+    rounds.drain()
+    rounds.poll.arrived([("U", 0)])
+    rounds.finish()
+    assert rounds.tries.index("other") < 12
+
+
+def test_an_arrival_in_the_middle_of_the_tries_has_all_tried_once_more():
+    rounds = Rounds()
+    for number in range(12):
+        rounds.hold(number, "T")
+    rounds.poll.arrived([("T", 0)])
+    rounds.drain()
+    for _ in range(3):
+        rounds.poll.arrived([("T", 0)])
+    rounds.finish()
+    assert rounds.tries == [*range(12), *range(12)] and not rounds.poll._again
+
+
+def test_thousands_that_end_in_one_millisecond_end_some_at_a_time():
+    rounds = Rounds()
+    for number in range(103):
+        rounds.hold(number, "T")
+    for done in range(5, 105, 5):
+        assert rounds.poll.expire(100)
+        assert len(rounds.tries) == done
+    assert not rounds.poll.expire(100)
+    assert rounds.tries == list(range(103)) and rounds.poll.check() == []
+
+
+def test_thousands_that_wait_for_a_deleted_topic_end_some_at_a_time():
+    rounds, soon = Rounds(), []
+    rounds.poll.sooner = lambda: soon.append(1)
+    for number in range(12):
+        rounds.hold(number, "T" if number != 3 else "U")
+    rounds.poll.release("T")
+    assert rounds.tries == [] and soon == [1]
+    assert rounds.poll.expire(0) and rounds.poll.expire(0) and not rounds.poll.expire(0)
+    assert rounds.tries == [number for number in range(12) if number != 3]
+    assert len(rounds.poll) == 1 and rounds.poll.check() == []
+
+
 class Holds(RuleBasedStateMachine):
     """Any order of calls leaves each pull answered at most once, and by its deadline."""
 
