@@ -255,7 +255,7 @@ def name_server_bounds(name_server: NameServer) -> list[Bound]:
                 "naming.routes:RouteTable._brokers",
                 "naming.routes:RouteTable._live",
                 "naming.routes:RouteTable._filter_servers",
-                "naming.routes:_Live.data_version",
+                "naming.route_entries:LiveBroker.data_version",
             ),
         ),
         Bound(

@@ -25,7 +25,7 @@ from broker.live_config import take_over
 from broker.lookout import Lookout
 from broker.naming.namesrv import NameServer
 from broker.naming.registration import Registration
-from broker.naming.routes import OwnBroker
+from broker.naming.route_entries import OwnBroker
 from broker.net.channel import NAME_SERVER_PORT
 from broker.net.flow_control import FlowControl
 from broker.net.requester import Requester

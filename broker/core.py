@@ -29,23 +29,22 @@ from broker.processor_set import ProcessorSet
 from broker.pulling.cold_reads import ColdReads
 from broker.pulling.long_poll import LongPoll
 from broker.tables.groups import SubscriptionGroups
-from broker.tables.late_tables import TableWriter
 from broker.tables.offsets import ConsumerOffsets
 from broker.tables.queue_locks import QueueLocks
+from broker.tables.table_writer import TableWriter
 from broker.tables.topics import Topics
-from broker.transactions.transaction_checks import TRANSACTIONS_GROUP
-from broker.transactions.transaction_messages import op_message
+from broker.transactions.opening import recover_half_messages
 from broker.turns.large_batch import LargeBatches
 from broker.turns.turn import Turn
 from remoting.messages.message import encode_host
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.disk.files import Files
-from store.half_messages import DECIDED, HALF_TOPIC, OP_TOPIC, SECTION, HalfMessages
+from store.half_messages import HalfMessages
 from store.levels.delay_levels import DelayLevels
 from store.levels.level_scheduler import LevelScheduler
 from store.message_store import MessageStore
 from store.options import StoreOptions
-from store.put.plugin_api import Plugin, PluginContext, PromisingPlugin, PutStatus, put_record
+from store.put.plugin_api import Plugin, PluginContext, PromisingPlugin, PutStatus
 
 __all__ = ["BrokerCore"]
 
@@ -212,21 +211,7 @@ class BrokerCore(BrokerParts):
             store.take_checkpoint()
 
     def _recover_transactions(self) -> HalfMessages:
-        """Find the undecided half messages, and keep their records until they are decided."""
-        store, offsets = self.store, self.offsets
-        halves = HalfMessages(store, _LOG.warning)
-        apache = (offsets.get(TRANSACTIONS_GROUP, HALF_TOPIC, 0), offsets.get(TRANSACTIONS_GROUP, OP_TOPIC, 0))
-        with store.checkpoint.reading(SECTION) as section:
-            torn = halves.recover(section, apache, store.recovery.last[0])
-        if torn is not None:
-            _LOG.warning("the decision about half message %d was torn by a crash: its second half is written now", torn)
-            op = put_record(op_message(DECIDED, [torn], store.store_host, self.now_ms()), store.store_host)
-            (result,) = store.put_batch([op])
-            if result.status is PutStatus.PUT_OK:
-                halves.apply(result.queue_offset, DECIDED, [torn])
-        store.checkpoint.register(SECTION, halves.snapshot, halves.durable)
-        store.retention.pins.append(halves.needed_offset)
-        return halves
+        return recover_half_messages(self.store, self.offsets, self.now_ms, _LOG.warning)
 
     def _open_processors(self, spawn: Callable[[Coroutine[Any, Any, None]], None] | None) -> None:
         config, store = self.config, self.store

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from broker.net.dispatcher import Processor
+from broker.net.processor import Processor
 from broker.parts import BrokerParts
 from broker.pop.acks import AckProcessor
 from broker.pop.looks import LookProcessor
@@ -17,8 +17,9 @@ from broker.pop.pop_queues import PopQueues
 from broker.pop.pop_reader import PopReader
 from broker.pop.requests import Checks
 from broker.pop.reviver import Reviver
-from broker.pulling.pull import PullLimits
-from broker.tables.topics import TOPICS_MAX, TopicConfig
+from broker.pulling.pull_request import PullLimits
+from broker.tables.topic_config import TopicConfig
+from broker.tables.topics import TOPICS_MAX
 from store.disk.errors import StoreError
 from store.pop.in_flight import InFlight, PopQueue
 

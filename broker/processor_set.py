@@ -10,7 +10,7 @@ from typing import Any
 from broker.access.acl_rules import PUB
 from broker.figures.traffic import Traffic
 from broker.net.asides import Asides
-from broker.net.dispatcher import Processor
+from broker.net.processor import Processor
 from broker.parts import BrokerParts
 from broker.pop_service import PopService
 from broker.processors.admin import AdminProcessor
@@ -22,7 +22,8 @@ from broker.processors.progress import ProgressProcessor
 from broker.processors.query import QueryProcessor
 from broker.processors.queue_view import QueueViewProcessor
 from broker.processors.runtime import RuntimeProcessor
-from broker.pulling.pull import PullLimits, PullProcessor
+from broker.pulling.pull import PullProcessor
+from broker.pulling.pull_request import PullLimits
 from broker.sending.recall import RecallProcessor
 from broker.sending.reply import ReplyProcessor
 from broker.sending.send import SendProcessor

@@ -21,7 +21,8 @@ from broker_plugin.properties import DUE_MAX_MS, delivered_as
 from broker_plugin.ranges import KEY_MAX, Key
 from broker_plugin.states import Move, State, after, answer
 from broker_plugin.stats import Stats
-from remoting.layout import LONG, OFFSET_AT, SYS_FLAG_AT
+from remoting.layout import OFFSET_AT, SYS_FLAG_AT
+from remoting.layout_table import LONG
 from remoting.messages.message import Message, RecordError, decode_record, encode_record, record_fields
 from store.disk.errors import StoreError
 from store.disk.flusher import Flusher, Ticket

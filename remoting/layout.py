@@ -24,190 +24,30 @@ a `Table`      the fields of a thing in order. It refuses fields that leave a ga
 
 from __future__ import annotations
 
-from struct import Struct, calcsize
-from typing import Final, NamedTuple
+from struct import Struct
+from typing import Final
 
+from remoting.layout_table import Table
+
+# fmt: off
 __all__ = [
-    "BLANK",
-    "BLANK_BYTES",
-    "BODY_AT",
-    "BODY_AT_MAX",
-    "BODY_BYTES_AT",
-    "BODY_BYTES_BACK",
-    "BORN_HOST_AT",
-    "BORN_HOST_V6",
-    "CHECKPOINT",
-    "CHECKPOINT_SECTION",
-    "COLUMN_PAGE_ROW",
-    "COLUMN_ROW_BYTES",
-    "DELAY_SECTION",
-    "DONE_SET",
-    "FILE_HEADER",
-    "FILE_HEADER_BYTES",
-    "FLAG_AT",
-    "FRAME",
-    "FRAME_BYTES",
-    "FRAME_COUNT_AT",
-    "FRAME_CRC_AT",
-    "FRAME_DURABLE_AT",
-    "FRAME_KIND_AT",
-    "FRAME_LENGTH_AT",
-    "FRAME_POSITION_AT",
-    "FRAME_ROW",
-    "FRAME_ROW_BYTES",
-    "HOSTS_V6",
-    "HOST_BYTES",
-    "HOST_BYTES_V6",
-    "HOST_MORE_V6",
-    "ID_PAGE_ROW",
-    "ID_ROW_BYTES",
-    "INDEX_FILE",
-    "INDEX_FILE_BYTES",
-    "INDEX_FILE_ENTRIES",
-    "INDEX_FILE_ENTRIES_AT",
-    "INDEX_FILE_ENTRY",
-    "INDEX_FILE_ENTRY_BYTES",
-    "INDEX_FILE_HEADER_BYTES",
-    "INDEX_FILE_SLOTS",
-    "INT",
-    "KEY_BLOCK",
-    "KEY_BLOCK_BYTES",
-    "KEY_BLOCK_PROVEN_AT",
-    "KEY_COLUMNS",
-    "KEY_ENTRY_BYTES",
-    "KEY_POSITIONS_AT",
-    "KEY_TIMES_AT",
-    "LITTLE_INT",
-    "LITTLE_LONG",
-    "LONG",
-    "MAGIC_AT",
-    "MAGIC_BLANK",
-    "MAGIC_V1",
-    "MAGIC_V2",
-    "MANIFEST",
-    "MANIFEST_RUN",
-    "MANIFEST_SEGMENT",
-    "OFFSET_AT",
-    "PAGE_HEAD",
-    "PAGE_HEAD_BYTES",
-    "PAGE_PROVEN_AT",
-    "PLACE_PAGE_ROW",
-    "PLACE_ROW_BYTES",
-    "PREPARED_BACK",
-    "PREPARED_OFFSET_AT",
-    "QUEUE_ENTRY",
-    "QUEUE_ENTRY_BYTES",
-    "QUEUE_ID_AT",
-    "QUEUE_OFFSET_AT",
-    "QUEUE_SIZE_AT",
-    "RECORD",
-    "RECORDS",
-    "RECORD_BORN_V6",
-    "RECORD_BOTH_V6",
-    "RECORD_BYTES_MIN",
-    "RECORD_STORE_V6",
-    "RUN_TRAILER",
-    "RUN_TRAILER_BYTES",
-    "SHORT",
-    "SIZE_AT",
-    "STORE_HOST_AT",
-    "STORE_HOST_V6",
-    "STORE_MS_AT",
-    "STORE_MS_AT_V6",
-    "SYS_FLAG_AT",
-    "SYS_FLAG_LOW_AT",
-    "TABLES",
-    "UNSIGNED_SHORT",
-    "Field",
-    "Table",
-    "batch_head",
+    "BLANK", "BLANK_BYTES", "BODY_AT", "BODY_AT_MAX", "BODY_BYTES_AT", "BODY_BYTES_BACK", "BORN_HOST_AT",
+    "BORN_HOST_V6", "CHECKPOINT", "CHECKPOINT_SECTION", "COLUMN_PAGE_ROW", "COLUMN_ROW_BYTES", "DELAY_SECTION",
+    "DONE_SET", "FILE_HEADER", "FILE_HEADER_BYTES", "FLAG_AT", "FRAME", "FRAME_BYTES", "FRAME_COUNT_AT",
+    "FRAME_CRC_AT", "FRAME_DURABLE_AT", "FRAME_KIND_AT", "FRAME_LENGTH_AT", "FRAME_POSITION_AT", "FRAME_ROW",
+    "FRAME_ROW_BYTES", "HOSTS_V6", "HOST_BYTES", "HOST_BYTES_V6", "HOST_MORE_V6", "ID_PAGE_ROW", "ID_ROW_BYTES",
+    "INDEX_FILE", "INDEX_FILE_BYTES", "INDEX_FILE_ENTRIES", "INDEX_FILE_ENTRIES_AT", "INDEX_FILE_ENTRY",
+    "INDEX_FILE_ENTRY_BYTES", "INDEX_FILE_HEADER_BYTES", "INDEX_FILE_SLOTS", "KEY_BLOCK", "KEY_BLOCK_BYTES",
+    "KEY_BLOCK_PROVEN_AT", "KEY_COLUMNS", "KEY_ENTRY_BYTES", "KEY_POSITIONS_AT", "KEY_TIMES_AT", "MAGIC_AT",
+    "MAGIC_BLANK", "MAGIC_V1", "MAGIC_V2", "MANIFEST", "MANIFEST_RUN", "MANIFEST_SEGMENT", "OFFSET_AT", "PAGE_HEAD",
+    "PAGE_HEAD_BYTES", "PAGE_PROVEN_AT", "PLACE_PAGE_ROW", "PLACE_ROW_BYTES", "PREPARED_BACK", "PREPARED_OFFSET_AT",
+    "QUEUE_ENTRY", "QUEUE_ENTRY_BYTES", "QUEUE_ID_AT", "QUEUE_OFFSET_AT", "QUEUE_SIZE_AT", "RECORD", "RECORDS",
+    "RECORD_BORN_V6", "RECORD_BOTH_V6", "RECORD_BYTES_MIN", "RECORD_STORE_V6", "RUN_TRAILER", "RUN_TRAILER_BYTES",
+    "SIZE_AT", "STORE_HOST_AT", "STORE_HOST_V6", "STORE_MS_AT", "STORE_MS_AT_V6", "SYS_FLAG_AT", "SYS_FLAG_LOW_AT",
+    "TABLES", "batch_head",
 ]
+# fmt: on
 
-
-class Field(NamedTuple):
-    """A field: ``code`` is its type as `struct` writes it, without the byte order."""
-
-    name: str
-    at: int
-    code: str
-
-    @property
-    def size(self) -> int:
-        """Bytes of the field."""
-        return calcsize("=" + self.code)
-
-
-class Table:
-    """Fields one behind the other, from 0 on; ``order`` is ``>`` (big-endian) or ``<``.
-
-    Raises ValueError if a field does not begin where the one before it ends, or if the sizes do not add up to ``size``.
-    """
-
-    __slots__ = ("fields", "order", "size")
-
-    def __init__(self, order: str, size: int, *fields: tuple[str, int, str]) -> None:
-        self.order = order
-        self.size = size
-        self.fields = [Field(*field) for field in fields]
-        end = 0
-        for field in self.fields:
-            if field.at != end:
-                raise ValueError(f"{field.name} stands at {field.at}, the field before it ends at {end}")
-            end += field.size
-        if end != size:
-            raise ValueError(f"the fields end at {end}, the whole has {size} bytes")
-
-    def field(self, name: str) -> Field:
-        """The field of this name; raises KeyError."""
-        for field in self.fields:
-            if field.name == name:
-                return field
-        raise KeyError(name)
-
-    def at(self, name: str) -> int:
-        """Where a field begins; raises KeyError."""
-        return self.field(name).at
-
-    def codes(self, first: str = "", last: str = "") -> str:
-        """The types of the fields from ``first`` to ``last``, both included; raises KeyError."""
-        fields = self.fields
-        begin = fields.index(self.field(first)) if first else 0
-        end = fields.index(self.field(last)) + 1 if last else len(fields)
-        return "".join([field.code for field in fields[begin:end]])
-
-    def struct(self, first: str = "", last: str = "", order: str = "") -> Struct:
-        """The fields from ``first`` to ``last``, both included; in another byte order, if one is given. KeyError."""
-        return Struct((order or self.order) + self.codes(first, last))
-
-    def picked(self, *names: str) -> Struct:
-        """Some of the fields (in their order) as a struct that begins at 0 and skips the others; raises KeyError."""
-        parts, end = [self.order], 0
-        for name in names:
-            field = self.field(name)
-            if field.at > end:
-                parts.append(f"{field.at - end}x")
-            parts.append(field.code)
-            end = field.at + field.size
-        return Struct("".join(parts))
-
-    def columns(self, order: str = "") -> list[tuple[str, str]]:
-        """The fields as NumPy's ``dtype`` takes them; in another byte order, if one is given."""
-        return [(field.name, (order or self.order) + _numpy(field)) for field in self.fields]
-
-
-def _numpy(field: Field) -> str:
-    if field.code.endswith("s"):
-        return f"V{field.size}"
-    return f"{'i' if field.code.islower() else 'u'}{field.size}"
-
-
-# Single numbers, big-endian but for the last two.
-SHORT: Final = Struct(">h")
-UNSIGNED_SHORT: Final = Struct(">H")
-INT: Final = Struct(">i")
-LONG: Final = Struct(">q")
-LITTLE_INT: Final = Struct("<I")
-LITTLE_LONG: Final = Struct("<Q")
 
 # ------------------------------------------------------------------------------- a record of the CommitLog
 

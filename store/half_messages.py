@@ -26,7 +26,7 @@ from typing import Protocol
 
 from remoting.messages.message import RecordError, decode_record, record_fields
 from remoting.messages.properties import TAGS, TRAN_PREPARED_QUEUE_OFFSET, UNIQ_KEY, get_property
-from store.derived.consume_queue import PRE_BLANK_SIZE
+from store.derived.queue_entries import PRE_BLANK_SIZE
 from store.disk.errors import StoreCorruptError, StoreError
 from store.levels.level_copy import HALF_TOPIC
 from store.levels.level_queue import Entry

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from remoting.errors import RecordError
 from remoting.layout import BODY_AT_MAX, BODY_BYTES_BACK
 from remoting.messages.record import body_bounds, record_fields
-from store.derived.consume_queue import ENTRY, PRE_BLANK_SIZE
+from store.derived.queue_entries import ENTRY, PRE_BLANK_SIZE
 from store.store_reader import PullResult, PullStatus
 
 if TYPE_CHECKING:

@@ -19,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from store.derived.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
+from store.derived.consume_queue import ConsumeQueue
 from store.derived.consume_queues import ConsumeQueues, Placed
 from store.derived.dispatch import Derived
 from store.derived.index import KeyIndex
+from store.derived.queue_entries import PRE_BLANK_SIZE
 from store.disk.apache_files import ApacheCheckpoint
 from store.disk.files import Files
 from store.disk.segments import segment_name

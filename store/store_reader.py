@@ -7,15 +7,17 @@ from enum import IntEnum
 from pathlib import Path
 
 from remoting.filters.subscription import TagFilter
-from remoting.layout import LONG, QUEUE_OFFSET_AT, STORE_MS_AT_V6
+from remoting.layout import QUEUE_OFFSET_AT, STORE_MS_AT_V6
+from remoting.layout_table import LONG
 from remoting.messages.message import message_keys, record_fields, store_ms_at
 from remoting.messages.properties import TW_ID, get_property
 from store.derived.apache_index import ApacheIndex
-from store.derived.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue
+from store.derived.consume_queue import ConsumeQueue
 from store.derived.consume_queues import ConsumeQueues
 from store.derived.dispatch import delivered_key
 from store.derived.index import KeyIndex
 from store.derived.queue_check import QueueCheck
+from store.derived.queue_entries import ENTRY, PRE_BLANK_SIZE
 from store.disk.delay_id import id_text
 from store.disk.errors import StoreError
 from store.log.commit_log import CommitLog

@@ -22,7 +22,7 @@ from typing import Any
 
 from broker.access.acl_rules import PUB, SUB
 from broker.net.channel import Channel
-from broker.tables.topics import RETRY_PREFIX
+from broker.tables.topic_names import RETRY_PREFIX
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
 from remoting.json_dialect import loads_body

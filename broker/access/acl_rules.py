@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.access.acl_file import AclFileError, quoted, read_acl_file
-from broker.tables.topics import (
+from broker.tables.topic_names import (
     DLQ_PREFIX,
     HALF_TOPIC,
     OP_HALF_TOPIC,

@@ -6,7 +6,7 @@ given out.
 
 from __future__ import annotations
 
-from broker.tables.topics import HALF_TOPIC, SCHEDULE_TOPIC
+from broker.tables.topic_names import HALF_TOPIC, SCHEDULE_TOPIC
 from remoting.messages.message import StoredMessage
 from remoting.messages.properties import REAL_TOPIC, get_property
 from store.half_messages import DISCARD_TOPIC

@@ -23,7 +23,8 @@ from broker.config.broker_config import BrokerConfig
 from broker.tables.groups import SubscriptionGroups
 from broker.tables.offsets import ConsumerOffsets
 from broker.tables.topics import Topics
-from remoting.layout import CHECKPOINT, MANIFEST, Table
+from remoting.layout import CHECKPOINT, MANIFEST
+from remoting.layout_table import Table
 from store.derived.consume_queues import ConsumeQueues
 from store.disk.aside import AsideDir
 from store.disk.checkpoint import DeliveryCheckpoint

@@ -22,18 +22,14 @@ from broker.access.acl_rules import PUB
 from broker.config.properties_file import PropertiesError, parse_properties_file
 from broker.naming.broker_topics import QueueData
 from broker.naming.registration import parse_registration
-from broker.naming.routes import (
-    BROKER_EXPIRED_MS,
-    BrokerEntry,
-    OwnBroker,
-    RouteTable,
-    broker_json,
-    route_json,
-)
+from broker.naming.route_entries import BrokerEntry, OwnBroker, broker_json, route_json
+from broker.naming.routes import BROKER_EXPIRED_MS, RouteTable
 from broker.net.asides import Asides
 from broker.net.channel import Channel
-from broker.tables.late_tables import LateTable, NotYetError, TableBatch, TableWriter
-from broker.tables.topics import AUTO_CREATE_TOPIC, RETRY_PREFIX, TopicConfig, topic_problem
+from broker.tables.late_tables import LateTable
+from broker.tables.table_writer import NotYetError, TableBatch, TableWriter
+from broker.tables.topic_config import TopicConfig
+from broker.tables.topic_names import AUTO_CREATE_TOPIC, RETRY_PREFIX, topic_problem
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
@@ -41,7 +37,7 @@ from remoting.headers import need_long, need_str, opt_bool, opt_int, opt_long, o
 from remoting.json_dialect import DIALECT_BYTES_MAX, dumps, loads_body
 
 if TYPE_CHECKING:
-    from broker.net.dispatcher import Handler
+    from broker.net.processor import Handler
     from broker.tables.groups import SubscriptionGroups
     from broker.tables.json_files import JsonFile
 

@@ -14,32 +14,20 @@ broker stays until DELETE_TOPIC_IN_NAMESRV or until the broker is gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from heapq import merge
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from broker.naming.broker_topics import BrokerTopics, Leaving, QueueData
+from broker.naming.route_entries import MASTER_ID, BrokerEntry, LiveBroker, OwnBroker, RoutesFullError
 from remoting.codes import Permission
-from remoting.errors import ProtocolError
 from remoting.json_dialect import dumps
 
 if TYPE_CHECKING:
     from broker.net.channel import Channel
-    from broker.tables.topics import TopicConfig, Topics
 
-__all__ = [
-    "BROKERS_MAX",
-    "BROKER_EXPIRED_MS",
-    "NAME_CHARS_MAX",
-    "TOPICS_MAX",
-    "BrokerEntry",
-    "OwnBroker",
-    "RouteTable",
-    "RoutesFullError",
-    "broker_json",
-    "route_json",
-]
+__all__ = ["BROKERS_MAX", "BROKER_EXPIRED_MS", "NAME_CHARS_MAX", "TOPICS_MAX", "RouteTable"]
 
 BROKERS_MAX = 1_000
 """Most brokers that may be registered, by names as by processes; and most processes of one name."""
@@ -52,84 +40,9 @@ _FILTER_SERVERS_MAX = 16
 BROKER_EXPIRED_MS = 120_000
 """Silence after which a registered broker is forgotten, unless it asked for another time."""
 
-_MASTER_ID = 0
 _FREED_AT_ONCE = 20_000
 _SORTED_AT_ONCE = 2_000
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
-
-
-class RoutesFullError(ProtocolError):
-    """A registration that exceeds the name server's bounds; the text gives the figures."""
-
-
-class BrokerEntry:
-    """A broker name with the addresses of its master (id 0) and its slaves."""
-
-    __slots__ = ("addresses", "cluster", "enable_acting_master", "name")
-
-    def __init__(self, name: str, cluster: str, addresses: dict[int, str], enable_acting_master: bool = False) -> None:
-        self.name = name
-        self.cluster = cluster
-        self.addresses = addresses
-        self.enable_acting_master = enable_acting_master
-
-    def any_address(self) -> str:
-        """Return the master's address, or that of some slave."""
-        return self.addresses.get(_MASTER_ID) or next(iter(self.addresses.values()), "")
-
-
-class OwnBroker:
-    """The broker in this process.
-
-    ``address`` is the advertised ``ip:port``, empty until it listens; ``permission`` reads ``brokerPermission``.
-    """
-
-    __slots__ = ("address", "cluster", "name", "permission", "topics", "write_wiped")
-
-    def __init__(
-        self,
-        name: str,
-        cluster: str,
-        topics: Topics,
-        address: str = "",
-        permission: Callable[[], int] = lambda: _READ_WRITE,
-    ) -> None:
-        self.name = name
-        self.cluster = cluster
-        self.topics = topics
-        self.address = address
-        self.permission = permission
-        self.write_wiped = False
-
-    def queue_data(self, topic: str) -> QueueData | None:
-        """Read a topic's queues from the broker's own table; the broker's permission limits the topic's."""
-        config = self.topics.get(topic)
-        return None if config is None else self.data_of(config)
-
-    def data_of(self, config: TopicConfig) -> QueueData:
-        """The route's data of a topic with this configuration."""
-        perm = config.perm
-        if self.write_wiped:
-            perm &= ~int(Permission.WRITE)
-        broker_perm = self.permission()
-        if broker_perm & _READ_WRITE != _READ_WRITE:
-            perm &= broker_perm
-        return QueueData(config.read_queue_nums, config.write_queue_nums, perm, config.sys_flag)
-
-
-class _Live:
-    """One registered broker process."""
-
-    __slots__ = ("channel", "data_version", "ha_address", "timeout_ms", "updated_ms")
-
-    def __init__(
-        self, channel: Channel | None, now_ms: int, timeout_ms: int, data_version: Mapping[str, Any], ha_address: str
-    ) -> None:
-        self.channel = channel
-        self.updated_ms = now_ms
-        self.timeout_ms = timeout_ms
-        self.data_version = dict(data_version)
-        self.ha_address = ha_address
 
 
 class RouteTable:
@@ -151,7 +64,7 @@ class RouteTable:
         self._brokers: dict[str, BrokerEntry] = {}
         self._topics: dict[str, BrokerTopics] = {}  # by broker name: work on one walks no other's
         self._leaving = Leaving()
-        self._live: dict[tuple[str, str], _Live] = {}  # (cluster, address)
+        self._live: dict[tuple[str, str], LiveBroker] = {}  # (cluster, address)
         self._filter_servers: dict[str, list[str]] = {}  # address to filter servers
 
     @property
@@ -166,7 +79,7 @@ class RouteTable:
         own = self.own
         if own is None or not own.address:
             return None
-        return BrokerEntry(own.name, own.cluster, {_MASTER_ID: own.address})
+        return BrokerEntry(own.name, own.cluster, {MASTER_ID: own.address})
 
     def brokers(self) -> list[BrokerEntry]:
         """List all brokers, our own first."""
@@ -246,7 +159,7 @@ class RouteTable:
                 f"broker {name}: a data version has at most {_VERSION_BYTES_MAX} bytes, and a broker "
                 f"at most {_FILTER_SERVERS_MAX} filter servers"
             )
-        if broker_id == _MASTER_ID:
+        if broker_id == MASTER_ID:
             self._check_topics(self._news(name, topics))
         entry = self._brokers.get(name)
         if entry is None:
@@ -259,13 +172,13 @@ class RouteTable:
         entry.addresses[broker_id] = address
         known = self._live.get((cluster, address))
         changed = known is None or first or known.data_version != dict(data_version)
-        self._live[cluster, address] = _Live(channel, now_ms, timeout_ms, data_version, ha_address)
+        self._live[cluster, address] = LiveBroker(channel, now_ms, timeout_ms, data_version, ha_address)
         if filter_servers:
             self._filter_servers[address] = filter_servers
         else:
             self._filter_servers.pop(address, None)
-        if broker_id != _MASTER_ID:
-            master = entry.addresses.get(_MASTER_ID)
+        if broker_id != MASTER_ID:
+            master = entry.addresses.get(MASTER_ID)
             master_live = self._live.get((cluster, master)) if master else None
             return (master, master_live.ha_address) if master and master_live else None
         if changed:
@@ -350,7 +263,7 @@ class RouteTable:
         if not entry.addresses:
             del self._brokers[name]
             self._drop_broker(name)
-        elif _MASTER_ID not in entry.addresses and name in self._topics:  # slaves are read only
+        elif MASTER_ID not in entry.addresses and name in self._topics:  # slaves are read only
             self._topics[name].set_writable(False)
 
     def channel_closed(self, channel: Channel) -> None:
@@ -428,36 +341,3 @@ def _sorted_names(tables: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------------ bodies
-
-
-def broker_json(entry: BrokerEntry, quoted: bool, acting: bool = True) -> bytes:
-    """Write BrokerData (or, without ``acting``, BrokerMemberGroup)."""
-    form = b'"%d":%b' if quoted else b"%d:%b"
-    addresses = b",".join(form % (broker_id, dumps(address)) for broker_id, address in sorted(entry.addresses.items()))
-    tail = b"}"
-    if acting:
-        tail = b',"enableActingMaster":' + (b"true}" if entry.enable_acting_master else b"false}")
-    names = b'},"brokerName":' + dumps(entry.name) + b',"cluster":' + dumps(entry.cluster)
-    return b'{"brokerAddrs":{' + addresses + names + tail
-
-
-def route_json(
-    brokers: list[BrokerEntry],
-    queues: Mapping[str, QueueData],
-    filters: Mapping[str, list[str]],
-    quoted: bool = True,
-    order: str | None = None,
-) -> bytes:
-    """Write TopicRouteData, compact: some clients cut ``brokerAddrs`` out of the text by hand.
-
-    ``order`` is written without a ``;`` at its end, which one client cannot parse.
-    """
-    data = [queues[name].to_json(name) for name in sorted(queues)]
-    parts = [
-        b'"brokerDatas":[' + b",".join(broker_json(entry, quoted) for entry in brokers) + b"]",
-        b'"filterServerTable":' + dumps(filters),
-    ]
-    if order and order.rstrip(";"):
-        parts.append(b'"orderTopicConf":' + dumps(order.rstrip(";")))
-    parts.append(b'"queueDatas":' + dumps(data))
-    return b"{" + b",".join(parts) + b"}"

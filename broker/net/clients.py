@@ -8,14 +8,12 @@ change (``on_change``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Any
 
 from broker.net.channel import Channel
+from broker.tables.subscriptions import WORD_CHARS_MAX, GroupSubscription
 from remoting.errors import ProtocolError
-from remoting.filters.sql_filter import SQL92, PropertyFilter, Sql92Error, compile_sql92
-from remoting.filters.subscription import SUBSCRIBE_ALL, TagFilter
 
 __all__ = [
     "BROADCASTING",
@@ -28,12 +26,10 @@ __all__ = [
     "Clients",
     "ClientsFullError",
     "ConsumerGroup",
-    "GroupSubscription",
     "checked_client_id",
 ]
 
 BROADCASTING = "BROADCASTING"
-TAG = "TAG"
 CLIENT_ID_CHARS_MAX = 1_024
 GROUP_CHARS_MAX = 255
 MEMBERSHIPS_MAX = 200_000
@@ -42,9 +38,6 @@ MEMBERSHIPS_OF_ONE_MAX = 20_000
 """Most memberships of one connection."""
 SUBSCRIPTION_BYTES_MAX = 64 << 20
 """Most bytes of all groups' subscriptions, as `GroupSubscription.size` counts them."""
-
-_WORD_CHARS_MAX = 64
-_SUBSCRIPTION_BYTES, _TAG_BYTES, _SQL_CHAR_BYTES = 500, 150, 150
 
 
 class ClientsFullError(ProtocolError):
@@ -57,96 +50,6 @@ def checked_client_id(client_id: str) -> str:
         text = f"a client id has at most {CLIENT_ID_CHARS_MAX} characters, this one {len(client_id)}"
         raise ProtocolError(f"{text}: {client_id:.100}…")
     return client_id
-
-
-class GroupSubscription:
-    """What a group reads of one topic.
-
-    ``filter`` is made of the tags' texts, not of the codes that a client computed. With SQL92 ``is_tag`` is False and
-    ``wants`` is the filter; if that is None, ``problem`` says what is wrong with the expression. ``size`` is about the
-    number of bytes it takes.
-    """
-
-    __slots__ = (
-        "_problem",
-        "_wants",
-        "expression",
-        "expression_type",
-        "filter",
-        "size",
-        "tags",
-        "topic",
-        "version",
-    )
-
-    def __init__(self, topic: str, expression: str, expression_type: str, version: int, tags: Iterable[str]) -> None:
-        self.topic = topic
-        self.expression = expression or SUBSCRIBE_ALL
-        self.expression_type = expression_type or TAG
-        self.version = version
-        self.tags = tuple(tags)
-        if self.expression == SUBSCRIBE_ALL or not self.is_tag:
-            self.filter = TagFilter(None)
-        elif self.tags:
-            self.filter = TagFilter.from_tags(self.tags)
-        else:
-            self.filter = TagFilter.from_expression(self.expression)
-        self._wants: PropertyFilter | None = None
-        self._problem: str | None = None if self.expression_type == SQL92 else ""
-        self.size = _SUBSCRIPTION_BYTES + len(topic) + len(self.expression) + len(self.expression_type)
-        self.size += sum(map(len, self.tags)) + (len(self.tags) + len(self.filter.codes or ())) * _TAG_BYTES
-        self.size += len(self.expression) * _SQL_CHAR_BYTES if self.expression_type == SQL92 else 0
-
-    @property
-    def wants(self) -> PropertyFilter | None:
-        """The filter of a SQL92 subscription, compiled on first use; None if the expression is invalid."""
-        self._compile()
-        return self._wants
-
-    @property
-    def problem(self) -> str:
-        """What is wrong with a SQL92 expression; empty if nothing is."""
-        self._compile()
-        return self._problem or ""
-
-    def _compile(self) -> None:
-        if self._problem is None:
-            self._problem = ""
-            try:
-                self._wants = compile_sql92(self.expression)
-            except Sql92Error as error:
-                self._problem = str(error)
-
-    @property
-    def is_tag(self) -> bool:
-        """Whether it selects by tags."""
-        return self.expression_type == TAG
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> GroupSubscription:
-        """Read a heartbeat's SubscriptionData; raises ProtocolError."""
-        try:
-            return cls(
-                str(document["topic"]),
-                str(document.get("subString") or SUBSCRIBE_ALL),
-                str(document.get("expressionType") or TAG),
-                int(document.get("subVersion") or 0),
-                [str(tag) for tag in document.get("tagsSet") or ()],
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise ProtocolError(f"unreadable subscription: {error!r}: {document!r:.200}") from error
-
-    def to_json(self) -> dict[str, Any]:
-        """Write it with Apache's names."""
-        return {
-            "classFilterMode": False,
-            "codeSet": sorted(self.filter.codes or ()),
-            "expressionType": self.expression_type,
-            "subString": self.expression,
-            "subVersion": self.version,
-            "tagsSet": list(self.tags),
-            "topic": self.topic,
-        }
 
 
 class ClientInfo:
@@ -163,7 +66,7 @@ class ClientInfo:
         self.account = account
         self.channel = channel
         self.client_id = client_id
-        self.language = language[:_WORD_CHARS_MAX]
+        self.language = language[:WORD_CHARS_MAX]
         self.version = version
         self.updated_ms = now_ms
 
@@ -268,9 +171,9 @@ class Clients:
             self._join(group, client)
         if entry is None:
             entry = self.consumers[group] = ConsumerGroup(group)
-        entry.consume_type = consume_type[:_WORD_CHARS_MAX]
-        entry.message_model = message_model[:_WORD_CHARS_MAX]
-        entry.consume_from_where = consume_from_where[:_WORD_CHARS_MAX]
+        entry.consume_type = consume_type[:WORD_CHARS_MAX]
+        entry.message_model = message_model[:WORD_CHARS_MAX]
+        entry.consume_from_where = consume_from_where[:WORD_CHARS_MAX]
         changed = known is None or known.client_id != client.client_id
         entry.clients[client.channel] = client
         self._consumers_of.setdefault(client.channel, {})[group] = None

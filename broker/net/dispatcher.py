@@ -33,11 +33,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any
 
 from broker.net.asides import ASKER, AskerGoneError
+from broker.net.asking import Asking
 from broker.net.channel import (
     BROKER_PORT,
     KEPT_OF_ONE_MAX_BYTES,
@@ -47,18 +48,14 @@ from broker.net.channel import (
     kept_size,
     peer_text,
 )
-from broker.tables.late_tables import NotYetError
+from broker.net.processor import Guard, Handler, Processor, Reply
+from broker.tables.table_writer import NotYetError
 from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.errors import ProtocolError
 
-__all__ = ["Dispatcher", "Handler", "Processor"]
+__all__ = ["Dispatcher"]
 
-Reply = RemotingCommand | None
-Handler = Callable[[Channel, RemotingCommand, int], "Reply | Coroutine[Any, Any, Reply]"]
-
-Guard = Callable[[Channel, RemotingCommand], Reply]
-"""Answers with the reply that refuses a request, or None."""
 
 _LOG = logging.getLogger(__name__)
 _SLICE = 64
@@ -84,15 +81,7 @@ class _Wait:
         self.error: Exception | None = None
 
 
-class Processor(Protocol):
-    """Answers a family of requests."""
-
-    def handlers(self) -> Mapping[int, Handler]:
-        """Return its handlers: request code to method."""
-        ...
-
-
-class Dispatcher:
+class Dispatcher(Asking):
     """The table of handlers and the requests under way. Only the network loop uses it.
 
     Args:
@@ -145,7 +134,7 @@ class Dispatcher:
         for command in commands:
             handler = handlers.get(command.code)
             if command.flag & FLAG_RESPONSE:
-                self._answered(channel, command)
+                self.answered(channel, command)
                 continue
             if in_line:
                 wait = self._kept(channel, command)
@@ -191,70 +180,12 @@ class Dispatcher:
             frame = encode_command(command.reply(ResponseCode.SYSTEM_ERROR, remark))
         channel.send_at_once(frame)
 
-    def tell(self, channel: Channel, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
-        """Push a one-way request to a client."""
-        serialize_type = channel.state.serialize_type
-        command = RemotingCommand(code, 0, FLAG_ONEWAY, ext=ext, body=body, serialize_type=serialize_type)
-        self._push(channel, command)
-
-    async def ask(
-        self,
-        channel: Channel,
-        code: int,
-        ext: dict[str, str] | None = None,
-        body: bytes = b"",
-        timeout_ms: int = 10_000,
-    ) -> RemotingCommand:
-        """Push a request to a client and wait for its reply.
-
-        Raises TimeoutError when none comes in time, ConnectionError when the channel closes before.
-        """
-        command = RemotingCommand(code, 0, ext=ext, body=body, serialize_type=channel.state.serialize_type)
-        return await self.ask_command(channel, command, timeout_ms)
-
-    async def ask_command(
-        self, channel: Channel, command: RemotingCommand, timeout_ms: int = 10_000
-    ) -> RemotingCommand:
-        """Push a finished request and wait for its reply; sets the request's opaque.
-
-        Raises TimeoutError when none comes in time, ConnectionError when the channel closes before.
-        """
-        if channel.closed:
-            raise ConnectionError(f"{peer_text(channel)} is not connected")
-        self._push(channel, command)
-        waiting = channel.state.waiting
-        future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
-        waiting[command.opaque] = future
-        try:
-            return await asyncio.wait_for(future, timeout_ms / 1000)
-        finally:
-            waiting.pop(command.opaque, None)
-
-    def channel_closed(self, channel: Channel) -> None:
-        """Fail the waiting pushed requests of a closed channel."""
-        for future in channel.state.waiting.values():
-            if not future.done():
-                future.set_exception(ConnectionError(f"{peer_text(channel)} closed the connection"))
-        channel.state.waiting.clear()
-
     async def stop(self) -> None:
         """Cancel the requests that still run."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _push(self, channel: Channel, command: RemotingCommand) -> None:
-        """Send a request under the channel's next number."""
-        state = channel.state
-        command.opaque = state.next_opaque
-        state.next_opaque = state.next_opaque + 1 & 0x7FFFFFFF
-        channel.send(encode_command(command))
-
-    def _answered(self, channel: Channel, command: RemotingCommand) -> None:
-        future = channel.state.waiting.pop(command.opaque, None)
-        if future is not None and not future.done():
-            future.set_result(command)
 
     def _failed(self, channel: Channel, command: RemotingCommand, error: Exception) -> None:
         if isinstance(error, ProtocolError):

@@ -15,7 +15,7 @@ from typing import Any
 
 from broker.access.access_table import ACKS_BYTES_MAX
 from broker.net.channel import Channel
-from broker.net.dispatcher import Handler
+from broker.net.processor import Handler
 from broker.pop.handle import Handle, normal_topic, parse_handle, real_topic
 from broker.pop.pop_polls import PopPolls
 from broker.pop.pop_queues import PopQueues

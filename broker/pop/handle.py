@@ -7,7 +7,7 @@ and signs nothing: whoever knows a queue can write one, so no part of it is beli
 
 from __future__ import annotations
 
-from broker.tables.topics import RETRY_PREFIX
+from broker.tables.topic_names import RETRY_PREFIX
 from remoting.errors import HeaderError
 
 __all__ = [

@@ -6,20 +6,21 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from broker.net.channel import KEPT_OF_ONE_MAX_BYTES, Channel
-from broker.net.dispatcher import Handler
+from broker.net.processor import Handler
 from broker.pop.handle import RETRY_V1, RETRY_V2, retry_topic
 from broker.pop.pop_polls import Mark, PopPolls
 from broker.pop.pop_queues import PopQueues
 from broker.pop.requests import Checks, PopHeader, bare
 from broker.pulling.cold_reads import ColdReads
 from broker.pulling.long_poll import Hold, LongPoll
-from broker.pulling.pull import PullLimits
+from broker.pulling.pull_request import PullLimits
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, encode_command
 from store.message_store import MessageStore, PullStatus
 
 if TYPE_CHECKING:
-    from broker.tables.topics import TopicConfig, Topics
+    from broker.tables.topic_config import TopicConfig
+    from broker.tables.topics import Topics
 
 __all__ = ["LookProcessor"]
 

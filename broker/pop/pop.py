@@ -15,7 +15,7 @@ from typing import Any
 
 from broker.net.asides import ASKER, Asides, AskerGoneError
 from broker.net.channel import KEPT_OF_ONE_MAX_BYTES, Channel
-from broker.net.dispatcher import Handler
+from broker.net.processor import Handler
 from broker.net.remarks import topic_not_exist
 from broker.pop.handle import ORDER_QID
 from broker.pop.pop_polls import PopPolls

@@ -16,11 +16,12 @@ from broker.pop.pop_queues import PopQueues
 from broker.pop.requests import PopHeader
 from broker.pop.retry_record import for_reply
 from broker.pulling.cold_reads import ColdReads
-from broker.pulling.pull import PullLimits
+from broker.pulling.pull_request import PullLimits
 from remoting.command import RemotingCommand
 from remoting.filters.sql_filter import PropertyFilter
 from remoting.filters.subscription import TagFilter
-from remoting.layout import LONG, QUEUE_OFFSET_AT
+from remoting.layout import QUEUE_OFFSET_AT
+from remoting.layout_table import LONG
 from remoting.messages.message import record_size
 from store.matching import pull_matching
 from store.message_store import MessageStore, PullResult, PullStatus

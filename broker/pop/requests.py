@@ -13,7 +13,8 @@ from remoting.headers import need_int, need_long, need_str, opt_bool, opt_long, 
 
 if TYPE_CHECKING:
     from broker.tables.groups import SubscriptionGroups
-    from broker.tables.topics import TopicConfig, Topics
+    from broker.tables.topic_config import TopicConfig
+    from broker.tables.topics import Topics
 
 __all__ = ["INVISIBLE_MAX_MS", "POP_MAX", "Checks", "MessageHeader", "PopHeader", "bare"]
 

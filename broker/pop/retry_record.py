@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from remoting.codes import SysFlag
 from remoting.errors import MessageError, RecordError
-from remoting.layout import LONG, OFFSET_AT, QUEUE_OFFSET_AT
+from remoting.layout import OFFSET_AT, QUEUE_OFFSET_AT
+from remoting.layout_table import LONG
 from remoting.messages.message import Message, StoredMessage, decode_record, encode_record, store_ms_at
-from remoting.messages.properties import (
-    OWN_PROPERTIES,
-    POP_CK,
-    get_property,
-    remove_properties,
-    with_property,
-)
+from remoting.messages.properties import OWN_PROPERTIES, POP_CK, get_property, remove_properties, with_property
 from store.derived.dispatch import is_queued
 from store.put.plugin_api import PutRecord, put_record
 

@@ -13,14 +13,17 @@ negative number of queues, are refused; Apache's broker accepts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from broker.net.asides import Asides, dump_table
 from broker.net.channel import Channel
+from broker.processors.admin_lists import JAVA_INT_END, RefusedError, checked, full_of, groups_of, listed
 from broker.tables import attributes
 from broker.tables.groups import GROUPS_MAX, SubscriptionGroup
-from broker.tables.topics import TOPICS_MAX, TopicConfig, group_problem, topic_problem
+from broker.tables.topic_config import TopicConfig
+from broker.tables.topic_names import topic_problem
+from broker.tables.topics import TOPICS_MAX
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
@@ -28,7 +31,7 @@ from remoting.headers import TopicHeader, need_str, opt_bool, opt_str
 from remoting.json_dialect import dumps, loads_body
 
 if TYPE_CHECKING:
-    from broker.net.dispatcher import Handler
+    from broker.net.processor import Handler
     from broker.tables.groups import SubscriptionGroups
     from broker.tables.offsets import ConsumerOffsets
     from broker.tables.topics import Topics
@@ -36,23 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["AdminProcessor"]
 
 MAX_QUEUES = 65_536
-LIST_BYTES_MAX = 1 << 20
-"""Most bytes of a list of topics or groups, some 5,000 of them: other requests wait while it is read."""
-LIST_COUNT_MAX = 10_000
-"""Most topics or groups in one request: other requests wait while they are added to the table."""
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
-_INT_END = 1 << 31
-"""Java's largest long. A larger number could not be written into the file, and then no later change could."""
-_FIELD_BYTES_MAX = 4_096
-_T = TypeVar("_T")
-
-
-class _RefusedError(Exception):
-    """A request that is refused: response code and remark."""
-
-    def __init__(self, code: ResponseCode, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
 
 
 class AdminProcessor:
@@ -112,7 +99,7 @@ class AdminProcessor:
         try:
             if command.ext.get("topicFilterType") not in _FILTER_TYPES:
                 given = command.ext.get("topicFilterType", "null")
-                raise _RefusedError(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{given}] value invalid")
+                raise RefusedError(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{given}] value invalid")
             config = self._topic_config(
                 header.topic,
                 read=header.read_queues,
@@ -121,9 +108,9 @@ class AdminProcessor:
                 sys_flag=header.topic_sys_flag,
                 filter_type=header.topic_filter_type,
                 order=header.order,
-                changes=_checked(attributes.parse, header.attributes),
+                changes=checked(attributes.parse, header.attributes),
             )
-        except _RefusedError as error:
+        except RefusedError as error:
             return command.reply(error.code, str(error))
         return self._put_changed(command, [config] if self._differs(config) else [])
 
@@ -131,7 +118,7 @@ class AdminProcessor:
         """UPDATE_AND_CREATE_TOPIC_LIST: creates or changes all of them, or none."""
         try:
             changed = await self._asides.run(self._listed_topics, command.body)
-        except _RefusedError as error:
+        except RefusedError as error:
             return command.reply(error.code, str(error))
         return self._put_changed(command, changed)
 
@@ -139,7 +126,7 @@ class AdminProcessor:
         """Read and check a list of topics; return those that differ from the table. Any thread."""
         changed = []
         try:
-            for document in _list(body, "topicConfigList"):
+            for document in listed(body, "topicConfigList"):
                 asked = TopicConfig.from_json(document)
                 config = self._topic_config(
                     asked.name,
@@ -173,21 +160,21 @@ class AdminProcessor:
         self._check_topic_name(name)
         for what, number in (("readQueueNums", read), ("writeQueueNums", write)):
             if not 0 <= number <= MAX_QUEUES:
-                raise _RefusedError(
+                raise RefusedError(
                     ResponseCode.INVALID_PARAMETER,
                     f"{what} of topic {name} is {number}: 0 to {MAX_QUEUES} are possible",
                 )
         if filter_type not in _FILTER_TYPES:
-            raise _RefusedError(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{filter_type:.100}] value invalid")
-        if not -_INT_END <= sys_flag < _INT_END:
-            raise _RefusedError(
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{filter_type:.100}] value invalid")
+        if not -JAVA_INT_END <= sys_flag < JAVA_INT_END:
+            raise RefusedError(
                 ResponseCode.INVALID_PARAMETER, f"topicSysFlag of topic {name} is not an int32: {sys_flag}"
             )
         if not 0 <= perm <= 15:
-            raise _RefusedError(ResponseCode.INVALID_PARAMETER, f"perm of topic {name} is {perm}: 0 to 15 are possible")
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, f"perm of topic {name} is {perm}: 0 to 15 are possible")
         known = self._topics.newest(name)
         before = {} if known is None else known.attributes
-        altered = _checked(attributes.alter_topic, before, changes, known is None)
+        altered = checked(attributes.alter_topic, before, changes, known is None)
         return TopicConfig(
             name, read, write, perm, sys_flag=sys_flag, filter_type=filter_type, order=order, attributes=altered
         )
@@ -197,7 +184,7 @@ class AdminProcessor:
         if problem is None and self._topics.is_system(name):
             problem = f"The topic[{name}] is conflict with system topic."
         if problem is not None:
-            raise _RefusedError(ResponseCode.INVALID_PARAMETER, problem)
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, problem)
 
     def _differs(self, config: TopicConfig) -> bool:
         """Whether a topic differs from its entry in the table, or from a change on its way. Any thread."""
@@ -206,7 +193,7 @@ class AdminProcessor:
     def _put_changed(self, command: RemotingCommand, changed: list[TopicConfig]) -> RemotingCommand:
         table = self._topics.table
         count = len(table) + self._topics.coming
-        full = _full("topics", count, {config.name for config in changed} - table.keys(), TOPICS_MAX)
+        full = full_of("topics", count, {config.name for config in changed} - table.keys(), TOPICS_MAX)
         if full:
             return command.reply(ResponseCode.SYSTEM_ERROR, full)
         if changed:
@@ -239,10 +226,10 @@ class AdminProcessor:
         name = opt_str(command.ext, "topic")
         try:
             if not name.strip():
-                raise _RefusedError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+                raise RefusedError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
             if self._topics.is_system(name):
-                raise _RefusedError(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
-        except _RefusedError as error:
+                raise RefusedError(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+        except RefusedError as error:
             return command.reply(error.code, str(error))
 
         def delete() -> RemotingCommand:
@@ -264,17 +251,17 @@ class AdminProcessor:
         if not command.body:  # as Apache's broker answers it
             return command.reply()
         try:
-            return self._put_groups(command, _groups([loads_body(command.body)], self._group_attributes))
-        except _RefusedError as error:
+            return self._put_groups(command, groups_of([loads_body(command.body)], self._group_attributes))
+        except RefusedError as error:
             return command.reply(error.code, str(error))
 
     async def put_groups(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: creates or changes all of them, or none."""
         try:
             groups = await self._asides.run(
-                lambda: _groups(_list(command.body, "groupConfigList"), self._group_attributes)
+                lambda: groups_of(listed(command.body, "groupConfigList"), self._group_attributes)
             )
-        except _RefusedError as error:
+        except RefusedError as error:
             return command.reply(error.code, str(error))
         return self._put_groups(command, groups)
 
@@ -286,7 +273,7 @@ class AdminProcessor:
     def _put_groups(self, command: RemotingCommand, groups: list[SubscriptionGroup]) -> RemotingCommand:
         table = self._groups.table
         count = len(table) + self._groups.coming
-        full = _full("groups", count, {group.name for group in groups} - table.keys(), GROUPS_MAX)
+        full = full_of("groups", count, {group.name for group in groups} - table.keys(), GROUPS_MAX)
         if full:
             return command.reply(ResponseCode.SYSTEM_ERROR, full)
         if groups:
@@ -342,67 +329,3 @@ class AdminProcessor:
     def nothing_to_clean(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """Answers clean-up requests with SUCCESS: the broker cleans up by itself."""
         return command.reply()
-
-
-def _full(what: str, count: int, news: Collection[str], most: int) -> str:
-    """Return why no more entries can be created; empty if there is room."""
-    if not news or count + len(news) <= most:
-        return ""
-    return f"there are {count} {what}, with {len(news)} more there would be too many: at most {most} may be"
-
-
-def _list(body: bytes, name: str) -> list[Any]:
-    """Read a body that is an object with one list."""
-    document = loads_body(body, LIST_BYTES_MAX)
-    found = document.get(name) if isinstance(document, dict) else None
-    if not isinstance(found, list):
-        raise ProtocolError(f"{name} is not a list: {body[:200]!r}")
-    if len(found) > LIST_COUNT_MAX:
-        raise ProtocolError(f"{name} with {len(found)} entries, at most {LIST_COUNT_MAX} are taken")
-    return found
-
-
-def _checked(work: Callable[..., _T], *arguments: Any) -> _T:
-    """Call a function on attributes; refuse the request if they are invalid."""
-    try:
-        return work(*arguments)
-    except attributes.RefusedAttributeError as error:
-        raise _RefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-
-
-def _groups(documents: list[Any], known: Callable[[str], Mapping[str, str] | None]) -> list[SubscriptionGroup]:
-    """Read and check a list of groups; ``known`` returns the present attributes of a group. Any thread."""
-    groups = []
-    for document in documents:
-        if not isinstance(document, dict) or not isinstance(document.get("attributes") or {}, dict):
-            raise ProtocolError(f"unreadable group configuration: {document!r:.200}")
-        name = str(document.get("groupName") or "")
-        problem = group_problem(name)
-        if problem is not None:
-            raise _RefusedError(ResponseCode.INVALID_PARAMETER, problem)
-        before, changes = known(name), {key: str(value) for key, value in (document.get("attributes") or {}).items()}
-        altered = _checked(attributes.alter_group, before or {}, changes, before is None)
-        groups.append(_group(name, {**document, "attributes": altered}))
-    return groups
-
-
-def _group(name: str, document: Mapping[str, Any]) -> SubscriptionGroup:
-    """Read a group's configuration: missing fields get their default, unknown ones are dropped."""
-    defaults = SubscriptionGroup(name).fields
-    fields: dict[str, Any] = {}
-    for key, value in document.items():
-        if value is None or key not in defaults:
-            continue
-        if isinstance(defaults[key], bool):
-            value = value.lower() == "true" if isinstance(value, str) else bool(value)
-        elif isinstance(defaults[key], int):
-            try:
-                value = int(value)
-            except (TypeError, ValueError):
-                raise ProtocolError(f"{key} of group {name} is not a number: {value!r:.100}") from None
-            if not -_INT_END <= value < _INT_END:
-                raise ProtocolError(f"{key} of group {name} is not an int32: {value}")
-        elif len(dumps(value)) > _FIELD_BYTES_MAX:
-            raise ProtocolError(f"{key} of group {name} has more than {_FIELD_BYTES_MAX} bytes")
-        fields[key] = value
-    return SubscriptionGroup(name, fields)

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.net.channel import Channel, peer_text
-from broker.net.clients import ClientInfo, Clients, ConsumerGroup, GroupSubscription, checked_client_id
-from broker.net.dispatcher import Dispatcher, Handler
+from broker.net.clients import ClientInfo, Clients, ConsumerGroup, checked_client_id
+from broker.net.dispatcher import Dispatcher
+from broker.net.processor import Handler
 from broker.pulling.selection import no_such_filter
-from broker.tables.topics import RETRY_PREFIX
+from broker.tables.subscriptions import GroupSubscription
+from broker.tables.topic_names import RETRY_PREFIX
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from broker.net.asides import Asides
 from broker.net.channel import Channel
 from broker.net.clients import ClientInfo, Clients
-from broker.net.dispatcher import Dispatcher, Handler
+from broker.net.dispatcher import Dispatcher
+from broker.net.processor import Handler
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.net.channel import Channel
 from broker.net.clients import checked_client_id
-from broker.net.dispatcher import Handler
+from broker.net.processor import Handler
 from broker.tables.queue_locks import Queue, QueueLocks
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from broker.net.channel import Channel
-from broker.net.dispatcher import Handler
-from broker.tables.topics import RETRY_PREFIX
+from broker.net.processor import Handler
+from broker.tables.topic_names import RETRY_PREFIX
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.headers import HeaderError, need_int, need_long, need_str, opt_bool

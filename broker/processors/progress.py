@@ -21,8 +21,9 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.net.asides import Asides, dump_table
-from broker.net.channel import Channel, peer_text
-from broker.tables.topics import group_problem
+from broker.net.channel import Channel
+from broker.processors.connections import consumer_connection, producer_connection
+from broker.tables.topic_names import group_problem
 from remoting.codes import MAX_FRAME_BYTES, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import ProtocolError
@@ -32,11 +33,13 @@ from remoting.messages.message import MessageError, parse_message_id
 
 if TYPE_CHECKING:
     from broker.figures.traffic import Traffic
-    from broker.net.clients import ClientInfo, Clients
-    from broker.net.dispatcher import Dispatcher, Handler
+    from broker.net.clients import Clients
+    from broker.net.dispatcher import Dispatcher
+    from broker.net.processor import Handler
     from broker.tables.groups import SubscriptionGroups
     from broker.tables.offsets import ConsumerOffsets
-    from broker.tables.topics import TopicConfig, Topics
+    from broker.tables.topic_config import TopicConfig
+    from broker.tables.topics import Topics
     from store.message_store import MessageStore
 
 __all__ = ["ProgressProcessor"]
@@ -251,7 +254,7 @@ class ProgressProcessor:
             remark = f"the consumer group[{name}] not online"
             return command.reply(ResponseCode.CONSUMER_NOT_ONLINE, remark)
         document = {
-            "connectionSet": [_connection(client) for client in group.clients.values()],
+            "connectionSet": [consumer_connection(client) for client in group.clients.values()],
             "consumeFromWhere": group.consume_from_where,
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
@@ -265,12 +268,16 @@ class ProgressProcessor:
         members = self._clients.producers.get(name)
         if not members:
             return command.reply(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
-        return command.reply(body=dumps({"connectionSet": [_connection(client) for client in members.values()]}))
+        return command.reply(
+            body=dumps({"connectionSet": [consumer_connection(client) for client in members.values()]})
+        )
 
     async def all_producers(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_ALL_PRODUCER_INFO."""
         groups = list(self._clients.producers.items())
-        entries = ((name, [_producer(client) for client in list(members.values())]) for name, members in groups)
+        entries = (
+            (name, [producer_connection(client) for client in list(members.values())]) for name, members in groups
+        )
         return command.reply(body=await self._asides.run(dump_table, "data", entries))
 
     async def _forward(self, command: RemotingCommand, body: bytes) -> RemotingCommand:
@@ -383,22 +390,3 @@ class ProgressProcessor:
         copies = await self._asides.run(self._offsets.copies, source, target, topic)
         self._offsets.take_over(copies)
         return command.reply()
-
-
-def _producer(client: ClientInfo) -> dict[str, Any]:
-    return {
-        "clientId": client.client_id,
-        "language": client.language,
-        "lastUpdateTimestamp": client.updated_ms,
-        "remoteIP": f"/{peer_text(client.channel)}",
-        "version": client.version,
-    }
-
-
-def _connection(client: ClientInfo) -> dict[str, Any]:
-    return {
-        "clientAddr": peer_text(client.channel),
-        "clientId": client.client_id,
-        "language": client.language,
-        "version": client.version,
-    }

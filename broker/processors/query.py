@@ -14,7 +14,7 @@ from broker.access.access_table import May, everybody_may
 from broker.access.acl_rules import SUB
 from broker.access.stored_access import meant_topic
 from broker.net.channel import Channel
-from broker.net.dispatcher import Handler
+from broker.net.processor import Handler
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.headers import QueryMessageHeader, need_long

@@ -13,7 +13,7 @@ from remoting.json_dialect import dumps
 
 if TYPE_CHECKING:
     from broker.net.clients import Clients
-    from broker.net.dispatcher import Handler
+    from broker.net.processor import Handler
     from store.message_store import MessageStore
 
 __all__ = ["QueueViewProcessor"]

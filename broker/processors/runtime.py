@@ -25,7 +25,7 @@ from store.put.plugin_api import LiveKeysPlugin
 
 if TYPE_CHECKING:
     from broker.config.broker_config import BrokerConfig
-    from broker.net.dispatcher import Handler
+    from broker.net.processor import Handler
     from store.message_store import MessageStore
     from store.put.plugin_api import Plugin
 

@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from broker.net.channel import KEPT_OF_ONE_MAX_BYTES, Channel, peer_text
 from broker.net.clients import Clients
-from broker.net.dispatcher import Handler
+from broker.net.processor import Handler
 from broker.net.remarks import FAQ, topic_not_exist
 from broker.pulling.cold_reads import ColdReads
 from broker.pulling.long_poll import Hold, LongPoll
+from broker.pulling.pull_request import PullLimits, PullRequest
 from broker.pulling.selection import Selection, forbidden
 from remoting.codes import Permission, PullSysFlag, RequestCode, ResponseCode
 from remoting.command import RemotingCommand, encode_command
-from remoting.filters.sql_filter import PropertyFilter
-from remoting.filters.subscription import TagFilter
 from remoting.headers import PullHeader
 from store.matching import pull_matching
 from store.message_store import MessageStore, PullResult, PullStatus
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from broker.tables.offsets import ConsumerOffsets
     from broker.tables.topics import Topics
 
-__all__ = ["PullLimits", "PullProcessor"]
+__all__ = ["PullProcessor"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,77 +56,11 @@ _SHORT_POLL_MS = 1_000
 _LONG_POLL_MAX_MS = 300_000
 _LOOKS_MAX = 16
 _WAITING_OF_ONE_MAX = 4_096
-_WAITING_BYTES = 2_000  # about the bytes of a waiting pull: header, hold or task, closures
-_TAG_BYTES, _SQL_CHAR_BYTES = 100, 150  # bytes of a filter for each tag, and for each character of SQL92
 _FILTER_LOOKS_MAX = 4
 _EMPTY = (PullStatus.NO_MESSAGE_IN_QUEUE, PullStatus.NO_MATCHED_LOGIC_QUEUE)
 
 # forbiddenType of a NO_PERMISSION reply
 _BROKER_FORBIDDEN, _GROUP_FORBIDDEN, _TOPIC_FORBIDDEN = range(1, 4)
-
-
-class PullLimits:
-    """Most messages and bytes of one pull: from memory, and from the disk."""
-
-    __slots__ = ("cold_bytes", "cold_count", "hot_bytes", "hot_count")
-
-    def __init__(
-        self, hot_count: int = 32, hot_bytes: int = 262_144, cold_count: int = 8, cold_bytes: int = 65_536
-    ) -> None:
-        self.hot_count = hot_count
-        self.hot_bytes = hot_bytes
-        self.cold_count = cold_count
-        self.cold_bytes = cold_bytes
-
-
-class _Pull:
-    """One pull under way: the request, and what is known about it."""
-
-    __slots__ = ("at", "channel", "command", "filter", "group_sys_flag", "header", "size", "topic_sys_flag", "wants")
-
-    def __init__(
-        self,
-        channel: Channel,
-        command: RemotingCommand,
-        header: PullHeader,
-        wanted: TagFilter | PropertyFilter,
-        topic_sys_flag: int,
-        group_sys_flag: int,
-    ) -> None:
-        self.channel = channel
-        self.command = command
-        self.header = header
-        self.filter: TagFilter | None = None
-        self.wants: PropertyFilter | None = None
-        if not isinstance(wanted, TagFilter):
-            self.wants = wanted
-        elif wanted.codes is not None:
-            self.filter = wanted
-        self.topic_sys_flag = topic_sys_flag
-        self.group_sys_flag = group_sys_flag
-        self.at = header.offset  # the entries before it have been looked at
-        self.size = 0  # about the bytes it keeps while it waits
-
-    def keep_little(self) -> int:
-        """Release the data that the answer does not need; return about how many bytes are left."""
-        if self.size:
-            return self.size
-        command, header = self.command, self.header
-        self.command = RemotingCommand(
-            command.code,
-            command.opaque,
-            command.flag,
-            command.language,
-            command.version,
-            serialize_type=command.serialize_type,
-        )
-        self.size = _WAITING_BYTES
-        if header.subscription:  # the request's own subscription, not the group's
-            tags = 0 if self.filter is None or self.filter.codes is None else len(self.filter.codes)
-            self.size += tags * _TAG_BYTES
-            self.size += 0 if self.wants is None else len(header.subscription) * _SQL_CHAR_BYTES
-        header.subscription = header.expression_type = ""
-        return self.size
 
 
 class PullProcessor:
@@ -230,7 +163,7 @@ class PullProcessor:
             self._hold(checked, now_ms)
         return None
 
-    def _busy(self, pull: _Pull) -> RemotingCommand | None:
+    def _busy(self, pull: PullRequest) -> RemotingCommand | None:
         """Refuse a pull that would have to wait, if too many wait."""
         waiting, of_one = self.waiting, len(pull.channel.state.holds)
         kept = pull.channel.kept_bytes
@@ -245,7 +178,7 @@ class PullProcessor:
 
     # ------------------------------------------------------------------------------------------------ what may be read
 
-    def _check(self, channel: Channel, command: RemotingCommand, header: PullHeader) -> _Pull | RemotingCommand:
+    def _check(self, channel: Channel, command: RemotingCommand, header: PullHeader) -> PullRequest | RemotingCommand:
         """All checks before the queue is read, in Apache's order."""
         if not self._permission() & _READ:
             remark = f"the broker[{self._address}] pulling message is forbidden"
@@ -271,11 +204,11 @@ class PullProcessor:
         wanted = self._selection.of(command, header, group)
         if isinstance(wanted, RemotingCommand):
             return wanted
-        return _Pull(channel, command, header, wanted, topic.sys_flag, group.group_sys_flag)
+        return PullRequest(channel, command, header, wanted, topic.sys_flag, group.group_sys_flag)
 
     # ------------------------------------------------------------------------------------------------ looking, waiting
 
-    def _look(self, pull: _Pull) -> PullResult | None:
+    def _look(self, pull: PullRequest) -> PullResult | None:
         """Read the queue from where the last look ended; None if that would wait for the disk."""
         header, limits = pull.header, self._limits
         max_bytes = min(header.max_bytes, limits.hot_bytes) if header.max_bytes > 0 else limits.hot_bytes
@@ -293,7 +226,7 @@ class PullProcessor:
         status = result.status
         return status is PullStatus.OFFSET_OVERFLOW_ONE or (status in _EMPTY and header.offset == 0)
 
-    def _answer_later(self, pull: _Pull) -> None:
+    def _answer_later(self, pull: PullRequest) -> None:
         """Read bodies that are not in memory, then answer."""
         size = pull.keep_little()
         pull.channel.keep(size)
@@ -301,7 +234,7 @@ class PullProcessor:
             self._cold += 1
             self._spawn(self._answer_cold(pull, size))
 
-    def _hold(self, pull: _Pull, now_ms: int) -> None:
+    def _hold(self, pull: PullRequest, now_ms: int) -> None:
         if pull.channel.closed:
             return
         header = pull.header
@@ -318,7 +251,7 @@ class PullProcessor:
         if self._store.max_offset(header.topic, header.queue_id) > pull.at:
             self._long_poll.arrived([hold.queue])
 
-    def _retry(self, pull: _Pull, final: bool) -> bool:
+    def _retry(self, pull: PullRequest, final: bool) -> bool:
         """Try a held pull again; return whether it has been answered."""
         try:
             return self._look_again(pull, final)
@@ -326,7 +259,7 @@ class PullProcessor:
             self._failed(pull, error)
             return True
 
-    def _look_again(self, pull: _Pull, final: bool) -> bool:
+    def _look_again(self, pull: PullRequest, final: bool) -> bool:
         if final:
             topic = self._topics.get(pull.header.topic)
             if topic is None:
@@ -348,7 +281,7 @@ class PullProcessor:
 
     # ------------------------------------------------------------------------------------------------ answering
 
-    def _answer(self, pull: _Pull, result: PullResult) -> None:
+    def _answer(self, pull: PullRequest, result: PullResult) -> None:
         """Send the found messages; later, if their bodies are not in memory."""
         if result.status is not PullStatus.FOUND:
             self.miss_count += 1
@@ -360,7 +293,7 @@ class PullProcessor:
         else:
             self._found(pull, result, body)
 
-    async def _answer_cold(self, pull: _Pull, size: int) -> None:
+    async def _answer_cold(self, pull: PullRequest, size: int) -> None:
         try:
             await self._look_cold(pull)
         except Exception as error:
@@ -369,7 +302,7 @@ class PullProcessor:
             self._cold -= 1
             pull.channel.keep(-size)
 
-    async def _look_cold(self, pull: _Pull) -> None:
+    async def _look_cold(self, pull: PullRequest) -> None:
         header, limits = pull.header, self._limits
         # Second try: the first message alone, because one of several may be gone.
         for count in (max(1, min(header.max_count, limits.cold_count)), 1):
@@ -391,19 +324,19 @@ class PullProcessor:
             result.status = PullStatus.MESSAGE_WAS_REMOVING
         self._send(pull, result, b"")
 
-    def _failed(self, pull: _Pull, error: Exception) -> None:
+    def _failed(self, pull: PullRequest, error: Exception) -> None:
         """Answer a waiting pull when the disk cannot read: the client asks again for the same messages."""
         _LOG.error("a pull of %s-%d failed: %s", pull.header.topic, pull.header.queue_id, error)
         reply = pull.command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         pull.channel.send_at_once(encode_command(reply))
 
-    def _found(self, pull: _Pull, result: PullResult, body: bytes) -> None:
+    def _found(self, pull: PullRequest, result: PullResult, body: bytes) -> None:
         self.found_count += 1
         self.message_count += len(result.positions)
         self._got(pull.header.consumer_group, pull.header.topic, len(result.positions), len(body))
         self._send(pull, result, body)
 
-    def _send(self, pull: _Pull, result: PullResult, body: bytes) -> None:
+    def _send(self, pull: PullRequest, result: PullResult, body: bytes) -> None:
         status = result.status
         code = _CODES[status]
         if status in _EMPTY:
@@ -434,7 +367,7 @@ class PullProcessor:
         }
         pull.channel.send_at_once(encode_command(pull.command.reply(code, status.name, ext, body)))
 
-    def _reply_reset(self, pull: _Pull, offset: int) -> RemotingCommand:
+    def _reply_reset(self, pull: PullRequest, offset: int) -> RemotingCommand:
         """Tell a consumer that an administrator has reset its offset."""
         header = pull.header
         ext = {

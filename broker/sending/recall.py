@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from broker.net.channel import Channel
-from broker.net.dispatcher import Handler
+from broker.net.processor import Handler
 from broker.turns.recall_handle import RecallHandle
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand

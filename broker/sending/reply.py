@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 from broker.access.access_table import May, everybody_may
 from broker.access.acl_rules import PUB
 from broker.net.channel import Channel, peer_text
-from broker.net.dispatcher import Dispatcher, Handler
+from broker.net.dispatcher import Dispatcher
+from broker.net.processor import Handler
 from broker.net.remarks import NUL, nul_in_properties
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
@@ -42,7 +43,7 @@ from store.put.plugin_api import PutResult, PutStatus
 
 if TYPE_CHECKING:
     from broker.net.clients import Clients
-    from broker.tables.topics import TopicConfig
+    from broker.tables.topic_config import TopicConfig
     from broker.turns.turn import Turn
 
 __all__ = ["PUSH_TIMEOUT_MS", "ReplyProcessor"]

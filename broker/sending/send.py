@@ -31,10 +31,12 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from broker.net.channel import Channel, peer_text
-from broker.net.dispatcher import Handler
+from broker.net.processor import Handler
 from broker.net.remarks import NUL, group_not_exist, nul_in_properties, topic_not_exist
-from broker.tables.late_tables import NotYetError
-from broker.tables.topics import DLQ_PREFIX, NOT_ALLOWED_TO_SEND, RETRY_PREFIX, TopicConfig, Topics, topic_problem
+from broker.tables.table_writer import NotYetError
+from broker.tables.topic_config import TopicConfig
+from broker.tables.topic_names import DLQ_PREFIX, NOT_ALLOWED_TO_SEND, RETRY_PREFIX, topic_problem
+from broker.tables.topics import Topics
 from broker.turns.large_batch import SLICE_TEXT_BYTES, LargeBatch, LargeBatches
 from remoting.codes import Permission, RequestCode, ResponseCode, SysFlag
 from remoting.command import RemotingCommand

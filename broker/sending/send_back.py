@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from broker.access.access_table import May, everybody_may
 from broker.access.acl_rules import SUB
 from broker.net.channel import Channel
-from broker.net.dispatcher import Handler
+from broker.net.processor import Handler
 from broker.net.remarks import group_not_exist
-from broker.tables.topics import DLQ_PREFIX, RETRY_PREFIX
+from broker.tables.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from remoting.codes import Permission, RequestCode, ResponseCode, SysFlag
 from remoting.command import RemotingCommand
 from remoting.errors import RecordError

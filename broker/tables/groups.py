@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.tables.json_files import DataVersion, JsonFile
-from broker.tables.late_tables import LateTable, NotYetError, TableWriter
-from broker.tables.topics import group_problem
+from broker.tables.late_tables import LateTable
+from broker.tables.table_writer import NotYetError, TableWriter
+from broker.tables.topic_names import group_problem
 from store.disk.files import Files
 
 __all__ = ["GROUPS_MAX", "SYSTEM_GROUPS", "SubscriptionGroup", "SubscriptionGroups"]

@@ -25,60 +25,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-__all__ = ["LateTable", "NotYetError", "Outcome", "TableBatch", "TableWriter", "Waited"]
+from broker.tables.table_writer import NotYetError, Outcome, TableBatch, TableWriter
+
+__all__ = ["LateTable"]
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 _ENDS_MAX = 256
 """Names whose ends are one piece of work: others wait for the thread meanwhile."""
-
-Outcome = Exception | None
-"""The result of a write: None if it is durable, else the error."""
-
-
-class TableBatch(Generic[K, V]):
-    """Changes that are written together (None: the name is deleted), and the requests that wait for them, in order."""
-
-    __slots__ = ("applied", "changes", "error", "over", "waiting")
-
-    def __init__(self) -> None:
-        self.changes: dict[K, V | None] = {}
-        self.waiting: list[Callable[[Outcome], None]] = []
-        self.error: Outcome = None
-        self.over = False
-        self.applied = False
-
-
-class Waited(Protocol):
-    """An operation for which requests wait: a batch, or other long work."""
-
-    waiting: list[Callable[[Outcome], None]]
-
-
-class NotYetError(Exception):
-    """A request has to wait for a batch; then ``then`` makes its reply, or without one it is handled again.
-
-    ``begin`` gathers what the request changes and answers with the batch. Whoever keeps the request calls it, at once;
-    if the request is refused, nothing has happened. ``then`` is called even if the asker has left meanwhile.
-
-    With ``alone`` all that the connection sends behind the request waits until the batch is over, too; it is called
-    when the request waits, and sees to it that the batch gets over.
-    """
-
-    def __init__(
-        self,
-        begin: Callable[[], Waited],
-        then: Callable[[], Any] | None = None,
-        alone: Callable[[], None] | None = None,
-    ) -> None:
-        super().__init__("what the request needs is not durable yet")
-        self.begin = begin
-        self.then = then
-        self.alone = alone
 
 
 class _Ending(Generic[K]):
@@ -119,86 +76,6 @@ class _Ending(Generic[K]):
         if self._table.ended(self.key, self):
             for waiting in self.batch.waiting:
                 waiting(self.batch.error)
-
-
-class TableWriter:
-    """The thread that writes the tables of one broker. Only the network loop calls it, but for `step` and `stop`.
-
-    Args:
-        call_soon_threadsafe: Runs something in the network loop.
-        schedule: Has `commit` called at the end of the turn.
-    """
-
-    def __init__(
-        self,
-        call_soon_threadsafe: Callable[[Callable[[], None]], object] = lambda call: call(),
-        schedule: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.late = False
-        """Whether changes are gathered and written in the thread."""
-        self.write_count = 0
-        """Batches written, or tried to, since the start."""
-        self._call_soon_threadsafe = call_soon_threadsafe
-        self.schedule = schedule
-        self._tables: tuple[LateTable[Any, Any], ...] = ()
-        self._queue: SimpleQueue[LateTable[Any, Any] | _Ending[Any] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def add(self, table: LateTable[Any, Any]) -> None:
-        """Write this table, too."""
-        self._tables = (*self._tables, table)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self.late = True
-        self._thread = threading.Thread(target=self._run, name="tables", daemon=True)
-        self._thread.start()
-
-    def commit(self) -> None:
-        """Hand over what the turn has gathered."""
-        for table in self._tables:
-            if table.hand_over():
-                self._queue.put(table)
-
-    def put(self, ending: _Ending[Any]) -> None:
-        """Have this done by the thread, in turn."""
-        self._queue.put(ending)
-
-    def step(self) -> bool:
-        """Write one batch, if there is one; whether there was. This is the whole thread but for its waiting."""
-        try:
-            table = self._queue.get_nowait()
-        except Empty:
-            return False
-        if table is not None:
-            self._write(table)
-        return True
-
-    def stop(self) -> None:
-        """End the thread when it has written what was handed over; nothing is late from now on. May take a while.
-
-        What has been gathered since is left to `settle`.
-        """
-        self.late = False
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join()
-            self._thread = None
-
-    def settle(self) -> None:
-        """Write what is left, and tell who waits for it; after `stop`."""
-        for table in self._tables:
-            while table.settle():
-                pass
-
-    def _run(self) -> None:
-        while (table := self._queue.get()) is not None:
-            self._write(table)
-
-    def _write(self, table: LateTable[Any, Any] | _Ending[Any]) -> None:
-        self.write_count += 1
-        table.write()
-        self._call_soon_threadsafe(table.finish)
 
 
 class LateTable(Generic[K, V]):

@@ -1,4 +1,4 @@
-"""Topics: their configuration, which names are allowed, how one is made by the first send to it.
+"""Topics: the table of all topics of this broker, and how one is made by the first send to it.
 
 The table is one dictionary from name to an immutable `TopicConfig`; a change replaces the entry, writes
 ``config/topics.json`` and tells the listeners (registration with name servers, plug-ins). Messages carry what
@@ -8,226 +8,33 @@ permits them in two numbers that are worked out beforehand, so that the check of
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from broker.tables.json_files import DataVersion, JsonFile
-from broker.tables.late_tables import LateTable, NotYetError, TableWriter
-from remoting.codes import Permission, SysFlag
+from broker.tables.late_tables import LateTable
+from broker.tables.table_writer import NotYetError, TableWriter
+from broker.tables.topic_config import READ_WRITE, TopicConfig
+from broker.tables.topic_names import (
+    AUTO_CREATE_TOPIC,
+    HALF_TOPIC,
+    NOT_ALLOWED_TO_SEND,
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    SYSTEM_PREFIX,
+    TIMER_TOPIC,
+)
+from remoting.codes import Permission
 from store.disk.files import Files
 
-__all__ = [
-    "AUTO_CREATE_TOPIC",
-    "DLQ_PREFIX",
-    "HALF_TOPIC",
-    "NOT_ALLOWED_TO_SEND",
-    "OP_HALF_TOPIC",
-    "RETRY_PREFIX",
-    "SCHEDULE_TOPIC",
-    "SYSTEM_PREFIX",
-    "TIMER_TOPIC",
-    "TOPICS_MAX",
-    "TopicConfig",
-    "Topics",
-    "group_problem",
-    "topic_problem",
-]
+__all__ = ["TOPICS_MAX", "Topics"]
 
 _LOG = logging.getLogger(__name__)
 
-AUTO_CREATE_TOPIC = "TBW102"
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-TIMER_TOPIC = "rmq_sys_wheel_timer"
-SYSTEM_PREFIX = "rmq_sys_"
-RETRY_PREFIX = "%RETRY%"
-DLQ_PREFIX = "%DLQ%"
 
-READ_WRITE = int(Permission.READ | Permission.WRITE)
-_READ, _WRITE = int(Permission.READ), int(Permission.WRITE)  # plain: an enum's & costs a microsecond
-NOT_ALLOWED_TO_SEND = frozenset(
-    (
-        SCHEDULE_TOPIC,
-        HALF_TOPIC,
-        OP_HALF_TOPIC,
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        TIMER_TOPIC,  # Apache lets clients write here, and stalls on what they write
-    )
-)
-_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
-_ALLOWED_TEXT = "^[%|a-zA-Z0-9_-]+$"
 TOPICS_MAX = 100_000
 """Most topics that administrators may make: no reply could list more of them."""
-_TOPIC_MAX = 127
-_RETRY_TOPIC_MAX = 255
-_GROUP_MAX = 120
-
-
-def topic_problem(topic: str) -> str | None:
-    """Say what is wrong with a topic's name, in Apache's words; None if nothing is."""
-    if not topic.strip():
-        return "The specified topic is blank."
-    if _ALLOWED.fullmatch(topic) is None:
-        return f"The specified topic: {topic}, contains illegal characters, allowing only {_ALLOWED_TEXT}"
-    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        if len(topic) > _RETRY_TOPIC_MAX:
-            return (
-                f"The specified topic is DLQ or Retry topic: {topic}, and it's longer than topic max length: "
-                f"{_RETRY_TOPIC_MAX}"
-            )
-    elif len(topic) > _TOPIC_MAX:
-        return f"The specified topic: {topic}, is longer than topic max length: {_TOPIC_MAX}"
-    return None
-
-
-def group_problem(group: str) -> str | None:
-    """Say what is wrong with a group's name, in Apache's words; None if nothing is."""
-    if not group.strip():
-        return "The specified group is blank."
-    if _ALLOWED.fullmatch(group) is None:
-        return f"The specified group: {group}, contains illegal characters, allowing only {_ALLOWED_TEXT}"
-    if len(group) > _GROUP_MAX:
-        return f"The specified group: {group}, is longer than group max length: {_GROUP_MAX}"
-    return None
-
-
-class TopicConfig:
-    """The configuration of one topic; never changed, only replaced.
-
-    ``queue_limit`` is the first queue id that a send may not name: 0 for a topic that clients may not write.
-    ``message_sys_flag`` is what its messages' sysflag has in addition. ``plain`` says that a send to it needs no more
-    checks than its queue id: it is no retry topic, and not an ordered one.
-    """
-
-    __slots__ = (
-        "attributes",
-        "filter_type",
-        "message_sys_flag",
-        "name",
-        "order",
-        "perm",
-        "plain",
-        "queue_limit",
-        "read_queue_nums",
-        "sys_flag",
-        "write_queue_nums",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        read_queue_nums: int = 16,
-        write_queue_nums: int = 16,
-        perm: int = READ_WRITE,
-        *,
-        sys_flag: int = 0,
-        filter_type: str = "SINGLE_TAG",
-        order: bool = False,
-        attributes: Mapping[str, str] | None = None,
-    ) -> None:
-        self.name = name
-        self.read_queue_nums = read_queue_nums
-        self.write_queue_nums = write_queue_nums
-        self.perm = perm
-        self.sys_flag = sys_flag
-        self.filter_type = filter_type
-        self.order = order
-        self.attributes = dict(attributes or {})
-        open_to_clients = self.writable and name not in NOT_ALLOWED_TO_SEND
-        self.queue_limit = max(read_queue_nums, write_queue_nums) if open_to_clients else 0
-        self.plain = open_to_clients and not order and not name.startswith(RETRY_PREFIX)
-        self.message_sys_flag = int(SysFlag.MULTI_TAGS) if filter_type == "MULTI_TAG" else 0
-
-    @property
-    def readable(self) -> bool:
-        """Whether consumers may read it."""
-        return self.perm & _READ != 0
-
-    @property
-    def writable(self) -> bool:
-        """Whether it may be written."""
-        return self.perm & _WRITE != 0
-
-    def queue_for(self, queue_id: int) -> int:
-        """The queue for what was accepted for ``queue_id``, maybe when the topic had more of them.
-
-        The same one while a send may name it. Else one that is both written and read today, always the same one for
-        the same ``queue_id``, so that what was in order stays so.
-
-        >>> TopicConfig("T", read_queue_nums=4, write_queue_nums=4).queue_for(6)
-        2
-        >>> TopicConfig("T", read_queue_nums=8, write_queue_nums=4).queue_for(6)
-        6
-        """
-        queues = max(self.read_queue_nums, self.write_queue_nums)
-        if queue_id < queues or queues <= 0:
-            return queue_id
-        return queue_id % (min(self.read_queue_nums, self.write_queue_nums) or queues)
-
-    def changed(self, **fields: Any) -> TopicConfig:
-        """Make a copy with some fields changed."""
-        same = {
-            "name": self.name,
-            "read_queue_nums": self.read_queue_nums,
-            "write_queue_nums": self.write_queue_nums,
-            "perm": self.perm,
-            "sys_flag": self.sys_flag,
-            "filter_type": self.filter_type,
-            "order": self.order,
-            "attributes": self.attributes,
-        }
-        return TopicConfig(**{**same, **fields})
-
-    def to_json(self) -> dict[str, Any]:
-        """Write it with Apache's names."""
-        return {
-            "attributes": self.attributes,
-            "order": self.order,
-            "perm": self.perm,
-            "readQueueNums": self.read_queue_nums,
-            "topicFilterType": self.filter_type,
-            "topicName": self.name,
-            "topicSysFlag": self.sys_flag,
-            "writeQueueNums": self.write_queue_nums,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any], name: str = "") -> TopicConfig:
-        """Read it; what is missing has Apache's defaults. Raises ValueError or TypeError."""
-        return cls(
-            str(document.get("topicName") or name),
-            int(document.get("readQueueNums", 16)),
-            int(document.get("writeQueueNums", 16)),
-            int(document.get("perm", READ_WRITE)),
-            sys_flag=int(document.get("topicSysFlag") or 0),
-            filter_type=str(document.get("topicFilterType") or "SINGLE_TAG"),
-            order=bool(document.get("order")),
-            attributes={str(key): str(value) for key, value in (document.get("attributes") or {}).items()},
-        )
-
-    def __repr__(self) -> str:
-        return (
-            f"TopicConfig [topicName={self.name}, readQueueNums={self.read_queue_nums}, "
-            f"writeQueueNums={self.write_queue_nums}, perm={perm_text(self.perm)}, "
-            f"topicFilterType={self.filter_type}, topicSysFlag={self.sys_flag}, order={str(self.order).lower()}, "
-            f"attributes={self.attributes}]"
-        )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TopicConfig) and self.to_json() == other.to_json()
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-
-def perm_text(perm: int) -> str:
-    """Write permission bits as Apache prints them: ``RW-``."""
-    return "".join(letter if perm & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1)))
 
 
 class Topics:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from broker.net.channel import Channel
-from broker.net.dispatcher import Handler
+from broker.net.processor import Handler
 from broker.transactions.transaction_messages import check_due_ms, resumed_message
 from broker.turns.put_status import failure
 from remoting.codes import RequestCode, ResponseCode, SysFlag

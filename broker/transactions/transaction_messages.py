@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from remoting.codes import SysFlag
-from remoting.layout import BODY_AT_MAX, LONG, RECORD
+from remoting.layout import BODY_AT_MAX, RECORD
+from remoting.layout_table import LONG
 from remoting.messages.message import (
     MAX_PROPERTIES_BYTES,
     MAX_TOPIC_BYTES,

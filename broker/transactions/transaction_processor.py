@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any
 from broker.access.access_table import May, everybody_may
 from broker.access.acl_rules import PUB
 from broker.net.channel import Channel, MemoryChannel
-from broker.net.dispatcher import Handler
+from broker.net.processor import Handler
 from broker.net.remarks import NUL, topic_not_exist
-from broker.tables.topics import TopicConfig
+from broker.tables.topic_config import TopicConfig
 from broker.transactions.transaction_messages import (
     check_due_ms,
     committed_message,

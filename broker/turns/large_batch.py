@@ -26,7 +26,7 @@ from store.put.put_rows import PutRows
 from store.put.ready_rows import ReadyRows
 
 if TYPE_CHECKING:
-    from broker.tables.late_tables import Outcome
+    from broker.tables.table_writer import Outcome
 
 __all__ = ["KEYS_MAX", "SLICE_MESSAGES", "SLICE_TEXT_BYTES", "LargeBatch", "LargeBatches", "Looking"]
 

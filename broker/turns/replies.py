@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from broker.turns.put_request import Entry, PutRequest, PutSend
 from broker.turns.put_status import failure
 from remoting.codes import FLAG_RESPONSE, ResponseCode
-from remoting.command import REGION, RemotingCommand, encode_command, send_reply_encoder
+from remoting.command import REGION, RemotingCommand, encode_command
 from remoting.messages.message import message_ids
+from remoting.send_reply import send_reply_encoder
 from store.put.plugin_api import PutResult, PutStatus
 
 __all__ = ["Replies"]

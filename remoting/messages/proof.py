@@ -29,11 +29,10 @@ from remoting.layout import (
     FLAG_AT,
     HOST_MORE_V6,
     HOSTS_V6,
-    INT,
-    LONG,
     PREPARED_OFFSET_AT,
     SYS_FLAG_LOW_AT,
 )
+from remoting.layout_table import INT, LONG
 from remoting.messages.checksum import crc32
 
 __all__ = [

@@ -31,17 +31,16 @@ from remoting.layout import (
     HOST_BYTES_V6,
     HOST_MORE_V6,
     HOSTS_V6,
-    INT,
     MAGIC_AT,
     MAGIC_V1,
     MAGIC_V2,
     RECORD,
-    SHORT,
     STORE_HOST_V6,
     STORE_MS_AT,
     STORE_MS_AT_V6,
     SYS_FLAG_LOW_AT,
 )
+from remoting.layout_table import INT, SHORT
 from remoting.messages.checksum import crc32
 from remoting.messages.proof import OFFSET_0, PLAIN, VOUCHER
 

@@ -19,15 +19,13 @@ from remoting.layout import (
     HOST_BYTES,
     HOST_BYTES_V6,
     HOSTS_V6,
-    INT,
-    LONG,
     PREPARED_BACK,
     RECORD,
-    SHORT,
     STORE_HOST_V6,
     SYS_FLAG_AT,
     batch_head,
 )
+from remoting.layout_table import INT, LONG, SHORT
 from remoting.messages.checksum import crc32
 from remoting.messages.proof import PLAIN
 from remoting.messages.record import MAX_PROPERTIES_BYTES, Message, topic_part

@@ -11,12 +11,12 @@ from remoting.layout import (
     BORN_HOST_V6,
     HOST_BYTES,
     HOST_BYTES_V6,
-    LONG,
     MAGIC_V1,
     MAGIC_V2,
     RECORD,
     STORE_HOST_V6,
 )
+from remoting.layout_table import LONG
 from remoting.messages.checksum import crc32
 from remoting.messages.proof import is_proof
 from remoting.messages.properties import parse_properties

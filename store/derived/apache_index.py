@@ -19,8 +19,8 @@ from remoting.layout import (
     INDEX_FILE_ENTRY_BYTES,
     INDEX_FILE_HEADER_BYTES,
     INDEX_FILE_SLOTS,
-    INT,
 )
+from remoting.layout_table import INT
 from remoting.messages.message import java_hash
 from store.disk.errors import StoreError
 from store.disk.files import File, Files

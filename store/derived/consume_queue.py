@@ -28,42 +28,22 @@ under the append lock, as is `ConsumeQueues.append`; everything else from any th
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from remoting.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from remoting.messages.checksum import crc32
-from store.disk.errors import StoreError
+from remoting.layout import QUEUE_ENTRY_BYTES
+from store.derived.queue_entries import ENTRY, ENTRY_COLUMNS, PRE_BLANK, PRE_BLANK_SIZE
+from store.derived.queue_reader import CHUNK_ENTRIES, QueueReader
+from store.derived.queue_sums import QueueSums, has_files
 from store.disk.file_cache import FileCache
 from store.disk.segments import Segment, list_segments, segment_name
 
-__all__ = ["ENTRY", "PRE_BLANK_SIZE", "ConsumeQueue", "pack_entries", "pack_rows"]
-
-ENTRY = QUEUE_ENTRY.struct()
-PRE_BLANK_SIZE = 0x7FFFFFFF
-_PRE_BLANK = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
-_COLUMNS = np.dtype(QUEUE_ENTRY.columns())
-_CHUNK_ENTRIES = 20_000
-
-_Longs = NDArray[np.int64]
+__all__ = ["ConsumeQueue"]
 
 
-def pack_rows(offset: int, sizes: list[int], tags_codes: list[int]) -> bytes:
-    """The bytes of entries, of records that stand one behind the other."""
-    return b"".join(map(ENTRY.pack, accumulate(sizes, initial=offset), sizes, tags_codes))
-
-
-def pack_entries(offsets: _Longs, sizes: _Longs, tags_codes: _Longs) -> bytes:
-    """The bytes of entries, one behind the other."""
-    entries = np.empty(len(offsets), _COLUMNS)
-    entries["position"], entries["size"], entries["tags_code"] = offsets, sizes, tags_codes
-    return entries.tobytes()
-
-
-class ConsumeQueue:
+class ConsumeQueue(QueueReader):
     """The entries of one queue of one topic.
 
     ==============  ===================================================================================
@@ -75,44 +55,17 @@ class ConsumeQueue:
     ==============  ===================================================================================
     """
 
-    __slots__ = (
-        "_cache",
-        "_memory",
-        "_min",
-        "_min_begin",
-        "_summed",
-        "_sums",
-        "_unmade",
-        "buffer",
-        "count",
-        "directory",
-        "dirty",
-        "file_bytes",
-        "next",
-        "queue_id",
-        "synced",
-        "topic",
-    )
+    __slots__ = ("_sums", "buffer", "dirty", "next", "queue_id", "synced", "topic")
 
     def __init__(self, cache: FileCache, directory: Path, topic: str, queue_id: int, file_bytes: int) -> None:
+        super().__init__(cache, directory, file_bytes)
         self.topic = topic
         self.queue_id = queue_id
-        self.directory = directory
-        self.file_bytes = file_bytes
         self.next = 0
-        self.count = 0
         self.synced = 0
         self.dirty = False
-        self.buffer = bytearray()
-        # (number of the buffer's first entry, the buffer): one tuple, so that readers without a lock see both change
-        # together
-        self._memory = (0, self.buffer)
-        self._cache = cache
-        self._min = 0
-        self._min_begin = -1  # the log's begin for which _min was computed
-        self._unmade = True  # no file has been created for this queue yet
-        self._summed = 0  # entries below it are covered by _sums
-        self._sums: dict[int, int] = {}  # file's start to the CRC-32 of its entries
+        self.buffer = self._memory[1]
+        self._sums = QueueSums(file_bytes)
 
     # ------------------------------------------------------------------------------------------ appending
 
@@ -122,88 +75,13 @@ class ConsumeQueue:
         self.buffer = bytearray()
         self._memory = (number, self.buffer)
         self._min_begin = -1
-        self._summed = number
-        self._sums = {}
+        self._sums.start_at(number)
 
     def add(self, offset: int, size: int, tags_code: int) -> None:
         """Add the next entry, of a record that recovery has found (under the append lock)."""
         self.buffer += ENTRY.pack(offset, size, tags_code)
         self.count += 1
         self.next = self.count
-
-    # ------------------------------------------------------------------------------------------ reading
-
-    def read(self, number: int, limit: int) -> bytes:
-        """Read up to ``limit`` entries from a number on; fewer at the end of a file, none beyond the queue."""
-        count = self.count
-        first, buffer = self._memory
-        limit = min(limit, count - number)
-        if limit <= 0 or number < 0:
-            return b""
-        if number >= first:
-            at = (number - first) * QUEUE_ENTRY_BYTES
-            return bytes(buffer[at : at + limit * QUEUE_ENTRY_BYTES])
-        position = number * QUEUE_ENTRY_BYTES
-        start = position - position % self.file_bytes
-        size = min(limit * QUEUE_ENTRY_BYTES, start + self.file_bytes - position, (first - number) * QUEUE_ENTRY_BYTES)
-        path = self.directory / segment_name(start)
-        try:
-            file = self._cache.get(path, self.file_bytes)
-            found = file.pread_hot(size, position - start)
-            data = file.pread(size, position - start) if found is None else found
-        except StoreError:
-            if self._cache.files.exists(path):
-                raise
-            return b""  # retention was faster
-        return data if len(data) == size else data[: len(data) - len(data) % QUEUE_ENTRY_BYTES]
-
-    def entry(self, number: int) -> tuple[int, int, int] | None:
-        """Read one entry (CommitLog offset, size, tags code); None outside the queue."""
-        data = self.read(number, 1)
-        return ENTRY.unpack(data) if data else None
-
-    def min_offset(self, log_begin: int) -> int:
-        """The number of the first entry whose record is still in the log; ``count`` if there is none."""
-        if self._min_begin != log_begin:
-            self._min = self._find_min(log_begin)
-            self._min_begin = log_begin
-        return self._min
-
-    def _find_min(self, log_begin: int) -> int:
-        low, high = self._lowest(), self.count
-        while low < high:
-            middle = (low + high) // 2
-            found = self.entry(middle)
-            if found is not None and found[1] == PRE_BLANK_SIZE:
-                found = self.entry(self._skip_blanks(middle, high))
-            if found is not None and found[0] < log_begin:
-                low = middle + 1
-            else:
-                high = middle
-        return self._skip_blanks(low, self.count)
-
-    def _skip_blanks(self, number: int, end: int) -> int:
-        """The first number from here on that is no pre-blank, or ``end``."""
-        while number < end:
-            sizes = np.frombuffer(self.read(number, min(_CHUNK_ENTRIES, end - number)), _COLUMNS)["size"]
-            real = sizes != PRE_BLANK_SIZE
-            if real.any():
-                return number + int(real.argmax())
-            if not len(sizes):
-                break
-            number += len(sizes)
-        return number
-
-    def _lowest(self) -> int:
-        """The number of the first entry that is still in a file, or in memory."""
-        starts = self._starts()
-        in_memory = self._memory[0]
-        return min(starts[0] // QUEUE_ENTRY_BYTES, in_memory) if starts else in_memory
-
-    def _starts(self) -> list[int]:
-        if self._unmade:
-            return []
-        return [int(name) for name in self._cache.files.listdir(self.directory) if name.isascii() and name.isdigit()]
 
     # ------------------------------------------------------------------------------------------ flushing
 
@@ -228,35 +106,20 @@ class ConsumeQueue:
             file.pwrite(data[at : at + n], position - start)
             file.sync()
             position += n
-        self._sum(data, first, upto)
+        self._sums.add(data, first, upto)
         self.synced = max(self.synced, upto)
-
-    def _sum(self, data: bytes, first: int, upto: int) -> None:
-        """Add entries to the files' checksums; ``data`` begins with entry ``first``."""
-        while self._summed < upto:
-            position = self._summed * QUEUE_ENTRY_BYTES
-            start = position - position % self.file_bytes
-            end = min(upto * QUEUE_ENTRY_BYTES, start + self.file_bytes)
-            begin = position - first * QUEUE_ENTRY_BYTES
-            before = self._sums.get(start)
-            if before is None:
-                before = crc32(_PRE_BLANK * ((position - start) // QUEUE_ENTRY_BYTES))
-            self._sums[start] = crc32(data[begin : begin + end - position], before)
-            self._summed = end // QUEUE_ENTRY_BYTES
 
     def sums(self) -> tuple[tuple[int, int], ...]:
         """(Start, CRC-32 of the flushed entries) of each file, to be passed to `load`."""
-        return tuple(sorted(self._sums.items()))
+        return self._sums.all()
 
     def verify(self, start: int) -> bool:
-        """Compare a file's entries with their checksum; True if there is none. Reads the file."""
-        known = self._sums.get(start)
-        if known is None:
+        """Compare a file's entries with their checksum; True if there is none. Reads the file. Raises StoreError."""
+        size = self._sums.summed_bytes(start)
+        if size is None:
             return True
-        size = min(self.file_bytes, self._summed * QUEUE_ENTRY_BYTES - start)
         file = self._cache.get(self.directory / segment_name(start), self.file_bytes)
-        data = file.pread(size, 0)
-        return len(data) == size and crc32(data) == known
+        return self._sums.agree(start, file.pread(size, 0))
 
     def settle(self) -> None:
         """Drop durable entries from memory (append lock)."""
@@ -274,7 +137,7 @@ class ConsumeQueue:
             files.makedirs(self.directory)
         file = self._cache.get(path, self.file_bytes, create=True)
         if blanks_to:
-            file.pwrite(_PRE_BLANK * (blanks_to // QUEUE_ENTRY_BYTES), 0)
+            file.pwrite(PRE_BLANK * (blanks_to // QUEUE_ENTRY_BYTES), 0)
         file.sync()
         files.sync_dir(self.directory)
         self._unmade = False
@@ -294,7 +157,7 @@ class ConsumeQueue:
         """
         if not same_size:
             sums = ()
-        elif not self._has_files(count, sums, expired):
+        elif not has_files(self._cache, self.directory, self.file_bytes, count, sums, expired):
             return False
         segments = self.segments()
         self._unmade = not segments
@@ -308,7 +171,7 @@ class ConsumeQueue:
             return False
         self.start_at(count)
         if sums:
-            self._sums = {start: crc for start, crc in sums if start >= segments[0].start}
+            self._sums.take(sums, segments[0].start)
         else:
             self._sum_last()
         return True
@@ -319,34 +182,13 @@ class ConsumeQueue:
         start = position - position % self.file_bytes
         if start < position and not self._unmade:
             file = self._cache.get(self.directory / segment_name(start), self.file_bytes)
-            self._sums = {start: crc32(file.pread(position - start, 0))}
+            self._sums.set(start, file.pread(position - start, 0))
 
     def segments(self) -> list[Segment]:
         """List the files; raises as `list_segments` does."""
         return list_segments(
             self._cache.files, self.directory, self.file_bytes, "ConsumeQueue", "mappedFileSizeConsumeQueue"
         )
-
-    def _has_files(self, count: int, sums: tuple[tuple[int, int], ...], expired: bool) -> bool:
-        """Whether all files with checksums exist with their full size, except expired ones.
-
-        Removes files of another size behind the first ``count`` entries.
-        """
-        files = self._cache.files
-        names = files.listdir(self.directory)
-        torn = [name for name in names if files.file_size(self.directory / name) != self.file_bytes]
-        if any(name < segment_name(count * QUEUE_ENTRY_BYTES) for name in torn):
-            return False
-        for name in torn:
-            self._cache.remove(self.directory / name)
-        if torn:
-            files.sync_dir(self.directory)
-        if not sums:
-            return True
-        whole = set(names).difference(torn)
-        found = [start for start, _ in sums if segment_name(start) in whole]
-        first = found[0] if found and expired else sums[0][0]
-        return bool(found) and found == [start for start, _ in sums if start >= first]
 
     def load_scanning(self, log_limit: int) -> None:
         """Load files without a known number of entries: keep the entries of records below ``log_limit``.
@@ -377,9 +219,9 @@ class ConsumeQueue:
         total = self.file_bytes // QUEUE_ENTRY_BYTES
         done = 0
         while done < total:
-            want = min(_CHUNK_ENTRIES, total - done)
+            want = min(CHUNK_ENTRIES, total - done)
             data = file.pread(want * QUEUE_ENTRY_BYTES, done * QUEUE_ENTRY_BYTES)
-            entries = np.frombuffer(data[: len(data) - len(data) % QUEUE_ENTRY_BYTES], _COLUMNS)
+            entries = np.frombuffer(data[: len(data) - len(data) % QUEUE_ENTRY_BYTES], ENTRY_COLUMNS)
             offset, size = entries["position"], entries["size"]
             bad = (offset < 0) | (size <= 0) | ((offset > log_limit - size.astype(np.int64)) & (size != PRE_BLANK_SIZE))
             if bad.any():
@@ -416,7 +258,7 @@ class ConsumeQueue:
     def delete_before(self, log_begin: int) -> int:
         """Remove files whose records are all gone from the log, except the last file. Returns the number of removed
         files."""
-        starts = self._starts()
+        starts = self.file_starts()
         gone = 0
         for start, following in pairwise(starts):
             last = self.entry(following // QUEUE_ENTRY_BYTES - 1)
@@ -426,7 +268,7 @@ class ConsumeQueue:
                 break
             path = self.directory / segment_name(start)
             self._cache.remove(path)
-            self._sums.pop(start, None)
+            self._sums.forget(start)
             gone += 1
         if gone:
             self._cache.files.sync_dir(self.directory)
@@ -448,18 +290,19 @@ class ConsumeQueue:
         if not self._memory[0] <= self.count or self.synced > self.count:
             wrong.append(f"{where}: memory from {self._memory[0]}, synced {self.synced}, count {self.count}")
         wrong += [
-            f"{where / segment_name(start)} at 0: the entries up to {self._summed} are not what was written (checksum)"
+            f"{where / segment_name(start)} at 0: the entries up to {self._sums.summed} "
+            "are not what was written (checksum)"
             for start, _ in self.sums()
             if not self.verify(start)
         ]
         number = self.min_offset(log_begin)
         before = log_begin
         while number < self.count:
-            data = self.read(number, _CHUNK_ENTRIES)
+            data = self.read(number, CHUNK_ENTRIES)
             if not data:
                 wrong.append(f"{where}: entry {number} of {self.count} cannot be read")
                 break
-            entries = np.frombuffer(data, _COLUMNS)
+            entries = np.frombuffer(data, ENTRY_COLUMNS)
             offsets = entries["position"].astype(np.int64)
             ends = np.where(entries["size"] == PRE_BLANK_SIZE, 0, offsets + entries["size"])
             starts = np.maximum.accumulate(np.concatenate(([before], ends[:-1])))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from remoting.layout import RECORD_BYTES_MIN
-from store.derived.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
+from store.derived.consume_queue import ConsumeQueue
+from store.derived.queue_entries import PRE_BLANK_SIZE
 from store.disk.file_cache import FileCache
 from store.disk.files import Files
 

@@ -31,119 +31,17 @@ from pathlib import Path
 
 import numpy as np
 
-from remoting.layout import (
-    KEY_BLOCK,
-    KEY_BLOCK_PROVEN_AT,
-    KEY_COLUMNS,
-    KEY_ENTRY_BYTES,
-    KEY_POSITIONS_AT,
-    KEY_TIMES_AT,
-)
+from remoting.layout import KEY_BLOCK_PROVEN_AT
 from remoting.messages.checksum import crc32
+from store.derived.key_blocks import KEY_BLOCK_HEAD, KEY_BLOCK_MAGIC, KeyBlock, KeyPart, rows_with
 from store.derived.key_rows import ROW, ROWS, Column, key_hash, key_rows
 from store.disk.errors import StoreCorruptError, StoreFormatError
 from store.disk.files import File, Files
 
 __all__ = ["KeyIndex"]
 
-_HEAD = KEY_BLOCK.struct()
-_PROOF = KEY_BLOCK.struct("magic", "crc")
-_PROVEN = KEY_BLOCK.struct("zeros", "last_ms")
-_MAGIC = 0x54574B31
 _TAIL = "tail.idx"
 _FOLD_AT = 2_048
-
-_BLOCKS = np.dtype(KEY_COLUMNS.columns())
-
-
-class _Part:
-    """Entries of one block as sorted columns in memory."""
-
-    __slots__ = ("from_offset", "hashes", "offsets", "times", "to_offset")
-
-    def __init__(self, hashes: Column, offsets: Column, times: Column, from_offset: int, to_offset: int) -> None:
-        self.hashes = hashes
-        self.offsets = offsets
-        self.times = times
-        self.from_offset = from_offset
-        self.to_offset = to_offset
-
-    @classmethod
-    def of(cls, hashes: Column, offsets: Column, times: Column, from_offset: int, to_offset: int) -> _Part:
-        order = np.argsort(hashes, kind="stable")
-        return cls(hashes[order], offsets[order], times[order], from_offset, to_offset)
-
-    def encode(self) -> bytes:
-        """Write the entries as one block."""
-        columns = self.hashes.astype(_BLOCKS["hash"]).tobytes()
-        columns += self.offsets.astype(_BLOCKS["position"]).tobytes()
-        columns += self.times.astype(_BLOCKS["store_ms"]).tobytes()
-        first, last = (int(self.times.min()), int(self.times.max())) if len(self.times) else (0, 0)
-        rest = _PROVEN.pack(0, self.from_offset, self.to_offset, first, last) + columns
-        return _PROOF.pack(_MAGIC, len(self.hashes), crc32(rest)) + rest
-
-    @classmethod
-    def decode(cls, data: bytes, where: str) -> _Part:
-        """Read one block; raises StoreCorruptError."""
-        if len(data) < _HEAD.size:
-            raise StoreCorruptError(f"{where}: key index block of {len(data)} bytes is too short")
-        magic, count, crc, _, from_offset, to_offset, _, _ = _HEAD.unpack_from(data)
-        if (
-            magic != _MAGIC
-            or len(data) != _HEAD.size + KEY_ENTRY_BYTES * count
-            or crc32(data[KEY_BLOCK_PROVEN_AT:]) != crc
-        ):
-            raise StoreCorruptError(f"{where}: not a whole key index block")
-        at = _HEAD.size
-        hashes = np.frombuffer(data, _BLOCKS["hash"], count, at).astype(np.uint32)
-        offsets = np.frombuffer(data, _BLOCKS["position"], count, at + KEY_POSITIONS_AT * count).astype(np.int64)
-        times = np.frombuffer(data, _BLOCKS["store_ms"], count, at + KEY_TIMES_AT * count).astype(np.int64)
-        return cls(hashes, offsets, times, from_offset, to_offset)
-
-    def find(self, wanted: int) -> Iterator[tuple[int, int]]:
-        """Yield (offset, store_ms) of the entries with this hash."""
-        low, high = np.searchsorted(self.hashes, [wanted, wanted + 1])
-        yield from zip(self.offsets[low:high].tolist(), self.times[low:high].tolist(), strict=True)
-
-
-class _Block:
-    """A block on disk: its head is in memory, a query reads the parts of its columns that it needs."""
-
-    __slots__ = ("at", "count", "file", "first_ms", "from_offset", "last_ms", "to_offset")
-
-    def __init__(self, file: File, at: int, head: tuple[int, ...]) -> None:
-        self.file = file
-        self.at = at
-        _, self.count, _, _, self.from_offset, self.to_offset, self.first_ms, self.last_ms = head
-
-    @property
-    def end(self) -> int:
-        """The position behind the block in its file."""
-        return self.at + _HEAD.size + KEY_ENTRY_BYTES * self.count
-
-    def _bisect(self, wanted: int) -> int:
-        low, high, base = 0, self.count, self.at + _HEAD.size
-        while low < high:
-            middle = (low + high) // 2
-            if int.from_bytes(self.file.pread(4, base + 4 * middle), "big") < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def find(self, wanted: int) -> Iterator[tuple[int, int]]:
-        """Yield (offset, store_ms) of the entries with this hash."""
-        low = self._bisect(wanted)
-        count = self._bisect(wanted + 1) - low
-        if count > 0:  # it can be below only in a damaged block, whose hashes are not in order
-            base = self.at + _HEAD.size
-            offsets = np.frombuffer(
-                self.file.pread(8 * count, base + KEY_POSITIONS_AT * self.count + 8 * low), _BLOCKS["position"]
-            )
-            times = np.frombuffer(
-                self.file.pread(8 * count, base + KEY_TIMES_AT * self.count + 8 * low), _BLOCKS["store_ms"]
-            )
-            yield from zip(offsets.tolist(), times.tolist(), strict=True)
 
 
 class KeyIndex:
@@ -176,8 +74,8 @@ class KeyIndex:
         self._pending_to = 0
         self._folding: Column = np.empty(0, ROWS)
         self._folding_to = 0
-        self._parts: list[_Part] = []
-        self._open: dict[str, tuple[File, list[_Block]]] = {}
+        self._parts: list[KeyPart] = []
+        self._open: dict[str, tuple[File, list[KeyBlock]]] = {}
         self._tail_to = 0
         self.durable_to = 0
 
@@ -204,18 +102,22 @@ class KeyIndex:
         self._pending_to = self._parts[-1].to_offset if self._parts else self.durable_to
         return self._pending_to
 
-    def _read_blocks(self, file: File, log_end: int) -> list[_Block]:
-        blocks: list[_Block] = []
+    def _read_blocks(self, file: File, log_end: int) -> list[KeyBlock]:
+        blocks: list[KeyBlock] = []
         at, size = 0, file.size()
         while at < size:
-            raw = file.pread(_HEAD.size, at)
-            head = _HEAD.unpack(raw) if len(raw) == _HEAD.size else (0,) * 8
-            if head[0] != _MAGIC and head[0] >> 8 == _MAGIC >> 8:
+            raw = file.pread(KEY_BLOCK_HEAD.size, at)
+            head = KEY_BLOCK_HEAD.unpack(raw) if len(raw) == KEY_BLOCK_HEAD.size else (0,) * 8
+            if head[0] != KEY_BLOCK_MAGIC and head[0] >> 8 == KEY_BLOCK_MAGIC >> 8:
                 raise StoreFormatError(f"{file.path} at {at}: key index of another version (magic {head[0]:#x})")
-            block = _Block(file, at, head)
+            block = KeyBlock(file, at, head)
             # A block is synced before the next one is started, so only the last one can be torn.
             last = block.end >= size
-            if head[0] != _MAGIC or block.to_offset > log_end or (last and not self._is_whole(block, size, head[2])):
+            if (
+                head[0] != KEY_BLOCK_MAGIC
+                or block.to_offset > log_end
+                or (last and not self._is_whole(block, size, head[2]))
+            ):
                 file.truncate(at)
                 file.sync()  # synced, or a power cut would bring it back when the log has other messages there
                 break
@@ -224,14 +126,14 @@ class KeyIndex:
         return blocks
 
     @staticmethod
-    def _is_whole(block: _Block, size: int, crc: int) -> bool:
+    def _is_whole(block: KeyBlock, size: int, crc: int) -> bool:
         begin = block.at + KEY_BLOCK_PROVEN_AT
         return block.end == size and crc32(block.file.pread(size - begin, begin)) == crc
 
     def _take_tail(self, log_end: int) -> None:
         path = self._directory / _TAIL
         try:
-            part = _Part.decode(self._files.read_file(path), str(path))
+            part = KeyPart.decode(self._files.read_file(path), str(path))
         except StoreCorruptError:
             return
         if part.to_offset > log_end:
@@ -280,13 +182,13 @@ class KeyIndex:
         portion, rest = rows[:cut], rows[cut:]
         to_offset = int(rest["position"][0]) if len(rest) else self._folding_to
         from_offset = self._parts[-1].to_offset if self._parts else self.durable_to
-        part = _Part.of(portion["hash"], portion["position"], portion["store_ms"], from_offset, to_offset)
+        part = KeyPart.of(portion["hash"], portion["position"], portion["store_ms"], from_offset, to_offset)
         self._parts = [*self._parts, part]
         self._folding = rest
 
-    def _joined(self) -> _Part:
+    def _joined(self) -> KeyPart:
         parts = self._parts
-        return _Part.of(
+        return KeyPart.of(
             np.concatenate([p.hashes for p in parts]),
             np.concatenate([p.offsets for p in parts]),
             np.concatenate([p.times for p in parts]),
@@ -306,7 +208,7 @@ class KeyIndex:
         file.pwrite(data, at)
         file.sync()
         self._files.sync_dir(self._directory)
-        blocks.append(_Block(file, at, _HEAD.unpack_from(data)))
+        blocks.append(KeyBlock(file, at, KEY_BLOCK_HEAD.unpack_from(data)))
         self._parts = []
         self.durable_to = part.to_offset
 
@@ -326,8 +228,8 @@ class KeyIndex:
 
     def _candidates(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
         # Entries move from pending to folding to parts to blocks; reading in that order finds each at least once.
-        yield from _rows_with(np.frombuffer(bytes(self._pending), ROWS), wanted)
-        yield from _rows_with(self._folding, wanted)
+        yield from rows_with(np.frombuffer(bytes(self._pending), ROWS), wanted)
+        yield from rows_with(self._folding, wanted)
         for part in reversed(self._parts):
             yield from sorted(part.find(wanted), reverse=True)
         for name in sorted(self._open, reverse=True):
@@ -357,7 +259,7 @@ class KeyIndex:
                         f"{where}: begins at CommitLog position {block.from_offset}, the one before ends at {at}"
                     )
                 try:
-                    part = _Part.decode(block.file.pread(block.end - block.at, block.at), where)
+                    part = KeyPart.decode(block.file.pread(block.end - block.at, block.at), where)
                 except StoreCorruptError as damage:
                     wrong.append(str(damage))
                 else:
@@ -400,9 +302,3 @@ class KeyIndex:
         for file, _ in self._open.values():
             file.close()
         self._open = {}
-
-
-def _rows_with(rows: Column, wanted: int) -> list[tuple[int, int]]:
-    """The (position, time) of rows with this hash, newest first."""
-    hits = rows[rows["hash"] == wanted][::-1]
-    return list(zip(hits["position"].tolist(), hits["store_ms"].tolist(), strict=True))

@@ -9,9 +9,10 @@ stands in front of a queue's first entry is therefore of an earlier life of that
 
 from __future__ import annotations
 
-from store.derived.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue
+from store.derived.consume_queue import ConsumeQueue
 from store.derived.consume_queues import ConsumeQueues
 from store.derived.dispatch import Derived
+from store.derived.queue_entries import ENTRY, PRE_BLANK_SIZE
 
 __all__ = ["QueueCheck"]
 

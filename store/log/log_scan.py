@@ -31,7 +31,6 @@ from remoting.layout import (
     BODY_AT_MAX,
     HOST_MORE_V6,
     HOSTS_V6,
-    INT,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -39,6 +38,7 @@ from remoting.layout import (
     RECORD,
     RECORD_BYTES_MIN,
 )
+from remoting.layout_table import INT
 from remoting.messages.checksum import crc32
 from remoting.messages.proof import is_proof, is_vouched_for
 from store.log.log_proof import is_proven

@@ -22,7 +22,6 @@ from remoting.layout import (
     BODY_AT,
     BODY_BYTES_AT,
     HOSTS_V6,
-    LONG,
     MAGIC_AT,
     MAGIC_V1,
     QUEUE_ID_AT,
@@ -31,6 +30,7 @@ from remoting.layout import (
     STORE_MS_AT,
     SYS_FLAG_AT,
 )
+from remoting.layout_table import LONG
 from remoting.messages.checksum import crc32
 from remoting.messages.message import tag_hash
 from remoting.messages.properties import KEYS, TAGS, TW_ID, UNIQ_KEY

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remoting.layout import OFFSET_AT, QUEUE_ENTRY_BYTES, QUEUE_OFFSET_AT
-from store.derived.consume_queue import ConsumeQueue, pack_entries
+from store.derived.consume_queue import ConsumeQueue
 from store.derived.consume_queues import ConsumeQueues
 from store.derived.index import KeyIndex
 from store.derived.key_rows import Column, rows_of_columns
+from store.derived.queue_entries import pack_entries
 from store.put.put import Put
 
 __all__ = ["Longs", "PutColumns", "unaligned"]

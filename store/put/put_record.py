@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from remoting.layout import (
     BORN_HOST_V6,
     FLAG_AT,
-    INT,
-    LONG,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
     RECORD,
@@ -20,20 +18,15 @@ from remoting.layout import (
     STORE_MS_AT_V6,
     SYS_FLAG_LOW_AT,
 )
-from remoting.messages.message import (
-    Message,
-    encode_record,
-    message_keys,
-    record_fields,
-    store_ms_at,
-    tags_code,
-)
+from remoting.layout_table import INT, LONG
+from remoting.messages.message import Message, encode_record, message_keys, record_fields, store_ms_at, tags_code
 from remoting.messages.properties import TW_ID, get_property
-from store.derived.consume_queue import ENTRY, ConsumeQueue
+from store.derived.consume_queue import ConsumeQueue
 from store.derived.consume_queues import ConsumeQueues
 from store.derived.dispatch import SCHEDULE_TOPIC, UNQUEUED_BIT, Derived, as_queued
 from store.derived.index import KeyIndex
 from store.derived.key_rows import key_rows
+from store.derived.queue_entries import ENTRY
 from store.put.put import Put, PutStatus
 
 __all__ = ["Held", "HeldBatch", "OneByOne", "PutRecord", "Refused", "put_record", "put_record_of"]

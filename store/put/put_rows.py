@@ -11,10 +11,11 @@ from itertools import accumulate
 
 from remoting.messages.message import RecordRows, UniformBatch, tag_hash
 from remoting.messages.properties import KEYS, TAGS, UNIQ_KEY
-from store.derived.consume_queue import ConsumeQueue, pack_rows
+from store.derived.consume_queue import ConsumeQueue
 from store.derived.consume_queues import ConsumeQueues
 from store.derived.index import KeyIndex
 from store.derived.key_rows import rows_of
+from store.derived.queue_entries import pack_rows
 from store.put.put import Put
 
 __all__ = ["PutRows"]

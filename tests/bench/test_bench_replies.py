@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.generator import rocketmq
-from remoting.command import FLAG_RESPONSE, RemotingCommand, encode_command, encode_send_reply
+from remoting.command import FLAG_RESPONSE, RemotingCommand, encode_command
+from remoting.send_reply import encode_send_reply
 
 
 def refusal(opaque: int) -> bytes:

@@ -17,12 +17,13 @@ from broker.config.broker_config import BrokerConfig
 from broker.core import BrokerCore
 from broker.naming.broker_topics import QueueData
 from broker.naming.namesrv import NameServer
-from broker.naming.routes import OwnBroker
+from broker.naming.route_entries import OwnBroker
 from broker.net.channel import BROKER_PORT, NAME_SERVER_PORT, Channel, MemoryChannel
-from broker.net.clients import ClientInfo, GroupSubscription
+from broker.net.clients import ClientInfo
 from broker.sending.send import BATCH_MESSAGES_MAX
 from broker.tables.groups import SubscriptionGroup
-from broker.tables.topics import TopicConfig
+from broker.tables.subscriptions import GroupSubscription
+from broker.tables.topic_config import TopicConfig
 from remoting.codes import REQUEST_HEADER_MAX_BYTES, RequestCode
 from remoting.command import SERIALIZE_BINARY, RemotingCommand, encode_command
 from remoting.json_dialect import BODY_BYTES_MAX, DIALECT_BYTES_MAX, FLAT_BYTES_MAX, dumps

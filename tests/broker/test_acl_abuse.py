@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from broker.naming.namesrv import NameServer
-from broker.naming.routes import OwnBroker
+from broker.naming.route_entries import OwnBroker
 from remoting.codes import RequestCode, ResponseCode
 from remoting.json_dialect import dumps
 from remoting.messages.message import Message, encode_record, parse_message_id

@@ -12,7 +12,7 @@ import pytest
 
 from broker.access.access_table import ACCESS, ACCOUNT
 from broker.naming.namesrv import NameServer
-from broker.naming.routes import OwnBroker
+from broker.naming.route_entries import OwnBroker
 from broker.plugins import load_plugin
 from remoting.codes import RequestCode
 from remoting.json_dialect import dumps

@@ -9,14 +9,16 @@ from broker.figures.stats import Rates
 from broker.figures.traffic import Traffic
 from broker.net.asides import Asides
 from broker.net.channel import MemoryChannel
-from broker.net.clients import ClientInfo, Clients, GroupSubscription
+from broker.net.clients import ClientInfo, Clients
 from broker.net.dispatcher import Dispatcher
 from broker.processors.admin import AdminProcessor
 from broker.processors.progress import ProgressProcessor
 from broker.processors.runtime import RuntimeProcessor
 from broker.tables.groups import SubscriptionGroups
 from broker.tables.offsets import ConsumerOffsets
-from broker.tables.topics import TopicConfig, Topics
+from broker.tables.subscriptions import GroupSubscription
+from broker.tables.topic_config import TopicConfig
+from broker.tables.topics import Topics
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.connection import FrameDecoder

@@ -22,7 +22,7 @@ from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode
 from remoting.messages.message import MAX_PROPERTIES_BYTES, join_batch, record_fields
 from remoting.messages.properties import format_properties
-from store.derived.consume_queue import ENTRY
+from store.derived.queue_entries import ENTRY
 from store.message_store import MessageStore
 from store.put.plugin_api import PutStatus
 from tests.broker.core_rig import START_MS, FakePlugin, Rig, records_of

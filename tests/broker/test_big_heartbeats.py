@@ -12,7 +12,7 @@ import pytest
 from broker.net.channel import MemoryChannel
 from broker.net.clients import ClientInfo, Clients
 from remoting.codes import REQUEST_HEADER_MAX_BYTES, RequestCode, ResponseCode
-from remoting.command import NESTED_HEADER_MAX_BYTES, NUMBERS_HEADER_MAX_BYTES, decode_json
+from remoting.command import decode_json
 from remoting.connection import FrameDecoder
 from remoting.errors import ProtocolError
 from remoting.filters import sql_filter
@@ -20,6 +20,7 @@ from remoting.filters.sql_filter import Sql92Error, compile_sql92
 from remoting.filters.sql_tokens import WORDS_MAX
 from remoting.filters.subscription import TAGS_CHARS_MAX, split_expression
 from remoting.json_dialect import BODY_BYTES_MAX, DIALECT_BYTES_MAX, dumps, loads, loads_apart, loads_body
+from remoting.odd_fields import NESTED_HEADER_MAX_BYTES, NUMBERS_HEADER_MAX_BYTES
 from tests.broker.core_rig import Client, Rig
 
 HEAD = b'{"code":34,"language":"JAVA","opaque":1,"flag":0,"version":1,"extFields":'

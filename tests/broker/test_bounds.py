@@ -15,7 +15,7 @@ import pytest
 
 from broker.bounds import Bound, figures, name_server_bounds
 from broker.naming.namesrv import NameServer
-from broker.naming.routes import OwnBroker
+from broker.naming.route_entries import OwnBroker
 from broker.net import clients as clients_module
 from broker.net.channel import MemoryChannel
 from broker.tables.json_files import JsonFile

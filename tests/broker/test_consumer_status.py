@@ -6,9 +6,10 @@ import pytest
 
 from broker.net.asides import Asides
 from broker.net.channel import MemoryChannel
-from broker.net.clients import ClientInfo, Clients, GroupSubscription
+from broker.net.clients import ClientInfo, Clients
 from broker.net.dispatcher import Dispatcher
 from broker.processors.consumer_status import ConsumerStatusProcessor
+from broker.tables.subscriptions import GroupSubscription
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.connection import FrameDecoder

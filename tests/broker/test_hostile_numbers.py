@@ -13,7 +13,8 @@ from broker.naming.registration import parse_registration
 from broker.naming.routes import TOPICS_MAX
 from broker.processors import admin
 from broker.tables.groups import SubscriptionGroup, SubscriptionGroups
-from broker.tables.topics import TopicConfig, Topics
+from broker.tables.topic_config import TopicConfig
+from broker.tables.topics import Topics
 from remoting.codes import RequestCode, ResponseCode
 from remoting.errors import ProtocolError
 from remoting.json_dialect import dumps

@@ -12,7 +12,7 @@ import pytest
 
 from broker.net.channel import KEPT_OF_ONE_MAX_BYTES, MemoryChannel, kept_size
 from broker.net.dispatcher import Dispatcher
-from broker.tables.topics import TopicConfig
+from broker.tables.topic_config import TopicConfig
 from remoting.codes import MAX_FRAME_BYTES, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.connection import FrameDecoder

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from broker.naming.broker_topics import BrokerTopics, Leaving, QueueData
-from broker.naming.routes import RoutesFullError, RouteTable
+from broker.naming.route_entries import RoutesFullError
+from broker.naming.routes import RouteTable
 from broker.net.channel import MemoryChannel
 
 READ, READ_WRITE = 4, 6

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.tables.groups import SubscriptionGroup
-from broker.tables.topics import TopicConfig
+from broker.tables.topic_config import TopicConfig
 from remoting.codes import RequestCode, ResponseCode
 from remoting.json_dialect import dumps
 from store.disk.errors import StoreError

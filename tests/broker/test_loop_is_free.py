@@ -11,7 +11,7 @@ import pytest
 from broker.net.channel import BROKER_PORT, NAME_SERVER_PORT, MemoryChannel
 from broker.net.clients import ClientInfo
 from broker.net.clock import monotonic_ms
-from broker.tables.topics import TopicConfig
+from broker.tables.topic_config import TopicConfig
 from remoting.codes import RequestCode
 from tests.broker.big_broker import (
     BODIES,

@@ -8,12 +8,13 @@ import pytest
 
 from broker.naming.namesrv import NameServer
 from broker.naming.registration import register_command
-from broker.naming.routes import OwnBroker
+from broker.naming.route_entries import OwnBroker
 from broker.net.channel import MemoryChannel
 from broker.net.dispatcher import Dispatcher
 from broker.tables.groups import SubscriptionGroup, SubscriptionGroups
 from broker.tables.json_files import JsonFile
-from broker.tables.topics import TopicConfig, Topics
+from broker.tables.topic_config import TopicConfig
+from broker.tables.topics import Topics
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand, encode_command, request
 from remoting.connection import FrameDecoder

@@ -8,7 +8,7 @@ import pytest
 
 from broker.pulling import cold_reads
 from broker.pulling.cold_reads import ColdReads
-from broker.pulling.pull import PullLimits
+from broker.pulling.pull_request import PullLimits
 from remoting.codes import RequestCode, ResponseCode
 from store.disk.errors import StoreError
 from tests.broker.core_rig import Rig, properties, records_of

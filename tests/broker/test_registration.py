@@ -8,7 +8,8 @@ import pytest
 
 from broker.naming.namesrv import NameServer
 from broker.naming.registration import Registration, parse_registration, register_command
-from broker.tables.topics import TopicConfig, Topics
+from broker.tables.topic_config import TopicConfig
+from broker.tables.topics import Topics
 from remoting.codes import RequestCode
 from remoting.errors import ProtocolError
 from remoting.json_dialect import loads

@@ -8,13 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.net.channel import MemoryChannel
-from broker.net.clients import ClientInfo, Clients, ConsumerGroup, GroupSubscription
+from broker.net.clients import ClientInfo, Clients, ConsumerGroup
 from broker.sending.unique_keys import UniqueKeys
 from broker.tables.groups import SYSTEM_GROUPS, SubscriptionGroup, SubscriptionGroups
 from broker.tables.json_files import JsonFile
 from broker.tables.offsets import ConsumerOffsets
 from broker.tables.queue_locks import LOCK_LIFE_MS, QueueLocks
-from broker.tables.topics import TopicConfig, Topics, group_problem, topic_problem
+from broker.tables.subscriptions import GroupSubscription
+from broker.tables.topic_config import TopicConfig
+from broker.tables.topic_names import group_problem, topic_problem
+from broker.tables.topics import Topics
 from remoting.errors import ProtocolError
 from remoting.messages.message import java_hash
 from store.disk.errors import StoreCorruptError, StoreFullError

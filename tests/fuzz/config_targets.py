@@ -18,7 +18,8 @@ from broker.access.acl_rules import AclRules
 from broker.config.properties_file import PropertiesError, parse_properties_file, update_properties_file
 from broker.tables.groups import SubscriptionGroup, SubscriptionGroups
 from broker.tables.offsets import ConsumerOffsets
-from broker.tables.topics import TopicConfig, Topics
+from broker.tables.topic_config import TopicConfig
+from broker.tables.topics import Topics
 from store.disk.errors import StoreCorruptError
 from tests.fuzz.engine import Target
 from tests.fuzz.memory import MemoryFiles

@@ -33,7 +33,6 @@ from store.spill.rows.format import (
     END,
     JOURNAL_MAGIC,
     MOVE,
-    RunShape,
     encode_frame,
     encode_rows,
     file_header,
@@ -43,6 +42,7 @@ from store.spill.rows.format import (
 from store.spill.rows.manifest import DataEntry, Manifest
 from store.spill.rows.model import DUE_MAX, SpillOptions
 from store.spill.rows.page_cache import RunPageCache
+from store.spill.rows.run_shape import RunShape
 from store.spill.runs.index_writer import IndexWriter
 from store.spill.runs.run import Run
 from store.spill.runs.run_writer import RunWriter

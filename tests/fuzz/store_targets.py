@@ -33,9 +33,10 @@ from remoting.errors import RecordError
 from remoting.messages.record import Message, encode_record, record_fields
 from remoting.messages.stored import decode_record
 from store.derived.apache_index import ApacheIndex
-from store.derived.consume_queue import ENTRY, ConsumeQueue
+from store.derived.consume_queue import ConsumeQueue
 from store.derived.dispatch import Derived
 from store.derived.index import KeyIndex
+from store.derived.queue_entries import ENTRY
 from store.disk.apache_files import TIMER_TOPIC, ApacheCheckpoint, check_timer, read_timer_check
 from store.disk.checkpoint import DeliveryCheckpoint
 from store.disk.errors import StoreCorruptError, StoreFormatError

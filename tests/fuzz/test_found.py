@@ -14,10 +14,10 @@ import pytest
 from broker.access.acl_file import AclFileError
 from broker.access.acl_rules import AclRules
 from broker.config.properties_file import parse_properties_file, update_properties_file
-from broker.net.clients import GroupSubscription
 from broker.tables.groups import SubscriptionGroups
 from broker.tables.json_files import DataVersion
 from broker.tables.offsets import ConsumerOffsets
+from broker.tables.subscriptions import GroupSubscription
 from broker.tables.topics import Topics
 from remoting import command
 from remoting.connection import FrameDecoder
@@ -27,8 +27,9 @@ from remoting.filters.sql_filter import compile_sql92
 from remoting.json_dialect import loads
 from remoting.layout import FILE_HEADER_BYTES
 from remoting.messages.record import Message, encode_record
-from store.derived.consume_queue import ENTRY, ConsumeQueue
+from store.derived.consume_queue import ConsumeQueue
 from store.derived.index import KeyIndex
+from store.derived.queue_entries import ENTRY
 from store.disk.delay_id import DELAY_ID_BASE
 from store.disk.errors import StoreCorruptError, StoreError
 from store.disk.file_cache import FileCache

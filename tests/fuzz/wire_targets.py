@@ -29,7 +29,7 @@ import remoting.messages.batch
 import remoting.messages.keys
 import remoting.messages.properties
 from broker.naming.registration import parse_registration
-from broker.net.clients import GroupSubscription
+from broker.tables.subscriptions import GroupSubscription
 from broker_plugin.properties import TimerError, disarmed, own_properties_of, read_due, stamped, without_timers
 from remoting.codes import SERIALIZE_BINARY, SERIALIZE_JSON
 from remoting.command import RemotingCommand, decode_frame, encode_command, request
@@ -46,15 +46,7 @@ from remoting.headers import (
     TopicHeader,
 )
 from remoting.hosts import decode_host, message_id, parse_message_id
-from remoting.json_dialect import (
-    BODY_BYTES_MAX,
-    DIALECT_BYTES_MAX,
-    dump_queue_map,
-    dumps,
-    loads,
-    loads_body,
-    queue_map,
-)
+from remoting.json_dialect import BODY_BYTES_MAX, DIALECT_BYTES_MAX, dump_queue_map, dumps, loads, loads_body, queue_map
 from remoting.messages.batch import join_batch, split_batch
 from remoting.messages.keys import message_keys, tags_code
 from remoting.messages.properties import get_property, has_property, parse_properties, remove_properties, with_property

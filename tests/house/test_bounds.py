@@ -54,7 +54,7 @@ FIXED = {
     "pop.pop_reader:Pop.offsets": "one reply: at most 32 queues give something",
     "pop.pop_reader:Pop.starts": "one reply: at most 32 queues give something",
     "figures.stats:Rates._samples": "a deque with a maxlen",
-    "tables.topics:TopicConfig.attributes": "three names that are known",
+    "tables.topic_config:TopicConfig.attributes": "three names that are known",
     "figures.traffic:Traffic._ends": "the store's queues: those of the topics",
 }
 """Attributes that no peer can grow, each with the reason."""

@@ -31,6 +31,7 @@ OWN_FORMATS = {
     "remoting/messages/batch.py": "a client's batch",
     "remoting/command.py": "frames of the wire",
     "remoting/connection.py": "frames of the wire",
+    "remoting/send_reply.py": "frames of the wire",
     "remoting/hosts.py": "message ids",
     "remoting/messages/uniform_batch.py": "a client's batch",
     "store/disk/apache_files.py": "Apache's checkpoint and timer log",

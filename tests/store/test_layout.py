@@ -23,8 +23,8 @@ from remoting.layout import (
     SYS_FLAG_AT,
     SYS_FLAG_LOW_AT,
     TABLES,
-    Table,
 )
+from remoting.layout_table import Table
 from remoting.messages.message import Message, encode_record, store_ms_at
 from remoting.messages.record import body_bounds
 

@@ -20,7 +20,6 @@ from store.spill.rows.format import (
     ID_DTYPE,
     JOURNAL_MAGIC,
     ColumnPage,
-    RunShape,
     column_page,
     encode_frame,
     encode_rows,
@@ -32,10 +31,10 @@ from store.spill.rows.format import (
     read_file_header,
     read_frame,
     read_id_page,
-    run_trailer,
 )
 from store.spill.rows.manifest import Manifest, RunEntry, SegmentEntry
 from store.spill.rows.model import LAST_KEY
+from store.spill.rows.run_shape import RunShape, run_trailer
 from store.spill.upkeep.opening import decode_section, encode_section
 
 STORE_ID = bytes(range(16))

@@ -26,12 +26,10 @@ from remoting.layout import (
     FRAME_KIND_AT,
     FRAME_LENGTH_AT,
     FRAME_ROW_BYTES,
-    LITTLE_INT,
-    LITTLE_LONG,
     MANIFEST,
     RECORD,
-    UNSIGNED_SHORT,
 )
+from remoting.layout_table import LITTLE_INT, LITTLE_LONG, UNSIGNED_SHORT
 from remoting.messages.message import record_fields, record_size
 from store.disk.errors import StoreError
 from store.spill.rows.done_set import DoneSet
@@ -40,7 +38,6 @@ from store.spill.rows.format import (
     END,
     FRAME_MAGIC,
     ROW_DTYPE,
-    RunShape,
     frame_seed,
     page_seed,
     read_column_page,
@@ -48,6 +45,7 @@ from store.spill.rows.format import (
     read_place_page,
 )
 from store.spill.rows.manifest import Manifest
+from store.spill.rows.run_shape import RunShape
 
 __all__ = ["Rows", "SpillFile", "SpillMovedError", "plan_spill", "read_spill_file"]
 

@@ -28,12 +28,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from remoting.layout import LITTLE_INT, MANIFEST, MANIFEST_RUN, MANIFEST_SEGMENT
+from remoting.layout import MANIFEST, MANIFEST_RUN, MANIFEST_SEGMENT
+from remoting.layout_table import LITTLE_INT
 from remoting.messages.checksum import crc32
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.disk.files import Files
-from store.spill.rows.format import RunShape
 from store.spill.rows.model import Key
+from store.spill.rows.run_shape import RunShape
 
 __all__ = ["DataEntry", "Manifest", "RunEntry", "SegmentEntry", "read_manifest"]
 

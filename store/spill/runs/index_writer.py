@@ -17,7 +17,8 @@ from collections.abc import Iterator
 
 from remoting.layout import FILE_HEADER_BYTES, ID_ROW_BYTES, PAGE_HEAD_BYTES, PLACE_ROW_BYTES, RUN_TRAILER_BYTES
 from store.spill.journal.segment_columns import SegmentColumns
-from store.spill.rows.format import INDEX_MAGIC, RunShape, file_header, id_page, place_page
+from store.spill.rows.format import INDEX_MAGIC, file_header, id_page, place_page
+from store.spill.rows.run_shape import RunShape
 from store.spill.runs.run_writer import RunFile
 
 __all__ = ["IndexWriter"]

@@ -16,13 +16,10 @@ another run. Nothing below the done prefix is ever read again: that part of the 
 An *index* is a run without the records: they stay in the journal segment that they were accepted into (``data``),
 and each row says where. It has all records of the segment; ``first`` and ``end`` say which are its own.
 
-A damaged page is made again from its records (`store.spill.runs.rebuild`), in memory, and noted in ``rebuilt``. One
-that cannot be hides its records from scans, and only those; it is noted in ``damage``, the run is kept.
+How pages are read, and made again when they are damaged, stands in `store.spill.runs.run_pages`.
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,81 +27,36 @@ from numpy.typing import NDArray
 from remoting.layout import FILE_HEADER_BYTES
 from store.disk.errors import StoreCorruptError
 from store.disk.files import File
-from store.spill.journal.segment_columns import SegmentColumns
 from store.spill.rows.done_set import DoneSet
-from store.spill.rows.format import (
-    ColumnPage,
-    IdRows,
-    RunShape,
-    page_seed,
-    read_column_page,
-    read_id_page,
-    read_place_page,
-)
-from store.spill.rows.manifest import DataEntry
+from store.spill.rows.format import ColumnPage
 from store.spill.rows.model import DUE_MAX, Key
 from store.spill.rows.page_cache import RunPageCache
-from store.spill.rows.source import Fetch, Longs, Places, Source, SourceBatch
-from store.spill.runs.rebuild import rebuilt_page
+from store.spill.rows.run_shape import RunShape
+from store.spill.rows.source import Fetch, Longs, SourceBatch
+from store.spill.runs.run_pages import RunPages
 
 __all__ = ["Run"]
 
 _EMPTY = np.empty(0, np.int64)
 
 
-class Run(Source):
+class Run(RunPages):
     """One run, open for reading. The caller holds the delivery lock, or owns a twin."""
 
-    __slots__ = (
-        "_cache",
-        "_columns",
-        "_gap",
-        "_hint",
-        "_seed",
-        "damage",
-        "end",
-        "first",
-        "indexed_ms",
-        "pinned_ms",
-        "punched",
-        "rebuilt",
-        "rows_per_page",
-        "segment",
-        "shape",
-        "store_id",
-    )
+    __slots__ = ("_gap", "_hint", "end", "first", "indexed_ms", "pinned_ms", "punched")
 
     def __init__(
         self, no: int, file: File, shape: RunShape, store_id: bytes, cache: RunPageCache, first: int = 0, end: int = -1
     ) -> None:
-        super().__init__(no, file, DoneSet(first), shape.count, shape.data_bytes)
-        self.segment: DataEntry | None = None  # of an index: the segment that ``data`` is
-        self.shape = shape
+        super().__init__(no, file, shape, store_id, cache, first)
         self.first = first
         self.end = shape.count if end < 0 else end
         self.live = self.end - first
-        self.damage: dict[int, str] = {}
-        self.rebuilt: dict[int, str] = {}
         self.pinned_ms: int | None = None  # since when only a rest is left here
         self.indexed_ms: int | None = None  # of an index: when it was last looked at
         self.punched = 0  # ordinals below lie in a hole; 0 after a restart (a hole is punched again for nothing)
-        self.store_id = store_id
-        self._seed = page_seed(store_id, no)
-        self._cache = cache
-        self.rows_per_page = shape.rows_per_page
-        self._columns: SegmentColumns | None = None  # of an index with damage: the segment, read again
         self._hint = 0
         self._gap: tuple[Key, int] = ((DUE_MAX, DUE_MAX), 0)
-
-    def lead_to(self, segment: DataEntry, data: File) -> None:
-        """Have an index know the segment that its records are in."""
-        self.segment = segment
-        self.data = data
-
-    @property
-    def is_index(self) -> bool:
-        """Whether the records are in a journal segment."""
-        return self.segment is not None
 
     @property
     def settled(self) -> bool:
@@ -132,11 +84,6 @@ class Run(Source):
         return 0 if self.segment is None else self.segment.size
 
     @property
-    def path(self) -> Path:
-        """Where the file is."""
-        return self.file.path
-
-    @property
     def saved_prefix(self) -> int:
         """Leading records that the last durable checkpoint says are done."""
         return 0 if self.saved is None else int.from_bytes(self.saved[:4], "little")
@@ -151,98 +98,6 @@ class Run(Source):
         """Whether part of it has been taken over by another run already."""
         return self.end < self.shape.count
 
-    def page(self, number: int) -> ColumnPage:
-        """Column page ``number``; StoreCorruptError if it cannot be trusted."""
-        found = self._cache.get(self.no, number)
-        if found is None:
-            size = self.shape.page_bytes
-            at = FILE_HEADER_BYTES + number * size
-            try:
-                found = self._read_page(number)
-                self._check_place(found, number, at)
-            except StoreCorruptError as error:
-                again = self._rebuild(number)
-                if again is None:
-                    raise
-                found = again
-                self.rebuilt[number] = str(error)
-            self._cache.put(self.no, number, found, size + 8 * len(found))
-        assert isinstance(found, ColumnPage)
-        return found
-
-    def _read_page(self, number: int) -> ColumnPage:
-        size = self.shape.page_bytes
-        at = FILE_HEADER_BYTES + number * size
-        read = read_place_page if self.is_index else read_column_page
-        return read(self.file.pread(size, at), number, self._seed, self.path, at)
-
-    def _rebuild(self, number: int) -> ColumnPage | None:
-        """A damaged column page, made again from its records; None if that is not possible."""
-        if self.damage.get(number):
-            return None
-        first = number * self.rows_per_page
-        if self.segment is not None:
-            if self._columns is None:
-                self._columns = SegmentColumns.read(self.segment, self.data, self.store_id)
-            if self._columns is None or len(self._columns) != self.shape.count:
-                return None
-            return self._columns.page(first, self.rows_per_page)
-        position = self.shape.data_at
-        for before_it in range(self._damaged_from(number), number):
-            self._try_page(before_it)  # from the front: the other way round is as deep as the damage is long
-        if number:
-            before = self._try_page(number - 1)
-            if before is None:
-                return None
-            position = before.starts.item(-1) + before.sizes.item(-1)
-        count = min(self.rows_per_page, self.shape.count - first)
-        return rebuilt_page(self.file, first, count, position, self.shape.data_at + self.shape.data_bytes)
-
-    def _damaged_from(self, number: int) -> int:
-        """The first of the unreadable pages that go without a gap up to the one before page ``number``."""
-        while number and self._cache.get(self.no, number - 1) is None and number - 1 not in self.damage:
-            try:
-                self._read_page(number - 1)
-            except StoreCorruptError:
-                number -= 1
-            else:
-                break
-        return number
-
-    def _check_place(self, page: ColumnPage, number: int, at: int) -> None:
-        """Whether a page speaks of the records that belong to it, and of bytes where records stand."""
-        shape = self.shape
-        first = number * self.rows_per_page
-        begin, end = page.starts.item(0), page.starts.item(-1) + page.sizes.item(-1)
-        if (page.first, len(page)) != (first, min(self.rows_per_page, shape.count - first)):
-            raise StoreCorruptError(f"{self.path} at {at}: page {number} says {len(page)} records from {page.first} on")
-        low, high = shape.data_at, shape.id_at
-        if self.segment is not None:
-            begin, end = page.starts.min().item(), (page.starts + page.sizes).max().item()
-            low, high = FILE_HEADER_BYTES, self.segment.size
-        if begin < low or end > high:
-            raise StoreCorruptError(f"{self.path} at {at}: page {number} has its records at {begin} to {end}")
-
-    def id_rows(self, number: int) -> IdRows:
-        """Id page ``number``; StoreCorruptError if it cannot be trusted."""
-        found = self._cache.get(self.no, -1 - number)
-        if found is None:
-            size = self.shape.page_bytes
-            at = self.shape.id_at + number * size
-            found = read_id_page(self.file.pread(size, at), number, self._seed, self.path, at)
-            self._cache.put(self.no, -1 - number, found, size)
-        assert not isinstance(found, ColumnPage)
-        return found
-
-    def _try_page(self, number: int) -> ColumnPage | None:
-        if number in self.damage:
-            return None
-        try:
-            return self.page(number)
-        except StoreCorruptError as error:
-            self.damage[number] = str(error)
-            return None
-
     def position(self, key: Key, after: bool) -> int:
         """The first ordinal with a key >= ``key`` (> ``key`` with ``after``), at least the first readable one."""
         if after:
@@ -251,7 +106,7 @@ class Run(Source):
         high = (self.shape.count - 1) // self.rows_per_page
         for near in (max(low, self._hint), max(low, self._hint + 1)):
             if near <= high:
-                page = self._try_page(near)
+                page = self.try_page(near)
                 if page is None:
                     break
                 if (near == low or _key(page, 0) < key) and key <= _key(page, len(page) - 1):
@@ -261,16 +116,16 @@ class Run(Source):
         floor = low
         while low < high:
             middle = (low + high + 1) >> 1
-            probe, page = middle, self._try_page(middle)
+            probe, page = middle, self.try_page(middle)
             while page is None and probe < high:
                 probe += 1
-                page = self._try_page(probe)
+                page = self.try_page(probe)
             if page is not None and _key(page, 0) < key:
                 low = probe
             else:
                 high = middle - 1
         self._hint = low
-        page = self._try_page(low)
+        page = self.try_page(low)
         if page is None:
             return max(low, floor) * self.rows_per_page
         return page.first + _find(page, key)
@@ -289,7 +144,7 @@ class Run(Source):
                 self._gap = (after, DUE_MAX)
                 return None
             number = ordinal // self.rows_per_page
-            page = self._try_page(number)
+            page = self.try_page(number)
             if page is None:
                 ordinal = (number + 1) * self.rows_per_page
                 continue
@@ -320,7 +175,7 @@ class Run(Source):
         """Live records from an ordinal on, the first of a page, that have this key: other versions of a message."""
         found: list[int] = []
         while ordinal < self.end:
-            page = self._try_page(ordinal // self.rows_per_page)
+            page = self.try_page(ordinal // self.rows_per_page)
             if page is None or _key(page, ordinal - page.first) != key:
                 break
             if ordinal not in self.done:
@@ -441,7 +296,7 @@ class Run(Source):
         """The same without the id pages (one is damaged): through all columns."""
         parts: list[tuple[Longs, Longs, Longs]] = []
         for number in range(min(self.done.prefix, self.end) // self.rows_per_page, self.shape.pages):
-            page = self._try_page(number)
+            page = self.try_page(number)
             if page is not None:
                 ordinals = np.arange(page.first, page.first + len(page), dtype=np.int64)
                 parts.append(self._matches(ids, page.ids, ordinals, page.versions.astype(np.int64)))
@@ -451,34 +306,6 @@ class Run(Source):
         index = np.minimum(ids.searchsorted(own), len(ids) - 1)
         known = (ids[index] == own) & (ordinals >= self.first) & (ordinals < self.end)
         return ordinals[known], index[known], versions[known]
-
-    def identities(self, ordinals: Longs) -> tuple[Longs, Longs]:
-        """Delay ids and versions of records, owned or not; ``ordinals`` ascend."""
-        ids, versions = [_EMPTY], [_EMPTY]
-        for page, inside in self._by_page(ordinals):
-            ids.append(page.ids[inside])
-            versions.append(page.versions[inside].astype(np.int64))
-        return np.concatenate(ids), np.concatenate(versions)
-
-    def places(self, ordinals: Longs) -> Places:
-        """File positions, sizes and CRCs of records; ``ordinals`` ascend."""
-        starts: list[int] = []
-        sizes: list[int] = []
-        crcs: list[int] = []
-        for page, inside in self._by_page(ordinals):
-            starts += page.starts[inside].tolist()
-            sizes += page.sizes[inside].tolist()
-            crcs += page.crcs[inside].tolist()
-        return starts, sizes, crcs
-
-    def _by_page(self, ordinals: Longs) -> list[tuple[ColumnPage, Longs]]:
-        numbers = ordinals // self.rows_per_page
-        cuts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
-        found = []
-        for part in np.split(ordinals, cuts) if len(ordinals) else []:
-            page = self.page(int(part[0]) // self.rows_per_page)
-            found.append((page, part - page.first))
-        return found
 
     def punchable(self) -> tuple[int, list[tuple[int, int]]]:
         """What the durable done prefix makes superfluous: (up to this ordinal, [(file position, bytes)])."""

@@ -27,14 +27,13 @@ from store.spill.rows.format import (
     RUN_MAGIC,
     ColumnPage,
     IdRows,
-    RunShape,
     column_page,
     file_header,
     id_page,
     page_seed,
     read_column_page,
-    run_trailer,
 )
+from store.spill.rows.run_shape import RunShape, run_trailer
 from store.spill.rows.source import Longs
 
 __all__ = ["Buffer", "RunFile", "RunWriter", "run_name"]

@@ -12,18 +12,17 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from remoting.messages.checksum import crc32
 from store.disk.errors import StoreError
-from store.disk.files import File
 from store.disk.slab import Slab
 from store.spill.journal.segment import JournalSegment
 from store.spill.rows.merge import Cursor, first_of
-from store.spill.rows.model import Columns, Found, Key, RecordCorruptError, SpillOptions
+from store.spill.rows.model import Columns, Found, Key, SpillOptions
 from store.spill.rows.page_cache import RunPageCache
-from store.spill.rows.source import Fetch, Longs, Places, Source
+from store.spill.rows.source import Fetch, Longs, Source
 from store.spill.runs.run import Run
 from store.spill.state.directory import SpillDirectory
 from store.spill.state.ghosts import Ghosts
+from store.spill.state.reading import FEW, by_file, fitting, gathered, slab_rows
 
 __all__ = ["SpillState"]
 
@@ -31,13 +30,8 @@ ORDINAL = (1 << 32) - 1
 CURSORS = 4
 """Cursors kept: the sweeper's, recovery's two, and a listing's."""
 PRUNE_AT_ONCE = 1024
-READ_GAP_BYTES = 4 << 10
-READ_BYTES = 1 << 20
-FEW = 24
-"""Fewer records are gone through one by one, more of them by NumPy, whose calls cost a microsecond each."""
 
 _Group = tuple[int, list[int], list[int]]
-_Wanted = tuple[Source, list[int], list[int], Places]
 
 
 class SpillState:
@@ -182,7 +176,7 @@ class SpillState:
         if len(refs) < FEW:
             return np.array([ref & ORDINAL not in sources[ref >> 32].done for ref in refs.tolist()], np.bool_)
         live = np.empty(len(refs), np.bool_)
-        for no, places in _by_file(refs):
+        for no, places in by_file(refs):
             live[places] = ~sources[no].done.mask(refs[places] & ORDINAL)
         return live
 
@@ -231,7 +225,7 @@ class SpillState:
         if len(refs) >= FEW:
             rest = []
             column = np.array(refs, np.int64)
-            for no, places in _by_file(column):
+            for no, places in by_file(column):
                 source = sources.get(no)
                 ordinals = column[places] & ORDINAL
                 if source is None or not source.owns_all(ordinals):
@@ -282,18 +276,18 @@ class SpillState:
             (self.sources[no], ordinals, indices, self.sources[no].places(np.array(ordinals, np.int64)))
             for no, ordinals, indices in (self._located_many(refs) if len(refs) >= FEW else self._located(refs))
         ]
-        count = len(refs) if max_bytes is None else _fitting(wanted, len(refs), max_bytes)
+        count = len(refs) if max_bytes is None else fitting(wanted, len(refs), max_bytes)
         starts, sizes = [0] * count, [0] * count
         parts: list[bytes] = []
         before = 0
         for source, ordinals, indices, places in wanted:
             if count < len(refs):
                 kept = [n for n, index in enumerate(indices) if index < count]
-                ordinals, indices, places = _rows(kept, ordinals, indices, places)
+                ordinals, indices, places = slab_rows(kept, ordinals, indices, places)
             if source.is_scattered:
                 by_place = sorted(range(len(ordinals)), key=places[0].__getitem__)
-                ordinals, indices, places = _rows(by_place, ordinals, indices, places)
-            data, begins = _gathered(source, ordinals, places)
+                ordinals, indices, places = slab_rows(by_place, ordinals, indices, places)
+            data, begins = gathered(source, ordinals, places)
             for index, begin, size in zip(indices, begins, places[1], strict=True):
                 starts[index] = before + begin
                 sizes[index] = size
@@ -326,7 +320,7 @@ class SpillState:
         """The same for so many that NumPy is quicker; one by one if any is not where its ref says."""
         column = np.array(refs, np.int64)
         groups: list[_Group] = []
-        for no, places in _by_file(column):
+        for no, places in by_file(column):
             source = self.sources.get(no)
             ordinals = column[places] & ORDINAL
             if source is None or not source.owns_all(ordinals):
@@ -352,86 +346,3 @@ class SpillState:
     def promised_bytes(self) -> int:
         """Disk space that pending records will still take: once for the CommitLog, once more for a copy in a run."""
         return sum(source.live_bytes * source.writes_ahead for source in self.sources.values())
-
-
-def _rows(
-    chosen: list[int], ordinals: list[int], indices: list[int], places: Places
-) -> tuple[list[int], list[int], Places]:
-    starts, sizes, crcs = places
-    return (
-        [ordinals[n] for n in chosen],
-        [indices[n] for n in chosen],
-        ([starts[n] for n in chosen], [sizes[n] for n in chosen], [crcs[n] for n in chosen]),
-    )
-
-
-def _gathered(source: Source, ordinals: list[int], places: Places) -> tuple[bytes, list[int]]:
-    """Read records of one file, whose positions ascend: bytes, and where in them each record begins."""
-    starts, sizes, crcs = places
-    spans: list[tuple[int, int]] = []
-    begins: list[int] = []
-    begin = end = -1
-    before = 0
-    for start, size in zip(starts, sizes, strict=True):
-        if end < 0:
-            begin = start
-        elif start - end > READ_GAP_BYTES or start + size - begin > READ_BYTES:
-            spans.append((begin, end - begin))
-            before += end - begin
-            begin = start
-        begins.append(before + start - begin)
-        end = start + size
-    if end >= 0:
-        spans.append((begin, end - begin))
-    data = _read_spans(source.data, spans)
-    view = memoryview(data)
-    for n, at in enumerate(begins):
-        if crc32(view[at : at + sizes[n]]) != crcs[n]:
-            raise RecordCorruptError(
-                f"{source.data.path} at {starts[n]}: the record of {sizes[n]} bytes has another checksum",
-                source.no << 32 | ordinals[n],
-            )
-    return data, begins
-
-
-def _read_spans(file: File, spans: list[tuple[int, int]]) -> bytes:
-    """Read (position, bytes) one behind the other; what is not in the file is zeros."""
-    parts: list[bytes] = []
-    first = size = 0
-    for last, (_, n) in enumerate(spans):
-        if size and size + n > READ_BYTES:
-            parts.append(_read_portion(file, spans[first:last]))
-            first, size = last, 0
-        size += n
-    parts.append(_read_portion(file, spans[first:]))
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _read_portion(file: File, spans: list[tuple[int, int]]) -> bytes:
-    data = file.gather_hot(spans)
-    if data is None:
-        data = b"".join([file.pread(n, position).ljust(n, b"\0") for position, n in spans])
-    return data
-
-
-def _fitting(wanted: list[_Wanted], count: int, max_bytes: int) -> int:
-    """How many records, in the order asked, fit into ``max_bytes``; at least one."""
-    size_of = [0] * count
-    for _, _, indices, (_, sizes, _) in wanted:
-        for index, size in zip(indices, sizes, strict=True):
-            size_of[index] = size
-    total = 0
-    for index, size in enumerate(size_of):
-        total += size
-        if total > max_bytes and index:
-            return index
-    return count
-
-
-def _by_file(refs: Longs) -> list[tuple[int, slice | Longs]]:
-    """The files that refs name, and which of the refs name each, in their order."""
-    nos = refs >> 32
-    first = nos.item(0)
-    if nos.item(-1) == first and bool((nos == first).all()):
-        return [(first, slice(None))]
-    return [(no, np.flatnonzero(nos == no)) for no in sorted(set(nos.tolist()))]

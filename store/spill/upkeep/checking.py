@@ -17,8 +17,9 @@ from remoting.messages.checksum import crc32
 from store.disk.errors import StoreError
 from store.spill.journal.journal import Journal
 from store.spill.journal.segment import JournalSegment
-from store.spill.rows.format import ACCEPT, MOVE, frame_count, read_frame, run_trailer
+from store.spill.rows.format import ACCEPT, MOVE, frame_count, read_frame
 from store.spill.rows.page_cache import RunPageCache
+from store.spill.rows.run_shape import run_trailer
 from store.spill.rows.source import Longs, Source
 from store.spill.runs.run import Run
 from store.spill.state.spill_state import SpillState
