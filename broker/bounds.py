@@ -198,8 +198,8 @@ def _requests(parts: BrokerParts, pull: PullProcessor) -> list[Bound]:
             (
                 "net.dispatcher:Dispatcher._tasks",
                 "net.dispatcher:Dispatcher._line",
-                "tables.late_tables:TableBatch.changes",
-                "tables.late_tables:TableBatch.waiting",
+                "tables.table_writer:TableBatch.changes",
+                "tables.table_writer:TableBatch.waiting",
                 "tables.late_tables:LateTable._coming",
                 "tables.late_tables:LateTable._endings",
                 "net.asides:Asides._lines",

@@ -13,6 +13,7 @@ __all__ = ["consumer_connection", "producer_connection"]
 
 
 def producer_connection(client: ClientInfo) -> dict[str, Any]:
+    """A producer as Apache's ``ProducerInfo`` has it."""
     return {
         "clientId": client.client_id,
         "language": client.language,
@@ -23,6 +24,7 @@ def producer_connection(client: ClientInfo) -> dict[str, Any]:
 
 
 def consumer_connection(client: ClientInfo) -> dict[str, Any]:
+    """A consumer as Apache's ``Connection`` has it."""
     return {
         "clientAddr": peer_text(client.channel),
         "clientId": client.client_id,

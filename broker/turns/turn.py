@@ -20,30 +20,20 @@ Cost: for one message a `PutSend`, a `PutRecord` and the record itself; no closu
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.net.channel import Channel
+from broker.turns.durable_replies import DurableReplies
 from broker.turns.large_batch import LargeBatch, Looking
 from broker.turns.plugin_chain import chained, chained_for_batches
-from broker.turns.put_request import (
-    Entry,
-    PutRequest,
-    PutSend,
-    request_of_held,
-    request_of_large,
-    request_of_rows,
-)
+from broker.turns.put_request import Entry, PutRequest, PutSend, request_of_held, request_of_large, request_of_rows
 from broker.turns.recall_handle import recallable
-from broker.turns.replies import Replies
 from remoting.codes import FLAG_ONEWAY
 from remoting.command import REGION, RemotingCommand
 from remoting.messages.message import Message, MessageError, UniformBatch, encode_record, message_keys, tags_code
 from remoting.messages.proof import VOUCHER, vouching_flag
 from store.disk.errors import StoreError
-from store.log.commit_log import KEPT_BYTES_MAX
 from store.put.plugin_api import (
     Aside,
     AsidePlugin,
@@ -70,7 +60,7 @@ _LOG = logging.getLogger(__name__)
 _STORED = frozenset((PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT))
 
 
-class Turn(Replies):
+class Turn(DurableReplies):
     """What the current turn has gathered. Only the network loop uses it.
 
     Args:
@@ -101,8 +91,7 @@ class Turn(Replies):
         recall_name: str | None = None,
         waiting_max: int = 10_000,
     ) -> None:
-        super().__init__(store.store_host, region, trace_on, store.options.max_message_bytes)
-        self._store = store
+        super().__init__(store, region, trace_on, call_soon_threadsafe, waiting_max)
         self._plugins = tuple(plugins)
         self._before_put = chained(self._plugins)
         self._before_put_batch = chained_for_batches(self._plugins)
@@ -110,26 +99,16 @@ class Turn(Replies):
         self._wake_levels = wake_levels
         self._schedule = schedule
         self._flush_sync = flush_sync
-        self._call_soon_threadsafe = call_soon_threadsafe
         self._recall_name = recall_name
         self._entries: list[Entry] = []
         self._messages = 0  # of this turn
         self._held = 0  # of these plug-ins hold so many
         self._mixed = False  # whether a request of this turn is partly held, partly appended
         self._level_delay_ms = 0  # the shortest of this turn; 0: no level message
-        self._durable: deque[tuple[list[Entry], Sequence[PutResult], bool]] = deque()
-        self._answering = False
         self.put_count = 0
         """Messages stored or held since the start."""
         self.turn_count = 0
         """Turns that had messages since the start."""
-        self.waiting = 0
-        """Requests that are stored and wait for their sync (SYNC_FLUSH): what a slow disk lets grow."""
-        self.waiting_max = waiting_max
-        self.unsynced_bytes = 0
-        """What no sync has covered yet, as of the last `look_at_disk`."""
-        self.refusing = False
-        """Whether sends are to be turned away until the disk has caught up; `busy_remark` says why."""
 
     # ------------------------------------------------------------------------------------------------ gathering
 
@@ -298,30 +277,6 @@ class Turn(Replies):
                 for plugin in self._plugins:
                     plugin.take_back(held)
 
-    # ------------------------------------------------------------------------------------------------ flow control
-
-    def look_at_disk(self) -> None:
-        """See how far the disk is behind; to be called some times a second."""
-        log = self._store.commit_log
-        self.unsynced_bytes = log.written - log.synced
-        self._decide()
-
-    def busy_remark(self) -> str:
-        """Why sends are turned away, in Apache's words."""
-        if self.waiting >= self.waiting_max:
-            return (
-                "[OVERLOAD]system busy, start flow control for a while: "
-                f"{self.waiting} sends wait for the disk, "
-                f"at most {self.waiting_max} may (sendThreadPoolQueueCapacity)"
-            )
-        return (
-            "[REJECTREQUEST]system busy, start flow control for a while: "
-            f"{self.unsynced_bytes} bytes wait for the disk to sync them, at most {KEPT_BYTES_MAX} may"
-        )
-
-    def _decide(self) -> None:
-        self.refusing = self.waiting >= self.waiting_max or self.unsynced_bytes > KEPT_BYTES_MAX
-
     # ------------------------------------------------------------------------------------------------ the end of a turn
 
     def commit(self) -> None:
@@ -342,12 +297,10 @@ class Turn(Replies):
             return
         entries, results, ticket = stored
         self.turn_count += 1
-        if ticket is not None:
-            self.waiting += len(entries)
-            self._decide()
-            self._store.flusher.submit(ticket, partial(self._flushed, entries, results))
-        else:
+        if ticket is None:
             self.answer(entries, results, True)
+        else:
+            self.answer_after(ticket, entries, results)
 
     def _store_all(self, entries: list[Entry]) -> tuple[list[Entry], Sequence[PutResult], Ticket | None]:
         """Journal what is held, append the rest; what is left to be answered, with the store's results."""
@@ -394,18 +347,7 @@ class Turn(Replies):
         if ticket is None:
             self.answer_failed(entries, PutStatus.SERVICE_NOT_AVAILABLE, remark)
             return
-        self.waiting += len(entries)
-        self._decide()
-
-        def over() -> None:
-            self.waiting -= len(entries)
-            self.answer_failed(entries, PutStatus.SERVICE_NOT_AVAILABLE, remark)
-            self._decide()
-
-        def done(_ok: bool) -> None:
-            self._call_soon_threadsafe(over)
-
-        self._store.flusher.submit(ticket, done)
+        self.refuse_after(ticket, entries, remark)
 
     def _taken_back(self) -> Ticket | None:
         """A ticket for what plug-ins have written to take messages back."""
@@ -427,21 +369,3 @@ class Turn(Replies):
                     some = True
                 number += 1
         return some
-
-    # ------------------------------------------------------------------------------------------------ answering
-
-    def _flushed(self, entries: list[Entry], results: Sequence[PutResult], ok: bool) -> None:
-        """The flusher says that a turn is durable, in its own thread."""
-        self._durable.append((entries, results, ok))
-        if not self._answering:
-            self._answering = True
-            self._call_soon_threadsafe(self._answer_durable)
-
-    def _answer_durable(self) -> None:
-        self._answering = False
-        durable = self._durable
-        while durable:
-            entries, results, ok = durable.popleft()
-            self.waiting -= len(entries)
-            self.answer(entries, results, ok)
-        self._decide()

@@ -34,8 +34,8 @@ from pathlib import Path
 import numpy as np
 
 from remoting.layout import QUEUE_ENTRY_BYTES
+from store.derived.entry_reader import CHUNK_ENTRIES, EntryReader
 from store.derived.queue_entries import ENTRY, ENTRY_COLUMNS, PRE_BLANK, PRE_BLANK_SIZE
-from store.derived.queue_reader import CHUNK_ENTRIES, QueueReader
 from store.derived.queue_sums import QueueSums, has_files
 from store.disk.file_cache import FileCache
 from store.disk.segments import Segment, list_segments, segment_name
@@ -43,7 +43,7 @@ from store.disk.segments import Segment, list_segments, segment_name
 __all__ = ["ConsumeQueue"]
 
 
-class ConsumeQueue(QueueReader):
+class ConsumeQueue(EntryReader):
     """The entries of one queue of one topic.
 
     ==============  ===================================================================================

@@ -35,6 +35,7 @@ class KeyPart:
 
     @classmethod
     def of(cls, hashes: Column, offsets: Column, times: Column, from_offset: int, to_offset: int) -> KeyPart:
+        """Sort columns by hash."""
         order = np.argsort(hashes, kind="stable")
         return cls(hashes[order], offsets[order], times[order], from_offset, to_offset)
 

@@ -18,10 +18,7 @@ A write fails (a full disk)
     but who decides about such a message elsewhere, as a cancel does, calls `settle` first.
 
 A sync fails
-    The kernel has thrown the dirty pages away, so a second sync that "succeeds" proves nothing. What is not durable
-    yet is therefore kept in memory (up to `KEPT_BYTES_MAX`) until a sync covers it, and written again before the
-    next sync. Until that succeeds nothing can be appended (``failed``). If more than that was unsynced, the log
-    stays failed until it is opened again and recovery has seen what the disk really holds.
+    Nothing can be appended until the same bytes are written and synced again: `store.log.synced_log`.
 
 Recovery
     `recover` walks from an offset, believes only records that are whole (see `store.log.log_scan`), and cuts the log
@@ -34,7 +31,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -44,25 +40,21 @@ from remoting.messages.proof import proof_field
 from store.disk.errors import StoreCorruptError, StoreError, SyncFailedError
 from store.disk.files import Files
 from store.disk.segments import Segment, segment_name
+from store.log.log_aside import keep_behind, put_away
 from store.log.log_proof import has_zeros, is_delivery, is_half, is_made_of
-from store.log.log_reader import LogReader
 from store.log.log_scan import Stop, blank_record, walk
 from store.log.recent import RecentBytes
+from store.log.synced_log import KEPT_BYTES_MAX, SyncedLog
 from store.put.put import Put
 
 __all__ = ["CHUNK_BYTES", "KEPT_BYTES_MAX", "CommitLog"]
 
 CHUNK_BYTES = 256 << 10
-KEPT_BYTES_MAX = 64 << 20
 REWRITE_BYTES_MAX = 256 << 20
 """More than that is never unsynced at the end of a run."""
 
-CUT_BYTES_MAX = 32 << 20
-"""So far behind the end recovery looks for what it has to put aside: more is hardly ever unsynced."""
-CUT_BYTES_AT_ONCE = 1 << 20
 
-
-class CommitLog(LogReader):
+class CommitLog(SyncedLog):
     """The log of one store. `append` under the caller's lock; everything else from any thread."""
 
     name = "CommitLog"
@@ -78,35 +70,10 @@ class CommitLog(LogReader):
         self._tail: Segment | None = None
         self._ahead: Segment | None = None
         self._ahead_lock = threading.Lock()
-        self._sync_lock = threading.Lock()
-        self._synced = self._begin
-        self._directory_dirty = False
-        self._kept: deque[tuple[int, Segment, bytearray]] = deque()  # (end offset, segment, what was written)
         self._recent = RecentBytes()
-        self._kept_in = 0  # bytes that went into _kept, counted by the appender
-        self._kept_out = 0  # bytes that left it, counted by the syncer
-        self._unkept_end = 0  # end of what was written last without being kept
-        self._sync_failed = False
         self._torn_end = 0
         self.cut_aside: Path | None = None
         """Where recovery has put what stood behind the end, if anything did."""
-
-    # ------------------------------------------------------------------------------------------ positions
-
-    @property
-    def written(self) -> int:
-        """The same as ``end``, for the flusher."""
-        return self._end
-
-    @property
-    def synced(self) -> int:
-        """Everything below is durable."""
-        return self._synced
-
-    @property
-    def failed(self) -> bool:
-        """A sync has failed and the bytes behind it are not on disk yet: nothing may be appended."""
-        return self._sync_failed
 
     # ------------------------------------------------------------------------------------------ appending
 
@@ -263,61 +230,6 @@ class CommitLog(LogReader):
                 self._ahead = ahead
         return True
 
-    # ------------------------------------------------------------------------------------------ syncing
-
-    def sync(self) -> None:
-        """Make everything written durable. Raises `SyncFailedError`; see the top of this file for what then holds."""
-        with self._sync_lock:
-            target = self._end
-            if self._sync_failed:
-                self._rewrite()
-                target = self._end
-            elif target == self._synced:
-                return
-            try:
-                if self._directory_dirty:
-                    self._directory_dirty = False
-                    self._files.sync_dir(self.directory)
-                for segment in self._between(self._synced, target):
-                    segment.file.sync()
-            except StoreError:
-                self._directory_dirty = True
-                self._sync_failed = True
-                raise
-            self._synced = target
-            self._sync_failed = False
-            self._forget(target)
-
-    def _forget(self, target: int) -> None:
-        """Give back the memory of what is durable now."""
-        kept = self._kept
-        while kept and kept[0][0] <= target:
-            self._kept_out += len(kept.popleft()[2])
-
-    def _between(self, start: int, end: int) -> list[Segment]:
-        """The segments that hold bytes of a range."""
-        size = self.segment_bytes
-        first = start - start % size
-        return [segment for at in range(first, end, size) if (segment := self._segments.get(at)) is not None]
-
-    def _rewrite(self) -> None:
-        """Write what was never durable again, from memory."""
-        if self._unkept_end > self._synced:
-            raise SyncFailedError(
-                f"{self.directory}: a sync failed with more than {KEPT_BYTES_MAX} bytes not durable; "
-                "the broker has to be restarted, so that recovery sees what the disk really holds"
-            )
-        for end, segment, buffer in list(self._kept):
-            segment.file.pwrite(buffer, end - len(buffer) - segment.start)
-
-    def _sync_file(self, segment: Segment) -> None:
-        """Sync one file. Caller holds the sync lock."""
-        try:
-            segment.file.sync()
-        except SyncFailedError:
-            self._sync_failed = True
-            raise
-
     # ------------------------------------------------------------------------------------------ life
 
     def recover(
@@ -360,7 +272,9 @@ class CommitLog(LogReader):
             )
         self._check_gaps(offset)
         if not clean:
-            self._keep_behind(offset)
+            segment_of_end = self._segments.get(offset - offset % self.segment_bytes)
+            if segment_of_end is not None and self._aside is not None:
+                self.cut_aside = keep_behind(self._files, segment_of_end, offset - segment_of_end.start, self._aside)
             self._write_again(max(min(from_offset, offset), offset - REWRITE_BYTES_MAX), offset)
         self._cut(offset, from_offset, clean)
 
@@ -391,27 +305,6 @@ class CommitLog(LogReader):
             segment.file.pwrite(data, start - segment.start)
             start += len(data)
 
-    def _keep_behind(self, end: int) -> None:
-        """Put aside what stands behind the end and will be zeros: torn by a crash, or by somebody else."""
-        segment = self._segments.get(end - end % self.segment_bytes)
-        if segment is None or self._aside is None:
-            return
-        parts: list[bytes] = []
-        start = end - segment.start
-        for at in range(start, min(segment.size, start + CUT_BYTES_MAX), CUT_BYTES_AT_ONCE):
-            data = segment.file.pread(min(CUT_BYTES_AT_ONCE, segment.size - at), at)
-            if data.count(0) != len(data):
-                parts += [bytes(at - start - sum(map(len, parts))), data]
-        if not parts:
-            return
-        path = self._aside / f"{segment.path.name}@{start}"
-        try:
-            self._files.makedirs(self._aside)
-            self._files.replace_file(self._files.free_name(path), b"".join(parts).rstrip(bytes(1)))
-        except StoreError:
-            return  # no room: a start must not fail for what nobody was promised
-        self.cut_aside = path
-
     def _check_gaps(self, end: int) -> None:
         expected = self._begin
         for start in sorted(self._segments):
@@ -428,7 +321,7 @@ class CommitLog(LogReader):
         """
         for start in sorted(self._segments, reverse=True):
             if start > end:
-                self._put_away(self._segments.pop(start))
+                put_away(self._files, self._segments.pop(start), self._aside)
         self._tail = self._segments.get(end - end % self.segment_bytes)
         if self._tail is not None:
             unsure = 0 if clean else REWRITE_BYTES_MAX
@@ -438,17 +331,6 @@ class CommitLog(LogReader):
             segment.file.sync()
         self._files.sync_dir(self.directory)
         self._synced = end
-
-    def _put_away(self, segment: Segment) -> None:
-        """Take a segment behind the end out of the directory; one that holds something is kept elsewhere."""
-        empty = not any(segment.file.pread(4096, 0))
-        segment.release()
-        if empty or self._aside is None:
-            self._files.remove(segment.path)
-            return
-        self._files.makedirs(self._aside)
-        self._files.rename(segment.path, self._files.free_name(self._aside / segment.path.name))
-        self._files.sync_dir(self._aside)
 
     def remove_oldest(self) -> Segment | None:
         """Remove the oldest segment, unless it is the one that is written to; answers which."""

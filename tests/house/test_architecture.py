@@ -47,7 +47,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 OF_AN_EXTRA = {"fsspec", "pyarrow", "pyspark"}
 
 # Of remoting, a plug-in sees messages, their properties and where a record's fields stand, not the wire.
-PLUGIN_SEES_OF_REMOTING = {"remoting.layout", "remoting.messages.message", "remoting.messages.properties"}
+PLUGIN_SEES_OF_REMOTING = {
+    "remoting.layout",
+    "remoting.layout_table",
+    "remoting.messages.message",
+    "remoting.messages.properties",
+}
 
 FILES = {"store/disk/files.py"}
 SOCKETS = {

@@ -17,6 +17,7 @@ from tests.house.test_architecture import ALL, dotted, name_of, tree_of
 LAYOUT = "remoting/layout.py"
 
 OWN_FORMATS = {
+    "remoting/layout_table.py": "single numbers",
     "bench/generator/intake.py": "frames of the wire",
     "bench/generator/lines.py": "the lines of other systems and their stamps",
     "bench/generator/rocketmq.py": "batches and frames of the wire",

@@ -21,6 +21,7 @@ Wanted = tuple[Source, list[int], list[int], Places]
 def slab_rows(
     chosen: list[int], ordinals: list[int], indices: list[int], places: Places
 ) -> tuple[list[int], list[int], Places]:
+    """Keep the chosen rows of parallel columns."""
     starts, sizes, crcs = places
     return (
         [ordinals[n] for n in chosen],

@@ -33,6 +33,7 @@ def full_size(files: Files, path: Path, size: int, aside: AsideDir) -> File:
 
 
 def mend_header(file: File, magic: int, store_id: bytes, no: int, fields: tuple[int, int], aside: AsideDir) -> None:
+    """Write a file's header anew where it is not what it must be; the old one is put aside. Raises StoreError."""
     data = file.pread(FILE_HEADER_BYTES, 0)
     try:
         if read_file_header(data, magic, store_id, no, file.path) == fields:

@@ -12,13 +12,13 @@ from store.disk.errors import StoreError
 from store.disk.file_cache import FileCache
 from store.disk.segments import segment_name
 
-__all__ = ["CHUNK_ENTRIES", "QueueReader"]
+__all__ = ["CHUNK_ENTRIES", "EntryReader"]
 
 CHUNK_ENTRIES = 20_000
 """Entries that are read at a time where many are looked at."""
 
 
-class QueueReader:
+class EntryReader:
     """What can be asked of a queue's entries, from any thread. ``count`` is the number behind the last of them."""
 
     __slots__ = ("_cache", "_memory", "_min", "_min_begin", "_unmade", "count", "directory", "file_bytes")

@@ -1,0 +1,51 @@
+"""What stands behind the end of a log when it is opened: it is put aside, never simply lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from store.disk.errors import StoreError
+from store.disk.files import Files
+from store.disk.segments import Segment
+
+__all__ = ["keep_behind", "put_away"]
+
+CUT_BYTES_MAX = 32 << 20
+"""So far behind the end recovery looks for what it has to put aside: more is hardly ever unsynced."""
+CUT_BYTES_AT_ONCE = 1 << 20
+
+
+def keep_behind(files: Files, segment: Segment, start: int, aside: Path) -> Path | None:
+    """Copy what stands in a segment from ``start`` on, and will be zeros, to ``aside``; answers where, None if nowhere.
+
+    A crash has torn it, or somebody else has written it. Without room for the copy there is none: a start must not fail
+    for what nobody was promised.
+    """
+    parts: list[bytes] = []
+    for at in range(start, min(segment.size, start + CUT_BYTES_MAX), CUT_BYTES_AT_ONCE):
+        data = segment.file.pread(min(CUT_BYTES_AT_ONCE, segment.size - at), at)
+        if data.count(0) != len(data):
+            parts += [bytes(at - start - sum(map(len, parts))), data]
+    if not parts:
+        return None
+    path = aside / f"{segment.path.name}@{start}"
+    try:
+        files.makedirs(aside)
+        files.replace_file(files.free_name(path), b"".join(parts).rstrip(bytes(1)))
+    except StoreError:
+        return None
+    return path
+
+
+def put_away(files: Files, segment: Segment, aside: Path | None) -> None:
+    """Take a segment behind the end out of its directory; one that holds something goes to ``aside``, if that is
+    given. Raises StoreError.
+    """
+    empty = not any(segment.file.pread(4096, 0))
+    segment.release()
+    if empty or aside is None:
+        files.remove(segment.path)
+        return
+    files.makedirs(aside)
+    files.rename(segment.path, files.free_name(aside / segment.path.name))
+    files.sync_dir(aside)

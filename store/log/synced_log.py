@@ -1,0 +1,106 @@
+"""The part of the CommitLog that is written and may not be durable yet.
+
+The kernel throws dirty pages away when a sync fails, so a second sync that "succeeds" proves nothing. What is not
+durable yet is therefore kept in memory (up to `KEPT_BYTES_MAX`) until a sync covers it, and written again before the
+next sync. Until that succeeds nothing can be appended (``failed``). If more than that was unsynced, the log stays
+failed until it is opened again and recovery has seen what the disk really holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from pathlib import Path
+
+from store.disk.errors import StoreError, SyncFailedError
+from store.disk.files import Files
+from store.disk.segments import Segment
+from store.log.log_reader import LogReader
+
+__all__ = ["KEPT_BYTES_MAX", "SyncedLog"]
+
+KEPT_BYTES_MAX = 64 << 20
+"""Most bytes that are kept in memory until they are durable."""
+
+
+class SyncedLog(LogReader):
+    """A log that knows what of it is durable. `sync` from the flusher; everything else from any thread."""
+
+    def __init__(self, files: Files, directory: Path, segment_bytes: int) -> None:
+        super().__init__(files, directory, segment_bytes)
+        self._sync_lock = threading.Lock()
+        self._synced = self._begin
+        self._directory_dirty = False
+        self._kept: deque[tuple[int, Segment, bytearray]] = deque()  # (end offset, segment, what was written)
+        self._kept_in = 0  # bytes that went into _kept, counted by the appender
+        self._kept_out = 0  # bytes that left it, counted by the syncer
+        self._unkept_end = 0  # end of what was written last without being kept
+        self._sync_failed = False
+
+    @property
+    def written(self) -> int:
+        """The same as ``end``, for the flusher."""
+        return self._end
+
+    @property
+    def synced(self) -> int:
+        """Everything below is durable."""
+        return self._synced
+
+    @property
+    def failed(self) -> bool:
+        """A sync has failed and the bytes behind it are not on disk yet: nothing may be appended."""
+        return self._sync_failed
+
+    def sync(self) -> None:
+        """Make everything written durable. Raises `SyncFailedError`; see the top of this file for what then holds."""
+        with self._sync_lock:
+            target = self._end
+            if self._sync_failed:
+                self._rewrite()
+                target = self._end
+            elif target == self._synced:
+                return
+            try:
+                if self._directory_dirty:
+                    self._directory_dirty = False
+                    self._files.sync_dir(self.directory)
+                for segment in self._between(self._synced, target):
+                    segment.file.sync()
+            except StoreError:
+                self._directory_dirty = True
+                self._sync_failed = True
+                raise
+            self._synced = target
+            self._sync_failed = False
+            self._forget(target)
+
+    def _forget(self, target: int) -> None:
+        """Give back the memory of what is durable now."""
+        kept = self._kept
+        while kept and kept[0][0] <= target:
+            self._kept_out += len(kept.popleft()[2])
+
+    def _between(self, start: int, end: int) -> list[Segment]:
+        """The segments that hold bytes of a range."""
+        size = self.segment_bytes
+        first = start - start % size
+        return [segment for at in range(first, end, size) if (segment := self._segments.get(at)) is not None]
+
+    def _rewrite(self) -> None:
+        """Write what was never durable again, from memory."""
+        if self._unkept_end > self._synced:
+            raise SyncFailedError(
+                f"{self.directory}: a sync failed with more than {KEPT_BYTES_MAX} bytes not durable; "
+                "the broker has to be restarted, so that recovery sees what the disk really holds"
+            )
+        for end, segment, buffer in list(self._kept):
+            segment.file.pwrite(buffer, end - len(buffer) - segment.start)
+
+    def _sync_file(self, segment: Segment) -> None:
+        """Sync one file. Caller holds the sync lock."""
+        try:
+            segment.file.sync()
+        except SyncFailedError:
+            self._sync_failed = True
+            raise
