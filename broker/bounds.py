@@ -271,9 +271,9 @@ def name_server_bounds(name_server: NameServer) -> list[Bound]:
         ),
         Bound(
             "KeyValues",
-            lambda: name_server.kv_bytes,
-            lambda: name_server.kv_bytes_max,
+            lambda: name_server.kv.bytes,
+            lambda: name_server.kv.bytes_max,
             "",
-            ("naming.namesrv:NameServer._kv", "naming.namesrv:NameServer._settings"),
+            ("naming.kv_config:KvConfig.table", "naming.namesrv:NameServer._settings"),
         ),
     ]

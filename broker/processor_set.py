@@ -24,6 +24,7 @@ from broker.processors.queue_view import QueueViewProcessor
 from broker.processors.runtime import RuntimeProcessor
 from broker.pulling.pull import PullProcessor
 from broker.pulling.pull_request import PullLimits
+from broker.sending.admission import Admission
 from broker.sending.recall import RecallProcessor
 from broker.sending.reply import ReplyProcessor
 from broker.sending.send import SendProcessor
@@ -60,38 +61,19 @@ class ProcessorSet:
         config = parts.config
         self.traffic = Traffic(parts.store.queues, config.cluster_name, self._totals)
         self.pull, self.pop = self._make_readers()
-        self.transactions = TransactionProcessor(
-            store=parts.store,
+        self.transactions = self._make_transactions()
+        self.checks = self._make_checks()
+        self.admission = Admission(
             topics=parts.topics,
+            groups=parts.groups,
             turn=parts.turn,
-            halves=parts.halves,
-            timeout_ms=lambda: config.get_int("transactionTimeOut"),
-            reserved_ms=lambda: config.get_int("fileReservedTime") * 3_600_000,
-            may_send=lambda: not config.get_bool("rejectTransactionMessage"),
-            undecided_max=lambda: config.get_int("maxUndecidedTransactionNum"),
+            permission=parts.permission,
             address=config.advertised,
-            may=parts.may,
-        )
-        self.checks = TransactionChecks(
-            store=parts.store,
-            turn=parts.turn,
-            halves=parts.halves,
-            offsets=parts.offsets,
-            producers=parts.clients.producers,
-            dispatcher=parts.dispatcher,
-            transactions=self.transactions,
-            rules=lambda: CheckRules(
-                config.get_int("transactionTimeOut"),
-                config.get_int("transactionCheckMax"),
-                config.get_int("transactionCheckInterval"),
-                config.get_int("fileReservedTime") * 3_600_000,
-            ),
-            broker_name=config.broker_name,
-            may_see=lambda client, topic: parts.acl is None or parts.acl.client_may(client, [(topic, PUB)]),
+            random=parts.random,
         )
         self.send = self._make_send()
         self.reply = ReplyProcessor(
-            admit=self.send.admit,
+            admit=self.admission.admit,
             clients=parts.clients,
             dispatcher=parts.dispatcher,
             turn=parts.turn,
@@ -118,6 +100,9 @@ class ProcessorSet:
 
     def all(self) -> list[Processor]:
         """List them."""
+        return [*self._senders_and_readers(), *self._of_clients(), *self._of_administrators()]
+
+    def _senders_and_readers(self) -> list[Processor]:
         parts = self._parts
         config = parts.config
         return [
@@ -140,6 +125,13 @@ class ProcessorSet:
                 region=config.get_text("regionId"),
                 enabled=lambda: config.get_bool("recallMessageEnable"),
             ),
+        ]
+
+    def _of_clients(self) -> list[Processor]:
+        """Groups, connections and offsets of clients."""
+        parts = self._parts
+        config = parts.config
+        return [
             LockProcessor(parts.locks, parts.topics, parts.groups, config.broker_name),
             QueueViewProcessor(store=parts.store, clients=parts.clients),
             ClientProcessor(
@@ -159,6 +151,11 @@ class ProcessorSet:
                 offsets=parts.offsets,
                 in_memory_bytes=int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _IN_MEMORY_SHARE),
             ),
+        ]
+
+    def _of_administrators(self) -> list[Processor]:
+        parts = self._parts
+        return [
             AdminProcessor(
                 topics=parts.topics,
                 groups=parts.groups,
@@ -174,7 +171,7 @@ class ProcessorSet:
                 offsets=parts.offsets,
                 clients=parts.clients,
                 dispatcher=parts.dispatcher,
-                broker_name=config.broker_name,
+                broker_name=parts.config.broker_name,
                 address=lambda: parts.address,
                 traffic=self.traffic,
                 asides=self.asides,
@@ -215,6 +212,41 @@ class ProcessorSet:
             **self.pop.runtime_info(),
         }
 
+    def _make_transactions(self) -> TransactionProcessor:
+        parts, config = self._parts, self._parts.config
+        return TransactionProcessor(
+            store=parts.store,
+            topics=parts.topics,
+            turn=parts.turn,
+            halves=parts.halves,
+            timeout_ms=lambda: config.get_int("transactionTimeOut"),
+            reserved_ms=lambda: config.get_int("fileReservedTime") * 3_600_000,
+            may_send=lambda: not config.get_bool("rejectTransactionMessage"),
+            undecided_max=lambda: config.get_int("maxUndecidedTransactionNum"),
+            address=config.advertised,
+            may=parts.may,
+        )
+
+    def _make_checks(self) -> TransactionChecks:
+        parts, config = self._parts, self._parts.config
+        return TransactionChecks(
+            store=parts.store,
+            turn=parts.turn,
+            halves=parts.halves,
+            offsets=parts.offsets,
+            producers=parts.clients.producers,
+            dispatcher=parts.dispatcher,
+            transactions=self.transactions,
+            rules=lambda: CheckRules(
+                config.get_int("transactionTimeOut"),
+                config.get_int("transactionCheckMax"),
+                config.get_int("transactionCheckInterval"),
+                config.get_int("fileReservedTime") * 3_600_000,
+            ),
+            broker_name=config.broker_name,
+            may_see=lambda client, topic: parts.acl is None or parts.acl.client_may(client, [(topic, PUB)]),
+        )
+
     def _make_send(self) -> SendProcessor:
         parts = self._parts
         return SendProcessor(
@@ -226,9 +258,7 @@ class ProcessorSet:
             cluster_name=parts.config.cluster_name,
             max_message_bytes=parts.store.options.max_message_bytes,
             put_half=self.transactions.put_half,
-            permission=parts.permission,
-            address=parts.config.advertised,
-            random=parts.random,
+            admission=self.admission,
             large_batches=parts.large_batches,
         )
 

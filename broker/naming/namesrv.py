@@ -12,7 +12,6 @@ does a lookup create an unknown topic, and with access rules only for an account
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Coroutine, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -21,13 +20,13 @@ from broker.access.access_table import May, everybody_may
 from broker.access.acl_rules import PUB
 from broker.config.properties_file import PropertiesError, parse_properties_file
 from broker.naming.broker_topics import QueueData
-from broker.naming.registration import parse_registration
+from broker.naming.kv_config import KvConfig
+from broker.naming.registration import read_registration
 from broker.naming.route_entries import BrokerEntry, OwnBroker, broker_json, route_json
 from broker.naming.routes import BROKER_EXPIRED_MS, RouteTable
 from broker.net.asides import Asides
 from broker.net.channel import Channel
-from broker.tables.late_tables import LateTable
-from broker.tables.table_writer import NotYetError, TableBatch, TableWriter
+from broker.tables.table_writer import TableWriter
 from broker.tables.topic_config import TopicConfig
 from broker.tables.topic_names import AUTO_CREATE_TOPIC, RETRY_PREFIX, topic_problem
 from remoting.codes import RequestCode, ResponseCode
@@ -41,13 +40,10 @@ if TYPE_CHECKING:
     from broker.tables.groups import SubscriptionGroups
     from broker.tables.json_files import JsonFile
 
-__all__ = ["KV_BYTES_MAX", "NameServer"]
+__all__ = ["NameServer"]
 
 _QUOTED_IDS_SINCE = 401  # V4_9_4
 _ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
-KV_BYTES_MAX = 4 << 20
-"""Most bytes of key-value configuration, as `_kv_size` counts them: each change writes the whole file."""
-_KV_ENTRY_BYTES = 100
 _SETTING_CHARS_MAX = 255
 _CHANGES_MAX_BYTES = 32 << 10
 _TOPICS_AT_ONCE = 5_000
@@ -91,24 +87,11 @@ class NameServer:
         self._groups = groups
         self._auto_create_topic = auto_create_topic
         self._may = may
-        self._kv_file = kv_file
         self._asides = Asides()
         self._registrations = Asides(in_order=True)
         self._registering = 0  # registrations that are being read: later requests must not overtake them
-        self._kv: dict[str, dict[str, str]] = {}
         self._settings = dict(_SETTINGS)
-        if kv_file is not None:
-            table = (kv_file.load() or {}).get("configTable") or {}
-            self._kv = {str(name): {str(k): str(v) for k, v in entries.items()} for name, entries in table.items()}
-        flat = {(name, key): value for name, entries in self._kv.items() for key, value in entries.items()}
-        self._late = LateTable(flat, self._save_kv, self._show_kv, self._count_kv)
-        self._flat = flat
-        if tables is not None:
-            self._late.written_by(tables)
-        self.kv_bytes_max = KV_BYTES_MAX
-        self.kv_bytes = 0
-        """Bytes of key-value configuration, including changes that are being written."""
-        self._count_kv()
+        self.kv = KvConfig(kv_file, tables)
 
     def handlers(self) -> Mapping[int, Handler]:
         """List what it answers: request code to method."""
@@ -120,10 +103,6 @@ class NameServer:
             RequestCode.QUERY_DATA_VERSION: self.query_data_version,
             RequestCode.BROKER_HEARTBEAT: self.broker_heartbeat,
             RequestCode.GET_BROKER_MEMBER_GROUP: self.get_member_group,
-            RequestCode.PUT_KV_CONFIG: self.put_kv,
-            RequestCode.GET_KV_CONFIG: self.get_kv,
-            RequestCode.DELETE_KV_CONFIG: self.delete_kv,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self.get_kv_list,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.get_topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self.get_topics_by_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.get_system_topics,
@@ -136,6 +115,7 @@ class NameServer:
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
             RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
             RequestCode.GET_NAMESRV_CONFIG: self.get_config,
+            **self.kv.handlers(),
         }
 
     def channel_closed(self, channel: Channel) -> None:
@@ -165,7 +145,7 @@ class NameServer:
             return command.reply(ResponseCode.TOPIC_NOT_EXIST, remark)
         order = None
         if self._settings["orderMessageEnable"] == "true":
-            order = self._kv.get(_ORDER_NAMESPACE, {}).get(topic)
+            order = self.kv.table.get(_ORDER_NAMESPACE, {}).get(topic)
         return command.reply(body=route_json(brokers, queues, filters, _quoted(command), order))
 
     def _retry_route(self, topic: str) -> tuple[list[BrokerEntry], dict[str, QueueData]]:
@@ -276,7 +256,7 @@ class NameServer:
         compressed, crc = opt_bool(ext, "compressed"), opt_int(ext, "bodyCrc32")
         if len(command.body) > DIALECT_BYTES_MAX or compressed or self._registering:
             return self._register_long(channel, command, now_ms, compressed, crc)
-        read = _registration(command.body, compressed, crc)
+        read = read_registration(command.body, compressed, crc)
         if read is None:
             return command.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         return self._register(channel, command, now_ms, *read)
@@ -287,7 +267,7 @@ class NameServer:
         """Handle a registration that takes long to read, or that comes behind such a one."""
         self._registering += 1
         try:
-            read = await self._registrations.run(_registration, command.body, compressed, crc)
+            read = await self._registrations.run(read_registration, command.body, compressed, crc)
             if read is None:
                 return command.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
             if channel.closed:
@@ -336,8 +316,8 @@ class NameServer:
         reply = command.reply()
         if master is not None:
             reply.ext = {"masterAddr": master[0], "haServerAddr": master[1]}
-        if self._settings["returnOrderTopicConfigToBroker"] == "true" and _ORDER_NAMESPACE in self._kv:
-            reply.body = dumps({"table": self._kv[_ORDER_NAMESPACE]})
+        if self._settings["returnOrderTopicConfigToBroker"] == "true" and _ORDER_NAMESPACE in self.kv.table:
+            reply.body = dumps({"table": self.kv.table[_ORDER_NAMESPACE]})
         return reply
 
     def unregister_broker(
@@ -383,86 +363,6 @@ class NameServer:
         self.routes.heard(need_str(command.ext, "clusterName"), need_str(command.ext, "brokerAddr"), now_ms)
         return command.reply()
 
-    # ------------------------------------------------------------------------------------------ key-value pairs
-
-    def put_kv(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """PUT_KV_CONFIG."""
-        ext = command.ext
-        namespace, key, value = need_str(ext, "namespace"), need_str(ext, "key"), need_str(ext, "value")
-        before = self._late.newest((namespace, key))
-        more = _kv_size(namespace, key, value) - (0 if before is None else _kv_size(namespace, key, before))
-        if more > 0 and self.kv_bytes + more > self.kv_bytes_max:
-            remark = (
-                f"key-value configuration has {self.kv_bytes} bytes and would have {more} more, "
-                f"at most {self.kv_bytes_max} may be: delete some"
-            )
-            return command.reply(ResponseCode.SYSTEM_ERROR, remark)
-        return self._change_kv(command, namespace, key, value)
-
-    def get_kv(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """GET_KV_CONFIG."""
-        namespace, key = need_str(command.ext, "namespace"), need_str(command.ext, "key")
-        value = self._kv.get(namespace, {}).get(key)
-        if value is None:
-            remark = f"No config item, Namespace: {namespace} Key: {key}"
-            return command.reply(ResponseCode.QUERY_NOT_FOUND, remark)
-        return command.reply(ext={"value": value})
-
-    def delete_kv(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """DELETE_KV_CONFIG."""
-        namespace, key = need_str(command.ext, "namespace"), need_str(command.ext, "key")
-        if self._late.pending((namespace, key)) is None and (namespace, key) not in self._flat:
-            return command.reply()
-        return self._change_kv(command, namespace, key, None)
-
-    def get_kv_list(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """GET_KVLIST_BY_NAMESPACE."""
-        namespace = need_str(command.ext, "namespace")
-        table = self._kv.get(namespace)
-        if table is None:
-            return command.reply(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
-        return command.reply(body=dumps({"table": table}))
-
-    def _change_kv(self, command: RemotingCommand, namespace: str, key: str, value: str | None) -> RemotingCommand:
-        """Set or delete one entry."""
-
-        def begin() -> TableBatch[tuple[str, str], str]:
-            before = self._late.newest((namespace, key))
-            self.kv_bytes -= 0 if before is None else _kv_size(namespace, key, before)
-            self.kv_bytes += 0 if value is None else _kv_size(namespace, key, value)
-            return self._late.change({(namespace, key): value})
-
-        if self._late.late:
-            raise NotYetError(begin, command.reply)
-        batch = begin()
-        self._late.settle()
-        if batch.error is not None:
-            raise batch.error
-        return command.reply()
-
-    def _save_kv(self, flat: dict[tuple[str, str], str]) -> None:
-        """Write the changed entries; in the thread, or at once."""
-        if self._kv_file is not None:
-            table: dict[str, dict[str, str]] = {}
-            for (namespace, key), value in flat.items():
-                table.setdefault(namespace, {})[key] = value
-            self._kv_file.save_tables({"configTable": table})
-
-    def _count_kv(self) -> None:
-        """Recount the bytes of the key-value configuration."""
-        self.kv_bytes = sum(_kv_size(name, key, value) for (name, key), value in self._late.newest_items().items())
-
-    def _show_kv(self, changed: list[tuple[str, str]]) -> None:
-        """Make entries visible that are durable now."""
-        for namespace, key in changed:
-            value = self._flat.get((namespace, key))
-            if value is not None:
-                self._kv.setdefault(namespace, {})[key] = value
-            elif namespace in self._kv:
-                self._kv[namespace].pop(key, None)
-                if not self._kv[namespace]:  # otherwise names of empty namespaces would pile up
-                    del self._kv[namespace]
-
     # ------------------------------------------------------------------------------------------ settings
 
     def get_config(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
@@ -487,19 +387,6 @@ class NameServer:
             return command.reply(ResponseCode.SYSTEM_ERROR, remark)
         self._settings.update(known)
         return command.reply()
-
-
-def _registration(
-    body: bytes, compressed: bool, crc: int
-) -> tuple[dict[str, QueueData], dict[str, Any], list[str]] | None:
-    """Read a registration, any thread; None if its checksum is another one. Raises ProtocolError."""
-    if crc and zlib.crc32(body) & 0x7FFFFFFF != crc:
-        return None
-    return parse_registration(body, compressed)
-
-
-def _kv_size(namespace: str, key: str, value: str) -> int:
-    return _KV_ENTRY_BYTES + len(namespace) + len(key) + len(value)
 
 
 def _quoted(command: RemotingCommand) -> bool:

@@ -271,3 +271,12 @@ def _compressed_registration(body: bytes) -> tuple[dict[str, QueueData], dict[st
         topics[name] = QueueData.from_json({"readQueueNums": read, "writeQueueNums": write, "perm": perm})
     filters = loads_apart(part())
     return topics, dict(version), list(filters or ())
+
+
+def read_registration(
+    body: bytes, compressed: bool, crc: int
+) -> tuple[dict[str, QueueData], dict[str, Any], list[str]] | None:
+    """Read a registration, any thread; None if its checksum is another one. Raises ProtocolError."""
+    if crc and zlib.crc32(body) & 0x7FFFFFFF != crc:
+        return None
+    return parse_registration(body, compressed)

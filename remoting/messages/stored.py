@@ -174,10 +174,8 @@ def _decode_record(buffer: Buffer, at: int, check_crc: bool) -> StoredMessage:
     if properties_at + properties_length != end:
         raise RecordError(f"record at {at}: parts add up to {properties_at + properties_length - at}, size {size}")
     if is_proof(prepared_offset):
-        if (
-            check_crc
-            and crc32(buffer[place - 1 if magic == MAGIC_V1 else place - 2 : end]) != prepared_offset & 0xFFFFFFFF
-        ):
+        length_at = place - (1 if magic == MAGIC_V1 else 2)
+        if check_crc and crc32(buffer[length_at:end]) != prepared_offset & 0xFFFFFFFF:
             raise RecordError(f"record at {at}: topic and properties do not have the CRC that the record says")
         prepared_offset = 0
     return StoredMessage(

@@ -23,7 +23,8 @@ from remoting.layout import (
 from remoting.layout_table import INT
 from remoting.messages.message import java_hash
 from store.disk.errors import StoreError
-from store.disk.files import File, Files
+from store.disk.file import File
+from store.disk.files import Files
 
 __all__ = ["ApacheIndex"]
 

@@ -36,7 +36,8 @@ from remoting.messages.checksum import crc32
 from store.derived.key_blocks import KEY_BLOCK_HEAD, KEY_BLOCK_MAGIC, KeyBlock, KeyPart, rows_with
 from store.derived.key_rows import ROW, ROWS, Column, key_hash, key_rows
 from store.disk.errors import StoreCorruptError, StoreFormatError
-from store.disk.files import File, Files
+from store.disk.file import File
+from store.disk.files import Files
 
 __all__ = ["KeyIndex"]
 

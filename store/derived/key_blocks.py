@@ -10,7 +10,7 @@ from remoting.layout import KEY_BLOCK, KEY_BLOCK_PROVEN_AT, KEY_COLUMNS, KEY_ENT
 from remoting.messages.checksum import crc32
 from store.derived.key_rows import Column
 from store.disk.errors import StoreCorruptError
-from store.disk.files import File
+from store.disk.file import File
 
 __all__ = ["KEY_BLOCK_HEAD", "KEY_BLOCK_MAGIC", "KeyBlock", "KeyPart", "rows_with"]
 

@@ -6,7 +6,8 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
-from store.disk.files import File, Files
+from store.disk.file import File
+from store.disk.files import Files
 
 __all__ = ["FileCache"]
 

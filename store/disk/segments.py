@@ -11,7 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from store.disk.errors import StoreFormatError
-from store.disk.files import File, Files
+from store.disk.file import File
+from store.disk.files import Files
 
 __all__ = ["Segment", "list_segments", "segment_name"]
 

@@ -54,17 +54,17 @@ from store.disk.delay_id import SEQUENCE_MAX, delay_id
 from store.disk.errors import StoreError, StoreFullError
 from store.disk.files import Files
 from store.disk.flusher import Syncable, Ticket
-from store.disk.slab import Slab
 from store.spill.journal.journal import Journal
 from store.spill.rows.format import ACCEPT, CANCEL, MOVE
-from store.spill.rows.model import Block, Columns, Found, Key, SpillOptions
+from store.spill.rows.model import Block, Columns, Found, SpillOptions
 from store.spill.rows.page_cache import RunPageCache
+from store.spill.spill_view import SpillView
 from store.spill.state.directory import SpillDirectory
 from store.spill.state.spill_state import SpillState
-from store.spill.upkeep import checking
 from store.spill.upkeep.housekeeping import Housekeeping
-from store.spill.upkeep.opening import encode_section, open_sources
+from store.spill.upkeep.opening import open_sources
 from store.spill.upkeep.room import Room
+from store.spill.upkeep.section import SpillSection
 
 __all__ = ["SpillStore"]
 
@@ -73,7 +73,7 @@ SETTLE_EVERY_MS = 1000
 """Pause between two tries to clear what a failed write has left, if nothing is sent meanwhile."""
 
 
-class SpillStore:
+class SpillStore(SpillView):
     """Pending messages: accepted, found by key, cancelled, moved, marked done, and forgotten when it is safe.
 
     =====================  =========================================================================
@@ -88,18 +88,14 @@ class SpillStore:
 
     def __init__(self, state: SpillState, journal: Journal, room: Room, epoch: int) -> None:
         """Use `open`."""
+        super().__init__(state, journal)
         self.epoch = epoch
         self.lock = state.lock
-        self._state = state
-        self._journal = journal
         self._room = room
         self._housekeeping = Housekeeping(state, journal, room)
+        self._section = SpillSection(state, journal, self._housekeeping)
         self._stepping = threading.Lock()
         self._sequence = 0
-        self._snapshot_end = 0
-        self._snapshot_no = state.directory.checkpoint_no
-        self._snapshot_finished: set[int] = set()
-        self._snapshot_done: dict[int, bytes] = {}
         self._closed = False
         self._owed: list[tuple[int, int]] = []  # (due, id) of what was withdrawn and is not cancelled in the journal
         self._settle_ms = 0
@@ -253,7 +249,7 @@ class SpillStore:
         """Delay ids whose refused cancel or move may count after a crash: nobody delivers them meanwhile."""
         return self._journal.in_doubt
 
-    # ------------------------------------------------------------------------------------------------ finding
+    # ------------------------------------------------------------------------------------------------ the frontier
 
     @property
     def frontier_ms(self) -> int:
@@ -266,36 +262,6 @@ class SpillStore:
     @frontier_ms.setter
     def frontier_ms(self, due_ms: int) -> None:
         self._state.frontier_ms = due_ms
-
-    def scan(self, after: Key, until_ms: int, limit: int) -> Columns:
-        """Find live records with key > ``after`` and due < ``until_ms``, in key order: min(limit, all) of them."""
-        return self._state.scan(after, until_ms, limit)
-
-    def read(self, refs: Sequence[int], max_bytes: int | None = None) -> list[bytes]:
-        """Read finished records, in the order asked. RecordCorruptError (with ``ref``) names one that is bad.
-
-        With ``max_bytes`` only the first ones that make up no more than that, but at least one.
-        """
-        return self._state.read(refs, max_bytes).records()
-
-    def read_slab(self, refs: Sequence[int], max_bytes: int | None = None) -> Slab:
-        """Read them as one piece of bytes."""
-        return self._state.read(refs, max_bytes)
-
-    def find(self, delay_id: int) -> Found | None:
-        """Find the highest version of an id; None if it is unknown here (never was, or done and forgotten)."""
-        return self._state.find(delay_id)
-
-    def is_done(self, ref: int) -> bool:
-        """Whether a record was marked done."""
-        return self._state.home(ref) < 0
-
-    def home(self, ref: int) -> int:
-        """The ref of where a record lives now, as long as the lock is held; -1 if it is done.
-
-        To mark that one done reads nothing, so it cannot fail. StoreError: an index could not be read.
-        """
-        return self._state.home(ref)
 
     # ------------------------------------------------------------------------------------------------ changing
 
@@ -350,37 +316,12 @@ class SpillStore:
         return self._state.unsaved
 
     def snapshot(self) -> bytes:
-        """Make the checkpoint section: the done-sets of all files, and up to where the journal is in them.
-
-        What stands in the journal below that position must be durable before the checkpoint is.
-        """
-        state = self._state
-        state.unsaved = False
-        busy = self._housekeeping.busy
-        finished = {run.no for run in state.runs if not run.live and run.no not in busy}
-        finished |= {segment.no for segment in self._journal.finished() if segment.no not in busy}
-        self._snapshot_finished = finished
-        self._snapshot_done = {no: source.done.encode() for no, source in state.sources.items()}
-        self._snapshot_end = self._journal.written
-        self._snapshot_no += 1
-        return encode_section(self._snapshot_end, self._snapshot_done, self._snapshot_no)
+        """Make the checkpoint section: see `SpillSection.snapshot`."""
+        return self._section.snapshot()
 
     def durable(self) -> None:
-        """Note that the checkpoint with the last snapshot is durable: finished files may go."""
-        if self._journal.synced < self._snapshot_end:
-            raise StoreError(
-                f"a checkpoint was written that covers the journal up to {self._snapshot_end}, "
-                f"but it is durable only up to {self._journal.synced}"
-            )
-        with self.lock:
-            self._state.directory.checkpoint_no = self._snapshot_no
-            for no, encoded in self._snapshot_done.items():
-                source = self._state.sources.get(no)
-                if source is not None:
-                    source.saved = encoded
-            self._snapshot_done = {}
-            self._housekeeping.removable |= self._snapshot_finished
-            self._snapshot_finished = set()
+        """Note that the checkpoint with the last snapshot is durable: finished files may go. Raises StoreError."""
+        self._section.durable()
 
     # ------------------------------------------------------------------------------------------------ background
 
@@ -406,43 +347,9 @@ class SpillStore:
         return self._state.pending_count + self._appended - self._published + self._moved
 
     @property
-    def pending_bytes(self) -> int:
-        """Their bytes, about (a file's average record is taken for each of its records)."""
-        return self._state.pending_bytes
-
-    @property
-    def promised_bytes(self) -> int:
-        """Disk space that they will still take, about: in the CommitLog, and in a run before that."""
-        return self._state.promised_bytes
-
-    @property
-    def journal_bytes(self) -> int:
-        """Bytes of all journal segments on disk, the one prepared ahead included."""
-        return sum(segment.size for segment in list(self._journal.segments))
-
-    @property
-    def run_count(self) -> int:
-        """Runs on disk."""
-        return len(self._state.runs)
-
-    @property
     def trouble(self) -> str:
         """Why the background work does not get on (a full disk); empty when it does."""
         return self._housekeeping.trouble
-
-    @property
-    def notes(self) -> list[str]:
-        """What was found damaged at start, and mended."""
-        return self._state.directory.notes
-
-    @property
-    def moved_aside(self) -> list[Path]:
-        """Files that were found at start and are in no manifest."""
-        return self._state.directory.moved_aside
-
-    def check(self) -> list[str]:
-        """Say everything that is wrong, on disk or in memory; reads every file. Empty when nothing is."""
-        return checking.check(self._state, self._journal)
 
     def close(self) -> None:
         """Sync the journal and give the files back; nothing is spilled at stop."""

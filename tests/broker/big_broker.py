@@ -152,7 +152,7 @@ class BigBroker:
             topics=topics, data_version={"counter": 1}, now_ms=START_MS,
         )  # fmt: skip
         kv: dict[str, str] = {f"k{number}": "v" * 100 for number in range(18_000)}
-        self.name_server._kv["many"] = kv
+        self.name_server.kv.table["many"] = kv
 
 
 def open_big(root: Path, watch: LoopWatch) -> BigBroker:

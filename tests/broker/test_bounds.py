@@ -401,7 +401,7 @@ class NameRig:
         own = OwnBroker("broker-a", "DefaultCluster", core.topics, "192.0.2.1:10911")
         self.server = NameServer(own, core.groups, kv_file=JsonFile(Files(), root / "kvConfig.json"))
         self.routes = self.server.routes
-        self.routes.brokers_max, self.routes.topics_max, self.server.kv_bytes_max = 6, 20, 2_000
+        self.routes.brokers_max, self.routes.topics_max, self.server.kv.bytes_max = 6, 20, 2_000
         self.bounds = {bound.name: bound for bound in name_server_bounds(self.server)}
         self.channel = MemoryChannel()
 
@@ -505,10 +505,10 @@ def test_key_values(names: NameRig, tmp_path: Path) -> None:
     assert 1_850 < bound.now() <= 2_000 and says(answers[-1], bound.now(), "at most 2000")
     assert put(0, "w").code == OK and put(0, "w" * 1_000).code == ResponseCode.SYSTEM_ERROR
     again = NameServer(kv_file=JsonFile(Files(), tmp_path / "kvConfig.json"))
-    assert again.kv_bytes == bound.now(), "counted when it is read, too"
+    assert again.kv.bytes == bound.now(), "counted when it is read, too"
     for n in range(40):
         names.ask(RequestCode.DELETE_KV_CONFIG, {"namespace": f"hostile-{n}", "key": "k"})
-    assert bound.now() == 0 and names.server._kv == {}
+    assert bound.now() == 0 and names.server.kv.table == {}
 
 
 def test_settings_of_the_name_server(names: NameRig) -> None:

@@ -466,17 +466,17 @@ def test_key_values_that_cannot_be_written_are_not_there_and_not_counted(tmp_pat
             assert server is not None
             put = {"namespace": "n", "key": "k", "value": "v"}
             assert (await caller.ask(RequestCode.PUT_KV_CONFIG, put)).code == OK
-            counted = server.kv_bytes
+            counted = server.kv.bytes
             (tmp_path / "store" / "config").rename(tmp_path / "away")
             (tmp_path / "store" / "config").write_bytes(b"")
             answer = await caller.ask(RequestCode.PUT_KV_CONFIG, put | {"key": "other"})
             assert answer.code == ResponseCode.SYSTEM_ERROR
-            assert server.kv_bytes == counted
+            assert server.kv.bytes == counted
             (tmp_path / "store" / "config").unlink()
             (tmp_path / "away").rename(tmp_path / "store" / "config")
             assert (await caller.ask(RequestCode.GET_KV_CONFIG, put | {"key": "other"})).code != OK
             assert (await caller.ask(RequestCode.DELETE_KV_CONFIG, put)).code == OK
             assert (await caller.ask(RequestCode.GET_KV_CONFIG, put)).code != OK
-            assert server.kv_bytes == 0
+            assert server.kv.bytes == 0
 
     asyncio.run(run())

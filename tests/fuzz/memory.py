@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from store.disk.errors import StoreError
-from store.disk.files import File, Files
+from store.disk.file import File
+from store.disk.files import Files
 
 __all__ = ["MemoryFile", "MemoryFiles"]
 

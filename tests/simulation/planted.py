@@ -30,7 +30,8 @@ from broker_plugin.sweeper import Sweeper
 from store.disk.checkpoint import DeliveryCheckpoint
 from store.disk.delay_id import delay_id
 from store.disk.errors import StoreError
-from store.disk.files import File, Files
+from store.disk.file import File
+from store.disk.files import Files
 from store.disk.flusher import Flusher
 from store.disk.segments import Segment
 from store.half_messages import HalfMessages

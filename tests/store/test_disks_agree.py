@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.cli.overlay import OverlayFiles
 from store.disk.errors import StoreError, SyncFailedError
-from store.disk.files import File, Files
+from store.disk.file import File
+from store.disk.files import Files
 from tests.support.simdisk import PowerCut, SimDisk
 
 NAMES = ("a", "b", "d", "d/a", "d/b", "d/e", "d/e/a")

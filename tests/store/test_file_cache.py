@@ -9,8 +9,9 @@ import pytest
 
 from store.derived.consume_queue import ConsumeQueue
 from store.disk.errors import StoreError
+from store.disk.file import File
 from store.disk.file_cache import FileCache
-from store.disk.files import File, Files
+from store.disk.files import Files
 
 
 class Between(Files):

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from store.disk.errors import StoreError, StoreFullError, StoreLockedError, SyncFailedError
-from store.disk.files import HOT_BYTES_MAX, File, Files
+from store.disk.file import HOT_BYTES_MAX, File
+from store.disk.files import Files
 
 
 @pytest.fixture

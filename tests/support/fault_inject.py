@@ -73,6 +73,7 @@ def _set_clock(control: Control) -> None:
 def _break_disk(control: Control) -> None:
     from store.disk import files
     from store.disk.errors import StoreFullError, SyncFailedError
+    from store.disk.file import File
 
     rng = random.Random()
 
@@ -91,7 +92,7 @@ def _break_disk(control: Control) -> None:
         real = getattr(owner, name)
 
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            dying = count(self.path if isinstance(self, files.File) else args[0], name)
+            dying = count(self.path if isinstance(self, File) else args[0], name)
             if dying and rng.random() < 0.5:
                 _die()
             if fault is not None:
@@ -103,7 +104,7 @@ def _break_disk(control: Control) -> None:
 
         setattr(owner, name, call)
 
-    def torn(file: files.File, dying: bool, data: Any, offset: int) -> None:
+    def torn(file: File, dying: bool, data: Any, offset: int) -> None:
         if dying or control["full"]:
             view = memoryview(data).cast("B")
             os.pwrite(file._fd, view[: rng.randrange(len(view) + 1)], offset)
@@ -111,7 +112,7 @@ def _break_disk(control: Control) -> None:
                 _die()
             raise StoreFullError(f"cannot write {file.path}: injected (errno {errno.ENOSPC})")
 
-    def torn_many(file: files.File, dying: bool, buffers: Any, offset: int) -> None:
+    def torn_many(file: File, dying: bool, buffers: Any, offset: int) -> None:
         torn(file, dying, b"".join(buffers), offset)
 
     def unsynced(who: Any, dying: bool, *_: object) -> None:
@@ -122,12 +123,12 @@ def _break_disk(control: Control) -> None:
         if control["full"] and not dying:
             raise StoreFullError(f"no room for {file}: injected (errno {errno.ENOSPC})")
 
-    wrapped(files.File, "pwrite", torn)
-    wrapped(files.File, "pwritev", torn_many)
-    wrapped(files.File, "sync", unsynced)
-    wrapped(files.File, "truncate")
-    wrapped(files.File, "punch")
-    wrapped(files.File, "allocate", no_room)
+    wrapped(File, "pwrite", torn)
+    wrapped(File, "pwritev", torn_many)
+    wrapped(File, "sync", unsynced)
+    wrapped(File, "truncate")
+    wrapped(File, "punch")
+    wrapped(File, "allocate", no_room)
     wrapped(files.Files, "remove")
     wrapped(files.Files, "rename")
     wrapped(files.Files, "sync_dir", unsynced)

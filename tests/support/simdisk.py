@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from store.disk.errors import StoreError, StoreFullError, StoreLockedError, SyncFailedError
-from store.disk.files import File, Files
+from store.disk.file import File
+from store.disk.files import Files
 
 __all__ = ["PowerCut", "SimDisk"]
 

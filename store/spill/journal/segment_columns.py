@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from remoting.messages.checksum import crc32
 from store.disk.errors import StoreError
-from store.disk.files import File
+from store.disk.file import File
 from store.spill.journal.replay import read_segment
 from store.spill.journal.segment import JournalSegment
 from store.spill.rows.format import ID_DTYPE, ColumnPage, IdRows

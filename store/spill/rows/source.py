@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from store.disk.files import File
+from store.disk.file import File
 from store.spill.rows.done_set import DoneSet
 from store.spill.rows.model import Key
 from store.spill.rows.page_cache import RunPageCache

@@ -18,7 +18,7 @@ from remoting.messages.checksum import crc32
 from remoting.messages.message import RecordError, record_fields
 from remoting.messages.properties import TW_DUE, TW_ID, get_property
 from store.disk.delay_id import parse_id_text
-from store.disk.files import File
+from store.disk.file import File
 from store.log.log_scan import valid_size
 from store.spill.rows.format import ColumnPage
 from store.spill.rows.model import DUE_MAX

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from remoting.layout import FILE_HEADER_BYTES
 from store.disk.errors import StoreCorruptError
-from store.disk.files import File
+from store.disk.file import File
 from store.spill.rows.done_set import DoneSet
 from store.spill.rows.format import ColumnPage
 from store.spill.rows.model import DUE_MAX, Key

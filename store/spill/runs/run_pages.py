@@ -13,7 +13,7 @@ import numpy as np
 
 from remoting.layout import FILE_HEADER_BYTES
 from store.disk.errors import StoreCorruptError
-from store.disk.files import File
+from store.disk.file import File
 from store.spill.journal.segment_columns import SegmentColumns
 from store.spill.rows.done_set import DoneSet
 from store.spill.rows.format import ColumnPage, IdRows, page_seed, read_column_page, read_id_page, read_place_page

@@ -21,7 +21,8 @@ import numpy as np
 from remoting.layout import COLUMN_ROW_BYTES, FILE_HEADER_BYTES, ID_ROW_BYTES, PAGE_HEAD_BYTES, RUN_TRAILER_BYTES
 from remoting.messages.checksum import crc32
 from store.disk.errors import StoreCorruptError
-from store.disk.files import File, Files
+from store.disk.file import File
+from store.disk.files import Files
 from store.spill.rows.format import (
     ID_DTYPE,
     RUN_MAGIC,

@@ -25,7 +25,8 @@ from pathlib import Path
 
 from remoting.layout import FILE_HEADER_BYTES
 from store.disk.errors import StoreCorruptError, StoreError
-from store.disk.files import File, Files
+from store.disk.file import File
+from store.disk.files import Files
 from store.spill.journal.segment import JournalSegment
 from store.spill.rows.format import INDEX_MAGIC, JOURNAL_MAGIC, RUN_MAGIC, file_header, read_file_header
 from store.spill.rows.manifest import DataEntry, Manifest, RunEntry, SegmentEntry, read_manifest

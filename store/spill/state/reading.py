@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from remoting.messages.checksum import crc32
-from store.disk.files import File
+from store.disk.file import File
 from store.spill.rows.model import RecordCorruptError
 from store.spill.rows.source import Longs, Places, Source
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from remoting.layout import FILE_HEADER_BYTES, RUN_TRAILER_BYTES
 from store.disk.aside import AsideDir
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
-from store.disk.files import File, Files
+from store.disk.file import File
+from store.disk.files import Files
 from store.spill.journal.segment_columns import SegmentColumns
 from store.spill.rows.done_set import DoneSet
 from store.spill.rows.format import (

@@ -7,7 +7,8 @@ from pathlib import Path
 from remoting.layout import FILE_HEADER_BYTES
 from store.disk.aside import AsideDir
 from store.disk.errors import StoreCorruptError, StoreFormatError
-from store.disk.files import File, Files
+from store.disk.file import File
+from store.disk.files import Files
 from store.spill.rows.format import file_header, read_file_header
 
 __all__ = ["full_size", "mend_header"]

@@ -9,7 +9,8 @@ from remoting.layout_table import LITTLE_INT
 from remoting.messages.checksum import crc32
 from remoting.messages.message import MAGIC_V1, MAGIC_V2
 from store.disk.aside import AsideDir
-from store.disk.files import File, Files
+from store.disk.file import File
+from store.disk.files import Files
 from store.spill.journal.journal import records_are_whole
 from store.spill.rows.done_set import DoneSet
 from store.spill.rows.format import (

@@ -1,0 +1,251 @@
+"""Batches: SEND_BATCH_MESSAGE, and a SEND_MESSAGE whose header says that it is one.
+
+A batch has one reply. Its messages are stored all or none. There are three ways, from the quickest to the slowest:
+
+=========  ==========================================================================================================
+columns    the messages have the same property names, none of them out of the ordinary: no object for each of them
+slices     a batch that takes long to look at is looked at in slices, and other requests are served in between
+messages   any other batch, message by message
+=========  ==========================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker.net.channel import Channel
+from broker.net.remarks import NUL, nul_in_properties
+from broker.tables.table_writer import NotYetError
+from broker.tables.topic_config import TopicConfig
+from broker.tables.topic_names import RETRY_PREFIX
+from broker.turns.large_batch import SLICE_TEXT_BYTES, LargeBatch, LargeBatches
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand
+from remoting.headers import SendHeader
+from remoting.messages.message import Message, MessageError, UniformBatch, batch_slice, split_batch, split_uniform
+from remoting.messages.properties import DELAY, TRAN_MSG, UNIQ_KEY, get_property
+from store.put.plugin_api import PutResult, PutStatus
+
+if TYPE_CHECKING:
+    from broker.turns.turn import Turn
+
+from broker.sending.admission import BROKERS_OWN, INNER_BATCH, TRANSACTION, Admission, cleaned, is_half
+
+__all__ = ["BATCH_MESSAGES_MAX", "BatchSends"]
+
+_ODD = frozenset((*BROKERS_OWN, DELAY, TRAN_MSG))
+"""Properties that a batch is not stored as columns with."""
+BATCH_MESSAGES_MAX = 32_767
+"""Apache's broker counts a batch in 16 bits: it stores a longer one and loses what comes to its queue behind it
+(docs/decisions/0020). A reply that names so many messages has two of the 16 MiB that its header may have."""
+
+
+class BatchSends:
+    """Checks batches and hands them to the turn.
+
+    Args:
+        turn: Where messages are gathered.
+        admission: Finds topic and queue, or refuses.
+        large_batches: Looks at large batches in slices; without it each is looked at in one go.
+    """
+
+    def __init__(self, turn: Turn, admission: Admission, large_batches: LargeBatches | None) -> None:
+        self._turn = turn
+        self._admission = admission
+        self._large_batches = large_batches
+        self._looking = None if large_batches is None else turn.looking()
+
+    def send(
+        self,
+        channel: Channel,
+        command: RemotingCommand,
+        header: SendHeader,
+        topic: TopicConfig,
+        queue_id: int,
+        now_ms: int,
+    ) -> RemotingCommand | None:
+        """A batch: each message of it on its own, all stored or none, one reply."""
+        if header.topic.startswith(RETRY_PREFIX):
+            remark = f"batch request does not support retry group {header.topic}"
+            return self._admission.reply(command, ResponseCode.MESSAGE_ILLEGAL, remark)
+        if header.sys_flag & INNER_BATCH:
+            return self._admission.refuse_inner_batch(command, header)
+        if header.sys_flag & TRANSACTION:
+            remark = f"sysFlag {header.sys_flag} says transaction: a batch cannot be part of one"
+            return self._turn.refusal(command, PutStatus.MESSAGE_ILLEGAL, remark)
+        unique_key = get_property(header.properties, UNIQ_KEY)
+        if self._put_uniform(channel, command, header, topic, queue_id, unique_key, now_ms):
+            return None
+        if self._looking is not None and self._large_batches is not None:
+            self._raise_if_large(channel, command, header, topic, queue_id, now_ms)
+        try:
+            elements = split_batch(command.body, BATCH_MESSAGES_MAX)
+        except MessageError as error:
+            return self._turn.refusal(command, PutStatus.MESSAGE_ILLEGAL, str(error))
+        messages: list[Message] = []
+        for flag, body, properties in elements:
+            message = self._element(channel, header, topic, queue_id)
+            why = self._complete_element(header, message, flag, body, properties)
+            if why is not None:
+                remark = f"message {len(messages)} of the batch: {why}"
+                return self._turn.refusal(command, PutStatus.MESSAGE_ILLEGAL, remark)
+            messages.append(message)
+        if not messages:
+            return self._turn.refusal(command, PutStatus.MESSAGE_ILLEGAL, "the batch is empty")
+
+        def answer(results: list[PutResult]) -> RemotingCommand:
+            offsets = [result.offset for result in results]
+            first = results[0].queue_offset
+            return self._answer_batch(command, queue_id, unique_key, _decisive(results), first, offsets)
+
+        return self._turn.put_request(channel, command, messages, answer, now_ms)
+
+    def _put_uniform(
+        self,
+        channel: Channel,
+        command: RemotingCommand,
+        header: SendHeader,
+        topic: TopicConfig,
+        queue_id: int,
+        unique_key: str | None,
+        now_ms: int,
+    ) -> bool:
+        """Hand a batch on as columns if nothing about it is out of the ordinary: a fifth of the time."""
+        messages_max, text_max = BATCH_MESSAGES_MAX, 1 << 31
+        if self._looking is not None and self._large_batches is not None:
+            messages_max, text_max = self._large_batches.slice_messages, SLICE_TEXT_BYTES
+        element = self._element(channel, header, topic, queue_id)
+        batch = split_uniform(element, command.body, messages_max, text_max)
+        if batch is None or not self._has_columns(batch):
+            return False
+
+        def answer(result: PutResult, offsets: Sequence[int]) -> RemotingCommand:
+            return self._answer_batch(command, queue_id, unique_key, result, result.queue_offset, offsets)
+
+        return self._turn.put_uniform(channel, command, batch, answer, now_ms)
+
+    @staticmethod
+    def _has_columns(batch: UniformBatch) -> bool:
+        return _ODD.isdisjoint(batch.names)
+
+    def _complete_element(
+        self, header: SendHeader, message: Message, flag: int, body: bytes, properties: str
+    ) -> str | None:
+        """Give a message of a batch what is its own; why it cannot be stored, if so."""
+        if NUL in properties:
+            return nul_in_properties(properties)
+        if is_half(header, properties):
+            return "a batch cannot hold a transaction's half message"
+        message.flag = flag
+        message.body = body
+        message.properties = cleaned(properties)
+        return None
+
+    # ------------------------------------------------------------------------------------------------ large batches
+
+    def _raise_if_large(
+        self,
+        channel: Channel,
+        command: RemotingCommand,
+        header: SendHeader,
+        topic: TopicConfig,
+        queue_id: int,
+        now_ms: int,
+    ) -> None:
+        """Raise NotYetError for a batch that is to be looked at in slices."""
+        large, looking, body = self._large_batches, self._looking, command.body
+        if large is None or looking is None or not large.slicing:
+            return
+        try:
+            if batch_slice(body, 0, large.slice_messages, SLICE_TEXT_BYTES)[0] == len(body):
+                return
+        except MessageError:
+            return  # the caller says which
+        batch = LargeBatch(
+            channel,
+            body,
+            messages_max=BATCH_MESSAGES_MAX,
+            element=partial(self._element, channel, header, topic, queue_id),
+            columns=self._has_columns,
+            complete=partial(self._complete_element, header),
+            looking=looking,
+            asides=self._turn.asides(),
+            now_ms=now_ms,
+            slice_messages=large.slice_messages,
+        )
+        header.queue_id = queue_id  # also where the choice was ours
+        then = partial(self._put_large, channel, command, header, batch)
+        raise NotYetError(lambda: batch, then, partial(large.begin, batch))
+
+    def _put_large(
+        self, channel: Channel, command: RemotingCommand, header: SendHeader, batch: LargeBatch
+    ) -> RemotingCommand | None:
+        """Go on with a batch when all of it was looked at; the reply if it is refused."""
+        if channel.closed:
+            return None
+        if batch.error is not None:
+            raise batch.error
+        if batch.stopped:
+            return self._turn.refusal(command, PutStatus.SERVICE_NOT_AVAILABLE, "the broker is stopping")
+        if batch.refused is not None:
+            return self._turn.refusal(command, *batch.refused)
+        if self._turn.refusing:
+            return self._admission.overloaded(command)
+        admitted = self._admission.admit(channel, command, header)  # what was right when it came may have changed
+        if isinstance(admitted, RemotingCommand):
+            return admitted
+        unique_key = get_property(header.properties, UNIQ_KEY)
+
+        def answer(results: list[PutResult]) -> RemotingCommand:
+            result, first = _decisive(results), results[0]
+            if result.status not in (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT):
+                return self._turn.refusal(command, result.status, result.remark)
+            ids = batch.ids(self._turn.store_host, first.offset)
+            number = 0 if batch.first_is_held else first.queue_offset
+            flushed = result.status is PutStatus.PUT_OK
+            return self._turn.stored(
+                command.serialize_type, command.opaque, ids, header.queue_id, number, unique_key, flushed
+            )
+
+        self._turn.put_large(channel, command, batch, answer)
+        return None
+
+    # ------------------------------------------------------------------------------------------------ replies
+
+    @staticmethod
+    def _element(channel: Channel, header: SendHeader, topic: TopicConfig, queue_id: int) -> Message:
+        """Make a message of a batch, but for what is its own: flag, body and properties."""
+        sys_flag = header.sys_flag | topic.message_sys_flag
+        host, reconsume_times = channel.state.born_host, header.reconsume_times
+        return Message(header.topic, queue_id, 0, sys_flag, header.born_ms, host, reconsume_times)
+
+    def _answer_batch(
+        self,
+        command: RemotingCommand,
+        queue_id: int,
+        unique_key: str | None,
+        result: PutResult,
+        queue_offset: int,
+        offsets: Sequence[int],
+    ) -> RemotingCommand:
+        """Make a batch's reply from the result that decides it."""
+        if result.status not in (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT):
+            return self._turn.refusal(command, result.status, result.remark)
+        flushed = result.status is PutStatus.PUT_OK
+        ids = self._turn.message_ids(offsets)
+        return self._turn.stored(
+            command.serialize_type, command.opaque, ids, queue_id, queue_offset, unique_key, flushed
+        )
+
+
+def _decisive(results: list[PutResult]) -> PutResult:
+    """The result that is a batch's: the first that says no, or else one that could not be flushed, or any."""
+    found = results[0]
+    for result in results:
+        if result.status > PutStatus.FLUSH_DISK_TIMEOUT:
+            return result
+        if result.status > found.status:
+            found = result
+    return found

@@ -1,0 +1,88 @@
+"""What the spill store answers without changing anything: which messages are pending, their records, its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from store.disk.slab import Slab
+from store.spill.journal.journal import Journal
+from store.spill.rows.model import Columns, Found, Key
+from store.spill.state.spill_state import SpillState
+from store.spill.upkeep import checking
+
+__all__ = ["SpillView"]
+
+
+class SpillView:
+    """The questions of `store.spill.spill_store.SpillStore`, whose table says which need the lock."""
+
+    def __init__(self, state: SpillState, journal: Journal) -> None:
+        self._state = state
+        self._journal = journal
+
+    def scan(self, after: Key, until_ms: int, limit: int) -> Columns:
+        """Find live records with key > ``after`` and due < ``until_ms``, in key order: min(limit, all) of them."""
+        return self._state.scan(after, until_ms, limit)
+
+    def read(self, refs: Sequence[int], max_bytes: int | None = None) -> list[bytes]:
+        """Read finished records, in the order asked. RecordCorruptError (with ``ref``) names one that is bad.
+
+        With ``max_bytes`` only the first ones that make up no more than that, but at least one.
+        """
+        return self._state.read(refs, max_bytes).records()
+
+    def read_slab(self, refs: Sequence[int], max_bytes: int | None = None) -> Slab:
+        """Read them as one piece of bytes."""
+        return self._state.read(refs, max_bytes)
+
+    def find(self, delay_id: int) -> Found | None:
+        """Find the highest version of an id; None if it is unknown here (never was, or done and forgotten)."""
+        return self._state.find(delay_id)
+
+    def is_done(self, ref: int) -> bool:
+        """Whether a record was marked done."""
+        return self._state.home(ref) < 0
+
+    def home(self, ref: int) -> int:
+        """The ref of where a record lives now, as long as the lock is held; -1 if it is done.
+
+        To mark that one done reads nothing, so it cannot fail. StoreError: an index could not be read.
+        """
+        return self._state.home(ref)
+
+    # ------------------------------------------------------------------------------------------------ figures
+
+    @property
+    def pending_bytes(self) -> int:
+        """Their bytes, about (a file's average record is taken for each of its records)."""
+        return self._state.pending_bytes
+
+    @property
+    def promised_bytes(self) -> int:
+        """Disk space that they will still take, about: in the CommitLog, and in a run before that."""
+        return self._state.promised_bytes
+
+    @property
+    def journal_bytes(self) -> int:
+        """Bytes of all journal segments on disk, the one prepared ahead included."""
+        return sum(segment.size for segment in list(self._journal.segments))
+
+    @property
+    def run_count(self) -> int:
+        """Runs on disk."""
+        return len(self._state.runs)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was found damaged at start, and mended."""
+        return self._state.directory.notes
+
+    @property
+    def moved_aside(self) -> list[Path]:
+        """Files that were found at start and are in no manifest."""
+        return self._state.directory.moved_aside
+
+    def check(self) -> list[str]:
+        """Say everything that is wrong, on disk or in memory; reads every file. Empty when nothing is."""
+        return checking.check(self._state, self._journal)
