@@ -167,7 +167,7 @@ def _requests(parts: BrokerParts, pull: PullProcessor) -> list[Bound]:
             "sendThreadPoolQueueCapacity",
             (
                 "turns.turn:Turn._entries",
-                "turns.turn:Turn._durable",
+                "turns.durable_replies:DurableReplies._durable",
                 "turns.put_request:PutRequest.asides",
                 "turns.put_request:PutRequest.parts",
                 "transactions.transaction_processor:TransactionProcessor._deciding",
