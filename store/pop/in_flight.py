@@ -17,6 +17,7 @@ The idea
     ``put_back``  the copy failed: due again a little later, acknowledged by the same handles
     ``copied``    copies are made: no handle names those messages any more, but the offset does not pass them yet
     ``settle``    the copies are as durable as they have to be: the messages are done with
+    ``forget_…``  a topic or a group was deleted: its queues are gone at once, what was in flight by and by (``claim``)
     ============  ===================================================================================================
 
     ``committed`` of a queue is its lowest message in flight, else ``next``. Batches stand in a heap by what was their
@@ -32,6 +33,7 @@ Threads: the network loop records, acknowledges and changes; the reviver claims 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush, heapreplace
 
@@ -39,6 +41,9 @@ from store.pop.order_block import OrderBlock
 from timewheel import TimingWheel
 
 __all__ = ["Batch", "InFlight", "PopQueue"]
+
+_GO_MAX = 1_000
+"""Batches of deleted topics and groups that one `InFlight.claim` lets go: a millisecond."""
 
 
 class Batch:
@@ -122,6 +127,7 @@ class InFlight:
         self.lock = threading.Lock()
         self._wheel = TimingWheel(now_ms)
         self._topics: dict[str, Groups] = {}
+        self._going: deque[PopQueue] = deque()
         self._number = 0
         self.queues_max = queues_max
         self.count_max = count_max
@@ -169,10 +175,30 @@ class InFlight:
                     del self._topics[topic]
 
     def _forget(self, queues: dict[int, PopQueue]) -> None:
+        """Nothing of these queues is found any more; their batches, of which there may be a million, go later."""
         for queue in queues.values():
-            self._empty(queue)
             queue.gone = True
             self.queue_count -= 1
+            self._going.append(queue)
+
+    def _let_go(self, batches_max: int) -> None:
+        """Let some of what queues that are gone have had in flight go."""
+        going = self._going
+        while going and batches_max > 0:
+            queue = going[0]
+            heap = queue.heap
+            rest = heap[-batches_max:]
+            del heap[-batches_max:]
+            for _, _, batch in rest:
+                count = batch.waiting.bit_count()
+                queue.count -= count
+                self.count -= count
+                batch.waiting = 0
+                self._wheel.cancel(batch.timer)
+            batches_max -= len(rest) or 1
+            if not heap:
+                self._empty(queue)
+                going.popleft()
 
     def _empty(self, queue: PopQueue) -> None:
         for _, _, batch in queue.heap:
@@ -299,18 +325,19 @@ class InFlight:
         batches: list[Batch] = []
         unblocked: list[PopQueue] = []
         with self.lock:
+            self._let_go(_GO_MAX)
             for item in self._wheel.advance(now_ms, batches_max)[1]:
                 if isinstance(item, PopQueue):
                     unblocked.append(item)
-                elif item.waiting:
+                elif item.waiting and not item.queue.gone:
                     item.claimed = True
                     batches.append(item)
         return batches, unblocked
 
     def next_due_ms(self) -> int | None:
-        """When `claim` may have something; None if nothing is in flight."""
+        """When `claim` has something to do (0: at once); None if nothing is in flight."""
         with self.lock:
-            return self._wheel.next_wake_ms()
+            return 0 if self._going else self._wheel.next_wake_ms()
 
     def put_back(self, batch: Batch, due_ms: int) -> None:
         """A batch could not be copied: it is due again then, and acknowledged by its handles until then."""
@@ -348,8 +375,8 @@ class InFlight:
     def check(self) -> list[str]:
         """Say everything that is wrong; empty when nothing is."""
         wrong = []
-        count = number = 0
-        for queue in self.queues():
+        count, number = 0, -len(self._going)
+        for queue in (*self.queues(), *self._going):
             name = f"{queue.group}/{queue.topic}-{queue.queue_id}"
             number += 1
             live = [batch for _, _, batch in queue.heap if batch.waiting]
@@ -359,6 +386,8 @@ class InFlight:
                 wrong.append(f"{name}: a message is in flight twice")
             if len(offsets) != queue.count:
                 wrong.append(f"{name}: {queue.count} messages are counted, {len(offsets)} are in flight")
+            if queue.gone:
+                continue
             if any(offset >= queue.next for offset in offsets):
                 wrong.append(f"{name}: a message is in flight that was not offered yet")
             if {id(batch) for batch in live if batch.pop_ms >= 0} != {id(batch) for batch in queue.batches.values()}:
