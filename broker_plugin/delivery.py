@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from broker_plugin.due_record import due_record, rehosted
 from broker_plugin.failures import ANY_TOPIC, UNREADABLE, Failures
-from broker_plugin.properties import own_properties_of
-from broker_plugin.states import MOVE_OF, Claim, IllegalMoveError, Move, State, after
-from broker_plugin.stats import LatenessCounts, Stats
+from broker_plugin.rules.properties import own_properties_of
+from broker_plugin.rules.states import MOVE_OF, Claim, IllegalMoveError, Move, State, after
+from broker_plugin.rules.stats import LatenessCounts, Stats
 from remoting.messages.message import RecordError, record_fields
 from store.disk.errors import StoreError
 from store.put.plugin_api import DeliveryTarget, PutBlock, PutRecord, PutResult, PutStatus

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker_plugin.aside import AsideFrame, GateAside
-from broker_plugin.properties import (
+from broker_plugin.rules.properties import (
     ABSOLUTE,
     DUE_MAX_MS,
     PRECEDENCE,
@@ -31,7 +31,7 @@ from broker_plugin.properties import (
     stamped_texts,
     without_timers,
 )
-from broker_plugin.stats import Stats
+from broker_plugin.rules.stats import Stats
 from remoting.messages.message import (
     MAX_PROPERTIES_BYTES,
     Message,
@@ -141,9 +141,9 @@ class Gate:
         ):
             return _ONE_BY_ONE
         dues = read_dues(batch.values(timers[0]) or [], now_ms, self._max_delay_ms)
-        return _ONE_BY_ONE if dues is None else self._hold_batch(batch, dues)
+        return _ONE_BY_ONE if dues is None else self._hold_batch(batch, dues, now_ms)
 
-    def _hold_batch(self, batch: UniformBatch, dues: list[int]) -> HeldBatch | OneByOne:
+    def _hold_batch(self, batch: UniformBatch, dues: list[int], now_ms: int) -> HeldBatch | OneByOne:
         try:  # what all have in common has room, so ids can be given
             RecordRows(batch.message, self._store_host, [], [], [])
         except MessageError:
@@ -154,13 +154,13 @@ class Gate:
             return _ONE_BY_ONE  # which says why
         texts = stamped_texts(batch.texts, delay_ids, dues)
         rows = RecordRows(batch.message, self._store_host, batch.flags, batch.bodies, texts)
-        self._entries += zip(dues, delay_ids, rows.records(), strict=True)
+        self._entries += zip(dues, delay_ids, rows.records(now_ms), strict=True)
         return HeldBatch(delay_ids, min(dues))
 
     def _timed(self, message: Message, text: str, now_ms: int) -> Held | Refused | None:
         due_ms = plain_start_ms(text)
         if 0 < due_ms - now_ms <= self._most_ahead_ms and not message.sys_flag & TRANSACTION_TYPE:
-            return self._hold(message, text, due_ms)
+            return self._hold(message, text, due_ms, now_ms)
         return self._unusual(message, text, now_ms)
 
     def _unusual(self, message: Message, text: str, now_ms: int) -> Held | Refused | None:
@@ -185,9 +185,10 @@ class Gate:
             message.properties = disarmed(text, now_ms)
             message.due_ms = due_ms  # for the append to check again: the clock may be set back until then
             return None
-        return self._hold(message, text if has_start_time_only(text) else disarmed(text, due_ms), due_ms)
+        text = text if has_start_time_only(text) else disarmed(text, due_ms)
+        return self._hold(message, text, due_ms, now_ms)
 
-    def _hold(self, message: Message, text: str, due_ms: int) -> Held | Refused:
+    def _hold(self, message: Message, text: str, due_ms: int, now_ms: int) -> Held | Refused:
         if len(message.body) > self._max_body_bytes:
             return self._refused(
                 PutStatus.MESSAGE_ILLEGAL,
@@ -208,7 +209,7 @@ class Gate:
                     f"at most {MAX_PROPERTIES_BYTES - ROOM_FOR_MOVES_BYTES} are possible",
                 )
         try:
-            record = encode_record(message, self._store_host)
+            record = encode_record(message, self._store_host, now_ms)
         except MessageError as error:
             return self._refused(PutStatus.MESSAGE_ILLEGAL, str(error))
         if len(record) > self._max_record_bytes:

@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING
 
 from broker_plugin.aside import GateAside
 from broker_plugin.clock import Clock, StepWatch
-from broker_plugin.commands import Commands
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import Failures
 from broker_plugin.hook import Gate
 from broker_plugin.pace import BATCH_MAX
-from broker_plugin.properties import own_properties_of
-from broker_plugin.ranges import KeyRanges
+from broker_plugin.pending.changes import Changes
+from broker_plugin.pending.commands import Commands
+from broker_plugin.pending.desk import PendingDesk
 from broker_plugin.recovery import OverdueRecovery
+from broker_plugin.rules.properties import own_properties_of
+from broker_plugin.rules.ranges import KeyRanges
+from broker_plugin.rules.stats import LatenessCounts, Rate, Stats
 from broker_plugin.spiller import Spiller
-from broker_plugin.stats import LatenessCounts, Rate, Stats
 from broker_plugin.sweeper import ARMED_MAX, HAND_MAX, Sweeper
 from broker_plugin.worker import Worker
 from remoting.messages.message import Message, RecordError, UniformBatch, record_fields
@@ -45,6 +47,7 @@ from store.put.plugin_api import (
 )
 from store.spill.rows.model import SpillOptions
 from store.spill.spill_store import SpillStore
+from store.spill.state.cancel_log import CancelLog
 
 if TYPE_CHECKING:
     from store.disk.flusher import Ticket
@@ -58,6 +61,8 @@ _RESTORE_AT_ONCE = 50_000
 _MAX_BODY_BYTES = 4 << 20
 _MAX_RECORD_BYTES = (4 << 20) + (64 << 10)
 _FLUSH_INTERVAL_MS = 500
+VERDICT_HOURS = 24
+"""How long after its due time it is known of a message that it was cancelled."""
 BEHIND_MS = 5
 """What is overdue by less needs nobody's help: the sweeper has it in hand."""
 
@@ -72,6 +77,7 @@ class DelayPlugin:
         self.watch = StepWatch()
         self._accept_rate, self._deliver_rate = Rate(), Rate()
         self._opened = False
+        self.past: CancelLog | None = None
         self._workers: list[Worker] = []
 
     # ------------------------------------------------------------------------------------------------ life
@@ -87,7 +93,9 @@ class DelayPlugin:
             self.spill = SpillStore.open(
                 context.files, context.directory, context.store_id, options, section, self.lock
             )
+        keep_ms = config_number(context.config, "timewheelVerdictHours", VERDICT_HOURS) * 3_600_000
         self._opened = True
+        self.past = CancelLog(context.files, context.directory / "cancelled", context.store_id, keep_ms)
         for note in self.spill.notes:
             context.warn(note)
         self._restore(context.target.scan(checkpoint.position_of(SECTION)))
@@ -143,7 +151,14 @@ class DelayPlugin:
             max_record_bytes=target.record_bytes_max if isinstance(target, BoundedTarget) else _MAX_RECORD_BYTES,
             disk_refusal=target.disk_refusal if isinstance(target, BoundedTarget) else str,
         )
-        self.commands = Commands(spill, self.sweeper, self.recovery, context.flusher, target, lock, self.stats)
+        self._make_desk(context)
+
+    def _make_desk(self, context: PluginContext) -> None:
+        """Make what answers questions about pending messages."""
+        spill, sweeper, recovery, lock, stats = self.spill, self.sweeper, self.recovery, self.lock, self.stats
+        changes = Changes(spill, sweeper, recovery, context.flusher, context.target, lock, stats, self.past)
+        self.commands = Commands(spill, sweeper, recovery, lock, changes)
+        self.pending = PendingDesk(spill, sweeper, recovery, lock, stats, changes)
 
     def _make_workers(self, context: PluginContext) -> None:
         clock, warn = self.clock, context.warn
@@ -191,7 +206,11 @@ class DelayPlugin:
             self.stop()
             self._context.checkpoint.unregister(SECTION)
             self._context.flusher.remove(self.spill.journal)
-            self.spill.close()
+            try:
+                if self.past is not None:
+                    self.past.close()
+            finally:
+                self.spill.close()
 
     # ------------------------------------------------------------------------------------------------ messages
 
@@ -233,9 +252,9 @@ class DelayPlugin:
 
     # ------------------------------------------------------------------------------------------------ commands
 
-    def cancel(self, offset: int, now_ms: int) -> CommandResult:  # noqa: ARG002 (the hook's signature)
+    def cancel(self, offset: int, now_ms: int) -> CommandResult:
         """Take a pending message out."""
-        return self.commands.cancel(offset)
+        return self.commands.cancel(offset, now_ms)
 
     def move(self, offset: int, due_ms: int, now_ms: int) -> CommandResult:
         """Give a pending message another due time."""

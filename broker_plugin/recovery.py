@@ -2,8 +2,8 @@
 
 It owns
 
-* **ranges** of keys (`broker_plugin.ranges`): everything that was overdue at start, and the tails of hot seconds that
-  the sweeper handed over. They are read by cursor in due order, a batch at a time; a range of ten million
+* **ranges** of keys (`broker_plugin.rules.ranges`): everything that was overdue at start, and the tails of hot seconds
+  that the sweeper handed over. They are read by cursor in due order, a batch at a time; a range of ten million
   messages costs two numbers of memory;
 * **failed deliveries** (`broker_plugin.failures`): retried with back-off by a scan over the range of due times in
   which they lie. What the ranges own is jumped over.
@@ -25,8 +25,8 @@ from broker_plugin.clock import WAIT_MAX_MS, Clock
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import FailedGroup, Failures
 from broker_plugin.pace import BATCH_MAX, LONG_SLICE_NS, Pace
-from broker_plugin.ranges import KEY_MAX, Key, KeyRange, KeyRanges
-from broker_plugin.states import State
+from broker_plugin.rules.ranges import KEY_MAX, Key, KeyRange, KeyRanges
+from broker_plugin.rules.states import State
 from store.disk.errors import StoreClosedError, StoreError
 
 if TYPE_CHECKING:

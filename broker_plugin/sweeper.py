@@ -39,8 +39,8 @@ from typing import TYPE_CHECKING
 from broker_plugin.clock import WAIT_MAX_MS, Clock
 from broker_plugin.delivery import Deliverer
 from broker_plugin.pace import BATCH_MAX, Pace
-from broker_plugin.ranges import KEY_MAX, Key, KeyRanges
-from broker_plugin.states import State
+from broker_plugin.rules.ranges import KEY_MAX, Key, KeyRanges
+from broker_plugin.rules.states import State
 from store.disk.errors import StoreClosedError, StoreError
 from store.spill.rows.model import Columns
 from timewheel import TimingWheel
@@ -120,6 +120,7 @@ class Sweeper:
         self._hand_dues: list[int] = []
         self._hand_refs: list[int] = []
         self._now_ms = now_ms
+        self._next_ms: int | None = None
         self._scan_ms = 0  # no scan before, after one that failed
         self._cover((now_ms - 1, KEY_MAX))
 
@@ -349,7 +350,7 @@ class Sweeper:
         wake = now_ms + WAIT_MAX_MS
         if self._hand_dues:
             wake = min(wake, self._hand_dues[0])
-        next_ms = self._wheel.next_wake_ms()
+        next_ms = self._next_ms = self._wheel.next_wake_ms()
         if next_ms is not None and next_ms < wake:
             wake = next_ms
         # The frontier: in good time while there is room in the wheel, else when what lies behind it is due.
@@ -369,6 +370,12 @@ class Sweeper:
     def armed_count(self) -> int:
         """Messages armed, in wheel and hand."""
         return len(self._wheel) + len(self._hand_dues)
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the first of what is armed is due, as of the last step, epoch ms; None if nothing is. Any thread."""
+        first = self._hand_dues[:1]
+        return first[0] if first else self._next_ms
 
     @property
     def behind_ms(self) -> int:

@@ -21,6 +21,8 @@ __all__ = [
     "CLUSTER",
     "CORRELATION_ID",
     "DELAY",
+    "DELAY_KEY",
+    "DELAY_KEY_MODE",
     "DLQ_ORIGIN_MESSAGE_ID",
     "DLQ_ORIGIN_TOPIC",
     "INSTANCE_ID",
@@ -122,6 +124,11 @@ TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
 TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
 TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL"
 TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
+
+DELAY_KEY = "__DELAYKEY"
+"""A name of the sender's own for a delayed message, unique within its topic while the message is pending."""
+DELAY_KEY_MODE = "__DELAYKEY_MODE"
+"""What a second send with a key does: ``reject`` (the default), ``keep`` or ``replace``."""
 
 TW_ID = "__TW_ID"
 """The delay id of a delivered message: hex of epoch and sequence, with ``.version`` after a move."""

@@ -40,7 +40,7 @@ from remoting.layout import (
     STORE_MS_AT_V6,
     SYS_FLAG_LOW_AT,
 )
-from remoting.layout_table import INT, SHORT
+from remoting.layout_table import INT, LONG, SHORT
 from remoting.messages.checksum import crc32
 from remoting.messages.proof import OFFSET_0, PLAIN, VOUCHER
 
@@ -155,8 +155,8 @@ def topic_part(topic: str) -> tuple[int, bytes]:
 # ------------------------------------------------------------------------------------------------ records
 
 
-def encode_record(message: Message, store_host: bytes) -> bytes:
-    """Make the finished CommitLog record; queue offset, position and store time are zero.
+def encode_record(message: Message, store_host: bytes, store_ms: int = 0) -> bytes:
+    """Make the finished CommitLog record; queue offset and position are zero, and so is the store time as a rule.
 
     V1, or V2 for a topic of more than 127 bytes. Raises MessageError for a topic, properties or numbers that
     the record has no room for.
@@ -187,20 +187,20 @@ def encode_record(message: Message, store_host: bytes) -> bytes:
                 message.sys_flag & _NO_HOSTS_V6,
                 message.born_ms,
                 born_host,
-                0,
+                store_ms,
                 store_host,
                 message.reconsume_times,
                 prepared,
                 len(body),
             )
         else:
-            head = _head(message, magic, size, store_host, prepared)
+            head = _head(message, magic, size, store_host, prepared, store_ms)
         return b"".join((head, body, text))
     except (struct_error, UnicodeEncodeError) as error:
         raise _why_not(message, store_host) from error
 
 
-def _head(message: Message, magic: int, size: int, store_host: bytes, prepared: int) -> bytes:
+def _head(message: Message, magic: int, size: int, store_host: bytes, prepared: int, store_ms: int) -> bytes:
     """Pack the front of a record with at least one IPv6 host."""
     sys_flag = message.sys_flag & _NO_HOSTS_V6
     for host, bit in ((message.born_host, BORN_HOST_V6), (store_host, STORE_HOST_V6)):
@@ -221,7 +221,7 @@ def _head(message: Message, magic: int, size: int, store_host: bytes, prepared: 
         message.born_ms,
     )
     back = _HEAD_BACK.pack(message.reconsume_times, prepared, len(message.body))
-    return b"".join((front, message.born_host, bytes(8), store_host, back))
+    return b"".join((front, message.born_host, LONG.pack(store_ms), store_host, back))
 
 
 def _why_not(message: Message, store_host: bytes) -> MessageError:

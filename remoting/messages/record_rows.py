@@ -105,9 +105,9 @@ class RecordRows:
         parts = zip(heads, self._bodies, self._betweens, self._texts, strict=True)
         return bytearray().join(chain.from_iterable(parts))
 
-    def records(self) -> list[bytes]:
-        """Each record by itself, with queue offset, position and store time left open."""
-        heads = self._heads(repeat(0), repeat(0), 0)
+    def records(self, store_ms: int = 0) -> list[bytes]:
+        """Each record by itself, with queue offset and position left open."""
+        heads = self._heads(repeat(0), repeat(0), store_ms)
         return list(map(b"".join, zip(heads, self._bodies, self._betweens, self._texts, strict=True)))
 
     def _heads(self, numbers: Iterable[int], positions: Iterable[int], store_ms: int) -> Sequence[bytes]:

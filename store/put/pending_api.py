@@ -174,9 +174,9 @@ class PendingAnswer:
     """What became of an order, or of a look.
 
     ``offset`` names the message whatever the caller named it by (0: none was found). ``due_ms`` and ``version`` are
-    those that it has now, or had. ``when_ms`` is the time of the delivery (`PendingVerdict.TOO_LATE`) or of the cancel, 0 if
-    that is not known any more. ``where`` is ``topic/queue id/queue offset`` of a delivery. ``row``, ``properties`` and
-    ``body`` are there for `PendingControl.get` of a message that is pending.
+    those that it has now, or had. ``when_ms`` is the time of the delivery (`PendingVerdict.TOO_LATE`) or of the cancel,
+    0 if that is not known any more. ``where`` is ``topic/queue id/queue offset`` of a delivery. ``row``,
+    ``properties`` and ``body`` are there for `PendingControl.get` of a message that is pending.
     """
 
     verdict: PendingVerdict
@@ -217,8 +217,9 @@ class PendingCount:
 class PendingBulk:
     """What one call of a bulk change did.
 
-    ``verdicts`` counts by verdict (a dry run: what would be asked for, as `PendingVerdict.DONE`). ``answers`` has one for each
-    message, in order. ``next`` resumes, also after a crash of either side: what was changed does not match again.
+    ``verdicts`` counts by verdict (a dry run: what would be asked for, as `PendingVerdict.DONE`). ``answers`` has one
+    for each message, in order. ``next`` resumes, also after a crash of either side: what was
+    cancelled does not match again.
     """
 
     verdicts: dict[PendingVerdict, int] = field(default_factory=dict)

@@ -79,7 +79,7 @@ class SpillStore(SpillView):
     =====================  =========================================================================
     network loop only      `next_id`, `next_ids`, `append`
     under ``lock``         `publish`, `abandon`, `withdraw`, `scan`, `read`, `read_slab`, `mark_done`, `is_done`,
-                           `home`, `find`, `cancel`, `move`, `restore_delivered`, `restore_delivered_many`, `snapshot`;
+                           `home`, `find`, `cancel`, `move`, `restore_delivered_many`, `snapshot`;
                            setting ``frontier_ms``
     one thread, no lock    `spill_step` (it takes ``lock`` itself, for microseconds)
     any thread             the figures, ``journal``, ``in_doubt``, `settle`, `durable`, `check`
@@ -283,6 +283,15 @@ class SpillStore(SpillView):
         self._state.mark_done((found.ref,))
         return block.ticket
 
+    def cancel_many(self, columns: Columns) -> tuple[Ticket, list[int]]:
+        """Cancel what was scanned under this hold of the lock, by one frame; answers the versions. As `cancel`."""
+        if self._owed:
+            self.settle()
+        versions = self._state.versions(columns.refs)
+        block = self._journal.append(CANCEL, columns.dues, columns.ids, versions, ())
+        self._state.mark_done(columns.refs)
+        return block.ticket, versions
+
     def move(self, found: Found, record: bytes, due_ms: int) -> Block:
         """Journal a new copy under the same id, version one higher; the old one is done at once.
 
@@ -300,12 +309,8 @@ class SpillStore(SpillView):
         self._moved += 1
         return block
 
-    def restore_delivered(self, delay_id: int, version: int) -> bool:
-        """At open: this id and version stands in the CommitLog. True if it was pending here (it is done now)."""
-        return self.restore_delivered_many((delay_id,), (version,)) > 0
-
     def restore_delivered_many(self, ids: Sequence[int], versions: Sequence[int]) -> int:
-        """At open: the same for many at once, far quicker than one by one; answers how many were pending."""
+        """At open: these ids and versions stand in the CommitLog. Answers how many were pending (they are done now)."""
         return self._state.mark_versions(np.array(ids, np.int64), np.array(versions, np.int64))
 
     # ------------------------------------------------------------------------------------------------ checkpoint

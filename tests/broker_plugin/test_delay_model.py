@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from broker_plugin.failures import BACKOFF_MAX_MS
-from broker_plugin.properties import own_properties_of
-from broker_plugin.states import PENDING, Move, State, after, answer
+from broker_plugin.rules.properties import own_properties_of
+from broker_plugin.rules.states import PENDING, Move, State, after, answer
 from remoting.messages.message import record_fields
 from store.put.plugin_api import CommandOutcome, PutRecord
 from tests.support.delay_rig import Rig, body_of

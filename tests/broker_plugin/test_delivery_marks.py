@@ -10,9 +10,9 @@ import pytest
 
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import Failures
-from broker_plugin.properties import stamped
-from broker_plugin.states import State
-from broker_plugin.stats import Stats
+from broker_plugin.rules.properties import stamped
+from broker_plugin.rules.states import State
+from broker_plugin.rules.stats import Stats
 from remoting.messages.message import Message, encode_record
 from store.disk.errors import StoreError
 from store.put.plugin_api import PutResult, PutStatus

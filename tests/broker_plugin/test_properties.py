@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_plugin.properties import (
+from broker_plugin.rules.properties import (
     DUE_MAX_MS,
     PRECEDENCE,
     TimerError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_plugin.ranges import KEY_MAX, RANGES_MAX, KeyRange, KeyRanges
+from broker_plugin.rules.ranges import KEY_MAX, RANGES_MAX, KeyRange, KeyRanges
 
 
 def test_a_range_is_open_below_and_cut_by_due_time_above() -> None:

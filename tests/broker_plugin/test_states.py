@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from broker_plugin.states import ANSWERS, FINAL, MOVES, PENDING, IllegalMoveError, Move, State, after, answer
+from broker_plugin.rules.states import ANSWERS, FINAL, MOVES, PENDING, IllegalMoveError, Move, State, after, answer
 from store.put.plugin_api import CommandOutcome
 
 ON_DISK = {State.ACCEPTED, State.SPILLED}

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from broker_plugin.ranges import KEY_MAX
-from broker_plugin.states import State
+from broker_plugin.rules.ranges import KEY_MAX
+from broker_plugin.rules.states import State
 from broker_plugin.sweeper import CROWD_SHARE, CROWDS_MAX, HAND_MAX, SCAN_MAX
 from remoting.messages.message import decode_record
 from store.disk.errors import StoreError

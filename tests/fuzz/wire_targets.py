@@ -14,7 +14,7 @@ import broker.naming.registration
 import broker.naming.routes
 import broker.net.clients
 import broker.processors.lock
-import broker_plugin.properties
+import broker_plugin.rules.properties
 import remoting.command
 import remoting.connection
 import remoting.filters.sql_filter
@@ -30,7 +30,7 @@ import remoting.messages.keys
 import remoting.messages.properties
 from broker.naming.registration import parse_registration
 from broker.tables.subscriptions import GroupSubscription
-from broker_plugin.properties import TimerError, disarmed, own_properties_of, read_due, stamped, without_timers
+from broker_plugin.rules.properties import TimerError, disarmed, own_properties_of, read_due, stamped, without_timers
 from remoting.codes import SERIALIZE_BINARY, SERIALIZE_JSON
 from remoting.command import RemotingCommand, decode_frame, encode_command, request
 from remoting.connection import FrameDecoder
@@ -548,7 +548,7 @@ TARGETS = (
     ),
     Target(
         *("properties", run_properties, lambda: [text.encode() for text in (PROPERTIES, TIMED, OWN, "")], ()),
-        (remoting.messages.properties, remoting.messages.keys, broker_plugin.properties),
+        (remoting.messages.properties, remoting.messages.keys, broker_plugin.rules.properties),
         words=(
             *(b"\x01", b"\x02", b"KEYS\x01", b"\x02TAGS\x01", b"__TW_ID\x01", b"TIMER_DELIVER_MS\x01", b"DELAY\x01"),
             *(

@@ -18,7 +18,7 @@ import copy
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
-from broker_plugin.properties import own_properties_of
+from broker_plugin.rules.properties import own_properties_of
 from remoting.messages.message import record_fields, store_ms_at
 from remoting.messages.properties import TW_LEVEL, get_property, parse_properties
 from store.derived.dispatch import SCHEDULE_TOPIC

@@ -18,7 +18,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.core import BrokerCore
 from broker.net.channel import MemoryChannel
 from broker_plugin.plugin import DelayPlugin
-from broker_plugin.properties import own_properties_of
+from broker_plugin.rules.properties import own_properties_of
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.connection import FrameDecoder

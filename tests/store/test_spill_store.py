@@ -231,9 +231,9 @@ def test_a_delivery_found_in_the_log_is_done_with_all_older_versions() -> None:
     rig.disk.kill()
     rig.open()
     with rig.store.lock:
-        assert not rig.store.restore_delivered(first, 0)  # version 0 was done by the move already
-        assert rig.store.restore_delivered(first, 1)
-        assert not rig.store.restore_delivered(first, 1)
+        assert not rig.store.restore_delivered_many((first,), (0,))  # version 0 was done by the move already
+        assert rig.store.restore_delivered_many((first,), (1,))
+        assert not rig.store.restore_delivered_many((first,), (1,))
         assert rig.store.restore_delivered_many([second, 99, second], [0, 0, 0]) == 1
     assert rig.dues() == []
 

@@ -11,13 +11,15 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from broker_plugin.clock import Clock
-from broker_plugin.commands import Commands
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import Failures
 from broker_plugin.hook import Gate
-from broker_plugin.ranges import KeyRanges
+from broker_plugin.pending.changes import Changes
+from broker_plugin.pending.commands import Commands
+from broker_plugin.pending.desk import PendingDesk
 from broker_plugin.recovery import OverdueRecovery
-from broker_plugin.stats import Stats
+from broker_plugin.rules.ranges import KeyRanges
+from broker_plugin.rules.stats import Stats
 from broker_plugin.sweeper import Sweeper
 from remoting.messages.message import Message
 from remoting.messages.properties import TW_ID, format_properties, get_property
@@ -204,6 +206,13 @@ class FakeSpill:
         self.journal.written += 1
         return Ticket((self.journal, self.journal.written))
 
+    def cancel_many(self, columns: Columns) -> tuple[Ticket, list[int]]:
+        versions = [self.entries[ref].version for ref in columns.refs]
+        for wanted, ref in zip(columns.ids, columns.refs, strict=True):
+            assert not self.entries[ref].done
+            assert self.cancel(wanted) is not None
+        return Ticket((self.journal, self.journal.written)), versions
+
     def move(self, found: Found, record: bytes, due_ms: int) -> Block:
         self._locked()
         assert not self.entries[found.ref].done
@@ -373,9 +382,11 @@ class Rig:
             max_body_bytes=4 << 20,
             max_record_bytes=(4 << 20) + (64 << 10),
         )
-        self.commands = Commands(
+        self.changes = Changes(
             self.spill, self.sweeper, self.recovery, self.flusher, self.target, self.lock, self.stats
         )
+        self.commands = Commands(self.spill, self.sweeper, self.recovery, self.lock, self.changes)
+        self.desk = PendingDesk(self.spill, self.sweeper, self.recovery, self.lock, self.stats, self.changes)
 
     def _ring(self) -> None:
         self.rung += 1

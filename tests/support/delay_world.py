@@ -11,7 +11,7 @@ import random
 from pathlib import Path
 
 from broker_plugin.plugin import DelayPlugin
-from broker_plugin.properties import own_properties_of
+from broker_plugin.rules.properties import own_properties_of
 from remoting.messages.message import Message, record_fields
 from remoting.messages.properties import format_properties
 from store.disk.errors import StoreError

@@ -192,6 +192,11 @@ class SpillState:
         version, due, source, ordinal = best
         return Found(delay_id, source.no << 32 | ordinal, due, version, ordinal in source.done)
 
+    def versions(self, refs: Sequence[int]) -> list[int]:
+        """Versions of records that are where their refs say."""
+        places = [(self.sources[ref >> 32], np.array([ref & ORDINAL], np.int64)) for ref in refs]
+        return [source.identities(ordinal)[1].item(0) for source, ordinal in places]
+
     def _forward(self, ref: int) -> tuple[Source, int] | None:
         """Where the record behind a relocated ref lives now; None if it is done (or was never here)."""
         source = self.sources.get(ref >> 32)

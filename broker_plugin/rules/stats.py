@@ -7,7 +7,10 @@ one store time, so its histogram is a few binary searches, not a loop over its m
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
+
+from store.put.pending_api import PendingVerb, PendingVerdict
 
 __all__ = ["BOUNDS_MS", "LatenessCounts", "Rate", "Stats"]
 
@@ -95,9 +98,12 @@ class Stats:
         "stalls",
         "troubles",
         "unreadable",
+        "verdicts",
     )
 
     def __init__(self) -> None:
+        self.verdicts: Counter[tuple[PendingVerb, PendingVerdict]] = Counter()
+        """Answers to changes of pending messages."""
         self.accepted = 0
         self.refused = 0
         self.delivered = 0

@@ -197,7 +197,7 @@ class Claim:
     >>> claim.take(Move.PUT_FAILED)
     Traceback (most recent call last):
         ...
-    broker_plugin.states.IllegalMoveError: 1 cannot take the move 'put failed': 0 are delivering
+    broker_plugin.rules.states.IllegalMoveError: 1 cannot take the move 'put failed': 0 are delivering
     """
 
     __slots__ = ("_state", "count")

@@ -1,0 +1,323 @@
+"""Cancel and move: one message, looked at and changed under the delivery lock, with a definite answer.
+
+A command meets no message half way, because a delivery holds the same lock: one of the two wins, and the other is told.
+A change is journalled in one go with what it does in memory; it is answered when the journal is synced (whatever the
+flush mode), in the calling thread and outside the lock: a slow disk makes a command slow, never a delivery late. If
+that sync fails, the caller gets the error and must ask again; the message stays as the journal has it.
+
+A delivery that a failing disk refused may have left its records behind the log's end, and a crash would have them
+count as delivered. Before a change the target makes sure that they are gone (`SettlingTarget`); if it cannot, the
+change fails and nothing has happened.
+
+What became of a message that is not pending any more is asked in this order: the CommitLog (delivered, when and
+where), the rows of cancelled messages (`store.spill.state.cancel_log`), the delay store's own files.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from broker_plugin.pending.looking import shown
+from broker_plugin.pending.records import key_hash, restamped, sent_delay_ms
+from broker_plugin.rules.properties import DUE_MAX_MS, own_properties_of
+from broker_plugin.rules.states import Move, State, after
+from remoting.layout import QUEUE_OFFSET_AT
+from remoting.layout_table import LONG
+from remoting.messages.message import RecordError, record_fields, store_ms_at
+from remoting.messages.properties import DELAY_KEY, UNIQ_KEY, get_property
+from store.disk.errors import StoreError, StoreFullError
+from store.disk.flusher import Flusher, Ticket
+from store.put.pending_api import PendingAnswer, PendingName, PendingOrder, PendingVerb, PendingVerdict
+from store.put.plugin_api import DeliveryTarget, LookupTarget, SettlingTarget
+from store.spill.rows.model import Columns
+from store.spill.state.cancel_log import CancelledRow, CancelLog
+
+if TYPE_CHECKING:
+    from threading import RLock
+
+    from broker_plugin.pending.looking import Slice
+    from broker_plugin.pending.parts import Delivery, Overdue
+    from broker_plugin.rules.stats import Stats
+    from store.spill.rows.model import Block, Found
+    from store.spill.spill_store import SpillStore
+
+__all__ = ["ChangeWatcher", "Changes", "topic_crc"]
+
+_V = PendingVerdict
+
+
+class ChangeWatcher(Protocol):
+    """Who wants to know what is no longer pending. Called under the delivery lock."""
+
+    def cancelled(self, delay_id: int, topic: str, text: str, record_bytes: int) -> None:
+        """Note that a message was cancelled."""
+        ...
+
+
+class Changes:
+    """Changes single messages. Any thread; takes the delivery lock itself."""
+
+    def __init__(
+        self,
+        spill: SpillStore,
+        sweeper: Delivery,
+        recovery: Overdue,
+        flusher: Flusher,
+        target: DeliveryTarget,
+        lock: RLock,
+        stats: Stats,
+        past: CancelLog | None = None,
+    ) -> None:
+        self._spill = spill
+        self._sweeper = sweeper
+        self._recovery = recovery
+        self._flusher = flusher
+        self._lock = lock
+        self._stats = stats
+        self._past = past
+        self._settle = target.settle if isinstance(target, SettlingTarget) else _is_settled
+        self._lookup = target if isinstance(target, LookupTarget) else None
+        self.watchers: list[ChangeWatcher] = []
+
+    # ------------------------------------------------------------------------------------------------ the changes
+
+    def cancel(self, name: PendingName, version: int | None, now_ms: int) -> PendingAnswer:
+        """Take a pending message out; durable when it returns. Raises StoreError: ask again."""
+        ticket: Ticket | None = None
+        with self._lock:
+            found = self._find(name.offset)
+            if found is not None and not found.done:
+                record, refusal = self._meant(name, found, version)
+                if refusal is not None:
+                    return refusal
+                after(self._waiting(found), Move.CANCEL)
+                self._settle()
+                self._note(found, record, now_ms)
+                ticket = self._spill.cancel(name.offset)
+                if ticket is None:
+                    after(State.CANCELLED, Move.CANCEL)
+                self._gone(found.delay_id, found.due_ms, record)
+                self._stats.cancelled += 1
+        if ticket is None or found is None:
+            return self._not_pending(name, found, PendingVerb.CANCEL)
+        self.wait(ticket)
+        return PendingAnswer(
+            verdict=_V.DONE, offset=name.offset, version=found.version, due_ms=found.due_ms, when_ms=now_ms
+        )
+
+    def cancel_slice(self, found: Slice, now_ms: int) -> tuple[Ticket, list[int]]:
+        """Cancel what was looked at under this very hold of the lock; answers a ticket and the versions."""
+        after(State.SPILLED, Move.CANCEL)
+        self._settle()
+        if self._past is not None:
+            rows = []
+            for due_ms, delay_id, record in zip(found.dues, found.ids, found.records, strict=True):
+                topic, key = _topic_and_key(record)
+                rows.append(CancelledRow(delay_id, due_ms, now_ms, key, 0, topic))
+            with suppress(StoreFullError):
+                self._past.add(rows)
+        ticket, versions = self._spill.cancel_many(Columns(found.dues, found.ids, found.refs))
+        for due_ms, delay_id, record in zip(found.dues, found.ids, found.records, strict=True):
+            self._gone(delay_id, due_ms, record)
+        self._stats.cancelled += len(found.ids)
+        return ticket, versions
+
+    def wait(self, ticket: Ticket) -> None:
+        """Wait until changes are durable. Raises StoreError."""
+        self._flusher.wait(ticket)
+        if self._past is not None:
+            self._past.sync()
+
+    def move(self, order: PendingOrder, now_ms: int, later: list[Ticket] | None = None) -> PendingAnswer:
+        """Give a pending message another due time; durable when it returns. Raises StoreError: ask again.
+
+        With ``later``, the caller waits for the ticket that is put there.
+        """
+        name = order.name
+        block: Block | None = None
+        with self._lock:
+            found = self._find(name.offset)
+            if found is not None and not found.done:
+                record, refusal = self._meant(name, found, order.version, needed=True)
+                due_ms = found.due_ms if refusal is not None else _new_due(order, found, record, now_ms)
+                if refusal is None:
+                    refusal = _settled_already(order, found, due_ms)
+                if refusal is not None:
+                    return refusal
+                after(self._waiting(found), Move.MOVE)
+                self._settle()
+                fresh = restamped(record, found, due_ms)
+                block = self._spill.move(found, fresh, due_ms)
+                self._no_longer_failed(found.due_ms, record)
+                self._sweeper.offer(block, due_ms)
+                self._stats.moved += 1
+        if block is None or found is None:
+            return self._not_pending(name, found, order.verb)
+        if later is None:
+            self._flusher.wait(block.ticket)
+        else:
+            later.append(block.ticket)
+        return PendingAnswer(
+            verdict=_V.DONE,
+            detail=f"due at {due_ms}",
+            offset=name.offset,
+            version=found.version + 1,
+            due_ms=due_ms,
+        )
+
+    def past(self, name: PendingName) -> PendingAnswer:
+        """Say what became of a message that is not pending; `PendingVerdict.CANCELLED` if it was cancelled."""
+        with self._lock:
+            found = self._find(name.offset)
+        return self._not_pending(name, found, PendingVerb.MOVE)
+
+    # ------------------------------------------------------------------------------------------------ parts of it
+
+    def _find(self, offset: int) -> Found | None:
+        self._sweeper.publish_all()
+        return self._spill.find(offset)
+
+    def _waiting(self, found: Found) -> State:
+        """What a message that is pending is in, as its key says; failed ones lie among the armed."""
+        return State.SPILLED if found.due_ms >= self._sweeper.frontier_ms else State.ARMED
+
+    def _meant(
+        self, name: PendingName, found: Found, version: int | None, needed: bool = False
+    ) -> tuple[bytes, PendingAnswer | None]:
+        """Read a pending record, and refuse if it is not the one that is meant. Empty if it cannot be read."""
+        try:
+            record = self._spill.read((found.ref,))[0]
+            topic, _, text = record_fields(record)
+        except (StoreError, RecordError):
+            if needed:
+                raise
+            record, topic, text = b"", "", ""
+        if (name.topic and topic != name.topic) or (
+            name.unique_key and get_property(text, UNIQ_KEY) != name.unique_key
+        ):
+            return record, PendingAnswer(verdict=_V.UNKNOWN, detail="the name does not fit the message")
+        if version is not None and version != found.version:
+            return record, PendingAnswer(
+                verdict=_V.CHANGED,
+                detail=f"it has version {found.version}, not {version}; it is due at {found.due_ms}",
+                offset=found.delay_id,
+                version=found.version,
+                due_ms=found.due_ms,
+            )
+        return record, None
+
+    def _note(self, found: Found, record: bytes, now_ms: int) -> None:
+        """Write down that it is cancelled; before it is, so that a kill leaves no cancel without a row."""
+        if self._past is None:
+            return
+        topic, key = _topic_and_key(record)
+        row = CancelledRow(found.delay_id, found.due_ms, now_ms, key, found.version, topic)
+        # It must be possible to cancel on a full disk; that it was is then known for a while only.
+        with suppress(StoreFullError):
+            self._past.add((row,))
+
+    def _gone(self, delay_id: int, due_ms: int, record: bytes) -> None:
+        if record:
+            topic, _, text = record_fields(record)
+            for watcher in self.watchers:
+                watcher.cancelled(delay_id, topic, text, len(record))
+        self._no_longer_failed(due_ms, record)
+
+    def _no_longer_failed(self, due_ms: int, record: bytes) -> None:
+        if self._recovery.failed_count and record:
+            self._recovery.removed(record_fields(record)[0], due_ms)
+
+    # ------------------------------------------------------------------------------------------------ what was
+
+    def _not_pending(self, name: PendingName, found: Found | None, verb: PendingVerb) -> PendingAnswer:
+        """Say what became of a message that is not pending; needs no lock, it stays what it is."""
+        # An earlier cancel that this answer may tell of must be durable: wait for the whole journal.
+        journal = self._spill.journal
+        self._flusher.wait(Ticket((journal, journal.written)))
+        lookup = self._lookup
+        record = None if lookup is None else lookup.find_delivered(name.offset)
+        if record is not None:
+            return _delivered(name, record)
+        row = None if self._past is None else self._past.find(name.offset)
+        if row is not None:
+            if name.topic and row.topic_crc != topic_crc(name.topic):
+                return _unknown("the name does not fit the message")
+            return _cancelled(verb, name.offset, row.version, row.due_ms, row.at_ms)
+        if found is None:
+            return _unknown("no message is or was pending under this id, or it is long gone")
+        if lookup is not None and found.due_ms < lookup.earliest_store_time():
+            return _unknown("it was delivered or cancelled; the CommitLog goes back no further than that")
+        return _cancelled(verb, name.offset, found.version, found.due_ms, 0)
+
+
+def _is_settled() -> None:
+    """Nothing to settle: what this target refuses is gone."""
+
+
+def _unknown(detail: str) -> PendingAnswer:
+    return PendingAnswer(verdict=_V.UNKNOWN, detail=detail)
+
+
+def _cancelled(verb: PendingVerb, offset: int, version: int, due_ms: int, when_ms: int) -> PendingAnswer:
+    verdict = _V.ALREADY if verb is PendingVerb.CANCEL else _V.CANCELLED
+    return PendingAnswer(
+        verdict=verdict, detail="it was cancelled", offset=offset, version=version, due_ms=due_ms, when_ms=when_ms
+    )
+
+
+def _delivered(name: PendingName, record: bytes) -> PendingAnswer:
+    """Say when and where a message was delivered."""
+    topic, queue_id, text = record_fields(record)
+    if (name.topic and topic != name.topic) or (name.unique_key and get_property(text, UNIQ_KEY) != name.unique_key):
+        return _unknown("the name does not fit the message")
+    own = own_properties_of(text) or (0, 0, 0)
+    (queue_offset,) = LONG.unpack_from(record, QUEUE_OFFSET_AT)
+    (when_ms,) = LONG.unpack_from(record, store_ms_at(record))
+    return PendingAnswer(
+        verdict=_V.TOO_LATE,
+        detail="it was delivered",
+        offset=name.offset,
+        version=own[1],
+        due_ms=own[2],
+        when_ms=when_ms,
+        where=f"{topic}/{queue_id}/{queue_offset}",
+    )
+
+
+def _new_due(order: PendingOrder, found: Found, record: bytes, now_ms: int) -> int:
+    """The due time that an order asks for; 0 if there is none. Not before now."""
+    if order.verb is PendingVerb.NOW:
+        return now_ms
+    if order.verb is PendingVerb.RESTART:
+        delay_ms = sent_delay_ms(record, found)
+        return now_ms + delay_ms if delay_ms else 0
+    wanted_ms = found.due_ms + order.by_ms if order.by_ms is not None else order.due_ms or 0
+    return max(wanted_ms, now_ms)
+
+
+def _settled_already(order: PendingOrder, found: Found, due_ms: int) -> PendingAnswer | None:
+    """Answer an order that changes nothing, because it stands already or is not possible."""
+    verdict, detail = _V.ALREADY, f"it is due at {found.due_ms}"
+    if not due_ms:
+        verdict, detail = _V.REFUSED, "the delay that it was sent with is not known any more: move it to a time"
+    elif due_ms > DUE_MAX_MS:
+        verdict, detail = _V.REFUSED, f"due time {shown(due_ms)} lies beyond the year 9999"
+    elif found.due_ms != due_ms and not (order.verb is PendingVerb.NOW and found.due_ms <= due_ms):
+        return None
+    return PendingAnswer(
+        verdict=verdict, detail=detail, offset=found.delay_id, version=found.version, due_ms=found.due_ms
+    )
+
+
+def topic_crc(topic: str) -> int:
+    """What a row of a cancelled message has of its topic; never 0."""
+    return key_hash(topic, "") & 0xFFFFFFFF or 1
+
+
+def _topic_and_key(record: bytes) -> tuple[int, int]:
+    if not record:
+        return 0, 0
+    topic, _, text = record_fields(record)
+    key = get_property(text, DELAY_KEY)
+    return topic_crc(topic), key_hash(topic, key) if key else 0

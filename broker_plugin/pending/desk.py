@@ -1,0 +1,261 @@
+"""The desk: everything that can be asked of pending messages (`store.put.pending_api.PendingControl`).
+
+Looks and bulk changes go over the delay store in key order, some dozens of messages at a time; the delivery lock is let
+go of in between, so nobody waits for more than one such slice. What a call looks at is bounded, too: it ends with a
+cursor, which is a key (due time and delay id) and therefore good in any process that has the store, after a restart as
+before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from broker_plugin.pending.bulk import Bulk
+from broker_plugin.pending.changes import Changes
+from broker_plugin.pending.looking import Cursor, Looker, checked, cursor_of, cursor_text, limited, shown
+from broker_plugin.rules.properties import DUE_MAX_MS
+from remoting.messages.message import RecordError, decode_record
+from remoting.messages.properties import parse_properties
+from store.disk.errors import StoreError
+from store.put.pending_api import (
+    BULK_MAX,
+    FORECAST_BARS_MAX,
+    PAGE_MAX,
+    Forecast,
+    PendingAnswer,
+    PendingBulk,
+    PendingCount,
+    PendingError,
+    PendingFigures,
+    PendingName,
+    PendingOrder,
+    PendingPage,
+    PendingQuery,
+    PendingTopic,
+    PendingVerb,
+    PendingVerdict,
+)
+
+if TYPE_CHECKING:
+    from threading import RLock
+
+    from broker_plugin.pending.parts import Delivery, Overdue
+    from broker_plugin.rules.stats import Stats
+    from store.spill.spill_store import SpillStore
+
+__all__ = ["PendingDesk"]
+
+_V = PendingVerdict
+LOOKED_AT_MAX = 20_000
+"""Messages that one call looks at, at most, if each has to be read."""
+
+
+class PendingDesk:
+    """Answers about pending messages, and changes of them. Any thread but the network loop's."""
+
+    def __init__(
+        self,
+        spill: SpillStore,
+        sweeper: Delivery,
+        recovery: Overdue,
+        lock: RLock,
+        stats: Stats,
+        changes: Changes,
+    ) -> None:
+        self._spill = spill
+        self._sweeper = sweeper
+        self._recovery = recovery
+        self._lock = lock
+        self._stats = stats
+        self._changes = changes
+        self._looker = Looker(spill, sweeper, recovery, lock)
+        self._bulk = Bulk(lock, changes, self._looker)
+
+    # ------------------------------------------------------------------------------------------------ looking
+
+    def get(self, name: PendingName) -> PendingAnswer:
+        """Look at one message."""
+        name = self._named(name)
+        with self._lock:
+            self._sweeper.publish_all()
+            found = self._spill.find(name.offset)
+            record = b"" if found is None or found.done else self._spill.read((found.ref,))[0]
+        if found is None or not record:
+            return self._changes.past(name)
+        try:
+            stored = decode_record(record)
+        except RecordError as error:
+            raise StoreError(f"pending message {name.offset:#x} cannot be read: {error}") from error
+        row = self._looker.row(record, found.delay_id, found.due_ms)
+        if (name.topic and name.topic != row.topic) or (name.unique_key and name.unique_key != row.unique_key):
+            return PendingAnswer(verdict=_V.UNKNOWN, detail="the name does not fit the message")
+        return PendingAnswer(
+            verdict=_V.DONE,
+            offset=found.delay_id,
+            version=found.version,
+            due_ms=found.due_ms,
+            row=row,
+            properties=tuple(parse_properties(stored.properties).items()),
+            body=stored.body,
+        )
+
+    def page(self, query: PendingQuery, limit: int, after: str = "") -> PendingPage:
+        """List what matches in (due, offset) order."""
+        checked(query)
+        limit = limited(limit, PAGE_MAX)
+        cursor = cursor_of(query, after)
+        rows, cursor = self._looker.rows(query, cursor, limit, LOOKED_AT_MAX)
+        return PendingPage(rows=tuple(rows), next=cursor_text(cursor))
+
+    def count(self, query: PendingQuery, after: str = "") -> PendingCount:
+        """Count what matches."""
+        checked(query)
+        if query.is_empty:
+            return PendingCount(count=self._spill.pending_count, bytes=self._spill.pending_bytes)
+        cursor = cursor_of(query, after)
+        count = size = 0
+        first: int | None = None
+        last: int | None = None
+        looked_at = 0
+        while cursor is not None and looked_at < LOOKED_AT_MAX:
+            found = self._looker.slice(query, cursor)
+            cursor = found.next
+            looked_at += found.looked_at
+            count += len(found.ids)
+            size += sum(map(len, found.records))
+            if found.dues:
+                first, last = found.dues[0] if first is None else first, found.dues[-1]
+        return PendingCount(count=count, bytes=size, first_due_ms=first, last_due_ms=last, next=cursor_text(cursor))
+
+    def forecast(self, from_ms: int, to_ms: int, bars: int, topic: str = "") -> Forecast:
+        """Say how many come due when."""
+        if not 0 <= from_ms < to_ms <= DUE_MAX_MS + 1:
+            raise PendingError(
+                f"a forecast goes from an earlier ms to a later one, found {shown(from_ms)} and {shown(to_ms)}"
+            )
+        if not 1 <= bars <= FORECAST_BARS_MAX:
+            raise PendingError(f"a forecast has 1 to {FORECAST_BARS_MAX} bars, found {shown(bars)}")
+        raise NotImplementedError(topic)
+
+    # ------------------------------------------------------------------------------------------------ changing
+
+    def change(self, order: PendingOrder, now_ms: int) -> PendingAnswer:
+        """Do one change."""
+        _check_order(order.verb, order.due_ms, order.by_ms)
+        name = self._named(order.name)
+        if order.verb is PendingVerb.CANCEL:
+            answer = self._changes.cancel(name, order.version, now_ms)
+        else:
+            given = PendingOrder(
+                verb=order.verb, name=name, due_ms=order.due_ms, by_ms=order.by_ms, version=order.version
+            )
+            answer = self._changes.move(given, now_ms)
+        self._stats.verdicts[order.verb, answer.verdict] += 1
+        return answer
+
+    def change_many(self, orders: Sequence[PendingOrder], now_ms: int) -> list[PendingAnswer]:
+        """Do several changes."""
+        if len(orders) > BULK_MAX:
+            raise PendingError(f"{len(orders)} changes at once: at most {BULK_MAX} are possible")
+        for order in orders:
+            _check_order(order.verb, order.due_ms, order.by_ms)
+        return [self.change(order, now_ms) for order in orders]
+
+    def change_matching(
+        self,
+        query: PendingQuery,
+        verb: PendingVerb,
+        now_ms: int,
+        *,
+        limit: int = BULK_MAX,
+        dry_run: bool = True,
+        after: str = "",
+        due_ms: int | None = None,
+        by_ms: int | None = None,
+    ) -> PendingBulk:
+        """Change what matches."""
+        checked(query)
+        if query.is_empty:
+            raise PendingError(
+                "an empty query would change everything: name a topic, a due range, or another condition"
+            )
+        _check_order(verb, due_ms, by_ms)
+        limit = limited(limit, BULK_MAX)
+        cursor = cursor_of(query, after)
+        if dry_run:
+            return self._dry(query, cursor, limit)
+        answers, looked_at, cursor = self._bulk.run(query, cursor, verb, limit, now_ms, due_ms, by_ms)
+        verdicts = Counter(answer.verdict for answer in answers)
+        for verdict, count in verdicts.items():
+            self._stats.verdicts[verb, verdict] += count
+        return PendingBulk(
+            verdicts=dict(verdicts), answers=tuple(answers), looked_at=looked_at, next=cursor_text(cursor)
+        )
+
+    def _dry(self, query: PendingQuery, cursor: Cursor | None, limit: int) -> PendingBulk:
+        answers: list[PendingAnswer] = []
+        looked_at = 0
+        while cursor is not None and len(answers) < limit and looked_at < LOOKED_AT_MAX:
+            found = self._looker.slice(query, cursor, limit - len(answers))
+            cursor = found.next
+            looked_at += found.looked_at
+            answers += [
+                PendingAnswer(verdict=_V.DONE, detail="would be changed", offset=delay_id, due_ms=due_ms)
+                for delay_id, due_ms in zip(found.ids, found.dues, strict=True)
+            ]
+        return PendingBulk(
+            verdicts={_V.DONE: len(answers)} if answers else {},
+            answers=tuple(answers),
+            looked_at=looked_at,
+            next=cursor_text(cursor),
+            dry_run=True,
+        )
+
+    def _named(self, name: PendingName) -> PendingName:
+        """Find the offset of a name."""
+        if name.offset:
+            return name
+        if not name.key or not name.topic:
+            raise PendingError("a message is named by its offset, or by topic and delay key")
+        return PendingName(offset=1, topic=name.topic)
+
+    # ------------------------------------------------------------------------------------------------ figures
+
+    def figures(self) -> PendingFigures:
+        """Figures for dashboards."""
+        spill, sweeper = self._spill, self._sweeper
+        return PendingFigures(
+            count=spill.pending_count,
+            bytes=spill.pending_bytes,
+            armed=sweeper.armed_count,
+            failed=self._recovery.failed_count,
+            journal_bytes=spill.journal_bytes,
+            runs=spill.run_count,
+            next_due_ms=sweeper.next_due_ms,
+            verdicts=dict(self._stats.verdicts),
+        )
+
+    def topics(self) -> Sequence[PendingTopic]:
+        """What is pending by topic."""
+        return ()
+
+
+def _check_order(verb: PendingVerb, due_ms: int | None, by_ms: int | None) -> None:
+    """Refuse times that are none: beyond the year 9999, or given where there is none to give."""
+    if verb is not PendingVerb.MOVE:
+        if due_ms is not None or by_ms is not None:
+            raise PendingError(f"{verb.value} takes no time: it is for move alone")
+        return
+    if (due_ms is None) == (by_ms is None):
+        raise PendingError("move takes a time (epoch ms) or an interval (ms), one of the two")
+    for name, value in (("time", due_ms), ("interval", by_ms)):
+        if value is not None and not -DUE_MAX_MS <= value <= DUE_MAX_MS:
+            raise PendingError(f"move by a {name} of {shown(value)} ms leads beyond the year 9999")
+    if due_ms is not None and 0 < due_ms < _SECONDS_BELOW:
+        raise PendingError(f"move to {due_ms}: that is 1970 in milliseconds; if it is seconds, write {due_ms}000")
+
+
+_SECONDS_BELOW = 31_536_000_000
+"""Epoch ms below this (before 1971) are taken for seconds that somebody forgot to multiply."""

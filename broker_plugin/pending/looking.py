@@ -1,0 +1,181 @@
+"""Going over pending messages in key order by a query, a slice at a time, and the cursor that goes on later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from broker_plugin.pending.records import fits, row_of
+from broker_plugin.rules.properties import DUE_MAX_MS, own_properties_of
+from broker_plugin.rules.ranges import KEY_MAX, Key
+from remoting.messages.message import RecordError, record_fields
+from store.disk.errors import StoreError
+from store.put.pending_api import PendingError, PendingQuery, PendingRow
+
+if TYPE_CHECKING:
+    from threading import RLock
+
+    from broker_plugin.pending.parts import Delivery, Overdue
+    from store.spill.spill_store import SpillStore
+
+__all__ = ["Cursor", "Looker", "Slice", "checked", "cursor_of", "cursor_text", "limited", "shown"]
+
+Cursor = Key
+"""The key behind which to go on."""
+SLICE = 64
+"""Messages looked at under one hold of the delivery lock, if they are read."""
+SLICE_BYTES = 512 << 10
+TEXT_MAX = 32_767
+"""Longest text of a condition; no property is longer."""
+PROPERTIES_MAX = 32
+_BITS_SHOWN = 128
+
+
+class Slice:
+    """What matched of one slice; ``next`` is None behind the last message. ``records`` is empty if none was read."""
+
+    __slots__ = ("dues", "ids", "looked_at", "next", "records", "refs")
+
+    def __init__(self, looked_at: int, next_: Cursor | None) -> None:
+        self.looked_at = looked_at
+        self.next = next_
+        self.dues: list[int] = []
+        self.ids: list[int] = []
+        self.refs: list[int] = []
+        self.records: list[bytes] = []
+
+
+class Looker:
+    """Reads slices of what is pending. Any thread; takes the delivery lock for each slice."""
+
+    def __init__(self, spill: SpillStore, sweeper: Delivery, recovery: Overdue, lock: RLock) -> None:
+        self._spill = spill
+        self._sweeper = sweeper
+        self._recovery = recovery
+        self._lock = lock
+
+    def slice(self, query: PendingQuery, after: Cursor, limit: int = SLICE) -> Slice:
+        """Look at the next few messages behind a key."""
+        with self._lock:
+            return self.slice_locked(query, after, limit)
+
+    def slice_locked(self, query: PendingQuery, after: Cursor, limit: int = SLICE) -> Slice:
+        """The same under the delivery lock, so that what was found can be changed in the same breath."""
+        self._sweeper.publish_all()
+        until_ms = DUE_MAX_MS + 1 if query.due_to_ms is None else query.due_to_ms
+        wanted = min(SLICE, max(1, limit))
+        columns = self._spill.scan(after, until_ms, wanted)
+        dues, ids, refs = columns.dues, columns.ids, columns.refs
+        end = len(refs) < wanted
+        records = self._read(refs)
+        count = len(records)
+        if count < len(refs):
+            end = False
+        found = Slice(count, None if end else (dues[count - 1], ids[count - 1]))
+        for due_ms, delay_id, ref, record in zip(dues, ids, refs, records, strict=False):
+            if record is not None and _fits(query, record):
+                found.dues.append(due_ms)
+                found.ids.append(delay_id)
+                found.refs.append(ref)
+                found.records.append(record)
+        return found
+
+    def _read(self, refs: Sequence[int]) -> list[bytes | None]:
+        """Read the first ones of these; None for each that cannot be read."""
+        if not refs:
+            return []
+        try:
+            return list(self._spill.read(refs, SLICE_BYTES))
+        except StoreError:
+            found: list[bytes | None] = []
+            for ref in refs:
+                try:
+                    found.append(self._spill.read((ref,))[0])
+                except StoreError:
+                    found.append(None)
+            return found
+
+    def rows(
+        self, query: PendingQuery, cursor: Cursor | None, limit: int, looked_at_max: int
+    ) -> tuple[list[PendingRow], Cursor | None]:
+        """List what matches; answers rows and where to go on."""
+        rows: list[PendingRow] = []
+        looked_at = 0
+        while cursor is not None and len(rows) < limit and looked_at < looked_at_max:
+            found = self.slice(query, cursor, limit - len(rows))
+            cursor = found.next
+            looked_at += found.looked_at
+            for due_ms, delay_id, record in zip(found.dues, found.ids, found.records, strict=True):
+                rows.append(self.row(record, delay_id, due_ms))
+        return rows, cursor
+
+    def row(self, record: bytes, delay_id: int, due_ms: int) -> PendingRow:
+        """Make the row of a record that was read."""
+        topic, _, text = record_fields(record)
+        own = own_properties_of(text)
+        failed = False
+        if self._recovery.failed_count:
+            with self._lock:
+                failed = self._recovery.is_failed(topic, due_ms)
+        return row_of(record, delay_id, 0 if own is None else own[1], due_ms, failed)
+
+
+def _fits(query: PendingQuery, record: bytes) -> bool:
+    try:
+        return fits(query, record)
+    except RecordError:
+        return False
+
+
+# ---------------------------------------------------------------------------------------- what comes from outside
+
+
+def shown(number: int) -> str:
+    """Write a number that came from outside; one that is too long for that by its length."""
+    return str(number) if number.bit_length() < _BITS_SHOWN else f"a number of {number.bit_length()} bits"
+
+
+def checked(query: PendingQuery) -> None:
+    """Refuse a query that cannot be meant. Raises PendingError."""
+    for name, text in (("topic", query.topic), ("tag", query.tag), ("key prefix", query.key_prefix)):
+        if len(text) > TEXT_MAX:
+            raise PendingError(f"a {name} of {len(text)} characters: no message has one of more than {TEXT_MAX}")
+    if len(query.properties) > PROPERTIES_MAX:
+        raise PendingError(f"{len(query.properties)} properties are asked for, at most {PROPERTIES_MAX} are possible")
+    for what, first, last in (
+        ("due", query.due_from_ms, query.due_to_ms),
+        ("accepted", query.accepted_from_ms, query.accepted_to_ms),
+    ):
+        for value in (first, last):
+            if value is not None and not 0 <= value <= DUE_MAX_MS + 1:
+                raise PendingError(f"{what} time {shown(value)}: 0 to {DUE_MAX_MS + 1} ms (the year 9999) are possible")
+        if first is not None and last is not None and first >= last:
+            raise PendingError(f"{what} times from {first} to {last}: the end lies behind the beginning")
+
+
+def limited(limit: int, most: int) -> int:
+    """Refuse a limit that is none. Raises PendingError."""
+    if not 1 <= limit <= most:
+        raise PendingError(f"a limit of {shown(limit)}: 1 to {most} are possible")
+    return limit
+
+
+def cursor_of(query: PendingQuery, text: str) -> Cursor | None:
+    """Read a cursor, or begin where the query does. Raises PendingError."""
+    if not text:
+        return (-1 if query.due_from_ms is None else query.due_from_ms - 1, KEY_MAX)
+    due, _, delay_id = text.partition("-")
+    if len(text) <= _CURSOR_CHARS_MAX and due.isascii() and due.isdecimal():
+        try:
+            return int(due), int(delay_id, 16)
+        except ValueError:
+            pass
+    raise PendingError(f"{text!r:.80} is no cursor: give back what an answer had as next, as it is")
+
+
+_CURSOR_CHARS_MAX = 40
+
+
+def cursor_text(cursor: Cursor | None) -> str:
+    """Write a cursor; empty behind the end."""
+    return "" if cursor is None else f"{max(0, cursor[0])}-{cursor[1]:x}"

@@ -1,0 +1,90 @@
+"""What the desk reads of a pending message's record, and how a moved one is written.
+
+Two fields that only the append fills are used while a message waits: the *store time* has when it was accepted (epoch
+ms by the broker's clock; 0 in a record of an older version), and the *queue offset* of a moved one the delay, ms, with
+which it was sent. So `restart` works however often a message was moved. The delivery writes both anew.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from broker_plugin.rules.properties import delivered_as
+from remoting.layout import QUEUE_OFFSET_AT, RECORD
+from remoting.layout_table import LONG
+from remoting.messages.message import Message, decode_record, encode_record, record_fields, store_ms_at
+from remoting.messages.properties import DELAY_KEY, TAGS, UNIQ_KEY, get_property
+from store.put.pending_api import PendingQuery, PendingRow
+
+if TYPE_CHECKING:
+    from store.spill.rows.model import Found
+
+__all__ = ["accepted_ms", "fits", "key_hash", "restamped", "row_of", "sent_delay_ms"]
+
+_BORN_MS = RECORD.picked("born_ms")
+
+
+def accepted_ms(record: bytes) -> int:
+    """When the broker took it, epoch ms; for a record of an older version when it was sent, by the sender's clock."""
+    (accepted,) = LONG.unpack_from(record, store_ms_at(record))
+    (born,) = _BORN_MS.unpack_from(record)
+    return int(accepted or born)
+
+
+def sent_delay_ms(record: bytes, found: Found) -> int:
+    """The delay with which it was sent, ms; 0 if that is not known (it was moved by an older version)."""
+    (delay,) = LONG.unpack_from(record, QUEUE_OFFSET_AT)
+    if delay > 0:
+        return int(delay)
+    return 0 if found.version else max(0, found.due_ms - accepted_ms(record))
+
+
+def restamped(record: bytes, found: Found, due_ms: int) -> bytes:
+    """Make the record of a moved message: the same in everything but version and due time."""
+    stored = decode_record(record)
+    message: Message = stored.message()
+    message.properties = delivered_as(stored.properties, found.delay_id, due_ms, found.version + 1)
+    fresh = bytearray(encode_record(message, stored.store_host, stored.store_ms))
+    LONG.pack_into(fresh, QUEUE_OFFSET_AT, sent_delay_ms(record, found))
+    return bytes(fresh)
+
+
+def row_of(record: bytes, delay_id: int, version: int, due_ms: int, failed: bool) -> PendingRow:
+    """Read what a listing shows of a record."""
+    topic, queue_id, text = record_fields(record)
+    return PendingRow(
+        offset=delay_id,
+        version=version,
+        due_ms=due_ms,
+        accepted_ms=accepted_ms(record),
+        topic=topic,
+        queue_id=queue_id,
+        size=len(record),
+        tag=get_property(text, TAGS) or "",
+        key=get_property(text, DELAY_KEY) or "",
+        unique_key=get_property(text, UNIQ_KEY) or "",
+        failed=failed,
+    )
+
+
+def fits(query: PendingQuery, record: bytes) -> bool:
+    """Whether a record is what a query asks for; its due range is the caller's to see to."""
+    topic, _, text = record_fields(record)
+    if query.topic and topic != query.topic:
+        return False
+    if query.tag and get_property(text, TAGS) != query.tag:
+        return False
+    if query.key_prefix and not (get_property(text, DELAY_KEY) or "").startswith(query.key_prefix):
+        return False
+    if query.accepted_from_ms is not None and accepted_ms(record) < query.accepted_from_ms:
+        return False
+    if query.accepted_to_ms is not None and accepted_ms(record) >= query.accepted_to_ms:
+        return False
+    return all(get_property(text, name) == value for name, value in query.properties)
+
+
+def key_hash(topic: str, key: str) -> int:
+    """64 bits that stand for a delay key of a topic; never 0."""
+    text = f"{topic}\0{key}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") or 1

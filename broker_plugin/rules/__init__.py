@@ -1,0 +1,1 @@
+"""What a delayed message may do, and what is counted of it: no thread, no file, no clock."""

@@ -1,0 +1,207 @@
+"""What was cancelled, kept until some time after it would have been due: so that a late question has an answer.
+
+A cancelled message leaves the delay store with the last file that had it. Whether it was cancelled, and when, is
+asked for longer: by a sender that repeats its cancel, by somebody who wonders where a message is. Each cancel adds one
+row to the newest of a few files; a file goes when all of its rows are old.
+
+==========  =====  ====================================================================
+row         bytes  (little-endian; files ``<delay store>/cancelled/NNNNNNNNNN``)
+==========  =====  ====================================================================
+id          8      delay id
+due         8      when it would have been due, epoch ms
+at          8      when it was cancelled, epoch ms
+key         8      hash of topic and delay key, 0 if it had none
+version     4
+topic       4      CRC-32 of the topic, 0 if it could not be read
+crc         4      CRC-32 of the row's other bytes, begun with that of the store id
+==========  =====  ====================================================================
+
+Rows are hints: what is pending or was delivered is not looked up here. So a row may be written before the journal's
+frame, one that is damaged is skipped, and a row without its cancel does no harm.
+
+Cost: 44 bytes a cancel; a lookup reads the files whose ids may have it (3 MB each), nothing is kept in memory but the
+bounds of each file. Any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remoting.messages.checksum import crc32
+from store.disk.file import File
+from store.disk.files import Files
+
+__all__ = ["CancelLog", "CancelledRow"]
+
+_ROW = Struct("<qqqQIII")
+_DTYPE = np.dtype(
+    [("id", "<i8"), ("due", "<i8"), ("at", "<i8"), ("key", "<u8"), ("version", "<u4"), ("topic", "<u4"), ("crc", "<u4")]
+)
+_PROVEN = Struct("<qqqQII")
+ROWS_A_FILE = 65_536
+FILES_MAX = 64
+"""More files than this: the oldest goes, whatever it has."""
+_DUE_MAX_MS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class CancelledRow:
+    """One message that was cancelled; times in epoch ms."""
+
+    delay_id: int
+    due_ms: int
+    at_ms: int
+    key_hash: int
+    version: int
+    topic_crc: int
+
+
+class _Part:
+    """One file: what ids and due times it has, once that is known."""
+
+    __slots__ = ("count", "file", "id_max", "id_min", "last_due_ms", "path")
+
+    def __init__(self, path: Path, file: File, count: int) -> None:
+        self.path = path
+        self.file = file
+        self.count = count
+        self.id_min, self.id_max, self.last_due_ms = 1 << 62, 0, -1
+
+    def took(self, ids: Sequence[int], dues: Sequence[int]) -> None:
+        self.id_min = min(self.id_min, *ids)
+        self.id_max = max(self.id_max, *ids)
+        self.last_due_ms = max(self.last_due_ms, *dues)
+
+    def rows(self) -> NDArray[np.void]:
+        data = self.file.pread(self.count * _ROW.size, 0)
+        return np.frombuffer(data, _DTYPE, len(data) // _ROW.size)
+
+
+class CancelLog:
+    """The rows of cancelled messages.
+
+    Args:
+        files: the disk.
+        directory: of these files alone.
+        store_id: goes into the checksums, so that a row of another store never counts.
+        keep_ms: how long after its due time a row is kept.
+    """
+
+    def __init__(
+        self, files: Files, directory: Path, store_id: bytes, keep_ms: int, *, rows_a_file: int = ROWS_A_FILE
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._seed = crc32(store_id)
+        self.keep_ms = keep_ms
+        self._rows_a_file = rows_a_file
+        self._lock = threading.Lock()
+        self._dirty = False
+        self._parts: list[_Part] = []
+        if files.is_dir(directory):
+            for name in sorted(name for name in files.listdir(directory) if name.isdecimal()):
+                self._open(directory / name)
+
+    def _open(self, path: Path) -> None:
+        file = self._files.open(path)
+        part = _Part(path, file, file.size() // _ROW.size)
+        if part.count:
+            rows = part.rows()
+            known = rows[rows["due"] < _DUE_MAX_MS]
+            if len(known):
+                part.took((int(known["id"].min()), int(known["id"].max())), (int(known["due"].max()),))
+        self._parts.append(part)
+
+    def add(self, rows: Sequence[CancelledRow]) -> None:
+        """Write rows; `sync` makes them durable. Raises StoreError."""
+        with self._lock:
+            start = 0
+            while start < len(rows):
+                part = self._room()
+                some = rows[start : start + self._rows_a_file - part.count]
+                part.file.pwrite(b"".join(map(self._encoded, some)), part.count * _ROW.size)
+                part.count += len(some)
+                part.took([row.delay_id for row in some], [row.due_ms for row in some])
+                start += len(some)
+                self._dirty = True
+
+    def _room(self) -> _Part:
+        if self._parts and self._parts[-1].count < self._rows_a_file:
+            return self._parts[-1]
+        if self._parts and self._dirty:
+            self._parts[-1].file.sync()
+        if not self._parts:
+            self._files.makedirs(self._directory)
+        number = int(self._parts[-1].path.name) + 1 if self._parts else 1
+        path = self._directory / f"{number:010d}"
+        part = _Part(path, self._files.open(path, create=True), 0)
+        self._files.sync_dir(self._directory)
+        self._parts.append(part)
+        return part
+
+    def _encoded(self, row: CancelledRow) -> bytes:
+        fields = (row.delay_id, row.due_ms, row.at_ms, row.key_hash, row.version, row.topic_crc)
+        return _ROW.pack(*fields, self._sum(fields))
+
+    def _sum(self, fields: tuple[int, ...]) -> int:
+        return crc32(_PROVEN.pack(*fields), self._seed)
+
+    def sync(self) -> None:
+        """Make what was added durable. Raises SyncFailedError."""
+        with self._lock:
+            if self._dirty:
+                self._parts[-1].file.sync()
+                self._dirty = False
+
+    def find(self, delay_id: int) -> CancelledRow | None:
+        """Look a delay id up: its newest row. Reads files."""
+        return self._newest("id", delay_id, lambda part: part.id_min <= delay_id <= part.id_max)
+
+    def find_key(self, key_hash: int) -> CancelledRow | None:
+        """Look a delay key up by its hash: the newest row. Reads files."""
+        return self._newest("key", key_hash, lambda _: True) if key_hash else None
+
+    def _newest(self, column: str, value: int, may_have: Callable[[_Part], bool]) -> CancelledRow | None:
+        with self._lock:
+            parts = [part for part in reversed(self._parts) if part.count]
+        for part in parts:
+            if not may_have(part):
+                continue
+            rows = part.rows()
+            for at in np.flatnonzero(rows[column] == value)[::-1].tolist():
+                *fields, crc = rows[at].item()
+                if self._sum(tuple(fields)) == crc:
+                    delay_id, due_ms, at_ms, key_hash, version, topic_crc = fields
+                    return CancelledRow(delay_id, due_ms, at_ms, key_hash, version, topic_crc)
+        return None
+
+    def expire(self, now_ms: int) -> bool:
+        """Remove one file that nobody may ask for any more; True if there was one."""
+        with self._lock:
+            for part in self._parts[:-1]:
+                if part.last_due_ms + self.keep_ms < now_ms or len(self._parts) > FILES_MAX:
+                    self._parts.remove(part)
+                    self._files.remove(part.path)
+                    part.file.close()
+                    return True
+        return False
+
+    @property
+    def row_count(self) -> int:
+        """Rows on disk."""
+        return sum(part.count for part in list(self._parts))
+
+    def close(self) -> None:
+        """Sync, and give the files back."""
+        self.sync()
+        with self._lock:
+            for part in self._parts:
+                part.file.close()
+            self._parts = []
