@@ -12,6 +12,7 @@ from broker.figures.traffic import Traffic
 from broker.net.asides import Asides
 from broker.net.processor import Processor
 from broker.parts import BrokerParts
+from broker.pending.processor import PendingProcessor
 from broker.pop_service import PopService
 from broker.processors.admin import AdminProcessor
 from broker.processors.client import ClientProcessor
@@ -125,6 +126,7 @@ class ProcessorSet:
                 region=config.get_text("regionId"),
                 enabled=lambda: config.get_bool("recallMessageEnable"),
             ),
+            PendingProcessor(topics=parts.topics, plugins=parts.plugins, store_host=lambda: parts.store.store_host),
         ]
 
     def _of_clients(self) -> list[Processor]:

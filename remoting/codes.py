@@ -88,7 +88,7 @@ class PullSysFlag(IntFlag):
 
 
 class RequestCode(IntEnum):
-    """Request codes: all of Apache RocketMQ 5.5.0, served here or not.
+    """Request codes: all of Apache RocketMQ 5.5.0, served here or not, and from 370,001 on our own.
 
     ``docs/compatibility.md`` describes how each is handled.
     """
@@ -262,6 +262,12 @@ class RequestCode(IntEnum):
     GET_LITE_GROUP_INFO = 200078
     TRIGGER_LITE_DISPATCH = 200079
     BATCH_ACK_MESSAGE = 200151
+    PENDING_GET = 370001
+    PENDING_CHANGE = 370002
+    PENDING_LIST = 370003
+    PENDING_COUNT = 370004
+    PENDING_CHANGE_MATCHING = 370005
+    PENDING_FORECAST = 370006
 
 
 class ResponseCode(IntEnum):

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from broker.access.acl_rules import PUB, SUB
+from broker.access.acl_rules import PENDING, PUB, SUB
 from broker.net.channel import Channel
 from broker.tables.topic_names import RETRY_PREFIX
 from remoting.codes import RequestCode
@@ -174,6 +174,13 @@ _SERVED: dict[RequestCode, Rule] = {
     _C.SEND_REPLY_MESSAGE: Rule(ACCOUNT, _SEND_REPLY, _sends("topic")),
     _C.SEND_REPLY_MESSAGE_V2: Rule(ACCOUNT, _SEND_REPLY, _sends("b")),
     _C.RECALL_MESSAGE: Rule(ACCOUNT, _SEND, _sends("topic")),
+    **dict.fromkeys(
+        (
+            *(_C.PENDING_GET, _C.PENDING_CHANGE, _C.PENDING_LIST, _C.PENDING_COUNT),
+            *(_C.PENDING_CHANGE_MATCHING, _C.PENDING_FORECAST),
+        ),
+        Rule(ACCOUNT, "PENDING of the topic, which it must name", _topic("topic", PENDING)),
+    ),
     _C.END_TRANSACTION: Rule(ACCOUNT, "PUB of the topic that the half message is for"),
     _C.PULL_MESSAGE: _READ,
     _C.LITE_PULL_MESSAGE: _READ,

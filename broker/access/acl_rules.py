@@ -18,11 +18,13 @@ from broker.tables.topic_names import (
     TIMER_TOPIC,
 )
 
-__all__ = ["PUB", "SUB", "Account", "AclRules", "address_pattern"]
+__all__ = ["PENDING", "PUB", "SUB", "Account", "AclRules", "address_pattern"]
 
 PUB, SUB = 4, 8
+PENDING = 16
+"""The right to see and to change what is pending of a topic; RocketMQ does not know it."""
 _DENY = 1
-_PERMISSIONS = {"DENY": _DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
+_RIGHTS = {"PUB": PUB, "SUB": SUB, "PENDING": PENDING}
 _EVERYBODYS = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC"))
 _KEY_CHARS_MIN = 7
 _TOP_KEYS = {"globalWhiteRemoteAddresses", "accounts", "dataVersion"}
@@ -149,10 +151,13 @@ def _perm(text: str, where: str) -> tuple[str, int]:
 def _permission(text: object, where: str) -> int:
     if text is None:
         return _DENY
-    permission = _PERMISSIONS.get(str(text).strip())
-    if permission is None:
-        raise AclFileError(f"{where}: a permission is DENY, PUB, SUB or PUB|SUB, found {quoted(text)}")
-    return permission
+    words = str(text).strip().split("|")
+    if words == ["DENY"]:
+        return _DENY
+    if len(set(words)) < len(words) or not all(word in _RIGHTS for word in words):
+        known = "PENDING (alone or with others), DENY, PUB, SUB or PUB|SUB"
+        raise AclFileError(f"{where}: a permission is {known}, found {quoted(text)}")
+    return sum(_RIGHTS[word] for word in words)
 
 
 def address_pattern(text: str) -> Matches:

@@ -20,8 +20,17 @@ from tests.broker.test_broker import Caller, config_in, send_fields
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "security.md"
 SECRET = "the-secret-key"
-ROLES = ("unsigned", "without-rights", "pub-only", "sub-only", "pub-and-sub", "the-admin", "trusted address")
-RIGHTS = {"pub-only": "PUB", "sub-only": "SUB", "pub-and-sub": "PUB|SUB"}
+ROLES = (
+    "unsigned",
+    "without-rights",
+    "pub-only",
+    "sub-only",
+    "pub-and-sub",
+    "pending-only",
+    "the-admin",
+    "trusted address",
+)
+RIGHTS = {"pub-only": "PUB", "sub-only": "SUB", "pub-and-sub": "PUB|SUB", "pending-only": "PENDING"}
 RULES = f"""
 globalWhiteRemoteAddresses:
 - 127.0.0.2
@@ -43,6 +52,7 @@ WRITERS = MIGHTY | {"pub-only", "pub-and-sub"}
 READERS = MIGHTY | {"sub-only", "pub-and-sub"}
 WHO = {
     "nothing": ALL,
+    "PENDING of the topic, which it must name": MIGHTY | {"pending-only"},
     "any account": ACCOUNTS,
     "`admin: true`": MIGHTY,
     "PUB or SUB of the topic": WRITERS | READERS,

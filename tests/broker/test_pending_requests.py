@@ -1,0 +1,138 @@
+"""Requests about pending messages, codes 370001 to 370006: what a client asks and is told, and what it may not ask."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from broker_plugin.plugin import DelayPlugin
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from tests.broker.core_rig import START_MS, Client, FakePlugin, Rig, properties
+
+DUE = START_MS + 60_000
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path / "store", DelayPlugin(), recallMessageEnable="true")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(rig: Rig) -> Client:
+    return rig.client()
+
+
+def send(client: Client, topic: str = "T", due_ms: int = DUE, **more: str) -> str:
+    reply = client.send(topic, properties(TIMER_DELIVER_MS=due_ms, **more))
+    assert reply.code == ResponseCode.SUCCESS
+    return str(reply.ext["msgId"])
+
+
+def ask(client: Client, code: RequestCode, **ext: object) -> tuple[RemotingCommand, Any]:
+    reply = client.ask(code, {name: str(value) for name, value in ext.items()})
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+    return reply, orjson.loads(reply.body)
+
+
+def change(client: Client, name: str, verb: str, **ext: object) -> Any:
+    reply, document = ask(client, RequestCode.PENDING_CHANGE, verb=verb, name=name, **ext)
+    assert reply.ext["verdict"] == document["verdict"]
+    return document
+
+
+def test_one_message_is_seen_moved_and_cancelled(client: Client) -> None:
+    name = send(client, UNIQ_KEY="K1", TAGS="vip")
+    _, seen = ask(client, RequestCode.PENDING_GET, name=name, topic="T")
+    assert (seen["verdict"], seen["id"], seen["due_ms"]) == ("done", name, DUE)
+    assert seen["message"]["tag"] == "vip"
+    assert base64.b64decode(seen["message"]["body"])
+    assert change(client, name, "move", dueMs=DUE + 5, version=0)["version"] == 1
+    assert change(client, name, "move", byMs=-5, version=0)["verdict"] == "changed"
+    assert change(client, name, "restart")["due_ms"] == DUE
+    assert change(client, name, "cancel")["verdict"] == "done"
+    again = change(client, name, "cancel")
+    assert (again["verdict"], again["when_ms"]) == ("already", START_MS)
+    assert change(client, name, "now")["verdict"] == "cancelled"
+    assert change(client, name, "cancel", topic="Other")["verdict"] == "unknown"
+
+
+def test_a_recall_handle_names_a_message_too(client: Client) -> None:
+    handle = client.send("T", properties(UNIQ_KEY="K1", TIMER_DELIVER_MS=DUE)).ext["recallHandle"]
+    assert change(client, handle, "cancel")["verdict"] == "done"
+
+
+def test_lists_counts_and_bulk(client: Client) -> None:
+    for number in range(7):
+        send(client, "T" if number % 2 else "U", DUE + number)
+    _, page = ask(client, RequestCode.PENDING_LIST, topic="U", limit=3)
+    assert [message["due_ms"] - DUE for message in page["messages"]] == [0, 2, 4]
+    _, rest = ask(client, RequestCode.PENDING_LIST, topic="U", limit=3, after=page["next"])
+    assert [message["due_ms"] - DUE for message in rest["messages"]] == [6]
+    assert ask(client, RequestCode.PENDING_COUNT)[1]["count"] == 7
+    assert ask(client, RequestCode.PENDING_COUNT, dueFromMs=DUE + 5)[1]["count"] == 2
+    _, dry = ask(client, RequestCode.PENDING_CHANGE_MATCHING, topic="U", verb="cancel")
+    assert (dry["dry_run"], dry["verdicts"]) == (True, {"done": 4})
+    assert ask(client, RequestCode.PENDING_COUNT)[1]["count"] == 7
+    _, done = ask(client, RequestCode.PENDING_CHANGE_MATCHING, topic="U", verb="cancel", dryRun="false")
+    assert (done["dry_run"], done["verdicts"], done["next"]) == (False, {"done": 4}, "")
+    assert ask(client, RequestCode.PENDING_COUNT)[1]["count"] == 3
+
+
+def test_what_a_deleted_topic_has_left_is_kept_counted_and_purged(client: Client) -> None:
+    for _ in range(3):
+        send(client, "Gone")
+    send(client, "T")
+    purge = {"topic": "Gone", "verb": "cancel", "purge": "true", "dryRun": "false"}
+    refused = client.ask(RequestCode.PENDING_CHANGE_MATCHING, purge)
+    assert (refused.code, "exists" in str(refused.remark)) == (ResponseCode.INVALID_PARAMETER, True)
+    client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"})
+    assert ask(client, RequestCode.PENDING_COUNT, topic="Gone")[1]["count"] == 3
+    assert ask(client, RequestCode.PENDING_CHANGE_MATCHING, **purge)[1]["verdicts"] == {"done": 3}
+    assert ask(client, RequestCode.PENDING_COUNT)[1]["count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "ext"),
+    [
+        (RequestCode.PENDING_GET, {}),
+        (RequestCode.PENDING_GET, {"name": "9" * 5000}),
+        (RequestCode.PENDING_GET, {"name": "key:" + "k" * 10_240}),
+        (RequestCode.PENDING_CHANGE, {"name": "key:a", "topic": "T", "verb": "destroy"}),
+        (RequestCode.PENDING_CHANGE, {"verb": "move", "dueMs": "9" * 5000}),
+        (RequestCode.PENDING_CHANGE, {"verb": "move", "dueMs": "1e12"}),
+        (RequestCode.PENDING_CHANGE, {"verb": "move", "dueMs": START_MS // 1000}),
+        (RequestCode.PENDING_CHANGE, {"verb": "cancel", "version": "-"}),
+        (RequestCode.PENDING_LIST, {"limit": "0"}),
+        (RequestCode.PENDING_LIST, {"after": "nowhere"}),
+        (RequestCode.PENDING_LIST, {"dueFromMs": "5", "dueToMs": "4"}),
+        (RequestCode.PENDING_CHANGE_MATCHING, {"verb": "cancel", "dryRun": "false"}),
+        (RequestCode.PENDING_CHANGE_MATCHING, {"verb": "cancel", "topic": "T", "dryRun": "no"}),
+        (RequestCode.PENDING_FORECAST, {"fromMs": "5", "toMs": "5"}),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_and_changes_nothing(
+    client: Client, code: RequestCode, ext: dict[str, object]
+) -> None:
+    name = send(client)
+    reply = client.ask(code, {"name": name, **ext} if code is RequestCode.PENDING_CHANGE else ext)
+    assert reply.code == ResponseCode.INVALID_PARAMETER
+    assert reply.remark
+    assert len(reply.remark) < 400
+    assert ask(client, RequestCode.PENDING_GET, name=name)[1]["version"] == 0
+
+
+def test_a_plug_in_without_a_desk_is_not_asked(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "store", FakePlugin())
+    try:
+        reply = rig.client().ask(RequestCode.PENDING_COUNT, {})
+        assert reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    finally:
+        rig.close()
