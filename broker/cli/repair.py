@@ -26,6 +26,7 @@ from broker.tables.topics import Topics
 from remoting.layout import CHECKPOINT, MANIFEST
 from remoting.layout_table import Table
 from store.derived.consume_queues import ConsumeQueues
+from store.derived.known_places import KnownPlaces
 from store.disk.aside import AsideDir
 from store.disk.checkpoint import DeliveryCheckpoint
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
@@ -160,7 +161,10 @@ class _Repair:
         """Repair the CommitLog; return the position where it begins."""
         options = self.options
         directory = Path(options.commit_log_path) if options.commit_log_path else self.root / "commitlog"
-        _, changed = repair_log(self.files, directory, options.commit_log_segment_bytes, durable, self.aside)
+        known = KnownPlaces(self.files, self.root / "consumequeue")
+        _, changed = repair_log(
+            self.files, directory, options.commit_log_segment_bytes, durable, self.aside, known.is_inside
+        )
         if changed:
             self._derive_again()
         names = [int(name) for name in self.files.listdir(directory) if name.isdigit()]

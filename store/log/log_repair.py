@@ -14,11 +14,14 @@ a file that is cut off, or missing            the same, in a file of full size
 the log ends before what was durable          fillers and blanks up to there: no position is given twice
 ============================================  ===========================================================
 
-What is covered is put aside first. A record counts as whole by the rules of `store.log.log_scan`.
+What is covered is put aside first. A record counts as whole by the rules of `store.log.log_scan`. Whatever looks like
+one within a record that a ConsumeQueue knows is a part of that record's body, and covered with it: its sender has
+written it (`store.derived.known_places`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from remoting.layout import BLANK_BYTES, MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD, RECORD_BYTES_MIN
@@ -65,10 +68,15 @@ def filler_records(position: int, size: int, store_ms: int) -> bytes:
     return b"".join(parts)
 
 
-def next_record(segment: Segment, position: int, limit: int) -> int:
+def _nowhere(_position: int) -> bool:
+    return False
+
+
+def next_record(segment: Segment, position: int, limit: int, is_inside: Callable[[int], bool] = _nowhere) -> int:
     """Position in a segment of the first whole record (or the blank) from ``position`` on; -1 without one.
 
-    Only bytes below ``limit`` are looked at for its beginning.
+    Only bytes below ``limit`` are looked at for its beginning. ``is_inside`` says of a CommitLog position whether it
+    lies within a record: what begins there is a part of its body.
     """
     while position < limit:
         data = segment.file.pread(min(_WINDOW, limit - position) + BLANK_BYTES, position)
@@ -77,7 +85,7 @@ def next_record(segment: Segment, position: int, limit: int) -> int:
             place = position + at
             if place >= limit:
                 break
-            if _is_record(segment, place):
+            if _is_record(segment, place) and not is_inside(segment.start + place):
                 return place
         if len(data) <= BLANK_BYTES:
             break
@@ -107,7 +115,10 @@ def _is_record(segment: Segment, place: int) -> bool:
 class _Log:
     """The segments of one log under repair."""
 
-    def __init__(self, files: Files, directory: Path, segment_bytes: int, aside: AsideDir) -> None:
+    def __init__(
+        self, files: Files, directory: Path, segment_bytes: int, aside: AsideDir, is_inside: Callable[[int], bool]
+    ) -> None:
+        self.is_inside = is_inside
         self.files = files
         self.directory = directory
         self.bytes = segment_bytes
@@ -187,7 +198,7 @@ class _Log:
                 self.last_ms = LONG.unpack_from(record, store_ms_at(record))[0]
             if stop.blank:
                 return segment.size
-            found = next_record(segment, stop.position, segment.size - BLANK_BYTES + 1)
+            found = next_record(segment, stop.position, segment.size - BLANK_BYTES + 1, self.is_inside)
             if found < 0:
                 if more:
                     self.cover(segment, stop.position, segment.size)
@@ -203,12 +214,21 @@ class _Log:
             position = found
 
 
-def repair_log(files: Files, directory: Path, segment_bytes: int, durable: int, aside: AsideDir) -> tuple[int, bool]:
-    """Mend the log; answers its (end, whether anything was changed). ``durable`` is a position that it had reached.
+def repair_log(
+    files: Files,
+    directory: Path,
+    segment_bytes: int,
+    durable: int,
+    aside: AsideDir,
+    is_inside: Callable[[int], bool] = _nowhere,
+) -> tuple[int, bool]:
+    """Mend the log; answers its (end, whether anything was changed).
+
+    ``durable`` is a position that it had reached; ``is_inside`` says of a position whether it lies within a record.
 
     Raises StoreFormatError if all segments have another size.
     """
-    log = _Log(files, directory, segment_bytes, aside)
+    log = _Log(files, directory, segment_bytes, aside, is_inside)
     if not log.segments and not durable:
         return 0, log.changed
     begin = min(log.segments, default=durable - durable % segment_bytes)
