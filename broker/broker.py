@@ -16,10 +16,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from broker.bounds import name_server_bounds, server_bounds
 from broker.config.broker_config import BrokerConfig, ConfigError
+from broker.config.changes import check_change
+from broker.config.key import shown
 from broker.core import BrokerCore
 from broker.live_config import take_over
 from broker.lookout import Lookout
@@ -33,6 +35,8 @@ from broker.net.server import Server
 from broker.net.tls import make_tls
 from broker.open_files import connections_max
 from broker.plugins import load_plugins
+from broker.shards.left import unread
+from broker.shards.link import SUPERVISOR, ShardLink
 from broker.tables.json_files import JsonFile
 from broker.turns.plugin_chain import someone_behind
 from store.disk.errors import StoreError
@@ -61,10 +65,16 @@ class Broker:
         config: What to be.
         files: The door to the disk, for tests.
         now_ms: A clock for everything, for tests.
+        link: The link with a supervisor, if this is one of several shards.
     """
 
     def __init__(
-        self, config: BrokerConfig, *, files: Files | None = None, now_ms: Callable[[], int] | None = None
+        self,
+        config: BrokerConfig,
+        *,
+        files: Files | None = None,
+        now_ms: Callable[[], int] | None = None,
+        link: ShardLink | None = None,
     ) -> None:
         self.config = config
         self.listen_port = 0
@@ -75,6 +85,7 @@ class Broker:
         """Why it takes nothing any more, if one of its threads has failed."""
         self._files = files
         self._clock = now_ms
+        self._link = link
         self._core: BrokerCore | None = None
         self._server: Server | None = None
         self._registration: Registration | None = None
@@ -180,11 +191,39 @@ class Broker:
             core.level_scheduler.on_failure = core.processors.pop.reviver.on_failure = failed
             core.start()
             self._start_timers(core, server)
+            if self._link is not None:
+                await self._join(self._link, core, server)
             server.listen()
             await self._register(core, server)
+            if self._link is not None:
+                await self._link.serves(self.listen_port, core.pending_count())
         except BaseException:
             await self.stop()
             raise
+
+    async def _join(self, link: ShardLink, core: BrokerCore, server: Server) -> None:
+        """Have this shard take part in what all shards have in common, before clients are let in."""
+
+        def state(whole: bool) -> dict[str, Any]:
+            return {
+                "pending": core.pending_count(),
+                "levels": core.level_scheduler.pending_count(),
+                "undecided": len(core.halves.undecided),
+                "unread": unread(core.store, core.offsets) if whole else [],
+                "put": core.turn.put_count,
+                "got": core.processors.pull.message_count,
+            }
+
+        def own_setting(name: str, value: str) -> None:
+            config = self.config
+            check_change(config, name, value, frozenset())
+            _LOG.warning("%s until the next start, for this shard alone", shown(name, value))
+            config.set_value(name, value)
+            core.config_changed([name])
+
+        link.state, link.own_setting = state, own_setting
+        link.join(server, core.dispatcher, core.topics, core.groups)
+        await link.ready()
 
     def _bind(self, server: Server) -> None:
         config = self.config
@@ -218,11 +257,12 @@ class Broker:
         server.closed_listeners.append(self._name_server.channel_closed)
 
     async def _register(self, core: BrokerCore, server: Server) -> None:
-        config = self.config
-        if config.namesrv_addr:
+        config, link = self.config, self._link
+        inner = link is not None and link.embedded
+        if config.namesrv_addr or inner:
             self._registration = Registration(
-                Requester(server, core.dispatcher).request,
-                config.namesrv_addr,
+                link.ask if link is not None and inner else Requester(server, core.dispatcher).request,
+                [SUPERVISOR] if inner else config.namesrv_addr,
                 core.topics,
                 cluster=config.cluster_name,
                 name=config.broker_name,
@@ -233,6 +273,8 @@ class Broker:
             )
             core.config_listeners.append(self._registration.topics_changed)
             await self._registration.start()
+            if link is not None:
+                link.register = self._registration.now
 
     # ------------------------------------------------------------------------------------------------ by the clock
 

@@ -20,7 +20,7 @@ from broker.access.acl import Acl
 from broker.bounds import broker_bounds, figures
 from broker.config.broker_config import BrokerConfig
 from broker.live_config import apply_changes, save_changes
-from broker.net.channel import Channel
+from broker.net.channel import SHARDS_PORT, Channel
 from broker.net.clients import Clients
 from broker.net.clock import now_ms as wall_clock_ms
 from broker.net.dispatcher import Dispatcher
@@ -253,6 +253,7 @@ class BrokerCore(BrokerParts):
         """The tables that peers can grow, for the runtime info; whoever adds sockets and a name server adds theirs."""
         for processor in self.processors.all():
             self.dispatcher.add(processor)
+            self.dispatcher.add(processor, SHARDS_PORT)
 
     # ------------------------------------------------------------------------------------------------ running
 

@@ -14,6 +14,8 @@ __all__ = ["ROOT", "OurBroker"]
 
 ROOT = Path(__file__).parent.parent.parent
 START_SECONDS = 30
+PORTS_APART = 10
+"""Between the ports of two shards."""
 PATIENCE = {"waitTimeMillsInSendQueue": "30000"}
 """As Apache's broker has it here: on a busy test machine it would otherwise turn senders away after 200 ms."""
 BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
@@ -23,7 +25,8 @@ BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
 class OurBroker:
     """`timewheel broker` in a process of its own; with its embedded name server unless ``namesrv`` names others.
 
-    ``settings`` go to ``--set``. The store is ``folder/store`` unless ``store`` says another place.
+    ``settings`` go to ``--set``. The store is ``folder/store`` unless ``store`` says another place. With ``shards``
+    it is a supervisor and so many brokers, ten ports apart (``addresses``).
     """
 
     def __init__(
@@ -33,7 +36,9 @@ class OurBroker:
         namesrv: str | None = None,
         store: Path | None = None,
         port: int | None = None,
+        shards: int = 0,
     ) -> None:
+        self.shards = shards
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.store = store or folder / "store"
@@ -54,7 +59,13 @@ class OurBroker:
         settings = {**PATIENCE, **self.settings}
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         base = [sys.executable, "-m", "broker.cli", "broker", "--store", str(self.store)]
-        return [*base, "--listen", self.address, *names, *sets]
+        many = ["--shards", str(self.shards)] if self.shards else []
+        return [*base, "--listen", self.address, *names, *sets, *many]
+
+    @property
+    def addresses(self) -> list[str]:
+        """The address of each shard, or of the broker."""
+        return [f"127.0.0.1:{self.port + PORTS_APART * index}" for index in range(self.shards or 1)]
 
     def spawn(self) -> Child:
         """Start the process without waiting for it."""
@@ -75,13 +86,19 @@ class OurBroker:
                 raise AssertionError(f"our broker did not start:\n{child.tail()}")
             self._pick_ports()
         self._pick = False
+        if self.shards:  # the name server opens when all of them serve
+            assert wait_open(int(self.namesrv.rpartition(":")[2]), START_SECONDS), self.child.tail()
         with Wire(self.namesrv) as names:
             names.wait_route("TBW102", START_SECONDS)
+        for address in self.addresses[1:]:
+            assert wait_open(int(address.rpartition(":")[2]), START_SECONDS), self.child.tail()
         return self
 
     def _pick_ports(self) -> None:
         self.log.unlink(missing_ok=True)
-        self.port = free_ports_around(-2)
+        self.port = free_ports_around(
+            *(PORTS_APART * index + more for index in range(self.shards or 1) for more in (-2, 0))
+        )
         self.address = f"127.0.0.1:{self.port}"
         if self.embedded:
             self.namesrv = f"127.0.0.1:{free_port()}"

@@ -24,6 +24,7 @@ from broker.config.broker_config import BrokerConfig, load_config
 from broker.core import BrokerCore
 from broker.open_files import raise_quietly
 from broker.plugins import load_plugins
+from broker.shards.layout import Layout
 from store.disk.files import Files
 
 __all__ = ["Findings", "check_command", "check_store"]
@@ -51,7 +52,7 @@ class Findings:
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A single setting; may be repeated.")
 @click.option("--repair", is_flag=True, help="First repair the store; removed bytes are kept aside.")
 def check_command(store: Path, file: Path | None, settings: tuple[str, ...], repair: bool) -> None:
-    """Check the STORE of a stopped broker and list its faults.
+    """Check the STORE of a stopped broker, or of all its shards, and list its faults.
 
     Without --repair the command changes nothing. With --repair it repairs the store and deletes nothing: bytes that it
     removes or overwrites are kept in a folder under timewheel/aside in the store, which the output names.
@@ -60,21 +61,30 @@ def check_command(store: Path, file: Path | None, settings: tuple[str, ...], rep
     """
     with one_line_errors():
         raise_quietly()  # what was looked into stays open
-        config = load_config(file, {"storePathRootDir": str(store)}, pairs(settings, "--set"))
-        if not (store / "commitlog").is_dir() and "storePathCommitLog" not in config.values:
-            raise click.ClickException(f"{store} is no store: it has no directory commitlog")
-        if repair:
-            for text in repair_store(config) or ["nothing needed it"]:
-                say(f"repair: {text}")
-        findings = check_store(config)
+        directories = Layout(Files(), store).directories()
+        wrong = False
+        for directory in directories:
+            config = load_config(file, {"storePathRootDir": str(directory)}, pairs(settings, "--set"))
+            if not (directory / "commitlog").is_dir() and "storePathCommitLog" not in config.values:
+                raise click.ClickException(f"{directory} is no store: it has no directory commitlog")
+            wrong |= _check(config, repair, f"{directory}: " if len(directories) > 1 else "")
+    raise SystemExit(1 if wrong else 0)
+
+
+def _check(config: BrokerConfig, repair: bool, prefix: str) -> bool:
+    """Check one store, after a repair of it, and print the findings; whether something is wrong."""
+    if repair:
+        for text in repair_store(config) or ["nothing needed it"]:
+            say(f"{prefix}repair: {text}")
+    findings = check_store(config)
     for text in findings.notes:
-        say(f"note: {text}")
+        say(f"{prefix}note: {text}")
     for text in findings.wrong:
-        say(f"wrong: {text}")
+        say(f"{prefix}wrong: {text}")
     count = len(findings.wrong)
     verdict = "nothing is wrong" if not count else "1 finding" if count == 1 else f"{count} findings"
-    say(f"{findings.summary}: {verdict}")
-    raise SystemExit(1 if findings.wrong else 0)
+    say(f"{prefix}{findings.summary}: {verdict}")
+    return bool(count)
 
 
 def check_store(config: BrokerConfig) -> Findings:

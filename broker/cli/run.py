@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -15,10 +16,14 @@ from broker.broker import Broker
 from broker.cli.common import USER_ERRORS, one_line_errors, pairs, run_until_signal, say, settle
 from broker.config.broker_config import BrokerConfig, load_config, parse_address, parse_addresses
 from broker.config.logs import IN_FILE_ONLY, log_settings, start_logging
-from broker.open_files import raise_limit
+from broker.open_files import connections_max, raise_limit
+from broker.shards.layout import SHARDS_MAX, refuse_shards
+from broker.shards.link import ShardLink
+from broker.shards.supervisor import Start, Supervisor
 from store.disk.errors import StoreError
+from store.disk.files import Files
 
-__all__ = ["broker_command", "options_to_values", "ready_line"]
+__all__ = ["broker_command", "options_to_values", "ready_line", "serve", "shard_count"]
 
 log = logging.getLogger("broker")
 
@@ -34,6 +39,7 @@ FAILURE_LOOK_S = 1
     "-c", "--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="A broker.conf."
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A single setting; may be repeated.")
+@click.option("--shards", metavar="N|auto", help="Run N brokers as one, each in a process; auto: one for each core.")
 def broker_command(
     store: Path | None,
     listen: str | None,
@@ -41,6 +47,7 @@ def broker_command(
     namesrv_addr: str | None,
     file: Path | None,
     settings: tuple[str, ...],
+    shards: str | None,
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C. It prints one line when it is ready. On SIGHUP it reads its files again.
 
@@ -57,7 +64,12 @@ def broker_command(
         try:
             log_settings(config)
             raise_limit()
-            run_until_signal(lambda stop: _run(config, stop, again))
+            if shards is None:
+                refuse_shards(Files(), config.store_dir, config.broker_name)
+                run_until_signal(lambda stop: serve(config, stop, again))
+            else:
+                count = shard_count(shards)
+                run_until_signal(lambda stop: _supervise(config, Start(file, options, given), count, stop))
         except USER_ERRORS as error:
             log.critical("%s", error, extra=IN_FILE_ONLY)
             raise
@@ -90,8 +102,11 @@ def options_to_values(
     return values
 
 
-async def _run(config: BrokerConfig, stop: asyncio.Event, read: Callable[[], BrokerConfig] | None) -> None:
-    broker = Broker(config)
+async def serve(
+    config: BrokerConfig, stop: asyncio.Event, read: Callable[[], BrokerConfig] | None, link: ShardLink | None = None
+) -> None:
+    """Run a broker until ``stop`` is set. ``read`` reads the settings again; with a ``link`` it is one of several."""
+    broker = Broker(config, link=link)
     await broker.start()
     loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
@@ -106,7 +121,8 @@ async def _run(config: BrokerConfig, stop: asyncio.Event, read: Callable[[], Bro
         settle()
         line = ready_line(broker)
         log.info("%s", line)
-        say(line)
+        if link is None:
+            say(line)
         await _until_stopped(broker, stop)
         log.info("ending")
     finally:
@@ -115,6 +131,27 @@ async def _run(config: BrokerConfig, stop: asyncio.Event, read: Callable[[], Bro
         await asyncio.gather(*reloads)
         await broker.stop()
     log.info("ended")
+
+
+def shard_count(text: str) -> int:
+    """Read ``--shards``: a number, or ``auto`` for the cores that this process may use. Raises a usage error."""
+    if text == "auto":
+        return min(len(os.sched_getaffinity(0)), SHARDS_MAX)
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= SHARDS_MAX:
+        raise click.UsageError(f"--shards {text}: expected a number from 1 to {SHARDS_MAX}, or auto")
+    return int(text)
+
+
+async def _supervise(config: BrokerConfig, start: Start, count: int, stop: asyncio.Event) -> None:
+    supervisor = Supervisor(config, start, count, connections_max())
+
+    def ready(line: str) -> None:
+        log.info("%s", line)
+        say(line)
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, supervisor.hang_up)
+    await supervisor.run(stop, ready)
 
 
 async def _until_stopped(broker: Broker, stop: asyncio.Event) -> None:

@@ -27,11 +27,13 @@ from broker.config.key import shown
 from remoting.printable import printable
 from store.disk.files import Files
 
-__all__ = ["IN_FILE_ONLY", "PlaceLimit", "log_directory", "log_settings", "start_logging"]
+__all__ = ["IN_FILE_ONLY", "PASSED", "PlaceLimit", "log_directory", "log_settings", "start_logging"]
 
 FILE_NAME = "broker.log"
 IN_FILE_ONLY = {"in_file_only": True}
 """``extra`` of a log call whose line must not go to the terminal, because the terminal shows it in another way."""
+PASSED = -1
+"""Line number of a record of another process, which has limited it already."""
 BURST = 100
 PER_SECOND = 10
 LINE_CHARS_MAX = 8_000
@@ -56,7 +58,7 @@ class PlaceLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record passes."""
-        if record.levelno >= logging.CRITICAL:
+        if record.levelno >= logging.CRITICAL or record.lineno == PASSED:
             return True
         place = self._places.setdefault((record.pathname, record.lineno), [self._burst, record.created, 0])
         free, then, left_out = place

@@ -123,6 +123,10 @@ class Registration:
         """Called when the new version could not be written: the next change of any topic tries again."""
         self._last_perm = -1
 
+    async def now(self) -> None:
+        """Register with all name servers; returns when each of them has answered or failed."""
+        await asyncio.gather(*(self._register(name_server) for name_server in self.status))
+
     async def _keep(self, name_server: str, first: asyncio.Task[None]) -> None:
         await first
         changed = self._changed[name_server]

@@ -19,6 +19,7 @@ __all__ = [
     "KEPT_OF_ONE_MAX_BYTES",
     "NAME_SERVER_PORT",
     "NO_PORT",
+    "SHARDS_PORT",
     "Channel",
     "ChannelState",
     "MemoryChannel",
@@ -30,6 +31,8 @@ KEPT_OF_ONE_MAX_BYTES = 64 << 20
 """Most bytes of one connection's requests that wait for an answer; the same limit as for its replies."""
 BROKER_PORT, NAME_SERVER_PORT, NO_PORT = "broker", "name server", "none"
 """Values of `ChannelState.port`: the broker's ports, the name server's port, or a connection that we opened."""
+SHARDS_PORT = "shards"
+"""Another value: the link between a shard and its supervisor, which nobody else has; requests on it are not checked."""
 
 _REQUEST_BYTES = 2_000  # bytes that a kept request costs besides its texts: task or hold, header, closures
 _FIELD_BYTES = 120

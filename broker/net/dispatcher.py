@@ -44,6 +44,7 @@ from broker.net.channel import (
     KEPT_OF_ONE_MAX_BYTES,
     NAME_SERVER_PORT,
     NO_PORT,
+    SHARDS_PORT,
     Channel,
     kept_size,
     peer_text,
@@ -100,7 +101,8 @@ class Dispatcher(Asking):
     ) -> None:
         self._now_ms = now_ms
         self.spawn = spawn or self._spawn_task
-        self._handlers: dict[str, dict[int, Handler]] = {BROKER_PORT: {}, NAME_SERVER_PORT: {}, NO_PORT: {}}
+        ports = (BROKER_PORT, NAME_SERVER_PORT, SHARDS_PORT, NO_PORT)
+        self._handlers: dict[str, dict[int, Handler]] = {port: {} for port in ports}
         self.guard: Guard | None = None
         """Asked before every handler that is added after it is set."""
         self.call_soon = call_soon
@@ -119,7 +121,8 @@ class Dispatcher(Asking):
         """Register a processor for its codes on one of the ports."""
         handlers = self._handlers[port]
         for code, handler in processor.handlers().items():
-            handlers[int(code)] = handler if self.guard is None else _guarded(self.guard, handler)
+            free = self.guard is None or port == SHARDS_PORT
+            handlers[int(code)] = handler if free or self.guard is None else _guarded(self.guard, handler)
 
     def codes(self, port: str = BROKER_PORT) -> set[int]:
         """List the codes that are answered on a port."""

@@ -1,4 +1,7 @@
-"""A listening socket: accepts waiting connections while the limits and the open files allow it."""
+"""A listening socket: accepts waiting connections while the limits and the open files allow it.
+
+Also sockets that are connected without one: the two ends of a pair, one of which another process inherits.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import socket
 
 from broker.net.connection import Connection, Sockets
 
-__all__ = ["Accepting", "Listener"]
+__all__ = ["Accepting", "Listener", "inherited", "socket_pair", "tune"]
 
 _ACCEPTS_MAX = 64
 _NO_FILES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -72,3 +75,20 @@ class Listener:
     def close(self) -> None:
         """Free the address."""
         self._socket.close()
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Make two connected sockets, for two processes. Raises OSError."""
+    return socket.socketpair()
+
+
+def inherited(fd: int) -> socket.socket:
+    """The end of such a pair that this process has inherited. Raises OSError if it is no socket."""
+    return socket.socket(fileno=fd)
+
+
+def tune(sock: socket.socket) -> None:
+    """Have a TCP connection send small replies at once, and notice peers that vanished; a pair needs neither."""
+    if sock.family == socket.AF_INET:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

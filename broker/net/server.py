@@ -37,7 +37,7 @@ from broker.net.channel import BROKER_PORT, NO_PORT, Channel
 from broker.net.clock import rest
 from broker.net.connection import UNTIMED, Connection
 from broker.net.linger import Linger
-from broker.net.listener import Accepting, Listener
+from broker.net.listener import Accepting, Listener, tune
 from broker.net.tls import Tls
 from broker.net.tls_connection import TlsConnection
 from remoting.command import RemotingCommand
@@ -349,8 +349,7 @@ class Server(Accepting):
     ) -> Connection:
         """Watch a connected socket; ``port`` is what `ChannelState.port` says of it."""
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        tune(sock)
         connection = kind(self, sock, peer)
         connection.state.port = port
         self._connections.add(connection)

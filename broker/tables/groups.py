@@ -11,7 +11,7 @@ from typing import Any
 
 from broker.tables.json_files import DataVersion, JsonFile
 from broker.tables.late_tables import LateTable
-from broker.tables.table_writer import NotYetError, TableWriter
+from broker.tables.table_writer import NotYetError, TableWriter, Waited
 from broker.tables.topic_names import group_problem
 from store.disk.files import Files
 
@@ -112,6 +112,8 @@ class SubscriptionGroups:
         self.forbidden: dict[str, dict[str, int]] = {}
         """Group to topic to bits: bit 2 forbids reading (``forbiddenTable``)."""
         self.data_version = DataVersion(now_ms())
+        self.everywhere: Callable[[tuple[SubscriptionGroup, ...]], Waited] | None = None
+        """Makes the groups that a request needs on all shards; None: only here."""
         self.on_delete: Callable[[str], object] = lambda _: None
         """Told of each group that is deleted."""
         self._late = LateTable(self.table, self._save_planned, self._planned_is_true)
@@ -251,6 +253,8 @@ class SubscriptionGroups:
 
     def _make(self, *groups: SubscriptionGroup) -> None:
         """Make groups that a request needs. Raises StoreError, NotYetError."""
+        if (everywhere := self.everywhere) is not None:
+            raise NotYetError(lambda: everywhere(groups))
         if self._late.late:
             raise NotYetError(lambda: self._late.change({group.name: group for group in groups}))
         self.put(*groups)

@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.tables.json_files import DataVersion, JsonFile
 from broker.tables.late_tables import LateTable
-from broker.tables.table_writer import NotYetError, TableWriter
+from broker.tables.table_writer import NotYetError, TableWriter, Waited
 from broker.tables.topic_config import READ_WRITE, TopicConfig
 from broker.tables.topic_names import (
     AUTO_CREATE_TOPIC,
@@ -75,6 +75,8 @@ class Topics:
         self.data_version = DataVersion(now_ms())
         self.listeners: list[Callable[[list[str]], None]] = []
         """Called with the names of the topics that changed, after each change."""
+        self.everywhere: Callable[[tuple[TopicConfig, ...]], Waited] | None = None
+        """Makes the topics that a request needs on all shards; None: only here."""
         self.before_save: Callable[[], None] = lambda: None
         """Called before the file is written, by whoever writes it. What it raises fails the change."""
         self._late = LateTable(self.table, self._save_planned, self._planned_is_true)
@@ -217,6 +219,8 @@ class Topics:
 
     def _make(self, *configs: TopicConfig) -> None:
         """Make topics that a request needs. Raises StoreError, NotYetError."""
+        if (everywhere := self.everywhere) is not None:
+            raise NotYetError(lambda: everywhere(configs))
         if self._late.late:
             raise NotYetError(lambda: self._late.change({config.name: config for config in configs}))
         self.put(*configs)

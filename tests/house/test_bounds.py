@@ -47,6 +47,23 @@ FIXED = {
     "net.connection:Sockets.closed_listeners": "parts of the program",
     "tables.topics:Topics.listeners": "parts of the program",
     "turns.replies:Replies.reply_ext": "two fields",
+    # shards: at most 64 of them
+    **{
+        f"shards.{name}": "one for each shard"
+        for name in (
+            *("changes:Change.waiting", "draining:Draining._empty", "draining:Draining._read_only"),
+            *("front:Front._lasting", "front:Front._links", "front:Front._serving", "front:Front.states"),
+            *("keeper:ShardKeeper._kept", "layout:Layout.members", "layout:Layout.out"),
+            "supervisor:Supervisor._processes",
+            *("supervisor:Supervisor.indexes", "supervisor:Supervisor.pending", "supervisor:Supervisor.ports"),
+        )
+    },
+    "shards.changes:SharedChanges.entries": "CHANGES_MAX of them, and CHANGES_MAX_BYTES",
+    "shards.front:Front.settings": "keys that are known",
+    "shards.link:ShardLink._making": "requests that wait for a table: replyThreadPoolQueueCapacity",
+    "shards.processes:ShardProcess.last_lines": "five lines",
+    "shards.supervisor:Start.options": "the command line",
+    "shards.supervisor:Start.settings": "the command line",
     # what is bounded by another table or by its own making
     "net.channel:MemoryChannel.sent": "has no connection: for tests, and the broker's own decisions",
     "pop.pop_reader:Pop.bodies": "one reply: 32 messages",

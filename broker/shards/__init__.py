@@ -1,0 +1,1 @@
+"""Several brokers of one machine as one: a supervisor with the name server, and a process for each shard."""

@@ -1,0 +1,114 @@
+"""Taking shards out: a marked shard is not written any more, and ends when nothing is left in it.
+
+``timewheel drain`` makes the mark, a file in the shard's directory; so a drain outlives every restart, and needs no
+port and no permission but that of the directory. The supervisor looks each second:
+
+=======================================  =========================================================================
+a mark, and the shard may be written     the shard gets ``brokerPermission`` 4, which its routes say: producers
+                                         leave it, consumers go on
+something is left                        ``left.json`` beside the mark says what
+nothing is left                          the shard leaves the routes and ends; the layout says that it is out
+the mark is gone                         the shard may be written again
+=======================================  =========================================================================
+
+What may stay although nobody has read it is listed in the mark: a topic a line.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from broker.shards.keeper import State
+from broker.shards.link import PERMIT, STATE
+from remoting.codes import ResponseCode
+from remoting.json_dialect import dumps, loads
+
+if TYPE_CHECKING:
+    from broker.shards.front import Front
+    from broker.shards.keeper import ShardKeeper
+    from broker.shards.layout import Layout
+    from store.disk.files import Files
+
+__all__ = ["READ_ONLY", "READ_WRITE", "Draining", "left_of"]
+
+_LOG = logging.getLogger(__name__)
+
+READ_ONLY, READ_WRITE = "4", "6"
+
+
+def left_of(state: dict[str, Any], may_stay: frozenset[str]) -> dict[str, Any]:
+    """What of a shard's state keeps it from ending; empty: nothing.
+
+    >>> left_of({"pending": 0, "levels": 2, "undecided": 0, "unread": []}, frozenset())
+    {'levels': 2}
+    >>> left_of({"pending": 0, "unread": [{"topic": "a", "group": "g", "messages": 1}]}, frozenset({"a"}))
+    {}
+    """
+    found: dict[str, Any] = {name: state[name] for name in ("pending", "levels", "undecided") if state.get(name)}
+    unread = [entry for entry in state.get("unread") or () if entry["topic"] not in may_stay]
+    if unread:
+        found["unread"] = unread
+    return found
+
+
+class Draining:
+    """The shards that are marked. Only the network loop uses it."""
+
+    def __init__(
+        self, layout: Layout, files: Files, front: Front, keeper: ShardKeeper, name: Callable[[int], str]
+    ) -> None:
+        self._layout = layout
+        self._files = files
+        self._front = front
+        self._keeper = keeper
+        self._name = name
+        self._read_only: set[int] = set()
+        self._empty: set[int] = set()
+
+    async def look(self) -> None:
+        """Do what there is to do. Raises OSError, TimeoutError or StoreError; it is to be called again."""
+        for index in self._keeper.in_state(State.SERVING):
+            mark = self._layout.drain_mark(index)
+            if self._files.exists(mark):
+                await self._drain(index)
+            elif index in self._read_only:
+                await self._permit(index, READ_WRITE)
+                self._read_only.discard(index)
+                _LOG.warning("%s may be written again", self._name(index))
+        for index in self._keeper.in_state(State.ENDED):
+            if index in self._layout.members:
+                self._take_out(index)
+
+    async def _permit(self, index: int, permission: str) -> None:
+        reply = await self._front.ask(index, PERMIT, {"brokerPermission": permission})
+        if reply.code != ResponseCode.SUCCESS:
+            raise OSError(f"{self._name(index)} keeps its permission: {reply.remark}")
+
+    async def _drain(self, index: int) -> None:
+        if index not in self._read_only:
+            await self._permit(index, READ_ONLY)
+            self._read_only.add(index)
+            _LOG.warning("%s is drained: it is not written any more", self._name(index))
+        reply = await self._front.ask(index, STATE, {"whole": "true"})
+        mark = self._layout.drain_mark(index)
+        may_stay = frozenset(self._files.read_file(mark).decode(errors="replace").split())
+        left = left_of(loads(reply.body), may_stay)
+        self._files.replace_file(mark.with_name("left.json"), dumps({"left": left}))
+        if left:
+            self._empty.discard(index)
+        elif index not in self._empty:
+            self._empty.add(index)  # once more: a send that was under way may have come in between
+        elif len(self._layout.members) > 1:
+            _LOG.warning("%s is empty: it leaves the routes and ends", self._name(index))
+            self._front.forget_routes(index)
+            self._keeper.end(index)
+
+    def _take_out(self, index: int) -> None:
+        self._layout.take_out(index)
+        self._front.forget(index)
+        self._files.remove(self._layout.drain_mark(index))
+        self._read_only.discard(index)
+        self._empty.discard(index)
+        _LOG.warning("%s is out; its directory %s stays", self._name(index), self._layout.directory(index))

@@ -1,0 +1,99 @@
+"""Which shards a start runs, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from broker.cli.run import shard_count
+from broker.config.broker_config import BrokerConfig
+from broker.config.key import ConfigError
+from broker.shards.layout import SHARDS_MAX, Layout, refuse_shards
+from broker.shards.supervisor import check_ports
+from store.disk.errors import StoreCorruptError
+from store.disk.files import Files
+
+
+def layout(tmp_path: Path) -> Layout:
+    return Layout(Files(), tmp_path)
+
+
+def test_a_single_brokers_store_is_shard_0_in_place(tmp_path: Path) -> None:
+    assert layout(tmp_path).choose(2, "b") == [0, 1]
+    known = layout(tmp_path)
+    assert known.directory(0) == tmp_path
+    assert known.directory(1) == tmp_path / "shards" / "1"
+
+
+def test_more_shards_move_nothing(tmp_path: Path) -> None:
+    layout(tmp_path).choose(2, "b")
+    assert layout(tmp_path).choose(4, "b") == [0, 1, 2, 3]
+
+
+def test_fewer_shards_are_refused_with_the_command_that_helps(tmp_path: Path) -> None:
+    layout(tmp_path).choose(3, "b")
+    with pytest.raises(ConfigError, match=re.escape(f"timewheel drain b-2 --store {tmp_path}")) as error:
+        layout(tmp_path).choose(2, "b")
+    assert "--shards 3" in str(error.value)
+    assert layout(tmp_path).members == [0, 1, 2]
+
+
+def test_a_shard_that_is_out_is_not_missed(tmp_path: Path) -> None:
+    known = layout(tmp_path)
+    known.choose(3, "b")
+    known.take_out(1)
+    assert layout(tmp_path).choose(2, "b") == [0, 2]
+    assert layout(tmp_path).out == [1]
+    assert layout(tmp_path).choose(3, "b") == [0, 1, 2], "it comes back when more are wanted"
+    assert layout(tmp_path).out == []
+
+
+@pytest.mark.parametrize("count", [0, -1, 65])
+def test_a_count_that_cannot_be_is_refused(tmp_path: Path, count: int) -> None:
+    with pytest.raises(ConfigError, match="1 to 64"):
+        layout(tmp_path).choose(count, "b")
+    assert not (tmp_path / "shards").exists()
+
+
+def test_a_single_broker_refuses_a_store_with_shards(tmp_path: Path) -> None:
+    refuse_shards(Files(), tmp_path, "b")
+    layout(tmp_path).choose(2, "b")
+    with pytest.raises(ConfigError, match=r"--shards 2.*timewheel drain b-1"):
+        refuse_shards(Files(), tmp_path, "b")
+    layout(tmp_path).take_out(1)
+    refuse_shards(Files(), tmp_path, "b")
+
+
+@pytest.mark.parametrize("text", ['{"members": 3, "out": [], "version": 1}', "[]", '{"version": 1}', "\xff{"])
+def test_a_damaged_layout_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "layout.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(StoreCorruptError, match=r"layout\.json"):
+        layout(tmp_path)
+
+
+def test_a_layout_of_a_later_release_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "layout.json").write_text('{"members": [0], "out": [], "version": 2}')
+    with pytest.raises(ConfigError, match="version 2"):
+        layout(tmp_path)
+
+
+def test_ports_must_fit(tmp_path: Path) -> None:
+    check_ports(BrokerConfig(tmp_path, listen_port=65524), [0, 1])
+    with pytest.raises(ConfigError, match="65535"):
+        check_ports(BrokerConfig(tmp_path, listen_port=65525), [0, 1])
+    with pytest.raises(ConfigError, match="storePathCommitLog"):
+        check_ports(BrokerConfig(tmp_path, {"storePathCommitLog": "/x"}), [0])
+
+
+def test_auto_means_the_cores_that_this_process_may_use() -> None:
+    assert shard_count("auto") == min(len(os.sched_getaffinity(0)), SHARDS_MAX)
+    assert shard_count("3") == 3
+    for text in ("0", "-1", "65", "two", "1.5", "²", ""):
+        with pytest.raises(click.UsageError, match="1 to 64, or auto"):
+            shard_count(text)
