@@ -249,6 +249,7 @@ class BrokerCore(BrokerParts):
             save_config=self.save_config,
             bound_figures=lambda: figures(self.bounds),
         )
+        self._endings.append(self.processors.pop.close)
         self.bounds = broker_bounds(self, self.processors)
         """The tables that peers can grow, for the runtime info; whoever adds sockets and a name server adds theirs."""
         for processor in self.processors.all():
@@ -271,6 +272,7 @@ class BrokerCore(BrokerParts):
         """Store and answer what the turn has gathered, and serve pulls that waited for it."""
         self.turn.commit()
         self.long_poll.drain()
+        self.processors.pop.settle()
         self.tables.commit()
 
     def channel_closed(self, channel: Channel) -> None:

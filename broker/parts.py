@@ -18,6 +18,7 @@ from broker.tables.queue_locks import QueueLocks
 from broker.tables.topics import Topics
 from broker.turns.large_batch import LargeBatches
 from broker.turns.turn import Turn
+from store.disk.files import Files
 from store.half_messages import HalfMessages
 from store.levels.level_scheduler import LevelScheduler
 from store.message_store import MessageStore
@@ -34,6 +35,7 @@ class BrokerParts:
     """
 
     config: BrokerConfig
+    files: Files
     address: str
     """What clients dial, ``host:port``."""
     now_ms: Callable[[], int]

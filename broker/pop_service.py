@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from broker.net.processor import Processor
 from broker.parts import BrokerParts
 from broker.pop.acks import AckProcessor
+from broker.pop.answers import Answers
 from broker.pop.looks import LookProcessor
 from broker.pop.pop import PopProcessor
 from broker.pop.pop_polls import PopPolls
 from broker.pop.pop_queues import PopQueues
 from broker.pop.pop_reader import PopReader
+from broker.pop.recovery import Recovering
 from broker.pop.requests import Checks
 from broker.pop.reviver import Reviver
 from broker.pulling.pull_request import PullLimits
 from broker.tables.topic_config import TopicConfig
 from broker.tables.topics import TOPICS_MAX
 from store.disk.errors import StoreError
-from store.pop.in_flight import InFlight, PopQueue
+from store.pop.in_flight import InFlight
+from store.pop.journal import PopJournal
+from store.pop.pop_queue import PopQueue
+from store.pop.replay import read_journal
 
 __all__ = ["PopService"]
 
@@ -50,6 +55,7 @@ class PopService:
     ) -> None:
         config = parts.config
         call_soon = parts.dispatcher.call_soon
+        self._store = parts.store
         self._topics = parts.topics
         self._long_poll = parts.long_poll
         self.in_flight = InFlight(parts.now_ms(), config.get_int("maxConsumerOffsetNum"))
@@ -70,10 +76,29 @@ class PopService:
             moved=lambda queues: call_soon(partial(self.queues.moved, queues)),
             unblocked=lambda queues: call_soon(partial(self._wake, queues)),
         )
+        self.journal = self._open_journal(parts)
+        self.answers = Answers(self.journal, parts.long_poll.wake)
         self.pop, self.acks, self.looks = self._make_processors(parts, limits, waiting, got)
         parts.store.on_arrival = self.arrived
         parts.groups.on_delete = self.in_flight.forget_group
+        parts.offsets.on_reset = self._reset
         parts.topics.listeners.append(self._topics_changed)
+        self._before_save = parts.topics.before_save
+        parts.topics.before_save = self._before_topics
+
+    def _open_journal(self, parts: BrokerParts) -> PopJournal:
+        """Read what was handed out when the broker ended, and go on with it. Raises StoreError."""
+        store = parts.store
+        directory = parts.config.store_dir / "timewheel" / "pop"
+        state = read_journal(parts.files, directory, store.store_id)
+        Recovering(store, parts.topics, parts.groups, parts.offsets, self.in_flight, _LOG.warning).run(state)
+        self.queues.moved(self.in_flight.queues())
+        journal = PopJournal(parts.files, directory, store.store_id, self.in_flight, self.reviver.settled_to)
+        journal.begin(state.numbers)
+        store.flusher.add(journal, store.options.flush_interval_ms)
+        store.housekeeper.add_chore(journal.name, journal.step)
+        store.retention.pins.append(journal.pin)
+        return journal
 
     def _make_processors(
         self,
@@ -94,6 +119,7 @@ class PopService:
             limits=limits,
             got=got,
             due=self.reviver.wake,
+            refusal=lambda: self.answers.refusal,
         )
 
         def all_waiting() -> tuple[int, int]:
@@ -107,6 +133,7 @@ class PopService:
             long_poll=parts.long_poll,
             spawn=parts.dispatcher.spawn,
             now_ms=parts.now_ms,
+            send=self.answers.send,
             by_property=lambda: config.get_bool("enablePropertyFilter"),
             waiting=all_waiting,
         )
@@ -116,6 +143,7 @@ class PopService:
             queues=self.queues,
             polls=self.polls,
             broker_name=config.broker_name,
+            answers=self.answers,
             due=self.reviver.wake,
         )
         looks = LookProcessor(
@@ -151,6 +179,29 @@ class PopService:
                 self.in_flight.forget_topic(name)
                 self.polls.release(name)
 
+    def _reset(self, group: str, topic: str, targets: Mapping[int, int]) -> None:
+        """An administrator has set offsets: what is in flight is forgotten, in the journal, too."""
+        for queue_id, offset in targets.items():
+            queue = self.in_flight.find(group, topic, queue_id)
+            if queue is not None:
+                self.in_flight.restart(queue, offset)
+
+    def _before_topics(self) -> None:
+        """Have the journal say durably which queues are gone, before they can be made anew. Any thread; StoreError.
+
+        A topic that is made again numbers its messages from 0 on: what was handed out of the one before must not
+        come back over them.
+        """
+        self._before_save()
+        if self.in_flight.forgotten:
+            self.in_flight.forgotten = False
+            try:
+                self.journal.commit()
+                self.journal.sync()
+            except StoreError:
+                self.in_flight.forgotten = True
+                raise
+
     def _make_topic(self, name: str) -> None:
         """Make the topic of a group's retries of a topic, which the reviver waits for."""
         if self._topics.get(name) is None and len(self._topics.table) + self._topics.coming < TOPICS_MAX:
@@ -174,6 +225,23 @@ class PopService:
         """End it."""
         self.reviver.stop()
 
+    def settle(self) -> None:
+        """End a turn: what has happened is written, and answered."""
+        self.answers.settle()
+
+    def close(self) -> None:
+        """Write that this was all, with what the groups' offsets can pass. Raises StoreError."""
+        try:
+            self.reviver.finish()
+            self.queues.moved(self.in_flight.queues())
+            self.answers.settle()
+        finally:
+            self.journal.close(self._store.commit_log.end)
+
+    def check(self) -> list[str]:
+        """Say everything that is wrong with what is in flight; empty when nothing is."""
+        return self.in_flight.check()
+
     def runtime_info(self) -> dict[str, str]:
         """Figures for GET_BROKER_RUNTIME_INFO."""
         return {
@@ -182,4 +250,6 @@ class PopService:
             "popAckedUnknown": str(self.acks.unknown_count),
             "popRevived": str(self.reviver.revived_count),
             "popReviveFailedPuts": str(self.reviver.failed_count),
+            "popInFlight": str(self.in_flight.count),
+            "popJournalBytes": str(self.journal.file_bytes),
         }

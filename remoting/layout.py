@@ -1,10 +1,8 @@
 """The layout of records, entries, frames and rows: every offset and size on the disk, once, by name.
 
 A file that reads or writes one of these bytes takes the number from here. ``docs/disk-format.md`` shows the same tables
-to a reader, and ``tests/store/test_layout.py`` compares them row by row. The layout stands in `remoting`: that is
-the lowest floor whose users all need it: the client, the store, the plug-in and the bench.
-
-Two forms of the same thing:
+to a reader, and ``tests/store/test_layout.py`` compares them row by row. It stands in `remoting` since the client, the
+store, the plug-in and the bench all need it. Two forms of the same thing:
 
 =============  ======================================================================================================
 ``…_AT``       offsets and sizes as plain numbers (``Final``: mypyc puts the number into the code). Hot paths use them
@@ -28,6 +26,7 @@ from struct import Struct
 from typing import Final
 
 from remoting.layout_table import Table
+from remoting.pop_layout import POP_TABLES
 
 # fmt: off
 __all__ = [
@@ -47,7 +46,6 @@ __all__ = [
     "TABLES", "batch_head",
 ]
 # fmt: on
-
 
 # ------------------------------------------------------------------------------- a record of the CommitLog
 
@@ -396,5 +394,6 @@ TABLES: Final = {
     "checkpoint section": CHECKPOINT_SECTION,
     "delay section": DELAY_SECTION,
     "done-set": DONE_SET,
+    **POP_TABLES,
 }
-"""Every table by the name that ``docs/disk-format.md`` gives it."""
+"""By the names that ``docs/disk-format.md`` gives them."""

@@ -42,6 +42,8 @@ from store.store_writer import DIRTY_BYTES_MAX, StoreWriter
 __all__ = ["MessageStore", "PullResult", "PullStatus"]
 
 _OUR_ABORT = b"timewheel"
+_KNOWS_POPS = b" pops"
+"""What a broker writes behind it that keeps the journal of pops."""
 
 
 class MessageStore(StoreWriter):
@@ -59,6 +61,8 @@ class MessageStore(StoreWriter):
     ``topic_guard``       asked for each guarded record: PUT_OK, TOPIC_NOT_EXIST or NO_PERMISSION
     ``queue_for``         told (topic, queue id) of what was accepted earlier, says to which queue it goes today
     ``recovery``          `Recovery`, what opening found
+    ``was_clean``         whether the store had been closed when it was opened
+    ``knew_pops``         if not: whether the broker that had it keeps the journal of pops (`store.pop.journal`)
     ====================  ================================================================================
     """
 
@@ -95,8 +99,10 @@ class MessageStore(StoreWriter):
         self._release = release
         self._old_numbers = False  # all queues were derived anew, and the checkpoint speaks of their numbers before
         self._boot_ms = now_ms()
-        self._clean = not files.exists(root / "abort")
-        self._ours = not self._clean and _is_ours(files, root / "abort")
+        before = b"" if not files.exists(root / "abort") else _read_abort(files, root / "abort")
+        self._clean = self.was_clean = not files.exists(root / "abort")
+        self._ours = before.startswith(_OUR_ABORT)
+        self.knew_pops = self._ours and before.endswith(_KNOWS_POPS)
         self._never_ours = not files.exists(mine / "store")
         self.store_id = store_identity(files, mine / "store")
         self.checkpoint = DeliveryCheckpoint.open(files, mine / "checkpoint", self.store_id)
@@ -159,7 +165,7 @@ class MessageStore(StoreWriter):
             checkpoint.begin_at(log.end)
         self._level_tables.begin(log.begin, log.end)
         self._keeper.begin()
-        self.files.replace_file(self.root / "abort", b"%b %d" % (_OUR_ABORT, self._boot_ms))
+        self.files.replace_file(self.root / "abort", b"%b %d%b" % (_OUR_ABORT, self._boot_ms, _KNOWS_POPS))
         self.retention.look_at_disk()
         self.retention.pins.append(lambda: checkpoint.position)
         self.retention.pins.append(lambda: self._keeper.position)
@@ -275,9 +281,9 @@ class MessageStore(StoreWriter):
             self._release()
 
 
-def _is_ours(files: Files, abort: Path) -> bool:
-    """Whether a broker of ours was the last who opened the store: Apache's writes its process id, or nothing."""
+def _read_abort(files: Files, abort: Path) -> bytes:
+    """What the broker that opened the store last has written: Apache's its process id, or nothing."""
     try:
-        return files.read_file(abort).startswith(_OUR_ABORT)
+        return files.read_file(abort)
     except StoreError:
-        return False
+        return b""

@@ -102,6 +102,7 @@ def check_store(config: BrokerConfig) -> Findings:
                 mended.append(torn)
             findings.wrong += core.store.check()
             findings.wrong += core.halves.check()
+            findings.wrong += core.processors.pop.check()
             for plugin in core.plugins:
                 findings.wrong += [f"plug-in {plugin.name}: {text}" for text in plugin.check()]
             findings.summary = (

@@ -16,6 +16,7 @@ from typing import Any
 from broker.access.access_table import ACKS_BYTES_MAX
 from broker.net.channel import Channel
 from broker.net.processor import Handler
+from broker.pop.answers import Answers
 from broker.pop.handle import Handle, normal_topic, parse_handle, real_topic
 from broker.pop.pop_polls import PopPolls
 from broker.pop.pop_queues import PopQueues
@@ -26,7 +27,7 @@ from remoting.errors import ProtocolError
 from remoting.headers import need_long
 from remoting.json_dialect import loads_body
 from store.message_store import MessageStore
-from store.pop.in_flight import PopQueue
+from store.pop.pop_queue import PopQueue
 
 __all__ = ["AckProcessor"]
 
@@ -49,6 +50,7 @@ class AckProcessor:
         queues: The queues that are popped.
         polls: Told when a queue is not blocked any more.
         broker_name: What a handle has to name.
+        answers: Has replies wait until what they say is written.
         due: Told when something comes again.
     """
 
@@ -60,6 +62,7 @@ class AckProcessor:
         queues: PopQueues,
         polls: PopPolls,
         broker_name: str,
+        answers: Answers,
         due: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._store = store
@@ -68,6 +71,7 @@ class AckProcessor:
         self._in_flight = queues.in_flight
         self._polls = polls
         self._broker_name = broker_name
+        self._answers = answers
         self._due = due
         self.ack_count = 0
         """Messages acknowledged since the start."""
@@ -76,10 +80,11 @@ class AckProcessor:
 
     def handlers(self) -> Mapping[int, Handler]:
         """List what it answers."""
+        after = self._answers.after
         return {
-            RequestCode.ACK_MESSAGE: self.ack,
-            RequestCode.BATCH_ACK_MESSAGE: self.ack_batch,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change,
+            RequestCode.ACK_MESSAGE: after(self.ack),
+            RequestCode.BATCH_ACK_MESSAGE: after(self.ack_batch),
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: after(self.change),
         }
 
     # ------------------------------------------------------------------------------------------------ acks

@@ -51,6 +51,7 @@ class PopProcessor:
         long_poll: Keeps what waits.
         spawn: Runs a coroutine that answers later.
         now_ms: The clock, for pops that waited.
+        send: Sends a reply to a request when its time has come (`broker.pop.answers`).
         by_property: Whether SQL92 expressions are served (``enablePropertyFilter``).
         waiting: Says how many requests wait for messages or the disk, and how many may.
     """
@@ -64,6 +65,7 @@ class PopProcessor:
         long_poll: LongPoll,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         now_ms: Callable[[], int],
+        send: Callable[[Channel, RemotingCommand, RemotingCommand], None],
         by_property: Callable[[], bool] = lambda: False,
         waiting: Callable[[], tuple[int, int]] = lambda: (0, 100_000),
     ) -> None:
@@ -73,6 +75,7 @@ class PopProcessor:
         self._long_poll = long_poll
         self._spawn = spawn
         self._now_ms = now_ms
+        self._send = send
         self._by_property = by_property
         self._waiting = waiting
         self._asides = Asides()
@@ -203,7 +206,7 @@ class PopProcessor:
         ext["msgOffsetInfo"] = ";".join(pop.offsets)
         if pop.header.order:
             ext["orderCountInfo"] = ";".join(pop.counts)
-        pop.channel.send_at_once(encode_command(pop.command.reply(code, remark, ext, b"".join(pop.bodies))))
+        self._send(pop.channel, pop.command, pop.command.reply(code, remark, ext, b"".join(pop.bodies)))
 
     def _found(self, pop: Pop) -> bool:
         """Answer a pop that has got something, or that cannot be served."""

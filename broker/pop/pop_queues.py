@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from broker.pop.handle import NORMAL, retry_flag
-from store.pop.in_flight import InFlight, PopQueue
+from store.pop.in_flight import InFlight
+from store.pop.pop_queue import PopQueue
 
 if TYPE_CHECKING:
     from broker.tables.offsets import ConsumerOffsets
@@ -60,7 +61,7 @@ class PopQueues:
         elif stored > queue.published and not queue.busy:
             queue.published = stored
             if stored > queue.next:  # the group has pulled
-                queue.next = stored
+                self.in_flight.skip(queue, stored)
         return queue
 
     def next_of(self, group: str, topic: str, queue_id: int) -> int:

@@ -25,8 +25,8 @@ from remoting.layout_table import LONG
 from remoting.messages.message import record_size
 from store.matching import pull_matching
 from store.message_store import MessageStore, PullResult, PullStatus
-from store.pop.in_flight import PopQueue
 from store.pop.order_block import OrderBlock
+from store.pop.pop_queue import PopQueue
 
 if TYPE_CHECKING:
     from broker.tables.topics import Topics
@@ -110,6 +110,7 @@ class PopReader:
         limits: The most bytes that one pop gets.
         got: Told group, topic, messages and bytes of what a queue gave.
         due: Told when something comes again that was just handed out.
+        refusal: Why nothing may be handed out now; empty if it may.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class PopReader:
         limits: PullLimits,
         got: Callable[[str, str, int, int], None],
         due: Callable[[int], None],
+        refusal: Callable[[], str] = lambda: "",
     ) -> None:
         self._store = store
         self._topics = topics
@@ -134,6 +136,7 @@ class PopReader:
         self._limits = limits
         self._got = got
         self._due = due
+        self._refusal = refusal
         self.turn = 0
         """Looks since the start."""
 
@@ -163,6 +166,9 @@ class PopReader:
         header = pop.header
         self.turn += 1
         turn = self.turn
+        pop.problem = self._refusal()
+        if pop.problem:
+            return
         retries = [] if header.order else self._retries(header)
         if turn % 5 == 0:
             yield from self._retried(pop, retries)

@@ -7,22 +7,39 @@ from remoting.errors import MessageError, RecordError
 from remoting.layout import OFFSET_AT, QUEUE_OFFSET_AT
 from remoting.layout_table import LONG
 from remoting.messages.message import Message, StoredMessage, decode_record, encode_record, store_ms_at
-from remoting.messages.properties import OWN_PROPERTIES, POP_CK, get_property, remove_properties, with_property
+from remoting.messages.properties import (
+    OWN_PROPERTIES,
+    POP_CK,
+    TW_POP,
+    get_property,
+    remove_properties,
+    with_property,
+)
 from store.derived.dispatch import is_queued
 from store.put.plugin_api import PutRecord, put_record
 
-__all__ = ["FIRST_POP_TIME", "for_reply", "revived"]
+__all__ = ["FIRST_POP_TIME", "for_reply", "mark_text", "revived"]
 
 FIRST_POP_TIME = "1ST_POP_TIME"
 _TRANSACTION = int(SysFlag.TRANSACTION_ROLLBACK)
 _REMADE = (*OWN_PROPERTIES, POP_CK)
 
 
-def revived(record: bytes, topic: str, pop_ms: int, due_ms: int) -> PutRecord:
+def mark_text(name: int, offset: int) -> str:
+    """Write the mark of a copy: which batch its message was popped in, and its number in its queue.
+
+    >>> mark_text(26, 255)
+    '1a.ff'
+    """
+    return f"{name:x}.{offset:x}"
+
+
+def revived(record: bytes, topic: str, pop_ms: int, due_ms: int, mark: str) -> PutRecord:
     """Make the copy of a message that was not acknowledged in time, to be put when that time is over.
 
-    It keeps what its sender gave it; its tries are one more, and 1ST_POP_TIME says when it was popped first. Raises
-    RecordError for bytes that are no whole record.
+    It keeps what its sender gave it; its tries are one more, 1ST_POP_TIME says when it was popped first, and ``mark``
+    which message it is of (`mark_text`), for a start that finds it. Raises RecordError for bytes that are no whole
+    record.
     """
     stored = decode_record(record)
     properties = remove_properties(stored.properties, _REMADE)
@@ -32,19 +49,21 @@ def revived(record: bytes, topic: str, pop_ms: int, due_ms: int) -> PutRecord:
     message.prepared_offset = 0
     if not is_queued(message.sys_flag):
         message.sys_flag &= ~_TRANSACTION
+    marked = with_property(properties, TW_POP, mark)
+    tries = [marked, properties]  # without room for the mark: a crash may leave two of it
     if stored.reconsume_times == 0 or get_property(properties, FIRST_POP_TIME) is None:
-        message.properties = with_property(properties, FIRST_POP_TIME, str(pop_ms))
-    try:
-        put = put_record(message, stored.store_host)
-    except MessageError:  # no room for one property more
-        message.properties = properties
+        tries.insert(0, with_property(marked, FIRST_POP_TIME, str(pop_ms)))
+    for text in tries:
+        message.properties = text
         try:
             put = put_record(message, stored.store_host)
         except MessageError as error:
-            raise RecordError(f"a retry of a message of {stored.topic}: {error}") from error
-    put.due_ms = due_ms
-    put.guarded = True
-    return put
+            problem = error
+        else:
+            put.due_ms = due_ms
+            put.guarded = True
+            return put
+    raise RecordError(f"a retry of a message of {stored.topic}: {problem}") from problem
 
 
 def for_reply(record: bytes, topic: str, handle: str) -> bytes:

@@ -6,7 +6,8 @@ narrow interface as delayed messages: the append lock's clock is asked once more
 
 =====================================  ===============================================================================
 put                                    the copy can be popped at once; the group's offset passes the original only when
-                                       the log is synced that far, or a power cut could take the copy alone
+                                       the log is synced that far, or a power cut could take the copy alone; a start
+                                       that finds a copy in the log makes no second one (`broker.pop.recovery`)
 not due by the clock of the append     the clock was set back: again when it is due
 refused, or the disk cannot be read    again after a while that grows to ten seconds, for ever; until then its handles
                                        still acknowledge it
@@ -25,10 +26,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.pop.handle import NORMAL, retry_flag, retry_topic
-from broker.pop.retry_record import revived
+from broker.pop.retry_record import mark_text, revived
 from remoting.errors import RecordError
 from store.disk.errors import StoreError
-from store.pop.in_flight import Batch, InFlight, PopQueue
+from store.pop.in_flight import InFlight
+from store.pop.pop_queue import Batch, PopQueue
 from store.put.plugin_api import PutRecord, PutStatus
 
 if TYPE_CHECKING:
@@ -81,7 +83,8 @@ class Reviver:
         self._need_topic = need_topic
         self._moved = moved
         self._unblocked = unblocked
-        self._unsynced: deque[tuple[int, Batch]] = deque()
+        self._unsynced: deque[tuple[int, int, Batch]] = deque()  # where copies begin and end in the log, and of what
+        self._putting = -1  # where the copies that are being put begin at the earliest
         self.revived_count = 0
         """Messages that were copied since the start."""
         self.failed_count = 0
@@ -117,11 +120,24 @@ class Reviver:
     def _settle_synced(self) -> list[PopQueue]:
         moved = []
         unsynced, synced = self._unsynced, self._store.commit_log.synced
-        while unsynced and unsynced[0][0] <= synced:
-            batch = unsynced.popleft()[1]
+        while unsynced and unsynced[0][1] <= synced:
+            batch = unsynced[0][2]
             self._in_flight.settle(batch)
+            unsynced.popleft()
             moved.append(batch.queue)
         return moved
+
+    def settled_to(self) -> int:
+        """The CommitLog position below which no copy waits to be durable. The caller holds the lock of `InFlight`."""
+        if self._unsynced:
+            return self._unsynced[0][0]
+        return self._store.commit_log.end if self._putting < 0 else self._putting
+
+    def finish(self) -> None:
+        """Have all copies durable and settled, as the last act. Raises StoreError."""
+        if self._unsynced:
+            self._store.commit_log.sync()
+            self._moved(self._settle_synced())
 
     def _revive(self, batches: list[Batch], now_ms: int) -> None:
         """Copy the messages of claimed batches, as one put."""
@@ -144,13 +160,18 @@ class Reviver:
                         claims.append((batch, bit))
             except StoreError as error:
                 late[batch.number] = self._back_off(batch, now_ms, str(error))
+        log, lock = self._store.commit_log, self._in_flight.lock
+        with lock:
+            begin = self._putting = log.end
         done = self._put(records, claims, late, now_ms) if records else {}
-        end = self._store.commit_log.end
+        end = log.end
         for batch in batches:
             if bits := done.get(batch.number, 0):
-                self._unsynced.append((end, self._in_flight.copied(batch, bits)))
+                self._unsynced.append((begin, end, self._in_flight.copied(batch, bits)))
             if batch.waiting and batch.number in late:
                 self._in_flight.put_back(batch, late[batch.number])
+        with lock:
+            self._putting = -1
 
     def _topic_of(self, batch: Batch, now_ms: int) -> str | None:
         """The topic that a batch comes again in; None if it does not come now."""
@@ -177,7 +198,7 @@ class Reviver:
         if record is None:
             return None
         try:
-            return revived(record, topic, batch.pop_ms, batch.due_ms)
+            return revived(record, topic, batch.pop_ms, batch.due_ms, mark_text(batch.name, offset))
         except RecordError as error:
             _LOG.error("message %d of %s-%d cannot come again: %s", offset, queue.topic, queue.queue_id, error)
             return None

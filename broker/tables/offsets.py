@@ -46,6 +46,8 @@ class ConsumerOffsets:
         self.pulled_count = 0
         """Offsets in ``pulled``."""
         self._dirty = False
+        self.on_reset: Callable[[str, str, Mapping[int, int]], object] = lambda *_: None
+        """Told group, topic and targets of each `reset`."""
         self.forgotten = False
         """Whether the file has offsets that were dropped since."""
 
@@ -143,6 +145,7 @@ class ConsumerOffsets:
         queues.update(targets)
         self.count += len(queues)
         self._dirty = True
+        self.on_reset(group, topic, targets)
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether a reset waits to be told."""

@@ -65,6 +65,7 @@ __all__ = [
     "TW_DUE",
     "TW_ID",
     "TW_LEVEL",
+    "TW_POP",
     "UNIQ_KEY",
     "WAIT",
     "format_properties",
@@ -136,7 +137,9 @@ TW_DUE = "__TW_DUE"
 """The due time of a delivered message, epoch ms."""
 TW_LEVEL = "__TW_LEVEL"
 """Where a level copy came from: ``level:queue offset`` in SCHEDULE_TOPIC_XXXX."""
-OWN_PROPERTIES = (TW_ID, TW_DUE, TW_LEVEL)
+TW_POP = "__TW_POP"
+"""On a copy of a popped message that was not acknowledged in time: ``name.offset``, both hex, of what was popped."""
+OWN_PROPERTIES = (TW_ID, TW_DUE, TW_LEVEL, TW_POP)
 """The names that only a Timewheel broker may set; they are stripped from whatever a client sends."""
 
 

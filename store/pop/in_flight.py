@@ -24,8 +24,9 @@ The idea
     lowest message; the first entry is corrected when it is looked at, so an ack costs no search.
 
 What a crash does
-    All of this is memory. After a crash everything from the stored offset on is offered again, so that messages come
-    twice, and none is lost.
+    All of this is memory. ``notes`` has what happens to it, for a journal (`store.pop.journal`), and `open` and
+    `restored` make it anew of what the journal says. Without one, everything from the stored offset on is offered
+    again: messages come twice, and none is lost.
 
 Threads: the network loop records, acknowledges and changes; the reviver claims and settles. A lock is around each.
 """
@@ -35,80 +36,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush, heapreplace
+from heapq import heappush
 
+from store.pop.notes import Notes
 from store.pop.order_block import OrderBlock
+from store.pop.pop_queue import Batch, PopQueue
 from timewheel import TimingWheel
 
-__all__ = ["Batch", "InFlight", "PopQueue"]
+__all__ = ["InFlight"]
 
 _GO_MAX = 1_000
 """Batches of deleted topics and groups that one `InFlight.claim` lets go: a millisecond."""
-
-
-class Batch:
-    """What one pop got from one queue, or one message of it whose time was changed. ``waiting`` are bits from start."""
-
-    __slots__ = ("claimed", "due_ms", "number", "pop_ms", "queue", "start", "timer", "tries", "waiting")
-
-    def __init__(self, queue: PopQueue, start: int, waiting: int, pop_ms: int, due_ms: int, number: int) -> None:
-        self.queue = queue
-        self.start = start
-        self.waiting = waiting
-        self.pop_ms = pop_ms
-        self.due_ms = due_ms
-        self.number = number
-        self.timer = -1
-        self.claimed = False
-        self.tries = 0
-
-    def offsets(self) -> Iterator[int]:
-        """List the messages that are not acknowledged."""
-        bits = self.waiting
-        while bits:
-            low = bits & -bits
-            yield self.start + low.bit_length() - 1
-            bits ^= low
-
-
-class PopQueue:
-    """One queue as one group pops it. ``next`` is offered next; ``gone``: its topic or its group was deleted."""
-
-    __slots__ = (
-        "batches", "block", "busy", "count", "gone", "group", "heap", "next", "published", "queue_id", "topic"
-    )  # fmt: skip
-
-    def __init__(self, group: str, topic: str, queue_id: int, begin: int) -> None:
-        self.group = group
-        self.topic = topic
-        self.queue_id = queue_id
-        self.next = begin
-        self.published = begin
-        self.batches: dict[tuple[int, int], Batch] = {}
-        self.heap: list[tuple[int, int, Batch]] = []
-        self.block: OrderBlock | None = None
-        self.count = 0
-        self.busy = False
-        self.gone = False
-
-    def committed(self) -> int:
-        """The first message that is not done with. The caller holds the lock, or no reviver runs."""
-        heap = self.heap
-        lowest = self.next
-        while heap:
-            key, number, batch = heap[0]
-            waiting = batch.waiting
-            if not waiting:
-                heappop(heap)
-                continue
-            first = batch.start + (waiting & -waiting).bit_length() - 1
-            if first == key:
-                lowest = min(lowest, key)
-                break
-            heapreplace(heap, (first, number, batch))
-        if self.block is not None and self.block.waiting:
-            lowest = min(lowest, self.block.waiting[0])
-        return lowest
 
 
 Groups = dict[str, dict[int, PopQueue]]
@@ -125,16 +63,23 @@ class InFlight:
 
     def __init__(self, now_ms: int, queues_max: int = 500_000, count_max: int = 2_000_000) -> None:
         self.lock = threading.Lock()
+        self.notes: Notes | None = None
+        """What a journal has to write; None without one."""
         self._wheel = TimingWheel(now_ms)
         self._topics: dict[str, Groups] = {}
         self._going: deque[PopQueue] = deque()
-        self._number = 0
+        self.number = 0
+        """The last number that was given to a batch."""
+        self.ref = 0
+        """The last reference that was given to a queue."""
         self.queues_max = queues_max
         self.count_max = count_max
         self.queue_count = 0
         """Queues that are popped."""
         self.count = 0
         """Messages that are handed out, or whose copies are not durable yet."""
+        self.forgotten = False
+        """Whether queues were forgotten since somebody last set this to False."""
 
     # ------------------------------------------------------------------------------------------------ queues
 
@@ -148,16 +93,38 @@ class InFlight:
         """Begin to pop a queue from an offset on; None if there are too many queues."""
         if self.queue_count >= self.queues_max:
             return None
-        queue = PopQueue(group, topic, queue_id, begin)
-        self._topics.setdefault(topic, {}).setdefault(group, {})[queue_id] = queue
-        self.queue_count += 1
+        with self.lock:
+            self.ref += 1
+            queue = PopQueue(group, topic, queue_id, begin, self.ref)
+            self._topics.setdefault(topic, {}).setdefault(group, {})[queue_id] = queue
+            self.queue_count += 1
+            self._note_opened(queue)
         return queue
+
+    def _note_opened(self, queue: PopQueue) -> None:
+        if self.notes is not None:
+            self.notes.opened(queue.ref, queue.group, queue.topic, queue.queue_id, queue.next)
+
+    def _note_gone(self, queue: PopQueue) -> None:
+        if self.notes is not None:
+            self.notes.gone(queue.ref)
 
     def restart(self, queue: PopQueue, offset: int) -> None:
         """Go on from an offset that an administrator has set; what is in flight is forgotten."""
         with self.lock:
             self._empty(queue)
+            self._note_gone(queue)
             queue.next = queue.published = offset
+            self.ref += 1
+            queue.ref = self.ref
+            self._note_opened(queue)
+
+    def skip(self, queue: PopQueue, offset: int) -> None:
+        """Go on from an offset further on, which the group has come to otherwise; what is in flight stays."""
+        with self.lock:
+            queue.next = offset
+            if self.notes is not None:
+                self.notes.moved(queue.ref, offset)
 
     def forget_topic(self, topic: str) -> None:
         """Forget a topic's queues: it was deleted."""
@@ -177,7 +144,8 @@ class InFlight:
     def _forget(self, queues: dict[int, PopQueue]) -> None:
         """Nothing of these queues is found any more; their batches, of which there may be a million, go later."""
         for queue in queues.values():
-            queue.gone = True
+            queue.gone = self.forgotten = True
+            self._note_gone(queue)
             self.queue_count -= 1
             self._going.append(queue)
 
@@ -224,16 +192,25 @@ class InFlight:
         with self.lock:
             queue.next = next_offset
             if offsets:
-                self._add(queue, start, waiting, pop_ms, pop_ms + invisible_ms)
-                queue.count += len(offsets)
-                self.count += len(offsets)
+                self._add(queue, start, waiting, pop_ms, pop_ms + invisible_ms, next_offset)
+            elif self.notes is not None:
+                self.notes.moved(queue.ref, next_offset)
 
-    def _add(self, queue: PopQueue, start: int, waiting: int, pop_ms: int, due_ms: int) -> Batch:
-        self._number += 1
-        batch = Batch(queue, start, waiting, pop_ms, due_ms, self._number)
+    def _add(self, queue: PopQueue, start: int, waiting: int, pop_ms: int, due_ms: int, next_offset: int) -> Batch:
+        self.number += 1
+        batch = self.restored(queue, self.number, start, waiting, pop_ms, due_ms)
+        if self.notes is not None:
+            self.notes.added(queue.ref, batch.name, start, waiting, pop_ms, due_ms, next_offset)
+        return batch
+
+    def restored(self, queue: PopQueue, name: int, start: int, waiting: int, pop_ms: int, due_ms: int) -> Batch:
+        """Add a batch that has a name already. The caller holds the lock, or nobody else is there yet."""
+        batch = Batch(queue, start, waiting, pop_ms, due_ms, name, name)
         batch.timer = self._wheel.insert(due_ms, batch)
         queue.batches[start, pop_ms] = batch
         heappush(queue.heap, (start + (waiting & -waiting).bit_length() - 1, batch.number, batch))
+        queue.count += waiting.bit_count()
+        self.count += waiting.bit_count()
         return batch
 
     def _find(self, queue: PopQueue, start: int, pop_ms: int, offset: int) -> Batch | None:
@@ -242,9 +219,11 @@ class InFlight:
             return None
         return batch if batch.waiting >> (offset - start) & 1 else None
 
-    def _take(self, batch: Batch, bits: int) -> int:
-        """Take messages out of a batch; how many."""
+    def _take(self, batch: Batch, bits: int, done: bool = True) -> int:
+        """Take messages out of a batch, as a rule since they are done with; how many."""
         taken = batch.waiting & bits
+        if done and taken and self.notes is not None:
+            self.notes.taken(batch.name, taken)
         count = taken.bit_count()
         batch.waiting ^= taken
         queue = batch.queue
@@ -274,9 +253,7 @@ class InFlight:
             while (offset, new_ms) in queue.batches:
                 new_ms += 1
             self._take(batch, 1 << (offset - start))
-            queue.count += 1
-            self.count += 1
-            return self._add(queue, offset, 1, new_ms, new_ms + invisible_ms)
+            return self._add(queue, offset, 1, new_ms, new_ms + invisible_ms, -1)
 
     # ------------------------------------------------------------------------------------------------ in order
 
@@ -314,7 +291,14 @@ class InFlight:
                 queue.block.forget(offset)
                 self._time(queue, queue.block)
 
+    def restored_block(self, queue: PopQueue, block: OrderBlock) -> None:
+        """Block a queue as it was. Nobody else is there yet."""
+        queue.block = block
+        self._time(queue, block)
+
     def _time(self, queue: PopQueue, block: OrderBlock) -> None:
+        if self.notes is not None:
+            self.notes.blocked(queue.ref, block)
         self._wheel.cancel(block.timer)
         block.timer = self._wheel.insert(block.free_ms(), queue) if block.visible_ms else -1
 
@@ -350,9 +334,9 @@ class InFlight:
         """Copies of some messages of a claimed batch were put: they are a batch that only keeps the offset back."""
         with self.lock:
             taken = batch.waiting & bits
-            count = self._take(batch, taken)
-            self._number += 1
-            rest = Batch(batch.queue, batch.start, taken, -1, batch.due_ms, self._number)
+            count = self._take(batch, taken, done=False)
+            self.number += 1
+            rest = Batch(batch.queue, batch.start, taken, ~batch.pop_ms, batch.due_ms, self.number, batch.name)
             rest.claimed = True
             if taken:
                 queue = batch.queue

@@ -331,15 +331,6 @@ class TestComingAgain:
         pass_ms(rig, 1_000)
         assert rig.store.max_offset("%RETRY%G_T", 0) == 0
 
-    def test_a_crash_offers_again_what_was_not_acknowledged(self, rig, popper, tmp_path):
-        send(rig, b"a", b"b")
-        got = popper.pop()
-        popper.ack(got[0])
-        rig.close()
-        again = Rig(tmp_path, enablePropertyFilter="true")
-        rig.__dict__.update(again.__dict__)
-        assert bodies(Popper(rig.client()).pop()) == [b"b"]
-
     def test_retries_of_version_2_are_popped_too(self, rig, popper):
         rig.core.topics.create_for_group("%RETRY%G+T", 1)
         rig.store.put_batch([put_record(Message("%RETRY%G+T", body=b"v2"), rig.store.store_host)])

@@ -1,23 +1,30 @@
 """Popping against a model: never two holders before a time is over, none lost, none early, whatever is done.
 
-The model knows of each message when its holder's time is over, by when the broker has promised that. Everything runs on
-a broker without threads: the reviver and the flusher are steps of the machine.
+The model knows of each message when its holder's time is over, by when the broker has promised that, and what of it is
+durable. A kill and a stop change nothing of what it knows. After a power cut only what was durable is sure. Everything
+runs on a broker without threads: the reviver, the flusher and the journal's chore are steps of the machine.
 """
 
+from collections import Counter
 from pathlib import Path
+from random import Random
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from remoting.codes import ResponseCode
 from remoting.messages.message import decode_record
+from remoting.messages.properties import TW_POP, get_property
 from tests.broker.core_rig import Rig
 from tests.broker.pop_client import Popped, Popper
 from tests.support.simdisk import SimDisk
 
 QUEUES = 2
 TIMES = st.sampled_from([1, 2, 10, 1_000, 60_000])
+Known = tuple[int, str, bool]
+"""When the holder's time is over, the handle that counts, whether it is acknowledged."""
+NEW: Known = (0, "", False)
 
 
 class PopMachine(RuleBasedStateMachine):
@@ -28,20 +35,22 @@ class PopMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.disk = SimDisk()
-        self.rig = Rig(Path("/store"), files=self.disk, popInflightMessageThreshold=50, mappedFileSizeCommitLog=200_000)
+        self.open(0)
         self.rig.client().send("T", body=b"begin", d=QUEUES)
+        self.rig.store.flusher.sync_all()
         self.popper = Popper(self.rig.client())
-        self.until: dict[bytes, int] = {}  # message: when its holder's time is over
-        self.handle: dict[bytes, str] = {}  # message: the handle that counts
-        self.acked: set[bytes] = set()
-        self.twice: set[bytes] = set()  # a crash came between a copy and the sync behind it (decision 29)
-        self.done: set[bytes] = set()  # acknowledged before a crash: may come once more
-        self.sent: set[bytes] = {b"begin"}
+        self.known: dict[bytes, Known] = {b"begin": NEW}
+        self.durable: dict[bytes, Known] = dict(self.known)
+        self.loose: set[bytes] = set()  # a power cut has taken what is known of them
+        self.gone: set[bytes] = set()  # a power cut may have taken them
         self.number = 0
 
-    @property
-    def reviver(self):
-        return self.rig.core.processors.pop.reviver
+    def open(self, now_ms: int) -> None:
+        self.rig = Rig(Path("/store"), files=self.disk, popInflightMessageThreshold=50, mappedFileSizeCommitLog=200_000)
+        self.rig.now_ms = max(now_ms, self.rig.now_ms)
+        self.pops = self.rig.core.processors.pop
+        self.pops.journal.tail_bytes = 400
+        self.popper = Popper(self.rig.client())
 
     @rule(queue_id=st.integers(0, QUEUES - 1), count=st.integers(1, 4))
     def send(self, queue_id: int, count: int) -> None:
@@ -49,20 +58,23 @@ class PopMachine(RuleBasedStateMachine):
             self.number += 1
             body = b"m%d" % self.number
             assert self.rig.client().send("T", body=body, e=queue_id).code == 0
-            self.sent.add(body)
+            self.known[body] = NEW
+
+    def got(self, one: Popped, until_ms: int) -> None:
+        """A message was handed out."""
+        if one.body in self.loose:
+            return
+        until, _, acked = self.known[one.body]
+        assert not acked, f"{one.body!r} was acknowledged"
+        assert until <= self.rig.now_ms, f"{one.body!r} has a holder"
+        self.known[one.body] = until_ms, one.handle, False
 
     @rule(target=handles, count=st.integers(1, 32), invisible_ms=TIMES, queue_id=st.integers(-1, QUEUES - 1))
     def pop(self, count: int, invisible_ms: int, queue_id: int) -> list[Popped]:
         got = self.popper.pop(maxMsgNums=count, invisibleTime=invisible_ms, queueId=queue_id)
-        now_ms = self.rig.now_ms
         assert len(got) <= count
         for one in got:
-            if one.body in self.twice:
-                continue
-            assert one.body not in self.acked, f"{one.body!r} was acknowledged"
-            assert self.until.get(one.body, 0) <= now_ms, f"{one.body!r} has a holder"
-            self.until[one.body] = now_ms + invisible_ms
-            self.handle[one.body] = one.handle
+            self.got(one, self.rig.now_ms + invisible_ms)
         return got
 
     @rule(got=handles, which=st.integers(0, 31))
@@ -71,37 +83,37 @@ class PopMachine(RuleBasedStateMachine):
             return
         one = got[which % len(got)]
         reply = self.popper.ack(one)
+        if one.body in self.gone and reply.code == ResponseCode.NO_MESSAGE:
+            return  # it is not there any more
         assert reply.code == 0
-        if one.body in self.twice:
-            self.done |= {one.body} if reply.remark is None else set()
+        if one.body in self.loose:
             return
-        valid = self.handle[one.body] == one.handle and one.body not in self.acked
+        until, handle, acked = self.known[one.body]
+        valid = handle == one.handle and not acked
         if reply.remark is None:
             assert valid, f"{one.body!r} was acknowledged by a handle that is worth nothing"
-            self.acked.add(one.body)
+            self.known[one.body] = until, handle, True
         elif valid:
-            assert self.until[one.body] <= self.rig.now_ms, f"{one.body!r} could not be acknowledged in its time"
+            assert until <= self.rig.now_ms, f"{one.body!r} could not be acknowledged in its time"
 
     @rule(target=handles, got=handles, which=st.integers(0, 31), invisible_ms=st.sampled_from([0, 1, 10, 60_000]))
     def change(self, got: list[Popped], which: int, invisible_ms: int) -> list[Popped]:
-        if not got:
+        if not got or got[which % len(got)].body in self.loose:
             return []
         one = got[which % len(got)]
-        if one.body in self.twice:
-            return []
-        valid = self.handle[one.body] == one.handle and one.body not in self.acked
+        until, handle, acked = self.known[one.body]
+        valid = handle == one.handle and not acked
         reply = self.popper.change(one, invisible_ms)
         if reply.code != 0:
             assert reply.code == ResponseCode.NO_MESSAGE
-            assert not valid or self.until[one.body] <= self.rig.now_ms
+            assert not valid or until <= self.rig.now_ms
             return []
         assert valid
         parts = one.handle.split(" ")
         parts[:4] = [str(one.offset), reply.ext["popTime"], reply.ext["invisibleTime"], reply.ext["reviveQid"]]
         changed = Popped(**{**one.__dict__, "handle": " ".join(parts)})
         assert changed.handle != one.handle
-        self.until[one.body] = int(reply.ext["popTime"]) + int(reply.ext["invisibleTime"])
-        self.handle[one.body] = changed.handle
+        self.known[one.body] = int(reply.ext["popTime"]) + int(reply.ext["invisibleTime"]), changed.handle, False
         return [changed]
 
     @rule(ms=st.sampled_from([1, 5, 999, 1_000, 30_000]))
@@ -110,39 +122,53 @@ class PopMachine(RuleBasedStateMachine):
 
     @rule()
     def revive(self) -> None:
-        self.reviver.step(self.rig.now_ms)
+        self.pops.reviver.step(self.rig.now_ms)
         self.rig.core.end_turn()
 
     @rule()
     def sync(self) -> None:
         self.rig.store.flusher.sync_all()
+        self.durable = dict(self.known)
 
-    @precondition(lambda self: self.rig.core.offsets.table)
+    @rule(times=st.integers(1, 4))
+    def write_journal(self, times: int) -> None:
+        for _ in range(times):
+            self.pops.journal.step(self.rig.now_ms)
+
     @rule()
-    def crash_and_start(self) -> None:
-        """Everything that is not in a file is gone: what the offset does not pass may come once more."""
-        store = self.rig.store
-        for _, batch in self.reviver._unsynced:
-            for offset in batch.offsets():
-                entry = store.entry(batch.queue.topic, batch.queue.queue_id, offset)
-                assert entry is not None
-                record = store.read_record(*entry[:2])
-                assert record is not None
-                self.twice.add(decode_record(record).body)
+    def save_offsets(self) -> None:
+        self.rig.core.save_offsets()
+
+    @rule()
+    def stop_and_start(self) -> None:
+        """Nothing of what is known changes, and all of it is durable."""
         self.rig.close()
-        now_ms = self.rig.now_ms
-        self.rig = Rig(Path("/store"), files=self.disk, popInflightMessageThreshold=50, mappedFileSizeCommitLog=200_000)
-        self.rig.now_ms = now_ms + 1  # a start takes its time: handles of before name nothing
-        self.popper = Popper(self.rig.client())
-        self.until.clear()
-        self.handle = dict.fromkeys(self.handle, "")
-        self.done |= self.acked
-        self.acked.clear()
+        self.durable = dict(self.known)
+        self.open(self.rig.now_ms)
+
+    @rule(seed=st.integers(0, 1 << 20))
+    def kill_and_start(self, seed: int) -> None:
+        """Nothing of what is known changes."""
+        self.disk = self.disk.crashed(Random(seed), None)
+        self.open(self.rig.now_ms)
+
+    @rule(seed=st.integers(0, 1 << 20), keep=st.sampled_from([0.0, 0.3, 0.7, 1.0]))
+    def power_fails(self, seed: int, keep: float) -> None:
+        """What is not durable may be so or not; what is durable, and has not changed since, is sure."""
+        self.disk = self.disk.crashed(Random(seed), keep)
+        self.open(self.rig.now_ms + 1)  # a machine takes longer to start than that: handles of before name nothing
+        for body, known in self.known.items():
+            before = self.durable.get(body)
+            if before is None:
+                self.gone.add(body)
+            if before != known or (not known[2] and known[0] <= self.rig.now_ms):  # it may have come again since
+                self.loose.add(body)
+        self.durable = dict(self.known)
 
     @invariant()
     def is_sound(self) -> None:
         if hasattr(self, "rig"):
-            assert self.rig.core.processors.pop.in_flight.check() == []
+            assert self.pops.check() == []
 
     def teardown(self) -> None:
         if hasattr(self, "rig"):
@@ -153,18 +179,31 @@ class PopMachine(RuleBasedStateMachine):
 
     def drain(self) -> None:
         """Nothing is lost: what was not acknowledged comes, if one only waits."""
-        for _ in range(6):
+        came: set[bytes] = set()
+        for _ in range(8):
             self.rig.pass_ms(60_000)
             for _ in range(6):
-                self.reviver.step(self.rig.now_ms)
+                self.pops.reviver.step(self.rig.now_ms)
                 self.rig.store.flusher.sync_all()
-            for one in self.popper.pop():
-                assert one.body in self.twice or self.until.get(one.body, 0) <= self.rig.now_ms
-                self.acked.add(one.body)
-                assert self.popper.ack(one).remark is None
-        lost = self.sent - self.acked - self.done
+            while got := self.popper.pop():
+                for one in got:
+                    self.got(one, self.rig.now_ms + 60_000)
+                    came.add(one.body)
+                    assert self.popper.ack(one).remark is None
+        lost = {body for body, known in self.known.items() if not known[2]} - came - self.loose - self.gone
         assert not lost, f"lost: {sorted(lost)}"
-        assert self.rig.core.processors.pop.in_flight.count == 0
+        assert self.pops.in_flight.count == 0
+        self.each_comes_again_once()
+
+    def each_comes_again_once(self) -> None:
+        """Of one popping there is one copy, over any crash; a power cut may take what was popped, and give it again."""
+        copies: Counter[tuple[bytes, str | None]] = Counter()
+        for _, record in self.rig.store.scan(self.rig.store.commit_log.begin):
+            stored = decode_record(record)
+            if stored.reconsume_times:
+                copies[stored.body, get_property(stored.properties, TW_POP)] += 1
+        twice = [key for key, count in copies.items() if count > 1 and key[0] not in self.loose]
+        assert not twice, f"came again twice: {twice}"
 
 
 TestPop = PopMachine.TestCase

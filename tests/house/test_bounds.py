@@ -66,6 +66,7 @@ FIXED = {
     "shards.supervisor:Start.settings": "the command line",
     # what is bounded by another table or by its own making
     "net.channel:MemoryChannel.sent": "has no connection: for tests, and the broker's own decisions",
+    "pop.answers:Answers._waiting": "1 MiB of replies, then they are written for and sent",
     "pop.pop_reader:Pop.bodies": "one reply: 32 messages",
     "pop.pop_reader:Pop.counts": "one reply: 32 messages, and its queues",
     "pop.pop_reader:Pop.offsets": "one reply: at most 32 queues give something",

@@ -1,0 +1,92 @@
+"""`Answers`: replies about pops, which go out when the journal of pops has what they say.
+
+A broker that is killed after a reply must know of it. So a reply that something has changed for waits for the end of
+its turn, where all changes of the turn are written as one; if they cannot be, an error takes its place. The change
+itself stays: an acknowledged message is not handed out again as long as this process lives.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from broker.net.channel import Channel
+from broker.net.processor import Handler
+from remoting.codes import FLAG_ONEWAY, ResponseCode
+from remoting.command import RemotingCommand, encode_command
+from store.disk.errors import StoreError
+from store.pop.journal import PopJournal
+
+__all__ = ["Answers"]
+
+_LOG = logging.getLogger(__name__)
+
+_BYTES_MAX = 1 << 20
+"""More replies than that do not wait for the end of their turn."""
+
+
+class Answers:
+    """The replies that wait. Network loop only.
+
+    Args:
+        journal: What they wait for.
+        schedule: Has the turn end soon.
+    """
+
+    def __init__(self, journal: PopJournal, schedule: Callable[[], object]) -> None:
+        self._journal = journal
+        self._schedule = schedule
+        self._waiting: list[tuple[Channel, RemotingCommand, bytes]] = []
+        self._bytes = 0
+
+    def after(self, handler: Callable[[Channel, RemotingCommand, int], RemotingCommand]) -> Handler:
+        """The same handler, whose reply waits for the journal."""
+
+        def handle(channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand | None:
+            reply = handler(channel, command, now_ms)
+            if command.flag & FLAG_ONEWAY:
+                return None
+            if not self._journal.pending:
+                return reply
+            self.send(channel, command, reply)
+            return None
+
+        return handle
+
+    def send(self, channel: Channel, command: RemotingCommand, reply: RemotingCommand) -> None:
+        """Send a reply when the journal has what has happened so far; at once if it has."""
+        frame = encode_command(reply)
+        if not self._journal.pending and not self._waiting:
+            channel.send_at_once(frame)
+            return
+        if not self._waiting:
+            self._schedule()
+        self._waiting.append((channel, command, frame))
+        self._bytes += len(frame)
+        if self._bytes > _BYTES_MAX:
+            self.settle()
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing may be handed out now; empty if it may."""
+        return self._journal.failure
+
+    def settle(self) -> None:
+        """Write what has happened, and send what waits for that."""
+        if not self._journal.pending and not self._waiting:
+            return
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        was_failing = bool(self._journal.failure)
+        try:
+            self._journal.commit()
+        except StoreError as error:
+            if not was_failing:
+                _LOG.error("the journal of pops cannot be written, nothing is popped until it can: %s", error)
+            remark = f"this may have to be done again after a restart, the journal of pops cannot be written: {error}"
+            for channel, command, _ in waiting:
+                channel.send(encode_command(command.reply(ResponseCode.SYSTEM_ERROR, remark)))
+            return
+        if was_failing:
+            _LOG.warning("the journal of pops is written again")
+        for channel, _, frame in waiting:
+            channel.send_at_once(frame)

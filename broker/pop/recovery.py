@@ -1,0 +1,147 @@
+"""What the journal of pops says is made true again at a start, as far as the rest of the store agrees.
+
+===========================================  =========================================================================
+its topic or group is gone                   forgotten
+its queue ends earlier (a power cut)         it is offered next from there on, as its numbers are given again
+the group has come further by itself         it is offered next from there on; what is in flight stays
+a copy of a message stands in the log        the message is done with, once the log is synced: one copy over any crash
+the stored offset was set back while the     goes on from there; what was in flight is forgotten
+broker was stopped
+another broker has had the store meanwhile   nothing of the journal counts: it begins anew, at the stored offsets
+===========================================  =========================================================================
+
+The last line is how the journal can be wrong without being damaged: an earlier version, or Apache's broker, knows
+nothing of it. They leave a trace: the log ends elsewhere than where a clean stop says, or the file ``abort`` is not
+what this version writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.pop.handle import NORMAL, retry_flag, retry_topic
+from broker.pop.retry_record import mark_text
+from remoting.errors import RecordError
+from remoting.messages.message import decode_record
+from remoting.messages.properties import TW_POP, get_property
+from store.pop.in_flight import InFlight
+from store.pop.order_block import OrderBlock
+from store.pop.replay import PopState, SavedQueue
+
+if TYPE_CHECKING:
+    from broker.tables.groups import SubscriptionGroups
+    from broker.tables.offsets import ConsumerOffsets
+    from broker.tables.topics import Topics
+    from store.message_store import MessageStore
+
+__all__ = ["Recovering"]
+
+_MARK = TW_POP.encode() + b"\x01"
+
+
+class Recovering:
+    """One start: what it is done with.
+
+    Args:
+        store: The opened store.
+        topics, groups, offsets: The broker's tables.
+        in_flight: What is filled.
+        warn: Told what does not count, and why.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        in_flight: InFlight,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._in_flight = in_flight
+        self._warn = warn
+
+    def run(self, state: PopState) -> None:
+        """Fill `InFlight` with what counts. Raises StoreError."""
+        why = self._stale(state) if state.numbers else ""
+        if why:
+            self._warn(f"the journal of pops does not count, groups go on from their stored offsets: {why}")
+            state.queues.clear()
+        for text in state.damage:
+            self._warn(f"the journal of pops: {text}; what happened behind it happens again")
+        self._in_flight.ref = max(state.queues, default=0)
+        self._in_flight.number = state.highest
+        if self._drop_copies(state):
+            self._store.commit_log.sync()
+        for saved in state.queues.values():
+            if self._topics.get(saved.topic) is not None and saved.group in self._groups.table:
+                self._restore(saved)
+
+    def _stale(self, state: PopState) -> str:
+        """Why a journal is not of the broker that had the store last; empty if it is."""
+        store = self._store
+        if store.was_clean:
+            if not state.closed:
+                return "the store was closed cleanly, the journal was not"
+            if state.log_position != store.commit_log.end:
+                return f"it was closed at CommitLog offset {state.log_position}, the log ends at {store.commit_log.end}"
+            return ""
+        return "" if store.knew_pops else "a broker that knows nothing of it has had the store"
+
+    def _drop_copies(self, state: PopState) -> int:
+        """Take out messages whose copies stand in the log; how many."""
+        marks = {}
+        for queue in state.queues.values():
+            plain = retry_flag(queue.topic) == NORMAL
+            topic = retry_topic(queue.topic, queue.group) if plain else queue.topic
+            for batch in queue.batches.values():
+                offsets = (batch.start + place for place in range(batch.bits.bit_length()) if batch.bits >> place & 1)
+                marks.update({(topic, mark_text(batch.number, offset)): (batch, offset) for offset in offsets})
+        if not marks:
+            return 0
+        log, found = self._store.commit_log, 0
+        for _, record in self._store.scan(max(state.log_position, log.begin)):
+            if _MARK not in record:
+                continue
+            try:
+                stored = decode_record(record, check_crc=False)
+            except RecordError:
+                continue
+            known = marks.pop((stored.topic, get_property(stored.properties, TW_POP) or ""), None)
+            if known is not None:
+                batch, offset = known
+                batch.bits &= ~(1 << (offset - batch.start))
+                found += 1
+        return found
+
+    def _restore(self, saved: SavedQueue) -> None:
+        in_flight, store = self._in_flight, self._store
+        key = saved.group, saved.topic, saved.queue_id
+        end, stored = store.max_offset(saved.topic, saved.queue_id), self._offsets.get(*key)
+        if store.was_clean and 0 <= stored < saved.committed():
+            in_flight.open(*key, stored)
+            return
+        queue = in_flight.open(*key, max(min(saved.next, end), stored))
+        if queue is None:
+            return
+        for batch in saved.batches.values():
+            bits = batch.bits & ((1 << max(0, end - batch.start)) - 1)
+            if bits:
+                in_flight.restored(queue, batch.number, batch.start, bits, batch.pop_ms, batch.due_ms)
+        if saved.block is not None:
+            block = _cut(saved.block, end)
+            if block.waiting:
+                in_flight.restored_block(queue, block)
+        queue.published = stored
+
+
+def _cut(block: OrderBlock, end: int) -> OrderBlock:
+    """Without what is not in the queue any more."""
+    for offset in [offset for offset in block.waiting if offset >= end]:
+        block.forget(offset)
+    return block

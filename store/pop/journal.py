@@ -1,0 +1,306 @@
+"""`PopJournal`: the journal of what is handed out, so that a killed broker goes on where it was.
+
+The problem
+    What is in flight is memory. Without a record of it a kill hands out again all that a group had acknowledged behind
+    its oldest message, and two consumers hold what one of them has. One file that only grows is no answer either.
+
+The idea
+    One append for each turn of the network loop: a *frame* of rows that say what has happened (`store.pop.notes`).
+    Answers go out after it (`broker.pop.answers`); no sync is owed, as what is lost here only comes twice.
+
+    When a file has grown, the next one begins: everything new goes there, and between it, in slices, what there is at
+    the moment. A row may be read twice, so the two need not be told apart. When all is there a frame says so
+    (`WHOLE`), the file is synced, and the ones before it go. So there are at most two files, and the larger one has
+    three times what is in flight, or a few MiB.
+
+    ===========================  ===================================================================================
+    the process is killed        all frames are there; the last one may be torn, and nobody was answered for it
+    the power fails              the frames up to some point are there: as if the rest had not been acknowledged yet
+    a sync fails                 what the kernel forgot is not trusted: the next file begins at once
+    a write fails                the rows are kept and written with the next ones; who waits for them gets an error
+    ===========================  ===================================================================================
+
+    Rows behind a gap would be lies (`next` passes what a lost batch had), so a file names the one before it and where
+    that ended: unless that much of it can be read, the new file counts only if it is whole by itself.
+
+``log_position`` of a frame: each copy of a message that came again below it is known to the journal as done with.
+Above it the copies themselves say so (``__TW_POP``), and a start looks for them: one copy over any crash.
+
+Threads: any. Locks, outer first: this journal's, the one of `InFlight`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from remoting.layout import FILE_HEADER_BYTES
+from store.disk.errors import StoreError, SyncFailedError
+from store.pop.notes import Notes
+from store.pop.rows import CLOSED, WHOLE, batch_row, block_row, encode_frame, file_header, queue_row, seed_of
+
+if TYPE_CHECKING:
+    from store.disk.file import File
+    from store.disk.files import Files
+    from store.pop.in_flight import InFlight
+    from store.pop.pop_queue import Batch, PopQueue
+
+__all__ = ["PopJournal", "file_name"]
+
+TAIL_BYTES = 4 << 20
+"""Beyond so much, and beyond what its beginning took, a file is followed by the next one."""
+MARK_BYTES = 4 << 20
+"""A frame without rows is written when the log has grown by so much: the next start has less to look through."""
+_SLICE_ROWS = 256
+_LOOK_MS = 1_000
+
+
+def file_name(number: int) -> str:
+    """The name of a file of the journal."""
+    return f"{number:010d}"
+
+
+class PopJournal:
+    """The journal of one `InFlight`. `begin` it, `commit` at the end of each turn, `step` it as a chore, `close` it.
+
+    Args:
+        files: The door to the disk.
+        directory: ``timewheel/pop``; made with the first frame.
+        store_id: The store's.
+        in_flight: What it is about; its ``notes`` are from now on taken by this.
+        settled_to: The CommitLog position up to which all copies are done with; called with the lock of ``in_flight``.
+    """
+
+    name = "journal of pops"
+
+    def __init__(
+        self, files: Files, directory: Path, store_id: bytes, in_flight: InFlight, settled_to: Callable[[], int]
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._store_id = store_id
+        self._in_flight = in_flight
+        self._notes = in_flight.notes = Notes()
+        self._settled_to = settled_to
+        self._writing = threading.Lock()
+        self._syncing = threading.Lock()
+        self._file: File | None = None
+        self._number = 0
+        self._seed = 0
+        self._end = 0
+        self._base = 0
+        self._left: list[bytes] = []
+        self._before: list[tuple[int, File | None]] = []  # needed until the present file is whole
+        self._todo: deque[PopQueue] | None = None  # queues that the present file has not got yet
+        self._batches: list[Batch] = []
+        self._sync_failed = False
+        self._closed = False
+        self.tail_bytes = TAIL_BYTES
+        self.mark_bytes = MARK_BYTES
+        self.written = 0
+        """Bytes written since the start; never less."""
+        self.synced = 0
+        """How many of them are durable."""
+        self.log_position = 0
+        """The CommitLog position of the last frame."""
+        self.failure = ""
+        """Why the last write failed, if it did."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether something has happened that is not written yet."""
+        return bool(self._notes) or bool(self._left)
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the present file."""
+        return self._end
+
+    # ------------------------------------------------------------------------------------------------ writing
+
+    def begin(self, numbers: list[int]) -> None:
+        """Write what there is into a new file, durably, and remove those of before. Raises StoreError.
+
+        Without files of before nothing is written: the first frame makes the first file.
+        """
+        self._number = max(numbers, default=0)
+        if not numbers:
+            return
+        self._before = [(number, None) for number in numbers]
+        self._make(0, 0)
+        self._todo = deque(self._in_flight.queues())
+        while self._slice():
+            pass
+        self._finish()
+
+    def _make(self, before: int, before_end: int) -> None:
+        """Begin the next file. The caller holds the lock, or nobody else is there."""
+        number = self._number + 1
+        self._files.makedirs(self._directory)
+        file = self._files.open(self._directory / file_name(number), create=True)
+        file.pwrite(file_header(self._store_id, number, before, before_end), 0)
+        self._file, self._number, self._end = file, number, FILE_HEADER_BYTES
+        self._seed = seed_of(self._store_id, number)
+        self._base = 0
+        self.written += FILE_HEADER_BYTES
+
+    def commit(self, flags: int = 0, more: Callable[[], list[bytes]] | None = None) -> None:
+        """Write what has happened as one frame. Raises StoreError; the rows are then kept for the next one.
+
+        ``more`` makes further rows, with the lock of `InFlight`.
+        """
+        with self._writing:
+            if self._closed:
+                return
+            with self._in_flight.lock:
+                rows = self._left + self._notes.take()
+                if more is not None:
+                    rows += more()
+                position = self._settled_to()
+            self._left = rows
+            try:
+                if self._file is None:
+                    self._make(0, 0)
+                assert self._file is not None
+                if self._end == FILE_HEADER_BYTES and not self._before:
+                    flags |= WHOLE  # the first frame of the first file
+                frame = encode_frame(rows, flags, self._end, position, self._seed)
+                self._file.pwrite(frame, self._end)
+            except StoreError as error:
+                self.failure = str(error) if rows else ""
+                raise
+            self._left = []
+            self._end += len(frame)
+            self.written += len(frame)
+            self.log_position = position
+            self.failure = ""
+
+    # ------------------------------------------------------------------------------------------------ durability
+
+    def sync(self) -> None:
+        """Make durable what was written before. Raises `SyncFailedError`, from then on until a new file is whole."""
+        with self._syncing:
+            with self._writing:
+                written, closed = self.written, self._closed
+                files = [file for _, file in self._before if file is not None]
+                if self._file is not None:
+                    files.append(self._file)
+            if closed or not files:
+                return
+            if self._sync_failed:
+                raise SyncFailedError(f"{self._directory}: a sync has failed, a new file is being written")
+            self._sync(files)
+            self.synced = max(self.synced, written)
+
+    def _sync(self, files: list[File]) -> None:
+        try:
+            for file in files:
+                file.sync()
+            self._files.sync_dir(self._directory)
+        except StoreError:
+            self._sync_failed = True
+            raise
+
+    # ------------------------------------------------------------------------------------------------ the next file
+
+    def step(self, now_ms: int) -> int | None:
+        """Do a slice of what is due; answers when to come back. Raises StoreError: ask again."""
+        if self._closed:
+            return None
+        if self._todo is None:
+            tail = self._end - self._base
+            if self._file is None or (tail <= max(self.tail_bytes, self._base) and not self._sync_failed):
+                self._mark()
+                return now_ms + _LOOK_MS
+            self._roll()
+        if self._slice():
+            return now_ms
+        self._finish()
+        return now_ms + _LOOK_MS
+
+    def _mark(self) -> None:
+        behind = self._settled_to_now() - self.log_position
+        if self.pending or (self._in_flight.count and behind > self.mark_bytes):
+            self.commit()
+
+    def _settled_to_now(self) -> int:
+        with self._in_flight.lock:
+            return self._settled_to()
+
+    def pin(self) -> int:
+        """The CommitLog position from which a start would look for copies."""
+        return self.log_position if self._in_flight.count else 1 << 62
+
+    def _roll(self) -> None:
+        with self._writing:
+            before = self._number, self._file
+            self._make(self._number, self._end)
+            self._before.append(before)
+        with self._in_flight.lock:
+            self._todo = deque(self._in_flight.queues())
+            self._batches = []
+
+    def _slice(self) -> bool:
+        """Write some of what there is; whether there is more."""
+        if self._todo or self._batches:
+            self.commit(more=self._rows)
+        return bool(self._todo or self._batches)
+
+    def _rows(self) -> list[bytes]:
+        rows: list[bytes] = []
+        todo = self._todo
+        while len(rows) < _SLICE_ROWS and (self._batches or todo):
+            if self._batches:
+                one = self._batches.pop()
+                if one.waiting:
+                    data = one.start, one.waiting, one.pop_ms, one.due_ms
+                    rows.append(batch_row(one.queue.ref, one.name, *data, -1))
+            elif todo:
+                queue = todo.popleft()
+                if not queue.gone:
+                    rows.append(queue_row(queue.ref, queue.group, queue.topic, queue.queue_id, queue.next))
+                    if queue.block is not None:
+                        rows.append(block_row(queue.ref, queue.block))
+                    self._batches = [batch for _, _, batch in queue.heap if batch.waiting]
+        return rows
+
+    def _finish(self) -> None:
+        """Say that the present file is whole, and let those of before go."""
+        self.commit(WHOLE)
+        with self._syncing:
+            with self._writing:
+                assert self._file is not None
+                file, written = self._file, self.written
+            self._todo = None
+            self._base = self._end
+            self._sync([file])
+            self._sync_failed = False
+            self.synced = max(self.synced, written)
+            with self._writing:
+                before, self._before = self._before, []
+        for number, old in before:
+            if old is not None:
+                old.close()
+            self._files.remove(self._directory / file_name(number))
+
+    # ------------------------------------------------------------------------------------------------ the end
+
+    def close(self, log_end: int | None) -> None:
+        """Write what is left, and that this was all if it is known where the log ends. Raises StoreError."""
+        with self._in_flight.lock:
+            clean = log_end is not None and self._settled_to() == log_end
+        try:
+            if self._file is not None or self.pending:
+                self.commit(CLOSED if clean else 0)
+                self.sync()
+        finally:
+            with self._syncing, self._writing:
+                self._closed = True
+                self.synced = self.written
+                for file in (self._file, *(file for _, file in self._before)):
+                    if file is not None:
+                        file.close()
+                self._file, self._before = None, []

@@ -1,0 +1,82 @@
+"""`Batch` and `PopQueue`: what one pop got, and one queue as one group pops it; `store.pop.in_flight` has the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heapreplace
+
+from store.pop.order_block import OrderBlock
+
+__all__ = ["Batch", "PopQueue"]
+
+
+class Batch:
+    """What one pop got from one queue, or one message of it whose time was changed. ``waiting`` are bits from start.
+
+    ``number`` is its alone; ``name`` is what journal and copies call it, and what is left of it goes on with.
+    """
+
+    __slots__ = ("claimed", "due_ms", "name", "number", "pop_ms", "queue", "start", "timer", "tries", "waiting")
+
+    def __init__(
+        self, queue: PopQueue, start: int, waiting: int, pop_ms: int, due_ms: int, number: int, name: int
+    ) -> None:
+        self.queue = queue
+        self.start = start
+        self.waiting = waiting
+        self.pop_ms = pop_ms
+        self.due_ms = due_ms
+        self.number = number
+        self.name = name
+        self.timer = -1
+        self.claimed = False
+        self.tries = 0
+
+    def offsets(self) -> Iterator[int]:
+        """List the messages that are not acknowledged."""
+        bits = self.waiting
+        while bits:
+            low = bits & -bits
+            yield self.start + low.bit_length() - 1
+            bits ^= low
+
+
+class PopQueue:
+    """One queue as one group pops it. ``next`` is offered next; ``gone``: its topic or its group was deleted."""
+
+    __slots__ = (
+        "batches", "block", "busy", "count", "gone", "group", "heap", "next", "published", "queue_id", "ref", "topic"
+    )  # fmt: skip
+
+    def __init__(self, group: str, topic: str, queue_id: int, begin: int, ref: int = 0) -> None:
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.ref = ref
+        self.next = begin
+        self.published = begin
+        self.batches: dict[tuple[int, int], Batch] = {}
+        self.heap: list[tuple[int, int, Batch]] = []
+        self.block: OrderBlock | None = None
+        self.count = 0
+        self.busy = False
+        self.gone = False
+
+    def committed(self) -> int:
+        """The first message that is not done with. The caller holds the lock, or no reviver runs."""
+        heap = self.heap
+        lowest = self.next
+        while heap:
+            key, number, batch = heap[0]
+            waiting = batch.waiting
+            if not waiting:
+                heappop(heap)
+                continue
+            first = batch.start + (waiting & -waiting).bit_length() - 1
+            if first == key:
+                lowest = min(lowest, key)
+                break
+            heapreplace(heap, (first, number, batch))
+        if self.block is not None and self.block.waiting:
+            lowest = min(lowest, self.block.waiting[0])
+        return lowest
