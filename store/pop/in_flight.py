@@ -158,11 +158,7 @@ class InFlight:
             rest = heap[-batches_max:]
             del heap[-batches_max:]
             for _, _, batch in rest:
-                count = batch.waiting.bit_count()
-                queue.count -= count
-                self.count -= count
-                batch.waiting = 0
-                self._wheel.cancel(batch.timer)
+                self._take(batch, -1)
             batches_max -= len(rest) or 1
             if not heap:
                 self._empty(queue)
