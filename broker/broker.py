@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,8 +23,9 @@ from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.changes import check_change
 from broker.config.key import shown
 from broker.core import BrokerCore
+from broker.door_opening import HttpDoor, NoDoor, open_door
 from broker.live_config import take_over
-from broker.lookout import Lookout
+from broker.lookout import Lookout, every
 from broker.naming.namesrv import NameServer
 from broker.naming.registration import Registration
 from broker.naming.route_entries import OwnBroker
@@ -92,6 +93,8 @@ class Broker:
         self._name_server: NameServer | None = None
         self._timers: list[asyncio.Task[None]] = []
         self._lookout: Lookout | None = None
+        self.door: HttpDoor = NoDoor()
+        """Where HTTP is served."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -165,6 +168,7 @@ class Broker:
         try:
             self._bind(server)
             server.open()
+            self.door = await open_door(config, lambda: self.failure)
             core = self._core = await asyncio.to_thread(
                 BrokerCore,
                 config,
@@ -189,6 +193,7 @@ class Broker:
 
             core.store.flusher.on_failure = core.store.housekeeper.on_failure = failed
             core.level_scheduler.on_failure = core.processors.pop.reviver.on_failure = failed
+            self.door.attach(core)
             core.start()
             self._start_timers(core, server)
             if self._link is not None:
@@ -197,6 +202,7 @@ class Broker:
             await self._register(core, server)
             if self._link is not None:
                 await self._link.serves(self.listen_port, core.pending_count())
+            self.door.serve()
         except BaseException:
             await self.stop()
             raise
@@ -310,7 +316,7 @@ class Broker:
             (_RELOAD_MS, reload_rules),
             (config.get_int("flushConsumerOffsetInterval"), save_offsets),
         ):
-            self._timers.append(asyncio.create_task(_every(period_ms, work)))
+            self._timers.append(asyncio.create_task(every(period_ms, work)))
         self._lookout = Lookout(core.long_poll, core.turn, core.now_ms)
 
     async def _reload_rules(self, core: BrokerCore, server: Server) -> None:
@@ -356,6 +362,7 @@ class Broker:
         if server is None:
             return
         server.stop_listening()
+        await asyncio.to_thread(self.door.stop)
         for timer in self._timers:
             timer.cancel()
         if self._lookout is not None:
@@ -382,14 +389,3 @@ class Broker:
         self._server = self._core = self._name_server = None
         if core is not None:
             await asyncio.to_thread(core.close)
-
-
-async def _every(period_ms: int, work: Callable[[], Awaitable[int | None]]) -> None:
-    """Do something again and again, after the pause that it asks for; a failure is logged and then tried again."""
-    pause_ms = period_ms
-    while True:
-        await asyncio.sleep(pause_ms / 1000)
-        try:
-            pause_ms = await work() or period_ms
-        except Exception as error:
-            _LOG.error("%s failed: %s", work.__name__, error, exc_info=not isinstance(error, StoreError))

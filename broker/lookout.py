@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
+
+from store.disk.errors import StoreError
 
 if TYPE_CHECKING:
     from broker.pulling.long_poll import LongPoll
     from broker.turns.turn import Turn
 
-__all__ = ["Lookout"]
+__all__ = ["Lookout", "every"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,3 +67,14 @@ class Lookout:
     def _rest(self, now_ms: int, rest_ms: int) -> None:
         self._long_poll.alarm_ms = now_ms + rest_ms
         self._timer = self._loop.call_later(rest_ms / 1000, self._look)
+
+
+async def every(period_ms: int, work: Callable[[], Awaitable[int | None]]) -> None:
+    """Do something again and again, after the pause that it asks for; a failure is logged and then tried again."""
+    pause_ms = period_ms
+    while True:
+        await asyncio.sleep(pause_ms / 1000)
+        try:
+            pause_ms = await work() or period_ms
+        except Exception as error:
+            _LOG.error("%s failed: %s", work.__name__, error, exc_info=not isinstance(error, StoreError))

@@ -92,12 +92,15 @@ class StepWatch:
     same way. Slow corrections (NTP's slewing, at most 0.5 ms a second) stay below the threshold.
     """
 
-    __slots__ = ("_difference_ms", "backward_count", "forward_count", "last_step_ms")
+    __slots__ = ("_difference_ms", "backward_count", "backward_ms", "forward_count", "forward_ms", "last_step_ms")
 
     def __init__(self) -> None:
         self._difference_ms: int | None = None
         self.forward_count = 0
         self.backward_count = 0
+        self.forward_ms = 0
+        self.backward_ms = 0
+        """By how much the clock was set back in all."""
         self.last_step_ms = 0
         """By how much the clock was last set; negative is backwards."""
 
@@ -113,7 +116,9 @@ class StepWatch:
             return 0
         if step > 0:
             self.forward_count += 1
+            self.forward_ms += step
         else:
             self.backward_count += 1
+            self.backward_ms -= step
         self.last_step_ms = step
         return step

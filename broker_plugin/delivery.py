@@ -29,11 +29,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from broker_plugin.due_record import due_record, rehosted
 from broker_plugin.failures import ANY_TOPIC, UNREADABLE, Failures
+from broker_plugin.figures.tally import Delivered, Uncounted
 from broker_plugin.rules.properties import own_properties_of
 from broker_plugin.rules.states import MOVE_OF, Claim, IllegalMoveError, Move, State, after
-from broker_plugin.rules.stats import LatenessCounts, Stats
+from broker_plugin.rules.stats import Stats
 from remoting.messages.message import RecordError, record_fields
 from store.disk.errors import StoreError
+from store.put.lateness import LatenessCounts
 from store.put.plugin_api import DeliveryTarget, PutBlock, PutRecord, PutResult, PutStatus
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ class Deliverer:
         "lose_track",
         "stalled_until_ms",
         "stats",
+        "tally",
         "uncertain",
     )
 
@@ -119,6 +122,7 @@ class Deliverer:
         """Takes care that the durable checkpoint stays as it is until a restart."""
         self.uncertain = 0
         """Messages of which it is not known whether they were appended."""
+        self.tally: Delivered = Uncounted()
         self.stalled_until_ms = 0
         """Nobody delivers before: the store refused everything."""
 
@@ -199,6 +203,7 @@ class Deliverer:
         if result.status is not _OK:
             return None
         claim.add(len(refs))
+        self.tally.add_queues(block.queues)
         self._done(dues, refs, result.store_ms, lateness, claim)
         return Outcome(0, len(refs))
 
@@ -255,6 +260,7 @@ class Deliverer:
         for result in results:
             if result.status is not _OK:
                 return self._sort_out(places, dues, refs, puts, results, now_ms, lateness, claim)
+        self.tally.add_puts(puts)
         self._done(dues, refs, results[0].store_ms, lateness, claim)
         return Outcome(0, len(puts))
 
@@ -278,6 +284,8 @@ class Deliverer:
         fresh = self._spill.mark_done(refs)
         self._checkpoint.touch(count)
         self._stalls = 0
+        if not self.stats.first_delivery_ms:
+            self.stats.first_delivery_ms = store_ms
         self.stats.delivered += count
         lateness.add(store_ms, dues)
         # Only now, when all that was appended counts as done: who catches it goes on with what is pending.
@@ -300,12 +308,15 @@ class Deliverer:
         stored = [at for at, move in enumerate(moves) if move is Move.PUT_OK]
         if stored:  # before anything else: what was appended must count as done
             store_ms = results[stored[0]].store_ms
+            self.tally.add_puts([puts[at] for at in stored])
             self._done([dues[at] for at in stored], [refs[at] for at in stored], store_ms, lateness, claim)
         kept: list[int] = []
         failed = 0
         for at, move in enumerate(moves):
             if move is Move.PUT_OK:
                 continue
+            if move is not Move.NOT_DUE:
+                self.stats.put_failed(results[at].status.name)
             if claim.take(move) is State.FAILED:
                 failed += 1
                 self._failures.add(results[at].status.name, puts[at].topic, dues[at], now_ms)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker_plugin.aside import AsideFrame, GateAside
+from broker_plugin.figures.tally import Accepted
 from broker_plugin.rules.properties import (
     ABSOLUTE,
     DUE_MAX_MS,
@@ -112,6 +113,9 @@ class Gate:
         """Large batches that are a part of this turn."""
         self._withdrawn = False  # whether the journal was told to cancel what it has of this turn
         self._next_id = spill.next_id
+        self._topics: list[str] = []  # of the entries, unless some of them were taken back
+        self.tally: Accepted | None = None
+        """Counts by topic, if somebody wants to know."""
 
     def before_put(self, message: Message, now_ms: int) -> Held | Refused | None:
         """Look at one message: hold it, refuse it, or let it pass (perhaps with fewer properties)."""
@@ -155,6 +159,8 @@ class Gate:
         texts = stamped_texts(batch.texts, delay_ids, dues)
         rows = RecordRows(batch.message, self._store_host, batch.flags, batch.bodies, texts)
         self._entries += zip(dues, delay_ids, rows.records(now_ms), strict=True)
+        if self.tally is not None:
+            self._topics += [batch.message.topic] * len(dues)
         return HeldBatch(delay_ids, min(dues))
 
     def _timed(self, message: Message, text: str, now_ms: int) -> Held | Refused | None:
@@ -218,6 +224,8 @@ class Gate:
                 f"the record has {len(record)} bytes, at most {self._max_record_bytes} are possible",
             )
         self._entries.append((due_ms, delay_id, record))
+        if self.tally is not None:
+            self._topics.append(message.topic)
         return Held(delay_id, due_ms)
 
     def _refused(self, status: PutStatus, remark: str) -> Refused:
@@ -249,6 +257,7 @@ class Gate:
         entries, asides = self._entries, self.asides
         if not entries and not asides:
             return None
+        topics, self._topics = self._topics, []
         self._entries, self.asides = [], []
         ticket: Ticket | None = None
         self._blocks = []
@@ -264,6 +273,10 @@ class Gate:
             else:
                 self._sweeper.offer(block, soonest_ms)
         self._stats.accepted += len(entries) + sum(map(len, asides))
+        if self.tally is not None:
+            self.tally.add(topics, entries)
+            for frame in (frame for aside in asides for frame in aside.frames):
+                self.tally.add((), list(zip(frame.dues, frame.ids, frame.records, strict=True)))
         return ticket
 
     def _append(self, entries: list[tuple[int, int, bytes]], asides: list[GateAside]) -> list[Block]:

@@ -19,6 +19,8 @@ from broker_plugin.aside import GateAside
 from broker_plugin.clock import Clock, StepWatch
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import Failures
+from broker_plugin.figures.measures import plugin_families
+from broker_plugin.figures.tally import Accepted, Delivered
 from broker_plugin.hook import Gate
 from broker_plugin.pace import BATCH_MAX
 from broker_plugin.pending.changes import Changes
@@ -27,13 +29,15 @@ from broker_plugin.pending.desk import PendingDesk
 from broker_plugin.recovery import OverdueRecovery
 from broker_plugin.rules.properties import own_properties_of
 from broker_plugin.rules.ranges import KeyRanges
-from broker_plugin.rules.stats import LatenessCounts, Rate, Stats
+from broker_plugin.rules.stats import Rate, Stats
 from broker_plugin.spiller import Spiller
 from broker_plugin.sweeper import ARMED_MAX, HAND_MAX, Sweeper
 from broker_plugin.worker import Worker
 from remoting.messages.message import Message, RecordError, UniformBatch, record_fields
 from remoting.messages.properties import TW_ID
 from store.disk.errors import StoreFormatError
+from store.put.lateness import LatenessCounts
+from store.put.measures import Family
 from store.put.plugin_api import (
     BeforePut,
     BoundedTarget,
@@ -320,6 +324,29 @@ class DelayPlugin:
         text["timewheelLatenessMs"] = _lateness_text(stats.on_time)
         text["timewheelOverdueLatenessMs"] = _lateness_text(stats.overdue)
         return text
+
+    def measure(self, topics_max: int) -> None:
+        """Begin to count by topic."""
+        self._accepted = self.gate.tally = Accepted(self.clock.now_ms, topics_max)
+        self._delivered = self.deliverer.tally = Delivered(topics_max)
+
+    def families(self) -> Iterable[Family]:
+        """Make the metrics."""
+        accepted, delivered = self._accepted.rows(), self._delivered.rows()
+        pending, behind_ms = self.spill.pending_count, self.sweeper.behind_ms
+        steps_ms = (self.watch.forward_ms, self.watch.backward_ms)
+        failures = dict(self.stats.put_failures)
+        return plugin_families(self.lateness, failures, steps_ms, accepted, delivered, pending, behind_ms)
+
+    @property
+    def lateness(self) -> Mapping[str, LatenessCounts]:
+        """How late deliveries were, by who delivered."""
+        return {"on_time": self.stats.on_time, "recovery": self.stats.overdue}
+
+    @property
+    def first_delivery_ms(self) -> int:
+        """When it delivered for the first time, epoch ms; 0: not yet."""
+        return self.stats.first_delivery_ms
 
     def check(self) -> list[str]:
         """Say everything that is wrong with files and memory; empty when nothing is."""

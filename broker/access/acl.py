@@ -8,6 +8,7 @@ lists what each request needs.
 
 from __future__ import annotations
 
+import hmac
 import logging
 from collections.abc import Iterable
 from pathlib import Path
@@ -106,6 +107,23 @@ class Acl:
         if any(matches(address) for matches in rules.white):
             return True
         return account is not None and (account.is_white(address) or _denied(account, needs) is None)
+
+    def knows(self, access_key: str, secret_key: str) -> bool:
+        """Whether there is an account with this secret: for a door that has no signatures. Any thread."""
+        account = self._rules.accounts.get(access_key)
+        wanted = secret_key if account is None else account.secret_key
+        return hmac.compare_digest(wanted.encode(), secret_key.encode()) and account is not None
+
+    def refusal(self, access_key: str, topic: str, right: int) -> str:
+        """Say why an account has no right to a topic (empty: to all of them), or nothing. Any thread."""
+        account = self._rules.accounts.get(access_key)
+        if account is None:
+            return f"No acl config for {access_key:.100}"
+        if account.admin:
+            return ""
+        if not topic:
+            return f"Need admin permission for all topics, but accessKey={access_key:.100} is not: name a topic"
+        return _denied(account, [(topic, right)]) or ""
 
     def _reply(self, channel: Channel, command: RemotingCommand, reason: str | None) -> RemotingCommand | None:
         if reason is None:

@@ -35,6 +35,7 @@ FAILURE_LOOK_S = 1
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:10911]")
 @click.option("--namesrv-listen", metavar="HOST:PORT", help="Where the embedded name server listens.")
 @click.option("--namesrv-addr", metavar="LIST", help="External name servers to register with instead.")
+@click.option("--http-listen", metavar="HOST:PORT", help="Where to serve HTTP: the API, metrics, the page.")
 @click.option(
     "-c", "--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="A broker.conf."
 )
@@ -45,6 +46,7 @@ def broker_command(
     listen: str | None,
     namesrv_listen: str | None,
     namesrv_addr: str | None,
+    http_listen: str | None,
     file: Path | None,
     settings: tuple[str, ...],
     shards: str | None,
@@ -54,7 +56,7 @@ def broker_command(
     --set takes precedence over the other options, these over the file, the file over the defaults. The keys are those
     of Apache's broker.conf; docs/configuration.md lists them.
     """
-    options = options_to_values(store, listen, namesrv_listen, namesrv_addr)
+    options = options_to_values(store, listen, namesrv_listen, namesrv_addr, http_listen)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # ignored until the broker can reload its files
     with one_line_errors():
         given = pairs(settings, "--set")
@@ -81,7 +83,11 @@ def broker_command(
 
 
 def options_to_values(
-    store: Path | None, listen: str | None, namesrv_listen: str | None, namesrv_addr: str | None
+    store: Path | None,
+    listen: str | None,
+    namesrv_listen: str | None,
+    namesrv_addr: str | None,
+    http_listen: str | None = None,
 ) -> dict[str, str]:
     """Turn options into configuration keys; raises a usage error for an invalid one."""
     if namesrv_listen is not None and namesrv_addr is not None:
@@ -95,6 +101,8 @@ def options_to_values(
             values["bindAddress"], values["listenPort"] = host, str(port)
         if namesrv_listen is not None:
             values["namesrvListen"] = "{}:{}".format(*parse_address(namesrv_listen))
+        if http_listen is not None:
+            values["httpListen"] = "{}:{}".format(*parse_address(http_listen))
         if namesrv_addr is not None:
             values["namesrvAddr"] = ";".join(parse_addresses(namesrv_addr))
     except ValueError as error:
@@ -173,6 +181,10 @@ def ready_line(broker: Broker) -> str:
     parts.append(f"advertised as {config.broker_name} at {config.advertised}:{broker.listen_port}")
     if config.namesrv_listen is not None:
         parts.append(f"name server on {config.namesrv_listen[0]}:{broker.namesrv_port}")
+    if config.http_listen is not None:
+        parts.append(f"page and API on http://{config.http_listen[0]}:{broker.door.http_port}/")
+    if config.metrics_listen is not None:
+        parts.append(f"metrics on http://{config.metrics_listen[0]}:{broker.door.metrics_port}/metrics")
     for words, registered in (("registered with", True), ("NOT yet registered with", False)):
         names = [name for name, status in broker.name_servers.items() if (status == "registered") is registered]
         if names:

@@ -44,8 +44,8 @@ _BROKER = """
     lockInStrictMode maxClientEventCount maxDelayTime maxErrorRateOfBloomFilter maxLiteSubscriptionCount
     maxMessageFilterNumForNotification maxPopPollingSize maxStatsIdleTimeInMinutes messageStorePlugIn
     metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills
-    metricsExportBatchMaxDataPoints metricsExporterType metricsGrpcExporterHeader metricsGrpcExporterTarget
-    metricsInDelta metricsLabel metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort
+    metricsExportBatchMaxDataPoints metricsGrpcExporterHeader metricsGrpcExporterTarget
+    metricsInDelta metricsOtelCardinalityLimit
     minLiteTTl persistConsumerOffsetIncrementally popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime
     popCkStayBufferTimeOut popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
     popConsumerKVServiceLog popFromRetryProbability popFromRetryProbabilityForPriority

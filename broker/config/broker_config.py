@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _WILDCARD = "0.0.0.0"
-_MEANT_WHEN_EMPTY = frozenset({"plugins", "namesrvListen", "namesrvAddr", "brokerIP1", "logDir"})
+_MEANT_WHEN_EMPTY = frozenset({"plugins", "namesrvListen", "namesrvAddr", "brokerIP1", "logDir", "httpListen"})
 
 
 class BrokerConfig:
@@ -62,6 +62,8 @@ class BrokerConfig:
     ``advertised``     str, IPv4 address that routes and message ids carry
     ``broker_name``    str; ``cluster_name`` str
     ``namesrv_listen`` (host, port) of the embedded name server, None: none; port 0: any free port
+    ``http_listen``    (host, port) of the HTTP port, None: none; port 0: any free port
+    ``metrics_listen`` the same of the port of metrics alone
     ``namesrv_addr``   list of ``HOST:PORT``, external name servers to register with
     ``plugins``        list of str, names or ``package.module:Class``
     ``values``         dict of str to str: every key that was set, under its Apache name, plug-ins' keys too
@@ -87,8 +89,10 @@ class BrokerConfig:
         "broker_name",
         "cluster_name",
         "file",
+        "http_listen",
         "listen_host",
         "listen_port",
+        "metrics_listen",
         "namesrv_addr",
         "namesrv_listen",
         "no_effect",
@@ -174,11 +178,21 @@ class BrokerConfig:
         else:
             self.namesrv_listen = parse_address(listen, self.listen_host) if listen else None
 
+        http = self.get_text("httpListen")
+        self.http_listen = parse_address(http) if http else None
+        self.metrics_listen: tuple[str, int] | None = None
+        if self.get_text("metricsExporterType") in ("PROM", "2"):
+            host = self.get_text("metricsPromExporterHost").replace("localhost", "127.0.0.1") or self.listen_host
+            self.metrics_listen = (host, self.get_int("metricsPromExporterPort"))
+
     def _find_warnings(self) -> None:
         """Collect the warnings for the log."""
         for key, text in WARNINGS.items():
             if self.values.get(key, "").lower() == "true":
                 self.warnings.append(f"{key}=true: {text}")
+        exporter = self.get_text("metricsExporterType")
+        if exporter in ("OTLP_GRPC", "LOG", "1", "3"):
+            self.warnings.append(f"metricsExporterType={exporter} exports nothing here: use PROM, or --http-listen")
         remote = [address for address in self.namesrv_addr if not _is_local(address)]
         if self.get_bool("aclEnable") and self.get_text("tls.server.mode") != "enforcing":
             self.warnings.append(

@@ -11,12 +11,15 @@ __all__ = [
     "a_master_id",
     "a_name",
     "a_path",
+    "a_token",
     "a_whole_number",
     "addresses",
     "an_address",
     "any_text",
     "hours",
     "ipv4",
+    "label_pairs",
+    "labels",
     "levels",
     "no_dledger",
     "one_of",
@@ -178,3 +181,29 @@ def plugin_names(text: str) -> None:
     for part in filter(None, (part.strip() for part in text.split(","))):
         if not re.fullmatch(r"[\w-]+|[\w.]+:\w+", part):
             raise ValueError(f"expected names or package.module:Class between commas, found {part!r}")
+
+
+def label_pairs(text: str) -> list[tuple[str, str]]:
+    """Read ``name:value,name:value``, as `metricsLabel` has it. Raises ValueError.
+
+    >>> label_pairs("zone:a, rack:7")
+    [('zone', 'a'), ('rack', '7')]
+    """
+    pairs = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, value = part.partition(":")
+        if not colon or not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", name) or name.startswith("__"):
+            raise ValueError(f"expected name:value,name:value, found {part!r}")
+        pairs.append((name, value))
+    return pairs
+
+
+def labels(text: str) -> None:
+    """Check `label_pairs`."""
+    label_pairs(text)
+
+
+def a_token(text: str) -> None:
+    """Check a token: long enough not to be guessed. Raises ValueError with what is expected."""
+    if text and not re.fullmatch(r"[!-~]{16,512}", text):
+        raise ValueError("expected 16 to 512 printable characters without blanks")

@@ -195,6 +195,10 @@ class Traffic:
         series = self._tables.get(kind, {}).get(key)
         return series.figures(field) if series is not None and series.samples else None
 
+    def pulled(self) -> list[tuple[str, int, int]]:
+        """List ``topic@group`` with the messages and bytes that it has pulled since it was first seen. Any thread."""
+        return [(key, series.messages, series.bytes) for key, series in list(self._tables["get"].items())]
+
     def rate(self, name: str, key: str) -> float:
         """Messages (or bytes) a second over the last minute; 0.0 if nothing is known."""
         figures = self.view(name, key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["monotonic_ms", "month_start_ms", "now_ms", "rest"]
+__all__ = ["Pauses", "monotonic_ms", "month_start_ms", "now_ms", "rest"]
 
 
 def now_ms() -> int:
@@ -27,3 +27,19 @@ def month_start_ms(at_ms: int) -> int:
 def rest(seconds: float) -> None:
     """Sleep, so that other threads can run Python."""
     time.sleep(seconds)
+
+
+class Pauses:
+    """Rests as long as the work since the last rest took, between 0.2 and 10 ms: half of a thread's time is others'."""
+
+    __slots__ = ("_since_ns",)
+
+    def __init__(self) -> None:
+        self._since_ns = time.monotonic_ns()
+
+    def rest(self) -> None:
+        """Rest, if there was work for a fifth of a millisecond."""
+        worked_s = (time.monotonic_ns() - self._since_ns) / 1e9
+        if worked_s >= 0.0002:
+            time.sleep(min(worked_s, 0.01))
+            self._since_ns = time.monotonic_ns()

@@ -105,6 +105,7 @@ class Turn(DurableReplies):
         self._held = 0  # of these plug-ins hold so many
         self._mixed = False  # whether a request of this turn is partly held, partly appended
         self._level_delay_ms = 0  # the shortest of this turn; 0: no level message
+        self.tally: Callable[[Sequence[Put], Sequence[PutResult]], None] | None = None  # counts by topic
         self.put_count = 0
         """Messages stored or held since the start."""
         self.turn_count = 0
@@ -319,6 +320,8 @@ class Turn(DurableReplies):
         puts = [entry.put for entry in entries if entry.put is not None]
         if puts:
             results = self._store.put_batch(puts)
+            if self.tally is not None:
+                self.tally(puts, results)
             if mixed and self._take_back_refused(entries, results):
                 refused = self._taken_back()
             if level_delay_ms:

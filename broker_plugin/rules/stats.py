@@ -1,65 +1,13 @@
-"""What the plug-in counts, and how late it was: a histogram in a few dozen integers.
-
-Lateness is *store time minus due time*, whole ms, read inside the append lock. A batch is in due order and has
-one store time, so its histogram is a few binary searches, not a loop over its messages.
-"""
+"""What the plug-in counts."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
 
+from store.put.lateness import LatenessCounts
 from store.put.pending_api import PendingVerb, PendingVerdict
 
-__all__ = ["BOUNDS_MS", "LatenessCounts", "Rate", "Stats"]
-
-BOUNDS_MS = (0, 1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100, 200, 500, 1000, 5000, 60_000, 3_600_000)
-"""Upper bounds of the histogram's classes, inclusive; one more class holds what lies above."""
-
-
-class LatenessCounts:
-    """How late deliveries were, ms: count, sum, maximum and a histogram over `BOUNDS_MS`."""
-
-    __slots__ = ("classes", "count", "max_ms", "sum_ms")
-
-    def __init__(self) -> None:
-        self.classes = [0] * (len(BOUNDS_MS) + 1)
-        self.count = 0
-        self.sum_ms = 0
-        self.max_ms = 0
-
-    def add(self, store_ms: int, dues: Sequence[int]) -> None:
-        """Count a batch that was stored at ``store_ms``; ``dues`` in ascending order."""
-        count = len(dues)
-        if not count:
-            return
-        latest = store_ms - dues[0]
-        self.count += count
-        self.sum_ms += store_ms * count - sum(dues)
-        if latest > self.max_ms:
-            self.max_ms = latest
-        place = bisect_left(BOUNDS_MS, store_ms - dues[-1])
-        end = count
-        while end:
-            if place == len(BOUNDS_MS) or latest <= BOUNDS_MS[place]:
-                self.classes[place] += end
-                return
-            # What is due before (store time - bound) is later than this class.
-            begin = bisect_left(dues, store_ms - BOUNDS_MS[place], 0, end)
-            self.classes[place] += end - begin
-            end = begin
-            place += 1
-
-    def percentile_ms(self, share: float) -> int:
-        """Upper bound of the class in which this share of the deliveries is reached; 0 without any."""
-        wanted = share * self.count
-        seen = 0
-        for bound, count in zip((*BOUNDS_MS, self.max_ms), self.classes, strict=True):
-            seen += count
-            if seen >= wanted and seen:
-                return min(bound, self.max_ms)
-        return 0
+__all__ = ["Rate", "Stats"]
 
 
 class Rate:
@@ -89,10 +37,12 @@ class Stats:
         "accepted",
         "cancelled",
         "delivered",
+        "first_delivery_ms",
         "handed_over",
         "moved",
         "on_time",
         "overdue",
+        "put_failures",
         "refused",
         "restored",
         "stalls",
@@ -107,6 +57,10 @@ class Stats:
         self.accepted = 0
         self.refused = 0
         self.delivered = 0
+        self.first_delivery_ms = 0
+        """When the first one was delivered, epoch ms."""
+        self.put_failures: dict[str, int] = {}
+        """Deliveries that the store refused, each try counted, by the name of the status."""
         self.cancelled = 0
         self.moved = 0
         self.restored = 0
@@ -123,3 +77,7 @@ class Stats:
         """Of what the sweeper delivered."""
         self.overdue = LatenessCounts()
         """Of what recovery delivered."""
+
+    def put_failed(self, status: str) -> None:
+        """Count a delivery that the store refused, by the name of the status."""
+        self.put_failures[status] = self.put_failures.get(status, 0) + 1

@@ -33,6 +33,7 @@ from store.levels.delay_levels import DelayLevels
 from store.levels.level_copy import HALF_TOPIC, copy_of
 from store.levels.level_progress import SECTION, LevelProgress, LevelStore
 from store.levels.level_queue import Entry, LevelQueue, Stretch
+from store.put.lateness import LatenessCounts
 from store.put.plugin_api import PutRecord, PutResult, PutStatus
 
 __all__ = ["LevelScheduler"]
@@ -88,6 +89,8 @@ class LevelScheduler:
         """``now_ms`` is the clock of the thread; ``offsets_path`` is Apache's ``config/delayOffset.json``."""
         self.progress = LevelProgress(store, len(levels), files, offsets_path)
         self.delivered_count = 0
+        self.lateness = LatenessCounts()
+        """How late its deliveries were."""
         self.failed_count = 0
         """Puts that failed, each try counted."""
         self.discarded_count = 0
@@ -242,14 +245,20 @@ class LevelScheduler:
         """Mark delivered messages; schedule failed ones for another try, without delaying the others."""
         succeeded = set()
         failed: list[tuple[_Claim, PutResult]] = []
+        dues: list[int] = []
+        store_ms = 0
         for claim, result in zip(claims, results, strict=True):
             if result.status == PutStatus.PUT_OK:
+                dues.append(claim.entry[2])
+                store_ms = result.store_ms
                 claim.queue.mark_done(claim.number)
                 succeeded.add(claim.queue)
             elif result.status != PutStatus.NOT_DUE:
                 failed.append((claim, result))
         for queue in succeeded:
             queue.failures = 0
+        if dues:
+            self.lateness.add(store_ms, sorted(dues))
         done = len(claims) - len(failed)
         if done:
             self.delivered_count += sum(result.status == PutStatus.PUT_OK for result in results)

@@ -7,7 +7,8 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_plugin.rules.stats import BOUNDS_MS, LatenessCounts, Rate
+from broker_plugin.rules.stats import Rate
+from store.put.lateness import BOUNDS_MS, LatenessCounts
 
 
 @given(st.lists(st.lists(st.integers(0, 4_000_000), max_size=20), max_size=5))

@@ -25,7 +25,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "remoting": {"isal", "orjson"},
     "store": {"remoting", "timewheel", "sortedcontainers", "numpy"},
     "timewheel_client": {"remoting"},
-    "broker": {"remoting", "store", "timewheel_client", "aiofiles", "click", "rich", "yaml"},
+    "broker": {
+        "remoting",
+        "store",
+        "timewheel_client",
+        "aiofiles",
+        "aiohttp",
+        "click",
+        "prometheus_client",
+        "rich",
+        "yaml",
+    },
     "broker_plugin": {"store", "timewheel", "remoting"},
     "bench": {
         "remoting",
@@ -44,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 # Packages of an extra that not every environment has.
-OF_AN_EXTRA = {"fsspec", "pyarrow", "pyspark"}
+OF_AN_EXTRA = {"aiohttp", "fsspec", "prometheus_client", "pyarrow", "pyspark"}
 
 # Of remoting, a plug-in sees messages, their properties and where a record's fields stand, not the wire.
 PLUGIN_SEES_OF_REMOTING = {
@@ -60,6 +70,7 @@ ON_AN_OPEN_FILE = {"os.pwrite", "os.pwritev", "os.fdatasync", "os.ftruncate"}
 """What the class of one open file may call: it gets its descriptor from the file that opens."""
 SOCKETS = {
     "broker/net/server.py",  # makes them
+    "broker/door/listening.py",  # makes those that HTTP is served on, by aiohttp in a thread of its own
     "broker/net/connection.py",
     "broker/net/listener.py",
     "broker/net/tls_connection.py",
@@ -253,6 +264,36 @@ def test_one_file_each_touches_sockets() -> None:
         ]
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_libraries_of_the_http_door_stay_in_it() -> None:
+    """A broker without HTTP does not need them, and aiohttp has sockets of its own."""
+    rooms = {"aiohttp": ("broker/door/",), "prometheus_client": ("broker/metrics/",)}
+    wrong = [
+        f"{name_of(path)}:{line}: {module}"
+        for path in sources("broker")
+        for line, module in imports(path)
+        for library, allowed in rooms.items()
+        if module.partition(".")[0] == library and not name_of(path).startswith(allowed)
+    ]
+    wrong += [
+        f"{name_of(path)}:{line}: {module}"
+        for path in sources("broker")
+        for line, module in imports(path)
+        if module.startswith(("broker.door.", "broker.metrics."))
+        and not name_of(path).startswith(("broker/door_opening.py", "broker/door/", "broker/metrics/"))
+        and not _is_for_types(path, line)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def _is_for_types(path: Path, line: int) -> bool:
+    return any(
+        isinstance(node, ast.If)
+        and dotted(node.test) == "TYPE_CHECKING"
+        and node.lineno < line <= (node.end_lineno or 0)
+        for node in nodes_of(path)
+    )
 
 
 def test_clocks_stand_in_their_files() -> None:

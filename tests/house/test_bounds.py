@@ -74,6 +74,11 @@ FIXED = {
     "figures.stats:Rates._samples": "a deque with a maxlen",
     "tables.topic_config:TopicConfig.attributes": "three names that are known",
     "figures.traffic:Traffic._ends": "the store's queues: those of the topics",
+    "door.door:Door._ports": "two ports",
+    "door.history:LatenessHistory._before": "classes of a histogram",
+    "door.history:LatenessHistory._cells": "a deque with a maxlen",
+    "metrics.exporter:Exporter.labels": "four, and those of the configuration",
+    "metrics.sends:SendCounts.rows": "topics up to a fixed number, the rest under one name",
 }
 """Attributes that no peer can grow, each with the reason."""
 

@@ -16,6 +16,7 @@ OTHER_NAMES = {
     "pytest-asyncio": "pytest_asyncio",
     "pytest-xdist": "xdist",
     "flask-cors": "flask_cors",
+    "prometheus-client": "prometheus_client",
     "pyyaml": "yaml",
 }
 """Distributions whose module has another name than they."""

@@ -1,0 +1,270 @@
+"""The API under ``/api/v1``: see, change and forecast what is pending. ``openapi.json`` beside this file describes it.
+
+An id in a path is whatever `broker.pending.names` reads: the message id of the send's answer, a virtual offset, a
+recall handle, or ``key:KEY`` with ``?topic=``. Offsets are texts in the answers: they are larger than what JavaScript
+can count.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Any
+
+from aiohttp import web
+
+from broker.door.access import Caller
+from broker.door.overview import overview
+from broker.door.queries import FILTERS, known_only, limit_of, order_of, query_of, read_document, time_of, whole
+from broker.door.state import DoorState
+from broker.pending.names import name_text, read_name
+from remoting.json_dialect import dumps
+from store.put.pending_api import (
+    BULK_MAX,
+    FORECAST_BARS_MAX,
+    PAGE_MAX,
+    PendingAnswer,
+    PendingError,
+    PendingQuery,
+    PendingRow,
+    PendingVerb,
+    PendingVerdict,
+)
+
+__all__ = ["CALLER", "add_api"]
+
+CALLER = web.RequestKey("caller", Caller)
+"""Who asks; set by the application before a handler runs."""
+BODY_SHOWN_BYTES = 64 << 10
+"""So much of a message's body is shown, unless more is asked for."""
+BODY_SHOWN_MAX = 4 << 20
+_USUAL_ROWS = 100
+_USUAL_BARS = 60
+_STATUS = {
+    PendingVerdict.DONE: 200,
+    PendingVerdict.ALREADY: 200,
+    PendingVerdict.TOO_LATE: 409,
+    PendingVerdict.CANCELLED: 409,
+    PendingVerdict.CHANGED: 409,
+    PendingVerdict.UNKNOWN: 404,
+    PendingVerdict.REFUSED: 400,
+}
+
+
+def add_api(app: web.Application, state: DoorState) -> None:
+    """Add the routes."""
+    api = Api(state)
+    router = app.router
+    router.add_get("/api/v1/pending/count", api.count)
+    router.add_get("/api/v1/pending/forecast", api.forecast)
+    router.add_get("/api/v1/pending", api.page)
+    router.add_get("/api/v1/pending/{id}", api.get)
+    router.add_post("/api/v1/pending/{id}/{verb:cancel|move|now|restart}", api.change)
+    router.add_post("/api/v1/bulk/{verb:cancel|move|now|restart}", api.change_matching)
+    router.add_get("/api/v1/topics", api.topics)
+    router.add_get("/api/v1/overview", api.overview)
+    router.add_get("/api/v1/openapi.json", _openapi())
+
+
+def _openapi() -> Callable[[web.Request], Awaitable[web.Response]]:
+    text = files("broker.door").joinpath("openapi.json").read_bytes()
+
+    async def openapi(_request: web.Request) -> web.Response:
+        return web.Response(body=text, content_type="application/json")
+
+    return openapi
+
+
+def _json(document: object, status: int = 200) -> web.Response:
+    return web.Response(body=dumps(document), status=status, content_type="application/json")
+
+
+class Api:
+    """The handlers."""
+
+    def __init__(self, state: DoorState) -> None:
+        self._state = state
+
+    # ------------------------------------------------------------------------------------------------ looking
+
+    async def count(self, request: web.Request) -> web.Response:
+        """``GET pending/count``: how many match, all of them."""
+        query = self._query(request, frozenset(("after",)))
+        found = await self._state.work(self._state.control.count, query, request.query.get("after", ""))
+        return _json(
+            {
+                "count": found.count,
+                "bytes": found.bytes,
+                "first_due_ms": found.first_due_ms,
+                "last_due_ms": found.last_due_ms,
+                "next": found.next or None,
+            }
+        )
+
+    async def page(self, request: web.Request) -> web.Response:
+        """``GET pending``: what matches, in due order."""
+        query = self._query(request, frozenset(("limit", "after")))
+        limit = limit_of(request.query, _USUAL_ROWS, PAGE_MAX)
+        found = await self._state.work(self._state.control.page, query, limit, request.query.get("after", ""))
+        return _json({"messages": [self._row(row) for row in found.rows], "next": found.next or None})
+
+    async def forecast(self, request: web.Request) -> web.Response:
+        """``GET pending/forecast``: how many come due when."""
+        given = request.query
+        known_only(given, frozenset(("from", "to", "bars", "topic")))
+        topic = given.get("topic", "")
+        _demand(request, topic, change=False)
+        now_ms = self._state.core.now_ms()
+        from_ms = time_of("from", given["from"]) if "from" in given else now_ms
+        to_ms = time_of("to", given["to"]) if "to" in given else from_ms + 3_600_000
+        bars = whole("bars", given.get("bars", _USUAL_BARS), 1, FORECAST_BARS_MAX)
+        found = await self._state.work(self._state.control.forecast, from_ms, to_ms, bars, topic)
+        return _json(
+            {
+                "from_ms": found.from_ms,
+                "to_ms": found.to_ms,
+                "step_ms": found.step_ms,
+                "bars": [[bar.from_ms, bar.count] for bar in found.bars],
+                "total": found.total,
+                "overdue": found.overdue,
+                "later": found.later,
+                "exact": found.exact,
+            }
+        )
+
+    async def get(self, request: web.Request) -> web.Response:
+        """``GET pending/{id}``: one message with its properties and its body."""
+        given = request.query
+        known_only(given, frozenset(("topic", "body_max")))
+        shown = whole("body_max", given.get("body_max", BODY_SHOWN_BYTES), 0, BODY_SHOWN_MAX)
+        name = read_name(request.match_info["id"], given.get("topic", ""))
+        _demand(request, name.topic, change=False)
+        answer = await self._state.work(self._state.control.get, name)
+        document = self._answer(answer)
+        if answer.row is not None:
+            document |= self._row(answer.row)
+            document["properties"] = dict(answer.properties)
+            document["body_bytes"] = len(answer.body)
+            document["body_base64"] = base64.b64encode(answer.body[:shown]).decode()
+        return _json(document, 200 if answer.row is not None else _STATUS[answer.verdict])
+
+    async def topics(self, request: web.Request) -> web.Response:
+        """``GET topics``: what is pending by topic, largest first."""
+        known_only(request.query, frozenset(("limit",)))
+        limit = limit_of(request.query, _USUAL_ROWS, PAGE_MAX)
+        rows = [row for row in self._state.control.topics() if not _caller(request).refusal(row.topic, change=False)]
+        shown = [
+            {"topic": row.topic, "count": row.count, "bytes": row.bytes, "known": row.known} for row in rows[:limit]
+        ]
+        return _json({"topics": shown, "more": max(0, len(rows) - limit)})
+
+    async def overview(self, request: web.Request) -> web.Response:
+        """``GET overview``: what the page shows above all."""
+        known_only(request.query, frozenset())
+        _demand(request, "", change=False)
+        return _json(await self._state.work(overview, self._state))
+
+    # ------------------------------------------------------------------------------------------------ changing
+
+    async def change(self, request: web.Request) -> web.Response:
+        """``POST pending/{id}/{verb}``: change one message; the verdict is durable."""
+        known_only(request.query, frozenset(("topic",)))
+        name = read_name(request.match_info["id"], request.query.get("topic", ""))
+        _demand(request, name.topic, change=True)
+        now_ms = self._state.core.now_ms()
+        order = order_of(PendingVerb(request.match_info["verb"]), name, read_document(await request.read()), now_ms)
+        answer = await self._state.work(self._state.control.change, order, now_ms)
+        return _json(self._answer(answer), _STATUS[answer.verdict])
+
+    async def change_matching(self, request: web.Request) -> web.Response:
+        """``POST bulk/{verb}``: change what matches; a dry run unless ``dry_run`` is false."""
+        known_only(request.query, frozenset())
+        given = read_document(await request.read())
+        verb = PendingVerb(request.match_info["verb"])
+        moves = frozenset(("due_ms", "by_ms")) if verb is PendingVerb.MOVE else frozenset[str]()
+        known_only(given, frozenset(("query", "dry_run", "limit", "after")) | moves)
+        filters, dry_run = given.get("query", {}), given.get("dry_run", True)
+        if not isinstance(filters, dict) or not isinstance(dry_run, bool):
+            raise PendingError("query must be an object of filters, and dry_run true or false")
+        known_only(filters, FILTERS)
+        listed = filters.get("property", [])
+        query = query_of(filters, listed if isinstance(listed, list) else [listed])
+        _demand(request, query.topic, change=True)
+        now_ms, after = self._state.core.now_ms(), given.get("after") or ""
+        due_ms = None if given.get("due_ms") is None else time_of("due_ms", given["due_ms"])
+        by_ms = None if given.get("by_ms") is None else whole("by_ms", given["by_ms"], -(10**14), 10**14)
+        if not isinstance(after, str):
+            raise PendingError("after is the next of an earlier answer")
+        if verb is PendingVerb.MOVE and (due_ms is None) == (by_ms is None):
+            raise PendingError("a move needs either due_ms or by_ms")
+        found = await self._state.work(
+            self._state.control.change_matching,
+            query,
+            verb,
+            now_ms,
+            limit=limit_of(given, 1000, BULK_MAX),
+            dry_run=dry_run,
+            after=after,
+            due_ms=due_ms,
+            by_ms=by_ms,
+        )
+        return _json(
+            {
+                "dry_run": found.dry_run,
+                "verdicts": {verdict.value: count for verdict, count in found.verdicts.items()},
+                "looked_at": found.looked_at,
+                "answers": [self._answer(answer) for answer in found.answers],
+                "next": found.next or None,
+            }
+        )
+
+    # ------------------------------------------------------------------------------------------------ parts of it
+
+    def _query(self, request: web.Request, more: frozenset[str]) -> PendingQuery:
+        given = request.query
+        known_only(given, FILTERS | more)
+        query = query_of(given, given.getall("property", []))
+        _demand(request, query.topic, change=False)
+        return query
+
+    def _id(self, offset: int) -> str:
+        return name_text(offset, self._state.core.store.store_host)
+
+    def _row(self, row: PendingRow) -> dict[str, Any]:
+        return {
+            "id": self._id(row.offset),
+            "offset": str(row.offset),
+            "topic": row.topic,
+            "queue_id": row.queue_id,
+            "due_ms": row.due_ms,
+            "accepted_ms": row.accepted_ms,
+            "version": row.version,
+            "size": row.size,
+            "tag": row.tag,
+            "key": row.key,
+            "unique_key": row.unique_key,
+            "failed": row.failed,
+        }
+
+    def _answer(self, answer: PendingAnswer) -> dict[str, Any]:
+        return {
+            "verdict": answer.verdict.value,
+            "detail": answer.detail,
+            "id": self._id(answer.offset) if answer.offset else None,
+            "version": answer.version,
+            "due_ms": answer.due_ms or None,
+            "when_ms": answer.when_ms or None,
+            "where": answer.where or None,
+        }
+
+
+def _caller(request: web.Request) -> Caller:
+    return request[CALLER]
+
+
+def _demand(request: web.Request, topic: str, *, change: bool) -> None:
+    """Raise HTTPForbidden unless the caller may see (or change) what is pending in a topic."""
+    refusal = _caller(request).refusal(topic, change)
+    if refusal:
+        raise web.HTTPForbidden(text=refusal)

@@ -1,0 +1,30 @@
+"""The sockets of the HTTP door, and nothing else of it: bound early, listened on by the door's own thread."""
+
+from __future__ import annotations
+
+import socket
+from typing import NamedTuple
+
+__all__ = ["BoundSocket", "bind"]
+
+
+class BoundSocket(NamedTuple):
+    """A socket that is bound and does not listen yet, and its port."""
+
+    sock: socket.socket
+    port: int
+
+
+def bind(host: str, port: int) -> BoundSocket:
+    """Bind an address.
+
+    Raises OSError, with the address in its text, if it cannot be bound.
+    """
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen for HTTP on {host}:{port}: {error.strerror}") from None
+    return BoundSocket(sock, int(sock.getsockname()[1]))

@@ -1,0 +1,113 @@
+"""What a request asks for, as values of `store.put.pending_api`; `PendingError` says what is wrong with it.
+
+Times are whole milliseconds since 1970. What looks like seconds, or has more digits than a time can have, is refused
+with the value: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from store.put.pending_api import PendingError, PendingName, PendingOrder, PendingQuery, PendingVerb
+
+__all__ = ["FILTERS", "known_only", "limit_of", "order_of", "query_of", "read_document", "time_of", "whole"]
+
+DIGITS_MAX = 15
+"""More than a time until the year 9999 has."""
+SECONDS_MAX = 100_000_000_000
+"""Below this a number of milliseconds lies before March 1973: it is a number of seconds."""
+PAST_MS = 1000
+"""How far in the past a new due time may lie: clocks differ, requests take time."""
+TEXT_CHARS_MAX = 4096
+FILTERS = frozenset(("topic", "tag", "key_prefix", "due_from", "due_to", "accepted_from", "accepted_to", "property"))
+_TIMES = ("due_from", "due_to", "accepted_from", "accepted_to")
+
+
+def whole(name: str, text: object, low: int, high: int) -> int:
+    """Read a whole number."""
+    number = text if isinstance(text, int) and not isinstance(text, bool) else None
+    if isinstance(text, str) and len(text) <= DIGITS_MAX + 1 and re.fullmatch("-?[0-9]+", text, re.ASCII):
+        number = int(text)
+    if number is None or not low <= number <= high:
+        raise PendingError(f"{name}: a whole number from {low} to {high} is expected, found {str(text)!r:.60}")
+    return number
+
+
+def time_of(name: str, text: object) -> int:
+    """Read a time, epoch ms."""
+    number = whole(name, text, -(10**DIGITS_MAX), 10**DIGITS_MAX)
+    if 0 < number < SECONDS_MAX:
+        raise PendingError(f"{name}={number} looks like seconds: milliseconds since 1970 are expected")
+    return number
+
+
+def _text(name: str, text: object) -> str:
+    if not isinstance(text, str) or len(text) > TEXT_CHARS_MAX:
+        raise PendingError(
+            f"{name}: a text of at most {TEXT_CHARS_MAX} characters is expected, found {str(text)!r:.60}"
+        )
+    return text
+
+
+def known_only(given: Mapping[str, object], known: frozenset[str]) -> None:
+    """Refuse what nobody would look at: a misspelt filter would match everything."""
+    for name in given:
+        if name not in known:
+            raise PendingError(f"{name!r:.60} is unknown here; known: {', '.join(sorted(known))}")
+
+
+def limit_of(given: Mapping[str, object], usual: int, most: int) -> int:
+    """Read ``limit``."""
+    return whole("limit", given.get("limit", usual), 1, most)
+
+
+def query_of(given: Mapping[str, Any], properties: list[str]) -> PendingQuery:
+    """Read the filters; each of ``properties`` is ``name=value``."""
+    times = {f"{name}_ms": time_of(name, given[name]) for name in _TIMES if given.get(name) not in (None, "")}
+    pairs = []
+    for text in properties:
+        name, equals, value = _text("property", text).partition("=")
+        if not name or not equals:
+            raise PendingError(f"property: name=value is expected, found {text!r:.60}")
+        pairs.append((name, value))
+    return PendingQuery(
+        topic=_text("topic", given.get("topic", "")),
+        tag=_text("tag", given.get("tag", "")),
+        key_prefix=_text("key_prefix", given.get("key_prefix", "")),
+        properties=tuple(pairs),
+        **times,
+    )
+
+
+def read_document(body: bytes) -> dict[str, Any]:
+    """Read the body of a request: an object, or nothing at all."""
+    if not body.strip():
+        return {}
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise PendingError(f"the body is no JSON: {error!s:.200}") from None
+    if not isinstance(found, dict):
+        raise PendingError(f"the body is no JSON object, but {type(found).__name__}")
+    return found
+
+
+def order_of(verb: PendingVerb, name: PendingName, given: Mapping[str, Any], now_ms: int) -> PendingOrder:
+    """Read an order for one message."""
+    moves = verb is PendingVerb.MOVE
+    known_only(given, frozenset(("version", "due_ms", "by_ms") if moves else ("version",)))
+    version = None if given.get("version") is None else whole("version", given["version"], 0, 2**31 - 1)
+    if not moves:
+        return PendingOrder(verb=verb, name=name, version=version)
+    due, by = given.get("due_ms"), given.get("by_ms")
+    if (due is None) == (by is None):
+        raise PendingError("a move needs either due_ms (when, milliseconds since 1970) or by_ms (by how much)")
+    if by is not None:
+        return PendingOrder(verb=verb, name=name, by_ms=whole("by_ms", by, -(10**14), 10**14), version=version)
+    due_ms = time_of("due_ms", due)
+    if due_ms < now_ms - PAST_MS:
+        raise PendingError(f"due_ms={due_ms} lies {now_ms - due_ms} ms in the past: to deliver it now, say now")
+    return PendingOrder(verb=verb, name=name, due_ms=due_ms, version=version)

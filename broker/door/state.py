@@ -1,0 +1,132 @@
+"""What the handlers of the door share: the broker (once it has recovered), its metrics, whether it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from broker.door.history import LatenessHistory
+from broker.metrics.exporter import Exporter
+from broker.metrics.pending import oldest_overdue_ms
+from store.put.pending_api import PendingControl, PendingPlugin
+
+if TYPE_CHECKING:
+    from broker.config.broker_config import BrokerConfig
+    from broker.core import BrokerCore
+
+__all__ = ["BEHIND_MAX_MS", "BusyError", "DoorState", "NotReadyError"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+BEHIND_MAX_MS = 10_000
+"""Deliveries this late make the broker not ready (those that failed for their topic's sake do not count)."""
+WAITING_MAX = 32
+"""Most requests that wait for a thread of the door or run in one."""
+WORK_S = 20.0
+"""Longest time that a request may take."""
+
+
+class NotReadyError(Exception):
+    """The broker does not serve this now; the text says why."""
+
+
+class BusyError(Exception):
+    """Too much is asked for at once, or it took too long; the text gives the figure."""
+
+
+class DoorState:
+    """The broker as the door sees it. Only the door's thread calls it, unless it says otherwise."""
+
+    def __init__(self, config: BrokerConfig, failure: Callable[[], BaseException | None]) -> None:
+        self.config = config
+        self.running = False
+        """Whether the broker has started; set by the broker's thread."""
+        self._failure = failure
+        self._core: BrokerCore | None = None
+        self._exporter: Exporter | None = None
+        self._history: LatenessHistory | None = None
+        self._waiting = 0
+
+    def attach(self, core: BrokerCore) -> None:
+        """Take the recovered broker, and begin to measure. The broker's thread, before others run."""
+        self._exporter = Exporter(core)
+        self._history = LatenessHistory(self._exporter.lateness)
+        self._core = core
+
+    @property
+    def core(self) -> BrokerCore:
+        """The broker. Raises NotReadyError."""
+        if not self.running or self._core is None:
+            raise NotReadyError("the broker recovers, or ends")
+        return self._core
+
+    @property
+    def control(self) -> PendingControl:
+        """What pending messages can be asked. Raises NotReadyError."""
+        for plugin in self.core.plugins:
+            if isinstance(plugin, PendingPlugin):
+                return plugin.pending
+        raise NotReadyError("no plug-in of this broker shows what is pending")
+
+    @property
+    def exporter(self) -> Exporter:
+        """The metrics. Raises NotReadyError."""
+        assert self.core
+        assert self._exporter is not None
+        return self._exporter
+
+    @property
+    def history(self) -> LatenessHistory:
+        """The lateness of the last hours. Raises NotReadyError."""
+        assert self.core
+        assert self._history is not None
+        return self._history
+
+    def sample(self) -> None:
+        """Take what the history wants; to be called every few seconds."""
+        if self.running and self._history is not None and self._core is not None:
+            self._history.sample(self._core.now_ms())
+
+    async def work(self, work: Callable[_P, _T], *args: _P.args, **more: _P.kwargs) -> _T:
+        """Run something in a thread of the door. Raises BusyError, and what it raises."""
+        if self._waiting >= WAITING_MAX:
+            raise BusyError(f"{self._waiting} requests are under way, at most {WAITING_MAX} may be")
+        self._waiting += 1
+        future = asyncio.ensure_future(asyncio.to_thread(work, *args, **more))
+        future.add_done_callback(self._done)
+        try:
+            async with asyncio.timeout(WORK_S):
+                return await asyncio.shield(future)
+        except TimeoutError:
+            raise BusyError(f"it is not done after {WORK_S:g} s; it goes on, look again later") from None
+
+    def _done(self, future: asyncio.Future[_T]) -> None:
+        self._waiting -= 1
+        if not future.cancelled():
+            future.exception()  # who waited has it; if nobody did, it is no error of the loop
+
+    def why_not_ready(self) -> list[str]:
+        """Say why the broker is not ready; empty if it is. A worker of the door."""
+        failure = self._failure()
+        if failure is not None:
+            return [f"the broker takes nothing any more: {failure}"]
+        try:
+            core = self.core
+        except NotReadyError as error:
+            return [str(error)]
+        reasons = []
+        refusal = core.store.disk_refusal()
+        if refusal:
+            reasons.append(refusal)
+        elif core.store.writable().value:
+            reasons.append("the store takes nothing: it is closed, or a sync has failed")
+        now_ms = core.now_ms()
+        for plugin in core.plugins:
+            if isinstance(plugin, PendingPlugin) and not plugin.pending.figures().failed:
+                oldest_ms = oldest_overdue_ms(plugin.pending, now_ms)
+                if oldest_ms is not None and now_ms - oldest_ms > BEHIND_MAX_MS:
+                    late_s = (now_ms - oldest_ms) / 1000
+                    reasons.append(f"deliveries are behind: the oldest message came due {late_s:.1f} s ago")
+        return reasons

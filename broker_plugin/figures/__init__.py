@@ -1,0 +1,1 @@
+"""What the plug-in counts by topic, and its metrics."""

@@ -1,0 +1,160 @@
+"""Counts by topic: what was accepted, with its sizes and delays, and what was delivered.
+
+Kept only if somebody asks for metrics. Accepted messages are counted once a turn from their finished records, by the
+network loop; deliveries a batch at a time, under the delivery lock. Any thread may read.
+
+At most so many topics are counted by name; what comes later is counted under `store.put.measures.OTHER`, so that no
+counter ever goes back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+
+from remoting.layout import BODY_AT, BODY_BYTES_AT
+from store.put.measures import OTHER
+from store.put.plugin_api import PutRecord
+
+__all__ = ["DELAYS_S", "SIZES", "Accepted", "Delivered", "Uncounted"]
+
+SIZES = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
+"""Bounds of ``rocketmq_message_size``, bytes."""
+DELAYS_S = (60, 600, 3600, 43_200, 86_400, 259_200)
+"""Bounds of ``rocketmq_delay_message_latency_seconds``."""
+_DELAYS_MS = tuple(bound * 1000 for bound in DELAYS_S)
+_BODY_BYTES_END = BODY_BYTES_AT + 4
+
+
+class AcceptedRow:
+    """What was accepted of one topic."""
+
+    __slots__ = ("bytes", "count", "delay_ms", "delays", "sizes")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.bytes = 0
+        self.delay_ms = 0
+        self.sizes = [0] * (len(SIZES) + 1)
+        self.delays = [0] * (len(DELAYS_S) + 1)
+
+
+class Accepted:
+    """Accepted messages by topic.
+
+    Args:
+        now_ms: Reads the wall clock, epoch ms, once a turn: a delay is counted from then.
+        topics_max: Most topics by name.
+    """
+
+    def __init__(self, now_ms: Callable[[], int], topics_max: int) -> None:
+        self._now_ms = now_ms
+        self._topics_max = topics_max
+        self._rows: dict[str, AcceptedRow] = {}
+
+    def add(self, topics: Sequence[str], entries: Sequence[tuple[int, int, bytes]]) -> None:
+        """Count what one turn accepted: (due time, delay id, finished record) each, with the topics if all are known.
+
+        Where some were taken back, the topics are as many no more, and are read in the records.
+        """
+        if not entries:
+            return
+        if len(topics) != len(entries):
+            topics = [_topic_of(entry[2]) for entry in entries]
+        first = topics[0]
+        now_ms = self._now_ms()
+        if topics.count(first) == len(topics):
+            self._add(first, now_ms, [entry[0] for entry in entries], [len(entry[2]) for entry in entries])
+            return
+        groups: dict[str, tuple[list[int], list[int]]] = {}
+        for topic, (due_ms, _, record) in zip(topics, entries, strict=True):
+            group = groups.get(topic)
+            if group is None:
+                group = groups[topic] = ([], [])
+            group[0].append(due_ms)
+            group[1].append(len(record))
+        for topic, (dues, sizes) in groups.items():
+            self._add(topic, now_ms, dues, sizes)
+
+    def _add(self, topic: str, now_ms: int, dues: list[int], sizes: list[int]) -> None:
+        row = self._rows.get(topic)
+        if row is None:
+            row = self._row(topic)
+        count = len(dues)
+        row.count += count
+        row.bytes += sum(sizes)
+        row.delay_ms += sum(dues) - count * now_ms
+        if max(sizes) <= SIZES[0]:
+            row.sizes[0] += count
+        else:
+            for size in sizes:
+                row.sizes[bisect_left(SIZES, size)] += 1
+        if max(dues) <= now_ms + _DELAYS_MS[0]:
+            row.delays[0] += count
+            return
+        dues.sort()
+        begin = place = 0
+        while begin < count:
+            end = count if place == len(_DELAYS_MS) else bisect_right(dues, now_ms + _DELAYS_MS[place], begin)
+            row.delays[place] += end - begin
+            begin = end
+            place += 1
+
+    def _row(self, topic: str) -> AcceptedRow:
+        if len(self._rows) >= self._topics_max:
+            topic = OTHER
+        return self._rows.setdefault(topic, AcceptedRow())
+
+    def rows(self) -> list[tuple[str, AcceptedRow]]:
+        """List what was counted."""
+        return list(self._rows.items())
+
+
+def _topic_of(record: bytes) -> str:
+    at = BODY_AT + int.from_bytes(record[BODY_BYTES_AT:_BODY_BYTES_END])
+    return record[at + 1 : at + 1 + record[at]].decode("utf-8", "replace")
+
+
+class Delivered:
+    """Deliveries by topic."""
+
+    def __init__(self, topics_max: int) -> None:
+        self._topics_max = topics_max
+        self._counts: dict[str, int] = {}
+
+    def add_puts(self, puts: Sequence[PutRecord]) -> None:
+        """Count puts that were all stored."""
+        found: dict[str, int] = {}
+        for put in puts:
+            topic = put.topic
+            found[topic] = found.get(topic, 0) + 1
+        for topic, count in found.items():
+            self._add(topic, count)
+
+    def add_queues(self, queues: Iterable[tuple[str, int, int]]) -> None:
+        """Count a block that was stored: topic, queue id and how many, of each queue."""
+        for topic, _, count in queues:
+            self._add(topic, count)
+
+    def _add(self, topic: str, count: int) -> None:
+        counts = self._counts
+        if topic not in counts and len(counts) >= self._topics_max:
+            topic = OTHER
+        counts[topic] = counts.get(topic, 0) + count
+
+    def rows(self) -> list[tuple[str, int]]:
+        """List what was counted."""
+        return list(self._counts.items())
+
+
+class Uncounted(Delivered):
+    """Counts nothing: nobody asked."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def add_puts(self, puts: Sequence[PutRecord]) -> None:
+        """Do nothing."""
+
+    def add_queues(self, queues: Iterable[tuple[str, int, int]]) -> None:
+        """Do nothing."""
