@@ -53,6 +53,17 @@ __all__ = ["lateness_command", "our_error"]
 _TRIES = 3
 _OF_SPARK = ("master", "memory", "settings", "executor_memory", "executor_cores")
 """Options that only Spark understands; who gives one asks for Spark."""
+_OF_A_JOB = (
+    "received",
+    "expectations",
+    "target",
+    "since_ms",
+    "until_ms",
+    "as_of_ms",
+    "check_crc",
+    "fail_on_damage",
+)
+"""Options that a job takes as they are."""
 _OUR_ERRORS = ("DamagedLogError", "SpillMovedError", "NoStoreError", "StorageError", "StoreCorruptError")
 
 
@@ -130,36 +141,21 @@ def lateness_command(
     say = _quiet if quiet else _say
     resources = click.get_current_context().with_resource(ExitStack())
     with _in_a_line():
-        parse_levels(levels)
-        check_bounds(since_ms, until_ms)
-        check_master(master)
+        _check_words(levels, since_ms, until_ms, master, received)
         memory = check_memory(memory)
         given = executors(executor_memory, executor_cores) | pairs(settings)
         memory_of_task = task_bytes(memory, given, master)
         found = find_sources(sources, names, levels, storage)
-        _check_files(received)
         before = check_baseline(baseline, out)
         check_out(out)
-        jobs = {
-            "received": received,
-            "tables": by,
-            "expectations": expectations,
-            "target": target,
-            "since_ms": since_ms,
-            "until_ms": until_ms,
-            "as_of_ms": as_of_ms,
-            "check_crc": check_crc,
-            "fail_on_damage": fail_on_damage,
-            "task_bytes": memory_of_task,
-            "split_bytes": (split_mb or 0) << 20,
-        }
+        jobs: dict[str, Any] = {name: click.get_current_context().params[name] for name in _OF_A_JOB}
+        jobs |= {"tables": by, "task_bytes": memory_of_task, "split_bytes": (split_mb or 0) << 20}
         check_state(state, since_ms, until_ms, received)
         kept = resources.enter_context(State(state, storage, found)) if state else None
         size = sum(_bytes_of(source, kept.end_of(place) if kept else 0) for place, source in enumerate(found))
         _exit_on_sigterm()
-        make = _job_maker(found, out, jobs)
         local = _is_local(engine, size, follows and not kept)
-        jobs["about"] = _about("local" if local else "spark", before)
+        make = _job_maker(found, out, jobs | {"about": _about("local" if local else "spark", before)})
         if local:
             runs = Runs(LocalEngine(told=progress_for(size, quiet).add), make, kept, refresh, rounds, out, say)
             summary: dict[str, Any] | None = _run(runs, follows)
@@ -168,9 +164,17 @@ def lateness_command(
             brief, partitions = is_brief(master, size, follows), parts_for(size, memory_of_task)
             with spark_session(master, memory=memory, partitions=partitions, settings=given, brief=brief) as spark:
                 summary = _on_spark(spark, make, kept, follows, refresh, rounds, quiet, out, say)
-    if summary is None:
-        raise SystemExit(130)
     _finish(summary, out, before)
+
+
+def _check_words(
+    levels: str, since_ms: int | None, until_ms: int | None, master: str, received: tuple[str, ...]
+) -> None:
+    """Say what is wrong with options whose text has a form of its own."""
+    parse_levels(levels)
+    check_bounds(since_ms, until_ms)
+    check_master(master)
+    _check_files(received)
 
 
 @contextmanager
@@ -193,7 +197,10 @@ def _about(engine: str, before: Result | None) -> dict[str, Any]:
     return about_run(words, engine) | ({"baseline": str(before.folder)} if before else {})
 
 
-def _finish(summary: dict[str, Any], out: Path, before: Result | None) -> None:
+def _finish(summary: dict[str, Any] | None, out: Path, before: Result | None) -> None:
+    """Print the verdict and end with its exit status; without a summary the run was interrupted."""
+    if summary is None:
+        raise SystemExit(130)
     click.echo(verdict(summary))
     for line in in_words(differences(before.summary, summary), brief=True) if before else ():
         click.echo(f"against {before.folder if before else ''}: {line}")
