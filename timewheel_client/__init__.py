@@ -12,6 +12,8 @@ from timewheel_client.consuming.subscriptions import Sql
 from timewheel_client.net.connection import ClientConnection
 from timewheel_client.net.credentials import Credentials
 from timewheel_client.net.tls import tls_context
+from timewheel_client.pending.pending_client import PendingClient
+from timewheel_client.pending.pending_values import ChangeResult, MatchingResult, OutlookResult, WaitingMessage, Which
 from timewheel_client.producing.producer import Producer
 from timewheel_client.values.client_values import BatchMessage, RecallResult, SendResult
 from timewheel_client.values.errors import (
@@ -28,14 +30,18 @@ from timewheel_client.values.routes import MessageQueue
 __all__ = [
     "BatchMessage",
     "BrokerError",
+    "ChangeResult",
     "ClientConnection",
     "ClientError",
     "ClosedError",
     "ConnectionFailedError",
     "Consumer",
     "Credentials",
+    "MatchingResult",
     "MessageQueue",
     "NoRouteError",
+    "OutlookResult",
+    "PendingClient",
     "Producer",
     "RecallResult",
     "ReceivedMessage",
@@ -44,5 +50,7 @@ __all__ = [
     "SendResult",
     "Sql",
     "UndecodableMessage",
+    "WaitingMessage",
+    "Which",
     "tls_context",
 ]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_plugin import states
+from broker_plugin.rules import states
 from broker_plugin.rules.states import MOVE_OF, MOVES, Claim, IllegalMoveError, Move, State, after
 from store.put.plugin_api import CommandOutcome, PutRecord, PutResult, PutStatus
 from tests.support.delay_rig import START_MS, FakeTarget, Rig

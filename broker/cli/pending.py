@@ -1,0 +1,337 @@
+"""``timewheel pending …``: see what is pending on all brokers of a cluster, and change it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any, TypeVar, cast
+
+import click
+
+from broker.cli.common import account_option, namesrv_option, one_line_errors, pairs, say, secret_of, tls_options
+from broker.cli.pending_tables import as_table, bars_of, result_rows, waiting_rows
+from timewheel_client import ChangeResult, MatchingResult, PendingClient, Which
+from timewheel_client.net.client_core import now_ms
+from timewheel_client.net.tls import Tls
+from timewheel_client.values.times import parse_instant, parse_span
+
+__all__ = ["pending_command"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Work = Callable[[PendingClient], Awaitable[None]]
+LIST_LIMIT = 100
+
+
+@click.group("pending")
+def pending_command() -> None:
+    """See, count and change the messages that wait, on all brokers of the cluster.
+
+    A message is NAMEd by its message id, its recall handle, its virtual offset, or key:KEY (with --topic).
+    """
+
+
+def _connected(function: Function) -> Function:
+    """Give a command the options of a connection; it gets a function that runs work with a client."""
+
+    @functools.wraps(function)
+    def command(namesrv: str, access_key: str | None, tls: Tls, broker: str, **more: Any) -> None:
+        secret_key = secret_of(access_key)
+
+        def run(work: Work) -> None:
+            async def connected() -> None:
+                async with PendingClient(
+                    namesrv, broker=broker, tls=tls, access_key=access_key, secret_key=secret_key
+                ) as client:
+                    await work(client)
+
+            with one_line_errors():
+                asyncio.run(connected())
+
+        function(run=run, **more)
+
+    only = click.option("--broker", default="", metavar="NAME", help="Ask this broker only.")
+    return cast(Function, namesrv_option(account_option(tls_options(only(command)))))
+
+
+def _which(function: Function) -> Function:
+    """Add the conditions of a query; the command gets them as ``which``."""
+
+    @functools.wraps(function)
+    def command(**given: Any) -> None:
+        which = Which(
+            topic=given.pop("topic") or "",
+            tag=given.pop("tag") or "",
+            key_prefix=given.pop("key_prefix") or "",
+            due_from_ms=_instant(given.pop("due_from")),
+            due_to_ms=_instant(given.pop("due_to")),
+            accepted_from_ms=_instant(given.pop("accepted_from")),
+            accepted_to_ms=_instant(given.pop("accepted_to")),
+            properties=pairs(given.pop("properties"), "--property"),
+        )
+        function(which=which, **given)
+
+    options = (
+        click.option("--topic", help="Of this topic."),
+        click.option("--tag", help="With this tag."),
+        click.option("--key-prefix", help="Whose delay key begins like this."),
+        click.option("--due-from", help="Due at or after: ISO 8601 (without zone: local) or epoch ms.", metavar="TIME"),
+        click.option("--due-to", help="Due before.", metavar="TIME"),
+        click.option("--accepted-from", help="Accepted at or after.", metavar="TIME"),
+        click.option("--accepted-to", help="Accepted before.", metavar="TIME"),
+        click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="With this property."),
+    )
+    decorated: Any = command
+    for option in reversed(options):
+        decorated = option(decorated)
+    return cast(Function, decorated)
+
+
+def _say_lines(text: str) -> None:
+    for line in text.split("\n"):
+        say(line)
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="For programs: one JSON value a line.")
+
+
+def _instant(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_instant(text)
+    except (ValueError, OverflowError) as error:
+        raise click.UsageError(str(error)) from None
+
+
+@pending_command.command("list")
+@_which
+@click.option("--limit", type=click.IntRange(1), default=LIST_LIMIT, show_default=True, help="Most messages.")
+@_json_option
+@_connected
+def list_command(run: Callable[[Work], None], which: Which, limit: int, as_json: bool) -> None:
+    """List what is pending, in due order."""
+
+    async def work(client: PendingClient) -> None:
+        rows = []
+        async for message in client.list(which, limit=limit):
+            if as_json:
+                document = asdict(message)
+                say(json.dumps({name: document[name] for name in document if name not in ("body", "properties")}))
+            else:
+                rows.append(message)
+        if not as_json:
+            _say_lines(as_table(waiting_rows(rows, now_ms())) if rows else "nothing is pending that matches")
+
+    run(work)
+
+
+@pending_command.command("count")
+@_which
+@_json_option
+@_connected
+def count_command(run: Callable[[Work], None], which: Which, as_json: bool) -> None:
+    """Count what is pending."""
+
+    async def work(client: PendingClient) -> None:
+        counts = await client.count(which)
+        if as_json:
+            say(json.dumps({"count": sum(counts.values()), "brokers": counts}))
+        else:
+            rows = [("broker", "pending"), *((name, str(count)) for name, count in counts.items())]
+            _say_lines(as_table([*rows, ("all", str(sum(counts.values())))]))
+
+    run(work)
+
+
+@pending_command.command("get")
+@click.argument("name")
+@click.option("--topic", default="", help="The message's topic.")
+@_json_option
+@_connected
+def get_command(run: Callable[[Work], None], name: str, topic: str, as_json: bool) -> None:
+    """Show one message with its properties and its body."""
+
+    async def work(client: PendingClient) -> None:
+        found = await client.get(name, topic=topic)
+        if as_json:
+            say(json.dumps(_plain(found)))
+        else:
+            _say_lines(as_table(result_rows([found], now_ms())))
+            if found.message is not None:
+                for property_name, value in found.message.properties.items():
+                    say(f"  {property_name} = {value}")
+                say(f"  body, {len(found.message.body)} bytes: {found.message.body[:200]!r}")
+        _fail_unless(found.verdict == "done")
+
+    run(work)
+
+
+def _plain(result: ChangeResult) -> dict[str, Any]:
+    document = asdict(result)
+    if result.message is not None:
+        document["message"]["body"] = result.message.body.decode("latin-1")
+    return document
+
+
+def _fail_unless(good: bool) -> None:
+    if not good:
+        raise SystemExit(1)
+
+
+def _change(verb: str, text: str, *options: Callable[[Any], Any]) -> None:
+    """Make one of the commands that change messages: by names, or by a query."""
+
+    @_which
+    @click.argument("names", nargs=-1, metavar="[NAME]…")
+    @click.option("--limit", type=click.IntRange(1), help="Most messages that are changed.")
+    @click.option("--version", type=click.IntRange(0), help="Only if the message has this version (with NAME).")
+    @click.option("--dry-run", is_flag=True, help="Only say what would be changed (the default with a query).")
+    @click.option("--yes", is_flag=True, help="Change what a query finds.")
+    @_json_option
+    @_connected
+    def command(
+        run: Callable[[Work], None],
+        which: Which,
+        names: tuple[str, ...],
+        limit: int | None,
+        version: int | None,
+        dry_run: bool,
+        yes: bool,
+        as_json: bool,
+        **times: Any,
+    ) -> None:
+        due_ms, by_ms = _times(verb, times.get("to"), times.get("by"))
+        if dry_run and yes:
+            raise click.UsageError("--dry-run and --yes exclude each other")
+        if not names and which == Which():
+            raise click.UsageError("name messages, or say which ones: --topic, --due-to, …")
+
+        async def work(client: PendingClient) -> None:
+            if names:
+                results = [
+                    await _one(client, verb, name, which.topic, version, due_ms, by_ms, dry_run) for name in names
+                ]
+                _show(results, as_json)
+                _fail_unless(all(results) or dry_run)
+                return
+            found = await client.change_matching(which, verb, limit=limit, dry_run=not yes, due_ms=due_ms, by_ms=by_ms)
+            _show_bulk(found, as_json)
+
+        run(work)
+
+    command.__doc__ = text
+    for option in options:
+        command = option(command)
+    pending_command.command(verb)(command)
+
+
+async def _one(
+    client: PendingClient,
+    verb: str,
+    name: str,
+    topic: str,
+    version: int | None,
+    due_ms: int | None,
+    by_ms: int | None,
+    dry_run: bool,
+) -> ChangeResult:
+    if dry_run:
+        return await client.get(name, topic=topic)
+    if verb == "move":
+        return await client.move(name, topic=topic, version=version, due_ms=due_ms, by_ms=by_ms)
+    changes = {"cancel": client.cancel, "now": client.now, "restart": client.restart}
+    return await changes[verb](name, topic=topic, version=version)
+
+
+def _times(verb: str, to: str | None, by: str | None) -> tuple[int | None, int | None]:
+    if verb == "move" and (to is None) == (by is None):
+        raise click.UsageError("move takes --to TIME or --by SPAN, one of the two")
+    if by is None:
+        return _instant(to), None
+    try:
+        span = parse_span(by.removeprefix("-"))
+    except (ValueError, OverflowError) as error:
+        raise click.UsageError(str(error)) from None
+    return None, -span if by.startswith("-") else span
+
+
+def _show(results: list[ChangeResult], as_json: bool) -> None:
+    if as_json:
+        for result in results:
+            say(json.dumps(_plain(result)))
+    else:
+        _say_lines(as_table(result_rows(results, now_ms())))
+
+
+def _show_bulk(found: MatchingResult, as_json: bool) -> None:
+    if as_json:
+        say(json.dumps({**asdict(found), "answers": [_plain(answer) for answer in found.answers]}))
+        return
+    if found.answers:
+        _say_lines(as_table(result_rows(found.answers[:LIST_LIMIT], now_ms())))
+    if len(found.answers) > LIST_LIMIT:
+        say(f"… and {sum(found.verdicts.values()) - LIST_LIMIT} more")
+    total = sum(found.verdicts.values())
+    if found.dry_run:
+        say(f"{total} messages would be changed; nothing was. With --yes they are")
+    else:
+        say(", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items()) or "nothing matches")
+    if found.unfinished:
+        say(f"the limit is reached; there may be more on {', '.join(found.unfinished)}")
+
+
+_change("cancel", "Cancel messages: by NAME, or what the options describe (a dry run unless --yes).")
+_change("now", "Deliver messages now: by NAME, or what the options describe (a dry run unless --yes).")
+_change(
+    "restart", "Give messages their first delay again, from now: by NAME or by the options (a dry run unless --yes)."
+)
+_change(
+    "move",
+    "Give messages another due time: by NAME, or what the options describe (a dry run unless --yes).",
+    click.option("--by", metavar="SPAN", help="So much later: 47m, 1h30m; earlier with a minus: -5m."),
+    click.option("--to", metavar="TIME", help="To this time: ISO 8601 (without zone: local) or epoch ms."),
+)
+
+
+@pending_command.command("purge")
+@click.argument("topic")
+@click.option("--dry-run", is_flag=True, help="Only say what would be cancelled (the default).")
+@click.option("--yes", is_flag=True, help="Cancel it.")
+@_json_option
+@_connected
+def purge_command(run: Callable[[Work], None], topic: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Cancel all that a deleted TOPIC has left pending."""
+    if dry_run and yes:
+        raise click.UsageError("--dry-run and --yes exclude each other")
+
+    async def work(client: PendingClient) -> None:
+        _show_bulk(await client.change_matching(Which(topic=topic), "cancel", dry_run=not yes, purge=True), as_json)
+
+    run(work)
+
+
+@pending_command.command("forecast")
+@click.option("--topic", default="", help="Of this topic.")
+@click.option("--from", "from_text", metavar="TIME", help="Begin at (default: now).")
+@click.option("--for", "span", default="1h", show_default=True, metavar="SPAN", help="So long.")
+@click.option("--bars", type=click.IntRange(1, 2000), default=60, show_default=True, help="How many bars.")
+@_json_option
+@_connected
+def forecast_command(
+    run: Callable[[Work], None], topic: str, from_text: str | None, span: str, bars: int, as_json: bool
+) -> None:
+    """Show how many messages come due when."""
+    begin_ms = now_ms() if from_text is None else _instant(from_text) or 0
+    try:
+        length_ms = parse_span(span)
+    except (ValueError, OverflowError) as error:
+        raise click.UsageError(str(error)) from None
+
+    async def work(client: PendingClient) -> None:
+        found = await client.forecast(begin_ms, begin_ms + length_ms, bars, topic=topic)
+        _say_lines(json.dumps(asdict(found)) if as_json else bars_of(found))
+
+    run(work)

@@ -1,0 +1,84 @@
+"""Tables and bars for ``timewheel pending``: plain text, as wide as its content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from remoting.printable import printable
+from timewheel_client import ChangeResult, OutlookResult, WaitingMessage
+from timewheel_client.values.times import format_instant, format_span
+
+__all__ = ["as_table", "bars_of", "result_rows", "waiting_rows"]
+
+CELL_MAX = 60
+BAR = 50
+
+
+def as_table(rows: Sequence[Sequence[str]]) -> str:
+    """Put rows into columns; the first is the head."""
+    cells = [[_cell(cell) for cell in row] for row in rows]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+
+
+def _cell(text: str) -> str:
+    text = printable(text)
+    return text if len(text) <= CELL_MAX else f"{text[: CELL_MAX - 1]}…"
+
+
+def waiting_rows(messages: Iterable[WaitingMessage], now_ms: int) -> list[tuple[str, ...]]:
+    """Rows of a listing."""
+    return [
+        ("id", "topic", "due", "in", "tag", "key", "bytes", "version", "broker"),
+        *(
+            (
+                message.id,
+                message.topic,
+                format_instant(message.due_ms),
+                _until(message.due_ms, now_ms) + (" (failed)" if message.failed else ""),
+                message.tag,
+                message.key,
+                str(message.size),
+                str(message.version),
+                message.broker,
+            )
+            for message in messages
+        ),
+    ]
+
+
+def result_rows(results: Iterable[ChangeResult], now_ms: int) -> list[tuple[str, ...]]:
+    """Rows of verdicts."""
+    return [
+        ("verdict", "id", "due", "in", "version", "when", "where", "detail"),
+        *(
+            (
+                result.verdict,
+                result.id,
+                format_instant(result.due_ms) if result.id else "",
+                _until(result.due_ms, now_ms) if result.id else "",
+                str(result.version) if result.id else "",
+                format_instant(result.when_ms) if result.when_ms else "",
+                result.where,
+                result.detail,
+            )
+            for result in results
+        ),
+    ]
+
+
+def _until(due_ms: int, now_ms: int) -> str:
+    left = due_ms - now_ms
+    return format_span(left) if left >= 0 else f"-{format_span(-left)}"
+
+
+def bars_of(found: OutlookResult) -> str:
+    """Draw a forecast, a line for each bar that has something."""
+    most = max((count for _, count in found.bars), default=0)
+    lines = [
+        f"{found.total} pending: {found.overdue} due before {format_instant(found.from_ms)}, {found.later} due later "
+        f"than {format_instant(found.to_ms)}; a bar is {format_span(found.step_ms)}"
+    ]
+    for from_ms, count in found.bars:
+        lines.append(f"{format_instant(from_ms)}  {count:>10}  {'█' * max(1, count * BAR // most)}")
+    return "\n".join(lines)

@@ -1,0 +1,114 @@
+"""``timewheel pending``: what a person types and reads, on a broker with real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from broker.broker import Broker
+from broker.cli.pending import pending_command
+from tests.broker.test_broker import config_in
+from timewheel_client import BrokerError, PendingClient, Producer, Which
+
+HOUR_S = 3600
+
+
+@contextlib.asynccontextmanager
+async def running(tmp_path: Path) -> AsyncIterator[str]:
+    broker = Broker(config_in(tmp_path / "store", plugins=["delay"]))
+    await broker.start()
+    try:
+        yield f"127.0.0.1:{broker.namesrv_port}"
+    finally:
+        await broker.stop()
+
+
+async def typed(namesrv: str, *words: str) -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, pending_command, [*words, "--namesrv", namesrv])
+
+
+def test_a_person_lists_gets_moves_and_cancels(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as namesrv:
+            async with Producer(namesrv) as producer:
+                sent = [
+                    await producer.send(
+                        "T", b"body\0", delay=HOUR_S, tags="g\x1b[31m", properties={"__DELAYKEY": f"o-{n}"}
+                    )
+                    for n in range(3)
+                ]
+            listed = await typed(namesrv, "list")
+            assert listed.exit_code == 0, listed.output
+            lines = listed.output.splitlines()
+            assert len(lines) == 4
+            assert lines[0].split()[:2] == ["id", "topic"]
+            assert "\x1b" not in listed.output
+            rows = [json.loads(line) for line in (await typed(namesrv, "list", "--json")).output.splitlines()]
+            assert [row["key"] for row in rows] == ["o-0", "o-1", "o-2"]
+            name = sent[0].offset_message_id
+            assert rows[0]["id"] == name
+            shown = await typed(namesrv, "get", name)
+            assert "__DELAYKEY = o-0" in shown.output
+            moved = await typed(namesrv, "move", name, "--by", "-30m", "--version", "0", "--json")
+            assert json.loads(moved.output)["version"] == 1
+            again = await typed(namesrv, "move", name, "--by", "30m", "--version", "0")
+            assert (again.exit_code, again.output.splitlines()[1].split()[0]) == (1, "changed")
+            for verdict in ("done", "already"):
+                cancelled = await typed(namesrv, "cancel", name)
+                assert (cancelled.exit_code, cancelled.output.splitlines()[1].split()[0]) == (0, verdict)
+            counted = await typed(namesrv, "count", "--topic", "T", "--json")
+            assert json.loads(counted.output)["count"] == 2
+
+    asyncio.run(story())
+
+
+def test_bulk_is_dry_until_somebody_says_yes(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as namesrv:
+            async with Producer(namesrv) as producer:
+                for n in range(5):
+                    await producer.send("T", b"b", delay=HOUR_S, tags=f"g{n % 2}")
+            dry = await typed(namesrv, "cancel", "--topic", "T", "--tag", "g0")
+            assert "3 messages would be changed; nothing was" in dry.output
+            async with PendingClient(namesrv) as pending:
+                assert sum((await pending.count()).values()) == 5
+                done = await typed(namesrv, "cancel", "--topic", "T", "--tag", "g0", "--yes")
+                assert "3 done" in done.output
+                assert sum((await pending.count()).values()) == 2
+                assert [m.tag async for m in pending.list(Which(topic="T"))] == ["g1", "g1"]
+                with pytest.raises(BrokerError, match="empty query"):
+                    await pending.change_matching(Which(), "cancel", dry_run=False)
+                with pytest.raises(BrokerError, match="exists"):
+                    await pending.change_matching(Which(topic="T"), "cancel", dry_run=False, purge=True)
+            refused = await typed(namesrv, "purge", "T", "--yes")
+            assert (refused.exit_code, "exists" in refused.output) == (1, True)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cancel",),
+        ("cancel", "--yes"),
+        ("cancel", "x", "--dry-run", "--yes"),
+        ("move", "x"),
+        ("move", "x", "--by", "soon"),
+        ("move", "x", "--to", "1700000000"),
+        ("move", "x", "--by", "9" * 5000 + "h"),
+        ("list", "--due-from", "9" * 5000),
+        ("list", "--limit", "0"),
+        ("list", "--property", "novalue"),
+        ("forecast", "--bars", "5000"),
+        ("forecast", "--for", "a while"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_before_anybody_is_asked(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(pending_command, [*words, "--namesrv", "127.0.0.1:1"])
+    assert result.exit_code == 2, result.output

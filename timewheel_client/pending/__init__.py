@@ -1,0 +1,1 @@
+"""Pending messages of all brokers of a cluster: seen, counted, changed."""

@@ -1,0 +1,288 @@
+"""`PendingClient`: looks at and changes what is pending, on all brokers of a cluster. See docs/pending.md.
+
+A message id names its broker by its address, a recall handle by its name; only that one is asked. A bare offset means
+something on every broker, so it is taken only where there is one broker, or with the broker named. A delay key is asked
+for on all brokers: the sender may have reached any of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from base64 import urlsafe_b64decode
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from remoting.codes import RequestCode, ResponseCode
+from remoting.errors import MessageError, ProtocolError
+from remoting.hosts import decode_host, parse_message_id
+from remoting.json_dialect import loads
+from timewheel_client.net.client_core import ClientCore
+from timewheel_client.net.credentials import credentials_of
+from timewheel_client.net.tls import Tls
+from timewheel_client.pending.pending_values import (
+    ChangeResult,
+    MatchingResult,
+    OutlookResult,
+    WaitingMessage,
+    Which,
+    change_of,
+    waiting_of,
+)
+from timewheel_client.values.arguments import need_text
+from timewheel_client.values.errors import BrokerError, ClientError, NoRouteError
+
+__all__ = ["PendingClient"]
+
+TIMEOUT_MS = 30_000
+PAGE = 500
+CALL_LIMIT = 10_000
+ANSWERS_KEPT = 10_000
+
+
+class PendingClient:
+    """Sees and changes pending messages.
+
+    Args:
+        namesrv: Name servers, ``HOST:PORT;HOST:PORT``.
+        broker: The name of the only broker to ask; empty for all of the cluster.
+        timeout_ms: For one answer of one broker.
+        tls, access_key, secret_key: As for `Producer`.
+
+    >>> async def stop(order: str) -> bool:
+    ...     async with PendingClient("127.0.0.1:9876") as pending:
+    ...         return bool(await pending.cancel(f"key:{order}", topic="OrderTimeout"))
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str],
+        *,
+        broker: str = "",
+        timeout_ms: int = TIMEOUT_MS,
+        tls: Tls = False,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+    ) -> None:
+        self._broker = broker
+        self._timeout_ms = timeout_ms
+        self._core = ClientCore(namesrv, dict, credentials=credentials_of(access_key, secret_key), tls=tls)
+
+    async def __aenter__(self) -> Self:
+        await self._core.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._core.close()
+
+    # ------------------------------------------------------------------------------------------------ one message
+
+    async def get(self, name: str, *, topic: str = "") -> ChangeResult:
+        """Look at one message; its ``message`` is there if it is pending. Raises BrokerError for a bad name."""
+        return await self._of_one(RequestCode.PENDING_GET, name, {"name": name, "topic": topic})
+
+    async def cancel(self, name: str, *, topic: str = "", version: int | None = None) -> ChangeResult:
+        """Take a message out."""
+        return await self._change("cancel", name, topic, version)
+
+    async def move(
+        self,
+        name: str,
+        *,
+        topic: str = "",
+        due_ms: int | None = None,
+        by_ms: int | None = None,
+        version: int | None = None,
+    ) -> ChangeResult:
+        """Give a message another due time (epoch ms), or one so many ms later."""
+        return await self._change("move", name, topic, version, dueMs=due_ms, byMs=by_ms)
+
+    async def now(self, name: str, *, topic: str = "", version: int | None = None) -> ChangeResult:
+        """Have a message delivered now."""
+        return await self._change("now", name, topic, version)
+
+    async def restart(self, name: str, *, topic: str = "", version: int | None = None) -> ChangeResult:
+        """Make a message due now plus the delay that it was sent with."""
+        return await self._change("restart", name, topic, version)
+
+    async def _change(self, verb: str, name: str, topic: str, version: int | None, **times: int | None) -> ChangeResult:
+        fields: dict[str, object] = {"verb": verb, "name": name, "topic": topic, "version": version, **times}
+        return await self._of_one(RequestCode.PENDING_CHANGE, name, fields)
+
+    async def _of_one(self, code: RequestCode, name: str, fields: dict[str, object]) -> ChangeResult:
+        brokers = _named_brokers(need_text("name", name), await self.brokers())
+        best: ChangeResult | None = None
+        for broker, address in brokers.items():
+            found = change_of(await self._ask(address, code, fields), broker)
+            if found.verdict != "unknown":
+                return found
+            best = best or found
+        if best is None:
+            raise NoRouteError("no broker is registered")
+        return best
+
+    # ------------------------------------------------------------------------------------------------ many messages
+
+    async def list(self, which: Which | None = None, *, limit: int | None = None) -> AsyncIterator[WaitingMessage]:
+        """Yield what is pending in due order, over all brokers."""
+        fields = (which or Which()).fields()
+        streams = [self._pages(broker, address, fields) for broker, address in (await self.brokers()).items()]
+        heads: list[tuple[int, int, WaitingMessage]] = []
+        for number, stream in enumerate(streams):
+            async for message in stream:
+                heads.append((message.due_ms, number, message))
+                break
+        heapq.heapify(heads)
+        count = 0
+        while heads and (limit is None or count < limit):
+            _, number, message = heads[0]
+            yield message
+            count += 1
+            try:
+                following = await anext(streams[number])
+                heapq.heapreplace(heads, (following.due_ms, number, following))
+            except StopAsyncIteration:
+                heapq.heappop(heads)
+
+    async def _pages(self, broker: str, address: str, fields: dict[str, str]) -> AsyncIterator[WaitingMessage]:
+        after = ""
+        while True:
+            more = {**fields, "limit": PAGE, "after": after}
+            document = await self._ask(address, RequestCode.PENDING_LIST, more)
+            for message in document["messages"]:
+                yield waiting_of(message, broker)
+            after = document["next"]
+            if not after:
+                return
+
+    async def count(self, which: Which | None = None) -> dict[str, int]:
+        """Count what is pending: brokers with their numbers."""
+        fields = (which or Which()).fields()
+
+        async def of(address: str) -> int:
+            total, after = 0, ""
+            while True:
+                document = await self._ask(address, RequestCode.PENDING_COUNT, {**fields, "after": after})
+                total += int(document["count"])
+                after = document["next"]
+                if not after:
+                    return total
+
+        brokers = await self.brokers()
+        return dict(zip(brokers, await asyncio.gather(*map(of, brokers.values())), strict=True))
+
+    async def change_matching(
+        self,
+        which: Which,
+        verb: str,
+        *,
+        limit: int | None = None,
+        dry_run: bool = True,
+        purge: bool = False,
+        due_ms: int | None = None,
+        by_ms: int | None = None,
+    ) -> MatchingResult:
+        """Change all that match, on one broker after the other. BrokerError for an empty query."""
+        verdicts: Counter[str] = Counter()
+        answers: list[ChangeResult] = []
+        unfinished: dict[str, str] = {}
+        fields = {**which.fields(), "verb": verb, "dryRun": str(dry_run).lower(), "purge": str(purge).lower()}
+        for broker, address in (await self.brokers()).items():
+            after = ""
+            while True:
+                left = CALL_LIMIT if limit is None else min(CALL_LIMIT, limit - sum(verdicts.values()))
+                if left <= 0:
+                    unfinished[broker] = after
+                    break
+                more = {**fields, "limit": left, "after": after, "dueMs": due_ms, "byMs": by_ms}
+                document = await self._ask(address, RequestCode.PENDING_CHANGE_MATCHING, more)
+                verdicts.update(document["verdicts"])
+                room = ANSWERS_KEPT - len(answers)
+                answers += [change_of(answer, broker) for answer in document["answers"][:room]]
+                after = document["next"]
+                if not after:
+                    break
+        return MatchingResult(verdicts=dict(verdicts), answers=answers, dry_run=dry_run, unfinished=unfinished)
+
+    async def forecast(self, from_ms: int, to_ms: int, bars: int = 60, *, topic: str = "") -> OutlookResult:
+        """Say how many come due when, at most 2,000 bars of equal length."""
+        fields = {"fromMs": from_ms, "toMs": to_ms, "bars": bars, "topic": topic}
+        brokers = (await self.brokers()).values()
+        documents = await asyncio.gather(
+            *(self._ask(address, RequestCode.PENDING_FORECAST, fields) for address in brokers)
+        )
+        counts: Counter[int] = Counter()
+        for document in documents:
+            counts.update({int(bar["from_ms"]): int(bar["count"]) for bar in document["bars"]})
+        first = documents[0] if documents else {"step_ms": max(1, (to_ms - from_ms) // bars)}
+        return OutlookResult(
+            from_ms=from_ms,
+            to_ms=to_ms,
+            step_ms=int(first["step_ms"]),
+            bars=sorted(counts.items()),
+            total=sum(int(document["total"]) for document in documents),
+            overdue=sum(int(document["overdue"]) for document in documents),
+            later=sum(int(document["later"]) for document in documents),
+            exact=all(document["exact"] for document in documents),
+        )
+
+    # ------------------------------------------------------------------------------------------------ brokers
+
+    async def brokers(self) -> dict[str, str]:
+        """The brokers that are asked: name and address. Raises NoRouteError if there is none of the name given."""
+        reply = await self._core.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        if reply.code != ResponseCode.SUCCESS:
+            raise ClientError(f"the name server does not tell its brokers: {reply.code} {reply.remark}")
+        try:
+            table = loads(reply.body)["brokerAddrTable"]
+            found = {
+                str(name): str(address)
+                for name, entry in sorted(table.items())
+                for number, address in entry["brokerAddrs"].items()
+                if str(number) == "0"
+            }
+        except (ProtocolError, KeyError, AttributeError, TypeError) as error:
+            raise ClientError(f"the name server's list of brokers cannot be read: {error!r:.200}") from error
+        if self._broker:
+            if self._broker not in found:
+                raise NoRouteError(f"no broker {self._broker!r}: there are {', '.join(found) or 'none'}")
+            return {self._broker: found[self._broker]}
+        return found
+
+    async def _ask(self, address: str, code: RequestCode, fields: dict[str, Any]) -> dict[str, Any]:
+        ext = {name: str(value) for name, value in fields.items() if value not in ("", None)}
+        reply = await self._core.ask(address, code, ext, timeout_ms=self._timeout_ms)
+        try:
+            document: dict[str, Any] = loads(reply.body)
+        except ProtocolError as error:
+            raise BrokerError(reply.code, f"its answer cannot be read: {error}", address) from error
+        return document
+
+
+def _named_brokers(name: str, brokers: dict[str, str]) -> dict[str, str]:
+    """The brokers that may have a message; raises NoRouteError where a name means none, or several things."""
+    if name.startswith("key:") or len(brokers) < 2:
+        return brokers
+    try:
+        host = parse_message_id(name)[0]
+    except MessageError:
+        pass
+    else:
+        ip, port = decode_host(host)
+        found = {broker: address for broker, address in brokers.items() if address == f"{ip}:{port}"}
+        if found:
+            return found
+        raise NoRouteError(f"{name} was given by a broker at {ip}:{port}, which is not there now: name its broker")
+    try:
+        words = urlsafe_b64decode(name.encode()).decode().split(" ")
+    except ValueError:
+        words = []
+    if len(words) > 2 and words[0] == "v1":
+        if words[2] not in brokers:
+            raise NoRouteError(f"the recall handle is of broker {words[2]!r:.80}: there are {', '.join(brokers)}")
+        return {words[2]: brokers[words[2]]}
+    raise NoRouteError(f"{name:.80} may be a message of each of {', '.join(brokers)}: name its broker")

@@ -1,0 +1,140 @@
+"""What a client asks about pending messages, and what it is told."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["ChangeResult", "MatchingResult", "OutlookResult", "WaitingMessage", "Which", "change_of", "waiting_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Which:
+    """Which messages: all conditions that are given must hold. Times in epoch ms, ``from`` inclusive, ``to`` exclusive.
+
+    >>> Which(topic="Orders", due_to_ms=1_700_000_000_000).fields()
+    {'topic': 'Orders', 'dueToMs': '1700000000000'}
+    """
+
+    topic: str = ""
+    tag: str = ""
+    key_prefix: str = ""
+    due_from_ms: int | None = None
+    due_to_ms: int | None = None
+    accepted_from_ms: int | None = None
+    accepted_to_ms: int | None = None
+    properties: dict[str, str] = field(default_factory=dict)
+
+    def fields(self) -> dict[str, str]:
+        """Fields of a request's header."""
+        pairs = {
+            "topic": self.topic,
+            "tag": self.tag,
+            "keyPrefix": self.key_prefix,
+            "dueFromMs": self.due_from_ms,
+            "dueToMs": self.due_to_ms,
+            "acceptedFromMs": self.accepted_from_ms,
+            "acceptedToMs": self.accepted_to_ms,
+            "properties": "".join(f"{name}\x01{value}\x02" for name, value in self.properties.items()),
+        }
+        return {name: str(value) for name, value in pairs.items() if value not in ("", None)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingMessage:
+    """A pending message. Times in epoch ms; ``body`` and ``properties`` are there if it was asked for alone."""
+
+    id: str
+    broker: str
+    topic: str
+    due_ms: int
+    accepted_ms: int
+    version: int
+    queue_id: int
+    size: int
+    tag: str = ""
+    key: str = ""
+    unique_key: str = ""
+    failed: bool = False
+    properties: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeResult:
+    """What became of an order or a look; ``verdict`` is one of docs/pending.md. True if what was asked for stands."""
+
+    verdict: str
+    detail: str = ""
+    id: str = ""
+    broker: str = ""
+    version: int = 0
+    due_ms: int = 0
+    when_ms: int = 0
+    where: str = ""
+    message: WaitingMessage | None = None
+
+    def __bool__(self) -> bool:
+        return self.verdict in ("done", "already")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchingResult:
+    """What a bulk change did (or would do) on all brokers: how many by verdict, and the answers, some thousand."""
+
+    verdicts: dict[str, int]
+    answers: list[ChangeResult]
+    dry_run: bool
+    unfinished: dict[str, str]
+    """Brokers with more to do than the limit let, each with its cursor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutlookResult:
+    """How many come due when, on all brokers together; ``bars`` are (epoch ms, count), without the empty ones."""
+
+    from_ms: int
+    to_ms: int
+    step_ms: int
+    bars: list[tuple[int, int]]
+    total: int
+    overdue: int
+    later: int
+    exact: bool
+
+
+def waiting_of(document: dict[str, Any], broker: str) -> WaitingMessage:
+    """Read a message of an answer."""
+    return WaitingMessage(
+        id=str(document["id"]),
+        broker=broker,
+        topic=str(document["topic"]),
+        due_ms=int(document["due_ms"]),
+        accepted_ms=int(document.get("accepted_ms", 0)),
+        version=int(document.get("version", 0)),
+        queue_id=int(document.get("queue_id", 0)),
+        size=int(document.get("size", 0)),
+        tag=str(document.get("tag", "")),
+        key=str(document.get("key", "")),
+        unique_key=str(document.get("unique_key", "")),
+        failed=bool(document.get("failed", False)),
+        properties=dict(document.get("properties", {})),
+        body=b64decode(document.get("body", "")),
+    )
+
+
+def change_of(document: dict[str, Any], broker: str) -> ChangeResult:
+    """Read one answer."""
+    message = document.get("message")
+    return ChangeResult(
+        verdict=str(document["verdict"]),
+        detail=str(document.get("detail", "")),
+        id=str(document.get("id", "")),
+        broker=broker,
+        version=int(document.get("version", 0)),
+        due_ms=int(document.get("due_ms", 0)),
+        when_ms=int(document.get("when_ms", 0)),
+        where=str(document.get("where", "")),
+        message=None if message is None else waiting_of(message, broker),
+    )
