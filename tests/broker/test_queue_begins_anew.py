@@ -109,12 +109,13 @@ def test_an_offset_beyond_a_queues_end_is_not_believed_of_what_comes_after_a_kil
     disk.makedirs(Path("/store/config"))
     table = {"offsetTable": {f"{topic}@{group}": {0: 4}}}
     disk.replace_file(Path("/store/config/consumerOffset.json"), dumps(table))
-    first = Rig(Path("/store"), files=disk, spawn=run_inline)
+    small = {"mappedFileSizeCommitLog": SEGMENT_BYTES, "timewheelSegmentBytes": 1 << 20}  # a disk in memory
+    first = Rig(Path("/store"), files=disk, spawn=run_inline, **small)
     client = first.client()
     for number in range(3):
         half = properties(TRAN_MSG="true", PGROUP="pg", UNIQ_KEY=f"{number:032X}")
         assert client.send("T", half, b"half", f=4).code == 0
         assert client.send("T", body=b"now").code == 0
-    second = Rig(Path("/store"), files=disk.crashed(Random(0), None), spawn=run_inline)
+    second = Rig(Path("/store"), files=disk.crashed(Random(0), None), spawn=run_inline, **small)
     assert list(second.core.halves.undecided) == [0, 1, 2]
     assert second.core.offsets.get(group, topic, 0) == 0
