@@ -16,13 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker_plugin.aside import GateAside
-from broker_plugin.clock import Clock, StepWatch
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import Failures
 from broker_plugin.figures.measures import plugin_families
 from broker_plugin.figures.tally import Accepted, Delivered
 from broker_plugin.hook import Gate
-from broker_plugin.pace import BATCH_MAX
 from broker_plugin.pending.changes import Changes
 from broker_plugin.pending.commands import Commands
 from broker_plugin.pending.desk import PendingDesk
@@ -32,7 +30,9 @@ from broker_plugin.rules.ranges import KeyRanges
 from broker_plugin.rules.stats import Rate, Stats
 from broker_plugin.spiller import Spiller
 from broker_plugin.sweeper import ARMED_MAX, HAND_MAX, Sweeper
-from broker_plugin.worker import Worker
+from broker_plugin.threads.clock import Clock, StepWatch
+from broker_plugin.threads.pace import BATCH_MAX
+from broker_plugin.threads.worker import Worker
 from remoting.messages.message import Message, RecordError, UniformBatch, record_fields
 from remoting.messages.properties import TW_ID
 from store.disk.errors import StoreFormatError

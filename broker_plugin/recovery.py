@@ -10,7 +10,7 @@ It owns
 
 ``step`` does one batch under the delivery lock and lets go of it, so the sweeper waits for one batch at most. While
 the sweeper has its hands full, or the network loop is busy, batches are small and the pauses in between
-real (`broker_plugin.pace`).
+real (`broker_plugin.threads.pace`).
 
 Two owners of one record would be no harm (`broker_plugin.delivery`); one owner each keeps order, and saves
 reading everything twice.
@@ -21,12 +21,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker_plugin.clock import WAIT_MAX_MS, Clock
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import FailedGroup, Failures
-from broker_plugin.pace import BATCH_MAX, LONG_SLICE_NS, Pace
 from broker_plugin.rules.ranges import KEY_MAX, Key, KeyRange, KeyRanges
 from broker_plugin.rules.states import State
+from broker_plugin.threads.clock import WAIT_MAX_MS, Clock
+from broker_plugin.threads.pace import BATCH_MAX, LONG_SLICE_NS, Pace
 from store.disk.errors import StoreClosedError, StoreError
 
 if TYPE_CHECKING:

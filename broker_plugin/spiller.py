@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker_plugin.pace import Pace
+from broker_plugin.threads.pace import Pace
 
 if TYPE_CHECKING:
     from store.disk.checkpoint import DeliveryCheckpoint

@@ -36,11 +36,11 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import TYPE_CHECKING
 
-from broker_plugin.clock import WAIT_MAX_MS, Clock
 from broker_plugin.delivery import Deliverer
-from broker_plugin.pace import BATCH_MAX, Pace
 from broker_plugin.rules.ranges import KEY_MAX, Key, KeyRanges
 from broker_plugin.rules.states import State
+from broker_plugin.threads.clock import WAIT_MAX_MS, Clock
+from broker_plugin.threads.pace import BATCH_MAX, Pace
 from store.disk.errors import StoreClosedError, StoreError
 from store.spill.rows.model import Columns
 from timewheel import TimingWheel

@@ -38,11 +38,9 @@ from bench.lateness.options import EXAMPLES, WORDS, ExpectType, InstantType, Tab
 from bench.lateness.pipeline import Job, find_sources, run_job
 from bench.lateness.reading_progress import progress_for
 from bench.lateness.results.compare import differences, in_words
-from bench.lateness.results.expect import Expectation
 from bench.lateness.results.result import Result
-from bench.lateness.results.target import Target
 from bench.lateness.state.rounds import check_state, repeat
-from bench.lateness.state.state import State
+from bench.lateness.state.state import StateFolder
 from bench.lateness.summary import verdict
 from bench.report import ReportError, write_report
 from remoting.printable import printable
@@ -53,17 +51,6 @@ __all__ = ["lateness_command", "our_error"]
 _TRIES = 3
 _OF_SPARK = ("master", "memory", "settings", "executor_memory", "executor_cores")
 """Options that only Spark understands; who gives one asks for Spark."""
-_OF_A_JOB = (
-    "received",
-    "expectations",
-    "target",
-    "since_ms",
-    "until_ms",
-    "as_of_ms",
-    "check_crc",
-    "fail_on_damage",
-)
-"""Options that a job takes as they are."""
 _OUR_ERRORS = ("DamagedLogError", "SpillMovedError", "NoStoreError", "StorageError", "StoreCorruptError")
 
 
@@ -113,13 +100,8 @@ def lateness_command(
     by: tuple[str, ...],
     since_ms: int | None,
     until_ms: int | None,
-    as_of_ms: int | None,
-    expectations: tuple[Expectation, ...],
-    target: Target,
     baseline: Path | None,
     levels: str,
-    check_crc: bool,
-    fail_on_damage: bool,
     storage: str,
     engine: str,
     master: str,
@@ -133,6 +115,7 @@ def lateness_command(
     refresh: float,
     rounds: int | None,
     quiet: bool,
+    **of_a_job: Any,
 ) -> None:
     """Read the logs of SOURCE (a store, its commitlog folder, or a URI) and count how late every delayed message was.
 
@@ -148,10 +131,10 @@ def lateness_command(
         found = find_sources(sources, names, levels, storage)
         before = check_baseline(baseline, out)
         check_out(out)
-        jobs: dict[str, Any] = {name: click.get_current_context().params[name] for name in _OF_A_JOB}
+        jobs = of_a_job | {"received": received, "since_ms": since_ms, "until_ms": until_ms}
         jobs |= {"tables": by, "task_bytes": memory_of_task, "split_bytes": (split_mb or 0) << 20}
         check_state(state, since_ms, until_ms, received)
-        kept = resources.enter_context(State(state, storage, found)) if state else None
+        kept = resources.enter_context(StateFolder(state, storage, found)) if state else None
         size = sum(_bytes_of(source, kept.end_of(place) if kept else 0) for place, source in enumerate(found))
         _exit_on_sigterm()
         local = _is_local(engine, size, follows and not kept)
@@ -265,7 +248,7 @@ class Runs:
 
     engine: Engine
     make: Callable[[], Job]
-    state: State | None
+    state: StateFolder | None
     refresh: float
     rounds: int | None
     out: Path
@@ -288,7 +271,7 @@ def _run(runs: Runs, follows: bool) -> dict[str, Any] | None:
 def _on_spark(
     spark: Any,
     make: Callable[[], Job],
-    kept: State | None,
+    kept: StateFolder | None,
     follows: bool,
     refresh: float,
     rounds: int | None,

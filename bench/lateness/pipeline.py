@@ -15,7 +15,7 @@ from bench.lateness.logs.schemas import GAP, STATISTICS
 from bench.lateness.logs.sources import LogSource, find_sources
 from bench.lateness.results.hdr import percentile_files
 from bench.lateness.results.result import CELLS, HISTOGRAMS, RECEIVED, SUMMARY
-from bench.lateness.state.state import State
+from bench.lateness.state.state import StateFolder
 from bench.lateness.summary import Seen, make_summary
 
 __all__ = ["Engine", "Job", "LogSource", "find_sources", "look_at_delay_stores", "run_job", "write_result"]
@@ -23,7 +23,7 @@ __all__ = ["Engine", "Job", "LogSource", "find_sources", "look_at_delay_stores",
 Say = Callable[[str], None]
 
 
-def run_job(engine: Engine, job: Job, say: Say, state: State | None = None) -> dict[str, Any]:
+def run_job(engine: Engine, job: Job, say: Say, state: StateFolder | None = None) -> dict[str, Any]:
     """Do it; answers the summary, which also stands in the result folder. ``state``: what earlier runs have counted."""
     if state is not None:
         job.counted_to = [state.end_of(number) for number in range(len(job.sources))]

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker.shards.keeper import State
+from broker.shards.keeper import ShardState
 from broker.shards.link import PERMIT, STATE
 from remoting.codes import ResponseCode
 from remoting.json_dialect import dumps, loads
@@ -69,7 +69,7 @@ class Draining:
 
     async def look(self) -> None:
         """Do what there is to do. Raises OSError, TimeoutError or StoreError; it is to be called again."""
-        for index in self._keeper.in_state(State.SERVING):
+        for index in self._keeper.in_state(ShardState.SERVING):
             mark = self._layout.drain_mark(index)
             if self._files.exists(mark):
                 await self._drain(index)
@@ -77,7 +77,7 @@ class Draining:
                 await self._permit(index, READ_WRITE)
                 self._read_only.discard(index)
                 _LOG.warning("%s may be written again", self._name(index))
-        for index in self._keeper.in_state(State.ENDED):
+        for index in self._keeper.in_state(ShardState.ENDED):
             if index in self._layout.members:
                 self._take_out(index)
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
-__all__ = ["BACK_OFF_MAX_MS", "GOOD_MS", "Process", "ShardKeeper", "State"]
+__all__ = ["BACK_OFF_MAX_MS", "GOOD_MS", "Process", "ShardKeeper", "ShardState"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Process(Protocol):
         ...
 
 
-class State(Enum):
+class ShardState(Enum):
     """See the head of this file."""
 
     DOWN = "down"
@@ -60,7 +60,7 @@ class _Kept:
     __slots__ = ("deaths", "process", "restart_ms", "serving_ms", "state")
 
     def __init__(self) -> None:
-        self.state = State.DOWN
+        self.state = ShardState.DOWN
         self.process: Process | None = None
         self.restart_ms = 0
         self.serving_ms = 0
@@ -91,23 +91,23 @@ class ShardKeeper:
         self.restart_count = 0
         """Restarts after a death."""
 
-    def state(self, index: int) -> State:
+    def state(self, index: int) -> ShardState:
         """The state of a shard."""
         return self._kept[index].state
 
-    def in_state(self, *states: State) -> list[int]:
+    def in_state(self, *states: ShardState) -> list[int]:
         """The shards that are in one of these states."""
         return [index for index, kept in self._kept.items() if kept.state in states]
 
     @property
     def ended(self) -> bool:
         """Whether no process is left, and none will be started."""
-        return all(kept.state is State.ENDED for kept in self._kept.values())
+        return all(kept.state is ShardState.ENDED for kept in self._kept.values())
 
     def down_ms(self, index: int, now_ms: int) -> int:
         """How long a shard has not served; 0 while it does."""
         kept = self._kept[index]
-        return 0 if kept.state is State.SERVING else now_ms - kept.serving_ms
+        return 0 if kept.state is ShardState.SERVING else now_ms - kept.serving_ms
 
     def step(self, now_ms: int) -> None:
         """See who has died, and start whose time has come."""
@@ -115,15 +115,15 @@ class ShardKeeper:
             status = None if kept.process is None else kept.process.poll()
             if status is not None:
                 self._gone(index, kept, status, now_ms)
-            if kept.state is State.DOWN and now_ms >= kept.restart_ms:
+            if kept.state is ShardState.DOWN and now_ms >= kept.restart_ms:
                 self._start(index, kept, now_ms)
 
     def _gone(self, index: int, kept: _Kept, status: int, now_ms: int) -> None:
         kept.process = None
-        if kept.state is State.ENDING:
-            kept.state = State.ENDED
+        if kept.state is ShardState.ENDING:
+            kept.state = ShardState.ENDED
         else:
-            if kept.state is State.SERVING:
+            if kept.state is ShardState.SERVING:
                 if now_ms - kept.serving_ms >= GOOD_MS:
                     kept.deaths = 0
                 kept.serving_ms = now_ms  # from now on: since when it is down
@@ -139,7 +139,7 @@ class ShardKeeper:
     @staticmethod
     def _back_off(kept: _Kept, now_ms: int) -> None:
         pause_ms = 0 if not kept.deaths else min(_BACK_OFF_MS << min(kept.deaths - 1, 20), BACK_OFF_MAX_MS)
-        kept.state = State.DOWN
+        kept.state = ShardState.DOWN
         kept.restart_ms = now_ms + pause_ms
         kept.deaths += 1
 
@@ -151,13 +151,13 @@ class ShardKeeper:
             self._back_off(kept, now_ms)
             _LOG.error("%s cannot be started: %s", self._name(index), error)
             return
-        kept.state = State.STARTING
+        kept.state = ShardState.STARTING
 
     def ready(self, index: int, now_ms: int) -> None:
         """Note that a shard serves."""
         kept = self._kept[index]
-        if kept.state is State.STARTING:
-            kept.state = State.SERVING
+        if kept.state is ShardState.STARTING:
+            kept.state = ShardState.SERVING
             kept.serving_ms = now_ms
 
     def end(self, *indexes: int) -> None:
@@ -165,9 +165,9 @@ class ShardKeeper:
         for index in indexes:
             kept = self._kept[index]
             if kept.process is None:
-                kept.state = State.ENDED
-            elif kept.state is not State.ENDING:
-                kept.state = State.ENDING
+                kept.state = ShardState.ENDED
+            elif kept.state is not ShardState.ENDING:
+                kept.state = ShardState.ENDING
                 kept.process.terminate()
 
     def end_all(self) -> None:

@@ -18,7 +18,7 @@ from broker.net.clock import monotonic_ms
 from broker.shards.changes import SharedChanges
 from broker.shards.draining import Draining
 from broker.shards.front import ROUTES_MS, Front
-from broker.shards.keeper import ShardKeeper, State
+from broker.shards.keeper import ShardKeeper, ShardState
 from broker.shards.layout import Layout, shard_name
 from broker.shards.processes import ShardProcess, start_shard
 from store.disk.errors import StoreError
@@ -132,7 +132,7 @@ class Supervisor:
                 self.keeper.step(monotonic_ms())
                 if self._why_not:
                     raise StoreError(self._why_not)
-                if not self._complete and not self.keeper.in_state(State.DOWN, State.STARTING):
+                if not self._complete and not self.keeper.in_state(ShardState.DOWN, ShardState.STARTING):
                     self._complete = True
                     self.front.listen()
                     ready(self.ready_line())
@@ -173,7 +173,7 @@ class Supervisor:
             await asyncio.sleep(_LOOK_MS / 1000)
             try:
                 self.front.step(_LOOK_MS)
-                for index in self.keeper.in_state(State.DOWN, State.STARTING):
+                for index in self.keeper.in_state(ShardState.DOWN, ShardState.STARTING):
                     if self._complete and self.keeper.down_ms(index, monotonic_ms()) > ROUTES_MS:
                         self.front.forget_routes(index)
                 await self.front.ping()
@@ -185,7 +185,7 @@ class Supervisor:
 
     def hang_up(self) -> None:
         """Have all shards read their files again (SIGHUP)."""
-        for index in self.keeper.in_state(State.SERVING):
+        for index in self.keeper.in_state(ShardState.SERVING):
             self._processes[index].hang_up()
 
     # ------------------------------------------------------------------------------------------------ shards
@@ -219,7 +219,7 @@ class Supervisor:
         return process
 
     def _died(self, index: int, _status: int) -> None:
-        if not self._complete and not self._why_not and self.keeper.state(index) is not State.ENDED:
+        if not self._complete and not self._why_not and self.keeper.state(index) is not ShardState.ENDED:
             why = "; ".join(self._processes[index].last_lines[-1:]) or "see the log"
             self._why_not = f"{self.name(index)} could not be started, so none runs: {why}"
 

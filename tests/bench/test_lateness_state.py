@@ -23,7 +23,7 @@ from bench.lateness.engines.local_engine import LocalEngine
 from bench.lateness.pipeline import Job, find_sources, run_job
 from bench.lateness.state import folder as folders
 from bench.lateness.state.folder import StateError
-from bench.lateness.state.state import State
+from bench.lateness.state.state import StateFolder
 from bench.log_maker import FIRST_DUE_MS, make_log, spread_lateness
 from tests.support.lateness_world import LEVELS, START_MS, make_world, write_world
 
@@ -41,7 +41,7 @@ def run(store: Path | str, out: Path, state: Path | str | None, engine: Any = No
     job = Job(sources, out, **values)
     if state is None:
         return run_job(engine or LocalEngine(1), job, lambda _: None)
-    with State(str(state), storage, sources) as kept:
+    with StateFolder(str(state), storage, sources) as kept:
         return run_job(engine or LocalEngine(1), job, lambda _: None, kept)
 
 
@@ -221,7 +221,7 @@ class Remembering(LocalEngine):
 def count(store: Path, out: Path, state: Path, engine: LocalEngine) -> dict[str, pa.Table]:
     """Everything but the result folder; answers the result in one order."""
     job = Job(find_sources([str(store)], ["store"], levels=LEVELS), out, as_of_ms=AS_OF_MS)
-    with State(str(state), "", job.sources) as kept:
+    with StateFolder(str(state), "", job.sources) as kept:
         job.counted_to = [kept.end_of(0)]
         look_at_logs(job)
         kept.narrow(job)
@@ -325,7 +325,7 @@ def test_a_state_that_cannot_be_used_is_said_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "other" / "notes.txt").write_text("mine")
     assert "other is no state of this command: it holds 'notes.txt'" in said(tmp_path / "other")
     assert said(tmp_path / "full" / "commitlog" / f"{0:020d}").startswith("Error: --state")
-    with State(str(state), "", find_sources([str(full)], ["store"], levels=LEVELS)):
+    with StateFolder(str(state), "", find_sources([str(full)], ["store"], levels=LEVELS)):
         assert "another run is at work on it" in said(state, "--name", "store")
     with changed_state(state, lambda value: value.update(version=9)):
         assert "has version 9; this software reads 1" in said(state, "--name", "store")

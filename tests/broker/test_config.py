@@ -25,9 +25,9 @@ from broker.config.broker_config import (
     parse_address,
     parse_addresses,
 )
-from broker_plugin.pace import BATCH_MAX
 from broker_plugin.plugin import spill_options
 from broker_plugin.sweeper import ARMED_MAX, HAND_MAX
+from broker_plugin.threads.pace import BATCH_MAX
 from store.options import StoreOptions
 from store.spill.rows.model import SpillOptions
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker_plugin.delivery import BATCH_BYTES
-from broker_plugin.pace import BATCH_MAX
 from broker_plugin.recovery import PROBE
+from broker_plugin.threads.pace import BATCH_MAX
 from tests.support.delay_rig import START_MS, Rig
 
 NOW = START_MS

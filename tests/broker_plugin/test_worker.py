@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from broker_plugin.clock import Alarm, Clock, StepWatch
 from broker_plugin.delivery import BLOCK_MIN
-from broker_plugin.pace import BATCH_MAX, BATCH_MIN, BUSY_YIELD_S, LONG_SLICE_NS, YIELD_S, Pace
-from broker_plugin.worker import Worker
+from broker_plugin.threads.clock import Alarm, Clock, StepWatch
+from broker_plugin.threads.pace import BATCH_MAX, BATCH_MIN, BUSY_YIELD_S, LONG_SLICE_NS, YIELD_S, Pace
+from broker_plugin.threads.worker import Worker
 from store.disk.errors import StoreClosedError
 
 

@@ -77,7 +77,7 @@ SOCKETS = {
     "timewheel_client/net/connection.py",
 }
 TLS = {"broker/net/tls.py", "timewheel_client/net/tls.py"}  # they may know ssl, but no socket
-CLOCKS = {"broker/net/clock.py", "broker_plugin/clock.py"}
+CLOCKS = {"broker/net/clock.py", "broker_plugin/threads/clock.py"}
 # The client and the command line are programs of their own: they may ask for the time.
 FREE_OF_CLOCK_RULE = ("timewheel_client/", "broker/cli/", "bench/")
 

@@ -9,9 +9,6 @@ from pathlib import Path
 
 from tests.house.test_architecture import ALL, name_of
 
-ALLOWED = {"State": "of a delayed message; and what a lateness report goes on from. To be renamed"}
-"""Public names that may stand twice: why. Private ones are their file's own affair."""
-
 
 def _homonyms(paths: Iterable[Path]) -> dict[str, list[Path]]:
     """Public class names that more than one file defines."""
@@ -25,7 +22,7 @@ def _homonyms(paths: Iterable[Path]) -> dict[str, list[Path]]:
 
 def test_no_class_name_stands_twice() -> None:
     found = _homonyms(ALL)
-    wrong = [f"{name}: {', '.join(map(name_of, places))}" for name, places in found.items() if name not in ALLOWED]
+    wrong = [f"{name}: {', '.join(map(name_of, places))}" for name, places in found.items()]
     assert not wrong, "say what each is:\n" + "\n".join(wrong)
 
 

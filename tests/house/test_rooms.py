@@ -14,12 +14,6 @@ from tests.house.test_architecture import ALL, PACKAGES, ROOT, name_of, nodes_of
 FILES_MAX = 16
 """Most modules of one folder, `__init__.py` not counted."""
 
-STILL_CROWDED = {"broker_plugin": 17}
-"""Folders that are to be divided, and how many files they may have until then."""
-
-STILL_IN_A_CIRCLE: set[tuple[str, str]] = set()
-"""Folders that are to be parted."""
-
 Graph = dict[str, set[str]]
 
 
@@ -85,7 +79,7 @@ def test_no_modules_know_each_other_in_a_circle() -> None:
 
 
 def test_no_folders_know_each_other_in_a_circle() -> None:
-    assert set(circles(folder_graph(module_graph()))) == STILL_IN_A_CIRCLE
+    assert circles(folder_graph(module_graph())) == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -94,7 +88,7 @@ def test_no_folder_is_crowded(package: str) -> None:
     for path in (ROOT / package).rglob("*.py"):
         if path.name != "__init__.py":
             counts[name_of(path.parent)] += 1
-    crowded = {name: count for name, count in counts.items() if count > STILL_CROWDED.get(name, FILES_MAX)}
+    crowded = {name: count for name, count in counts.items() if count > FILES_MAX}
     assert not crowded, f"give a noun a folder of its own: {crowded}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.shards.keeper import BACK_OFF_MAX_MS, GOOD_MS, ShardKeeper, State
+from broker.shards.keeper import BACK_OFF_MAX_MS, GOOD_MS, ShardKeeper, ShardState
 
 
 class FakeProcess:
@@ -46,7 +46,7 @@ class World:
 
     def serve(self, now_ms: int) -> None:
         self.keeper.step(now_ms)
-        for index in self.keeper.in_state(State.STARTING):
+        for index in self.keeper.in_state(ShardState.STARTING):
             self.keeper.ready(index, now_ms)
 
 
@@ -54,9 +54,9 @@ def test_all_are_started_at_once() -> None:
     world = World(3)
     world.keeper.step(0)
     assert [index for index, _ in world.started] == [0, 1, 2]
-    assert world.keeper.in_state(State.STARTING) == [0, 1, 2]
+    assert world.keeper.in_state(ShardState.STARTING) == [0, 1, 2]
     world.keeper.ready(1, 5)
-    assert world.keeper.in_state(State.SERVING) == [1]
+    assert world.keeper.in_state(ShardState.SERVING) == [1]
 
 
 def test_one_that_dies_is_started_again_and_the_others_go_on() -> None:
@@ -66,7 +66,7 @@ def test_one_that_dies_is_started_again_and_the_others_go_on() -> None:
     world.keeper.step(100)
     assert world.deaths == [(1, -9)]
     assert (world.starts(0), world.starts(1)) == (1, 2)
-    assert world.keeper.state(0) is State.SERVING
+    assert world.keeper.state(0) is ShardState.SERVING
     assert world.keeper.restart_count == 1
 
 
@@ -105,10 +105,10 @@ def test_a_process_that_cannot_be_made_is_tried_again() -> None:
     world = World(1)
     world.refuse = True
     world.keeper.step(0)
-    assert world.keeper.state(0) is State.DOWN
+    assert world.keeper.state(0) is ShardState.DOWN
     world.refuse = False
     world.keeper.step(0)
-    assert world.keeper.state(0) is State.STARTING
+    assert world.keeper.state(0) is ShardState.STARTING
 
 
 def test_the_end_is_told_to_all_at_the_same_time_and_nobody_comes_back() -> None:
@@ -146,7 +146,7 @@ def test_no_shard_ever_has_two_processes_and_each_comes_back(story: list[tuple[s
     for what, index, ms in story:
         now += ms
         world.keeper.step(now)
-        if what == "die" and world.keeper.state(index) in (State.STARTING, State.SERVING):
+        if what == "die" and world.keeper.state(index) in (ShardState.STARTING, ShardState.SERVING):
             world.newest(index).status = 1
         if what == "ready":
             world.keeper.ready(index, now)
@@ -154,4 +154,4 @@ def test_no_shard_ever_has_two_processes_and_each_comes_back(story: list[tuple[s
             assert sum(process.status is None for known, process in world.started if known == shard) <= 1
     world.keeper.step(now)
     world.keeper.step(now + BACK_OFF_MAX_MS)
-    assert not world.keeper.in_state(State.DOWN)
+    assert not world.keeper.in_state(ShardState.DOWN)

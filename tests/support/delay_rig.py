@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from broker_plugin.clock import Clock
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import Failures
 from broker_plugin.hook import Gate
@@ -21,6 +20,7 @@ from broker_plugin.recovery import OverdueRecovery
 from broker_plugin.rules.ranges import KeyRanges
 from broker_plugin.rules.stats import Stats
 from broker_plugin.sweeper import Sweeper
+from broker_plugin.threads.clock import Clock
 from remoting.messages.message import Message
 from remoting.messages.properties import TW_ID, format_properties, get_property
 from store.disk.delay_id import delay_id

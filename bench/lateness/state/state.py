@@ -44,7 +44,7 @@ from bench.lateness.state.identity import changed, identity_of
 from bench.lateness.state.record import Kept, OfSource, Record, read_record, remove_unlisted, write_record
 from bench.lateness.state.small import condensed, notes_by_end, places_of
 
-__all__ = ["State"]
+__all__ = ["StateFolder"]
 
 _FINE, _DELAY = arrow_schema(FINE_SCHEMA), arrow_schema(DELAY_SCHEMA)
 _IDS = pa.schema([("source", pa.int32()), ("id_hi", pa.int64()), ("begin", pa.int64()), ("end", pa.int64())])
@@ -52,8 +52,8 @@ _TIMES_AS_LARGE = 2
 """Sums are added to those before them once these are less than so many times as large: each is rewritten rarely."""
 
 
-class State:
-    """A state at work, locked; ``with State(path, options, sources) as state``."""
+class StateFolder:
+    """A state at work, locked; ``with StateFolder(path, options, sources) as state``."""
 
     def __init__(self, path: str, options: str, sources: Sequence[LogSource], folder: Folder | None = None) -> None:
         """StateError if it cannot be used for these sources."""

@@ -1,7 +1,7 @@
 """The thin shell round a ``step(now_ms)``: a thread that calls it, and waits as long as it says.
 
 ``step`` answers when it wants to be called again, epoch ms; now or earlier means that there is more to do, and
-then the thread pauses for a moment only (see `broker_plugin.pace`), so that others get their turn.
+then the thread pauses for a moment only (see `broker_plugin.threads.pace`), so that others get their turn.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from broker_plugin.clock import WAIT_MAX_MS, Alarm, Clock, StepWatch
-from broker_plugin.pace import Pace
+from broker_plugin.threads.clock import WAIT_MAX_MS, Alarm, Clock, StepWatch
+from broker_plugin.threads.pace import Pace
 from store.disk.errors import StoreClosedError
 
 __all__ = ["Worker"]

@@ -1,0 +1,1 @@
+"""Threads of the plug-in: their clock, their pace, and the shell round a step."""
