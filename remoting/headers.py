@@ -53,7 +53,7 @@ def _check_long(*numbers: int) -> None:
 
 
 def need_int(ext: Ext, name: str) -> int:
-    """Read an int32 that must be there."""
+    """Read an int32 that must be there. Raises HeaderError if it is missing or no int32."""
     text = ext.get(name)
     if text is None:
         raise HeaderError(name, None, "an int32")
@@ -61,7 +61,7 @@ def need_int(ext: Ext, name: str) -> int:
 
 
 def need_long(ext: Ext, name: str) -> int:
-    """Read an int64 that must be there."""
+    """Read an int64 that must be there. Raises HeaderError if it is missing or no int64."""
     text = ext.get(name)
     if text is None:
         raise HeaderError(name, None, "an int64")
@@ -69,7 +69,7 @@ def need_long(ext: Ext, name: str) -> int:
 
 
 def need_str(ext: Ext, name: str) -> str:
-    """Read a text that must be there; it may be empty."""
+    """Read a text that must be there; it may be empty. Raises HeaderError if it is missing."""
     text = ext.get(name)
     if text is None:
         raise HeaderError(name, None, "a text")
@@ -77,7 +77,7 @@ def need_str(ext: Ext, name: str) -> str:
 
 
 def need_bool(ext: Ext, name: str) -> bool:
-    """Read a boolean that must be there."""
+    """Read a boolean that must be there. Raises HeaderError if it is missing or neither true nor false."""
     text = ext.get(name)
     if text is None:
         raise HeaderError(name, None, "a boolean")
@@ -264,7 +264,10 @@ def _send_error(ext: Ext, names: tuple[tuple[str, ...], tuple[str, ...], tuple[s
 
 
 class PullHeader:
-    """The header of a pull (11, 361). ``subscription`` counts only with the subscription bit of ``sys_flag``."""
+    """The header of a pull (11, 361). ``subscription`` counts only with the subscription bit of ``sys_flag``.
+
+    Raises HeaderError.
+    """
 
     __slots__ = (
         "commit_offset",

@@ -71,7 +71,10 @@ def dump_queue_map(
 
 
 def queue_map(mapping: Mapping[str, Any]) -> list[tuple[tuple[str, str, int], Any]]:
-    """Read a map keyed by message queues, as `loads` gives it, into ((topic, broker name, queue id), value) pairs."""
+    """Read a map keyed by message queues, as `loads` gives it, into ((topic, broker name, queue id), value) pairs.
+
+    Raises ProtocolError if a key is no message queue.
+    """
     pairs = []
     for key, value in mapping.items():
         try:

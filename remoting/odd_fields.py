@@ -29,7 +29,10 @@ def check_size(header: bytes, fields: dict[str, Any]) -> None:
 
 
 def ext_as_text(header: bytes) -> dict[str, str]:
-    """Read extFields with non-string values: numbers keep their original text, other values become JSON text."""
+    """Read extFields with non-string values: numbers keep their original text, other values become JSON text.
+
+    Raises ProtocolError if the header cannot be read.
+    """
     try:
         ext = json.loads(header, parse_int=str, parse_float=str, parse_constant=str).get("extFields")
     except (ValueError, RecursionError) as error:

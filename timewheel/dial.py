@@ -25,7 +25,7 @@ _LATE_GONE_ALLOWED = 4096  # cancelled timers that may wait in the heap of late 
 
 
 class Dial:
-    """Rows, ring, overflow buckets, runs and late timers of a wheel, and where it stands."""
+    """Rows, ring, overflow buckets, runs and late timers of a wheel, and where it stands. Raises ValueError."""
 
     __slots__ = (
         "_at",

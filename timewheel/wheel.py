@@ -141,6 +141,8 @@ class TimingWheel(Dial):
         """File timers in the order given and return their handles: `insert` at less cost for each.
 
         Cheapest when ``dues`` is sorted: then it costs a copy for each slot. All are filed or, on an error, none.
+
+        Raises ValueError if the two have not the same length.
         """
         if len(dues) != len(items):
             raise ValueError(f"{len(dues)} due times for {len(items)} items")

@@ -130,7 +130,7 @@ def beanstalkd_templates(load: Load) -> list[Template]:
 
 
 def beanstalkd_hello(sock: socket.socket, load: Load) -> None:
-    """Choose the tube."""
+    """Choose the tube. Raises ConnectionError if beanstalkd answers otherwise."""
     sock.sendall(b"use %b\r\n" % load.topic.encode())
     answer = sock.recv(200)
     if not answer.startswith(b"USING"):

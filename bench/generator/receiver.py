@@ -62,7 +62,10 @@ class Receiver:
         return True
 
     def run(self) -> int:
-        """Receive until told that it was all; return how many deliveries there were."""
+        """Receive until told that it was all; return how many deliveries there were.
+
+        Raises ConnectionError if nobody listens.
+        """
         if not self.connect() and not self._reception.reconnect:
             raise ConnectionError(f"nobody listens on port {self._reception.port}")
         print("ready", flush=True)

@@ -67,6 +67,8 @@ class Ring:
 
     ``now_ms`` is the clock; due times are drawn from ``due_from_ms`` to ``due_to_ms`` after it, or after ``due_at_ms``
     if that is set. Each message has a number of its own, from ``first_number``.
+
+    Raises ValueError.
     """
 
     def __init__(

@@ -29,7 +29,10 @@ def _is_free(port: int) -> bool:
 
 
 def free_ports_around(*offsets: int) -> int:
-    """Find a port below the ephemeral range that is free together with its neighbours at these offsets."""
+    """Find a port below the ephemeral range that is free together with its neighbours at these offsets.
+
+    Raises OSError if there is none.
+    """
     with _lock:
         for _ in range(1000):
             port = random.randrange(12_000, 32_000)

@@ -90,7 +90,10 @@ class Session:
 
     @contextlib.contextmanager
     def running(self, system: System, setup: Setup | None = None, start: bool = True) -> Iterator[Running]:
-        """Start a system with an empty store of its own; kill it and remove its store in the end, whatever happens."""
+        """Start a system with an empty store of its own; kill it and remove its store in the end, whatever happens.
+
+        Raises BenchError if it cannot be started.
+        """
         if self.page_cache is not None:
             self.page_cache.fill()
         place = Path(tempfile.mkdtemp(prefix=f"{system.name}-", dir=self.folder))

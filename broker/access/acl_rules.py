@@ -165,6 +165,8 @@ def address_pattern(text: str) -> Matches:
 
     >>> address_pattern("192.168.1-2.*")("192.168.2.77"), address_pattern("10.0.0.{3,4}")("10.0.0.5")
     (True, False)
+
+    Raises AclFileError if it is no address.
     """
     text = text.strip()
     listed = re.fullmatch(r"((?:\d{1,3}\.){3})\{([0-9, ]+)\}", text)

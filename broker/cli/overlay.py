@@ -168,7 +168,7 @@ class OverlayFiles(Files):
         self._times_ms: dict[Path, int] = {}
 
     def open(self, path: Path, *, create: bool = False, size: int | None = None) -> File:
-        """Open; a new name exists here only."""
+        """Open; a new name exists here only. Raises StoreError."""
         content = self._contents.get(path)
         if content is None:
             if self.is_dir(path):
@@ -190,7 +190,7 @@ class OverlayFiles(Files):
         return self.open(path)
 
     def listdir(self, path: Path) -> list[str]:
-        """Names as they would be."""
+        """Names as they would be. Raises StoreError."""
         if self._in_a_file(path):
             raise _error("list", path, errno.ENOTDIR)
         below = super().listdir(path) if path.is_dir() else ()
@@ -215,7 +215,7 @@ class OverlayFiles(Files):
         return not self.is_dir(path)
 
     def makedirs(self, path: Path) -> None:
-        """Make directories here only."""
+        """Make directories here only. Raises StoreError."""
         if self._in_a_file(path):
             raise _error("make directory", path, errno.EEXIST)
         while not self.is_dir(path):
@@ -224,7 +224,7 @@ class OverlayFiles(Files):
             path = path.parent
 
     def remove(self, path: Path) -> None:
-        """Remove a name here only."""
+        """Remove a name here only. Raises StoreError."""
         if self._in_a_file(path.parent):
             raise _error("remove", path, errno.ENOTDIR)
         if self.is_dir(path) and self.listdir(path):
@@ -235,7 +235,7 @@ class OverlayFiles(Files):
         self._gone.add(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename here only; a directory with all that is in it."""
+        """Rename here only; a directory with all that is in it. Raises StoreError."""
         if not self.exists(source):
             raise _error("rename", source, errno.ENOENT)
         if not self.is_dir(target.parent):
@@ -256,12 +256,12 @@ class OverlayFiles(Files):
         self.remove(source)
 
     def sync_dir(self, path: Path) -> None:
-        """Nothing to make durable; but there has to be such a directory."""
+        """Nothing to make durable; but there has to be such a directory. Raises StoreError."""
         if not self.is_dir(path):
             raise _error("open directory", path, errno.ENOENT)
 
     def mtime_ms(self, path: Path) -> int:
-        """Time of the last change; of what was made here: 0."""
+        """Time of the last change; of what was made here: 0. Raises StoreError."""
         if not self.exists(path):
             raise _error("stat", path, errno.ENOENT)
         if path in self._times_ms:
@@ -269,7 +269,7 @@ class OverlayFiles(Files):
         return super().mtime_ms(path) if path.exists() else 0
 
     def set_mtime_ms(self, path: Path, time_ms: int) -> None:
-        """Set it here only."""
+        """Set it here only. Raises StoreError."""
         if not self.exists(path):
             raise _error("set time of", path, errno.ENOENT)
         self._times_ms[path] = time_ms

@@ -16,6 +16,8 @@ def percentile(sorted_values: Sequence[int], percent: float) -> int:
 
     >>> percentile([1, 2, 3, 4], 50), percentile([1, 2, 3, 4], 99)
     (2, 4)
+
+    Raises ValueError without values.
     """
     if not sorted_values:
         raise ValueError("no values")

@@ -212,7 +212,7 @@ class NameServer:
         return command.reply(body=b'{"topicList":[]}')
 
     def register_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """REGISTER_TOPIC_IN_NAMESRV."""
+        """REGISTER_TOPIC_IN_NAMESRV. Raises ProtocolError if the route cannot be read."""
         topic = need_str(command.ext, "topic")
         queues = {}
         try:
@@ -346,7 +346,10 @@ class NameServer:
         return command.reply()
 
     def query_data_version(self, _channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
-        """QUERY_DATA_VERSION: whether a broker's topics are other than those it registered; a heartbeat too."""
+        """QUERY_DATA_VERSION: whether a broker's topics are other than those it registered; a heartbeat too.
+
+        Raises ProtocolError if the body is no data version.
+        """
         cluster, address = need_str(command.ext, "clusterName"), need_str(command.ext, "brokerAddr")
         known = self.routes.data_version(cluster, address)
         asked = loads_body(command.body, DIALECT_BYTES_MAX)

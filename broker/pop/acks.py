@@ -131,7 +131,7 @@ class AckProcessor:
         return count
 
     def ack_batch(self, _channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
-        """BATCH_ACK_MESSAGE: each entry acknowledges messages of one pop."""
+        """BATCH_ACK_MESSAGE: each entry acknowledges messages of one pop. Raises ProtocolError for too many entries."""
         document: Any = loads_body(command.body, ACKS_BYTES_MAX) if command.body else None
         acks = document.get("acks") if isinstance(document, dict) else None
         if not isinstance(acks, list) or not acks:

@@ -94,7 +94,7 @@ class AdminProcessor:
     # ------------------------------------------------------------------------------------------ topics
 
     def put_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """UPDATE_AND_CREATE_TOPIC."""
+        """UPDATE_AND_CREATE_TOPIC. Raises RefusedError if a value is not allowed."""
         header = TopicHeader(command.ext)
         try:
             if command.ext.get("topicFilterType") not in _FILTER_TYPES:
@@ -222,7 +222,10 @@ class AdminProcessor:
         return command.reply(body=dumps({**config.to_json(), "attributes": attributes.typed(config.attributes)}))
 
     def remove_topic(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """DELETE_TOPIC_IN_BROKER; answers SUCCESS also if the topic does not exist."""
+        """DELETE_TOPIC_IN_BROKER; answers SUCCESS also if the topic does not exist.
+
+        Raises RefusedError for a blank name or a topic of the broker's own.
+        """
         name = opt_str(command.ext, "topic")
         try:
             if not name.strip():

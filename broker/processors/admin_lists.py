@@ -40,7 +40,7 @@ def full_of(what: str, count: int, news: Collection[str], most: int) -> str:
 
 
 def listed(body: bytes, name: str) -> list[Any]:
-    """Read a body that is an object with one list."""
+    """Read a body that is an object with one list. Raises ProtocolError if it is not one, or is too long."""
     document = loads_body(body, LIST_BYTES_MAX)
     found = document.get(name) if isinstance(document, dict) else None
     if not isinstance(found, list):
@@ -51,7 +51,7 @@ def listed(body: bytes, name: str) -> list[Any]:
 
 
 def checked(work: Callable[..., _T], *arguments: Any) -> _T:
-    """Call a function on attributes; refuse the request if they are invalid."""
+    """Call a function on attributes; refuse the request if they are invalid. Raises RefusedError."""
     try:
         return work(*arguments)
     except attributes.RefusedAttributeError as error:
@@ -59,7 +59,10 @@ def checked(work: Callable[..., _T], *arguments: Any) -> _T:
 
 
 def groups_of(documents: list[Any], known: Callable[[str], Mapping[str, str] | None]) -> list[SubscriptionGroup]:
-    """Read and check a list of groups; ``known`` returns the present attributes of a group. Any thread."""
+    """Read and check a list of groups; ``known`` returns the present attributes of a group. Any thread.
+
+    Raises ProtocolError if a group cannot be read, RefusedError if it is not allowed.
+    """
     groups = []
     for document in documents:
         if not isinstance(document, dict) or not isinstance(document.get("attributes") or {}, dict):
@@ -75,7 +78,10 @@ def groups_of(documents: list[Any], known: Callable[[str], Mapping[str, str] | N
 
 
 def group_of(name: str, document: Mapping[str, Any]) -> SubscriptionGroup:
-    """Read a group's configuration: missing fields get their default, unknown ones are dropped."""
+    """Read a group's configuration: missing fields get their default, unknown ones are dropped.
+
+    Raises ProtocolError if a field is no number or too long.
+    """
     defaults = SubscriptionGroup(name).fields
     fields: dict[str, Any] = {}
     for key, value in document.items():

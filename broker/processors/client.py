@@ -78,7 +78,10 @@ class ClientProcessor:
         }
 
     def heart_beat(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
-        """HEART_BEAT: note the client's groups and subscriptions, and create missing groups and retry topics."""
+        """HEART_BEAT: note the client's groups and subscriptions, and create missing groups and retry topics.
+
+        Raises ProtocolError if it cannot be read.
+        """
         document = _object(command)
         try:
             _check_heartbeat(document)

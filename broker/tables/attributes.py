@@ -41,7 +41,7 @@ def typed(attributes: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def parse(text: str) -> dict[str, str]:
-    """Read ``+name=value,-name``; a sign is part of the name."""
+    """Read ``+name=value,-name``; a sign is part of the name. Raises RefusedAttributeError for a wrong form."""
     attributes: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, separator, value = part.partition("=")
@@ -52,7 +52,10 @@ def parse(text: str) -> dict[str, str]:
 
 
 def alter_topic(current: Mapping[str, str], changes: Mapping[str, str], creating: bool) -> dict[str, str]:
-    """Apply signed changes (no sign: add) to a topic's attributes, refusing what cannot be honoured."""
+    """Apply signed changes (no sign: add) to a topic's attributes, refusing what cannot be honoured.
+
+    Raises RefusedAttributeError for an attribute or a value that is not served.
+    """
     altered = dict(current)
     for signed, value in changes.items():
         name = signed.lstrip("+-")
@@ -106,7 +109,10 @@ _GROUP: dict[str, Callable[[str], str]] = {
 
 
 def alter_group(current: Mapping[str, str], changes: Mapping[str, str], creating: bool) -> dict[str, str]:
-    """Apply signed changes to a group's attributes as Apache's AttributeUtil does."""
+    """Apply signed changes to a group's attributes as Apache's AttributeUtil does.
+
+    Raises RefusedAttributeError for a wrong form, attribute or value.
+    """
     altered = dict(current)
     seen: set[str] = set()
     for signed, value in changes.items():

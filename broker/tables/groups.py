@@ -167,7 +167,10 @@ class SubscriptionGroups:
         return group
 
     def create(self, names: Iterable[str]) -> None:
-        """Make those of a heartbeat's groups that are unknown and may be made, with one write of the table."""
+        """Make those of a heartbeat's groups that are unknown and may be made, with one write of the table.
+
+        Raises NotYetError while it is being written.
+        """
         room = self.auto_create_max - len(self.table) - self._late.coming
         new: dict[str, SubscriptionGroup] = {}
         under_way = None

@@ -252,7 +252,10 @@ class Topics:
         return self.table[name]
 
     def create_for_groups(self, wanted: Iterable[tuple[str, int, int, bool]]) -> None:
-        """The same for several (name, queues, sys flag, order), with one write of the table."""
+        """The same for several (name, queues, sys flag, order), with one write of the table.
+
+        Raises NotYetError while one of them is being written.
+        """
         new: list[TopicConfig] = []
         under_way = None
         for name, queue_nums, sys_flag, order in wanted:

@@ -118,7 +118,7 @@ class LargeBatch:
         """Told when the slices are over."""
 
     def slices(self) -> Iterator[None]:
-        """Do a slice for each step."""
+        """Do a slice for each step. Raises MessageError for too many messages or keys."""
         body, at = self._body, 0
         try:
             while at < len(body):

@@ -84,7 +84,7 @@ class Tokens:
         return True
 
     def need(self, kind: str, what: str) -> Token:
-        """Hand out the next word, which must be of this kind."""
+        """Hand out the next word, which must be of this kind. Raises Sql92Error if the next token is another one."""
         if self.next.kind != kind:
             raise Sql92Error(f"Expected {what}, found {self.next}", self.next.column)
         return self.take()

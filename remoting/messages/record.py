@@ -138,7 +138,10 @@ class Message:
 
 @lru_cache(maxsize=4096)
 def topic_part(topic: str) -> tuple[int, bytes]:
-    """Encode length and name; with the magic that this length needs."""
+    """Encode length and name; with the magic that this length needs.
+
+    Raises MessageError if it is empty, too long or not Unicode.
+    """
     try:
         name = topic.encode()
     except UnicodeEncodeError as error:
@@ -272,7 +275,10 @@ def body_bounds(head: Buffer) -> tuple[int, int]:
 
 
 def record_fields(record: Buffer) -> tuple[str, int, str]:
-    """Read (topic, queue id, properties) of a finished record, without its checks and without its body."""
+    """Read (topic, queue id, properties) of a finished record, without its checks and without its body.
+
+    Raises RecordError if it is not a whole record.
+    """
     try:
         queue_id, sys_flag, body_length = _NAMES_AT_V4.unpack_from(record)
         at = BODY_AT

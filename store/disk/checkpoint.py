@@ -88,7 +88,7 @@ class DeliveryCheckpoint:
     """
 
     def __init__(self, files: Files, path: Path, store_id: bytes) -> None:
-        """Make an empty checkpoint; `open` also reads what is there."""
+        """Make an empty checkpoint; `open` also reads what is there. Raises ValueError."""
         if len(store_id) != 16:
             raise ValueError(f"a store id has 16 bytes: {store_id!r}")
         self.lock = threading.RLock()
@@ -128,7 +128,10 @@ class DeliveryCheckpoint:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[bytes | None]:
-        """Let an owner read its section (None: there is none); adds file and offset to its errors."""
+        """Let an owner read its section (None: there is none); adds file and offset to its errors.
+
+        Raises StoreCorruptError or StoreFormatError as the owner does.
+        """
         try:
             yield self.sections.get(name)
         except (StoreCorruptError, StoreFormatError) as error:
@@ -187,6 +190,8 @@ class DeliveryCheckpoint:
 
         ``snapshot`` is called under `lock`; then, without it, ``sync``, which must make durable what the snapshot
         builds on; and ``durable`` after a checkpoint with that snapshot is on disk.
+
+        Raises ValueError if the section has an owner.
         """
         with self.lock:
             if name in self._owners:

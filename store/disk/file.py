@@ -50,7 +50,7 @@ class File:
         self._tells_hot = PREADV2 is not None
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write all of ``data`` at ``offset``; short writes are continued."""
+        """Write all of ``data`` at ``offset``; short writes are continued. Raises StoreError."""
         try:
             written = os.pwrite(self._fd, data, offset)
             if written == len(data):
@@ -62,7 +62,7 @@ class File:
             raise disk_error(f"cannot write {len(data)} bytes at {offset} of", self.path, cause) from cause
 
     def pwritev(self, buffers: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
-        """Write the buffers one behind the other from ``offset`` on, without joining them first."""
+        """Write the buffers one behind the other from ``offset`` on, without joining them first. Raises StoreError."""
         for start in range(0, len(buffers), _IOV_MAX):
             part = buffers[start : start + _IOV_MAX]
             size = sum(map(len, part))
@@ -75,7 +75,7 @@ class File:
             offset += size
 
     def pread(self, n: int, offset: int) -> bytes:
-        """Read up to ``n`` bytes; fewer only at the end of the file. May wait for the disk."""
+        """Read up to ``n`` bytes; fewer only at the end of the file. May wait for the disk. Raises StoreError."""
         try:
             data = os.pread(self._fd, n, offset)
             if len(data) == n or not data:
@@ -93,7 +93,7 @@ class File:
         return b"".join(parts)
 
     def pread_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill a buffer; answers how many bytes there were (fewer only at the end of the file)."""
+        """Fill a buffer; answers how many bytes there were (fewer only at the end of the file). Raises StoreError."""
         got = 0
         try:
             while got < len(buffer):
@@ -146,7 +146,10 @@ class File:
         return None
 
     def sync(self) -> None:
-        """Make the content durable (fdatasync). After a failure the unsynced bytes must be written again."""
+        """Make the content durable (fdatasync). After a failure the unsynced bytes must be written again.
+
+        Raises SyncFailedError.
+        """
         try:
             os.fdatasync(self._fd)
         except OSError as cause:
@@ -155,14 +158,14 @@ class File:
             ) from cause
 
     def size(self) -> int:
-        """Size in bytes."""
+        """Size in bytes. Raises StoreError."""
         try:
             return os.fstat(self._fd).st_size
         except OSError as cause:
             raise disk_error("cannot stat", self.path, cause) from cause
 
     def truncate(self, n: int) -> None:
-        """Set the size to ``n`` bytes; added bytes are a hole that reads as zeros."""
+        """Set the size to ``n`` bytes; added bytes are a hole that reads as zeros. Raises StoreError."""
         try:
             os.ftruncate(self._fd, n)
         except OSError as cause:
@@ -177,7 +180,10 @@ class File:
             offset += size
 
     def punch(self, offset: int, n: int) -> bool:
-        """Make ``n`` bytes at ``offset`` a hole that reads as zeros, size kept; False where unsupported."""
+        """Make ``n`` bytes at ``offset`` a hole that reads as zeros, size kept; False where unsupported.
+
+        Raises StoreError.
+        """
         if n <= 0:
             return True
         failed = fallocate(self._fd, _FALLOC_PUNCH_HOLE | _FALLOC_KEEP_SIZE, offset, n)
@@ -226,7 +232,10 @@ class File:
             offset = stop
 
     def allocate(self, offset: int, n: int) -> bool:
-        """Reserve disk space for ``n`` bytes at ``offset``, size kept; False where that is unsupported."""
+        """Reserve disk space for ``n`` bytes at ``offset``, size kept; False where that is unsupported.
+
+        Raises StoreError.
+        """
         failed = fallocate(self._fd, _FALLOC_KEEP_SIZE, offset, n)
         if failed == 0:
             return True

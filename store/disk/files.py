@@ -47,6 +47,8 @@ class Files:
         """Open to read and write; ``create`` makes it if missing, ``size`` grows it (sparse) if smaller.
 
         A new name is durable only after `sync_dir` of its directory.
+
+        Raises StoreError.
         """
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), FILE_MODE)
@@ -62,14 +64,14 @@ class Files:
         return file
 
     def open_to_read(self, path: Path) -> File:
-        """Open an existing file read-only."""
+        """Open an existing file read-only. Raises StoreError."""
         try:
             return File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as cause:
             raise disk_error("cannot open", path, cause) from cause
 
     def open_to_others(self, path: Path) -> int:
-        """The permission bits of group and others; 0 if the name does not exist."""
+        """The permission bits of group and others; 0 if the name does not exist. Raises StoreError."""
         try:
             return path.stat().st_mode & 0o077
         except FileNotFoundError:
@@ -78,7 +80,7 @@ class Files:
             raise disk_error("cannot stat", path, cause) from cause
 
     def listdir(self, path: Path) -> list[str]:
-        """Names in a directory, sorted; empty when there is no such directory."""
+        """Names in a directory, sorted; empty when there is no such directory. Raises StoreError."""
         try:
             return sorted(entry.name for entry in path.iterdir())
         except FileNotFoundError:
@@ -123,14 +125,17 @@ class Files:
             self._durable.add(directory)
 
     def mkdir(self, path: Path) -> None:
-        """Create one directory unless it exists; its name is durable after `sync_dir` of its parent."""
+        """Create one directory unless it exists; its name is durable after `sync_dir` of its parent.
+
+        Raises StoreError.
+        """
         try:
             path.mkdir(DIRECTORY_MODE, exist_ok=True)
         except OSError as cause:
             raise disk_error("cannot make directory", path, cause) from cause
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or an empty directory; nothing happens when it is missing."""
+        """Remove a file, or an empty directory; nothing happens when it is missing. Raises StoreError."""
         try:
             if path.is_dir() and not path.is_symlink():
                 path.rmdir()
@@ -140,14 +145,14 @@ class Files:
             raise disk_error("cannot remove", path, cause) from cause
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename, replacing ``target``; durable after `sync_dir`."""
+        """Rename, replacing ``target``; durable after `sync_dir`. Raises StoreError."""
         try:
             source.replace(target)
         except OSError as cause:
             raise disk_error(f"cannot rename to {target}", source, cause) from cause
 
     def sync_dir(self, path: Path) -> None:
-        """Make the names in a directory durable."""
+        """Make the names in a directory durable. Raises StoreError or SyncFailedError."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as cause:
@@ -181,7 +186,10 @@ class Files:
         self.sync_dir(path.parent)
 
     def replace_kept(self, path: Path, data: bytes) -> None:
-        """Like `replace_file`, for a file outside the store: follows symbolic links, keeps mode and owner."""
+        """Like `replace_file`, for a file outside the store: follows symbolic links, keeps mode and owner.
+
+        Raises StoreError.
+        """
         path = path.resolve()
         temporary = path.with_name(path.name + ".tmp")
         try:
@@ -247,6 +255,8 @@ class Files:
         """(bytes free for us, all bytes except those reserved for root) of the file system of ``path``.
 
         So 1 - free / all is the used share as `df` and Apache's broker compute it.
+
+        Raises StoreError.
         """
         try:
             stat = os.statvfs(path)
@@ -256,21 +266,21 @@ class Files:
         return stat.f_bavail * stat.f_frsize, (stat.f_blocks - kept_blocks) * stat.f_frsize
 
     def mtime_ms(self, path: Path) -> int:
-        """Time of the last change, epoch milliseconds."""
+        """Time of the last change, epoch milliseconds. Raises StoreError."""
         try:
             return path.stat().st_mtime_ns // 1_000_000
         except OSError as cause:
             raise disk_error("cannot stat", path, cause) from cause
 
     def set_mtime_ms(self, path: Path, time_ms: int) -> None:
-        """Set the time of the last change, epoch milliseconds."""
+        """Set the time of the last change, epoch milliseconds. Raises StoreError."""
         try:
             os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
         except OSError as cause:
             raise disk_error("cannot set time of", path, cause) from cause
 
     def file_size(self, path: Path) -> int:
-        """Size in bytes."""
+        """Size in bytes. Raises StoreError."""
         try:
             return path.stat().st_size
         except OSError as cause:

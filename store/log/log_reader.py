@@ -139,7 +139,10 @@ class LogReader:
         return record if self._is_record(record, offset, size) else None
 
     def scan(self, from_offset: int, check_crc: bool = False) -> Iterator[tuple[int, bytes]]:
-        """Yield (offset, record) from a record's offset (or the oldest) to the end as it is when reached."""
+        """Yield (offset, record) from a record's offset (or the oldest) to the end as it is when reached.
+
+        Raises StoreCorruptError where a record is damaged and the log goes on.
+        """
         offset = max(from_offset, self._begin)
         while (segment := self.segment_of(offset)) is not None:
             stop = Stop()

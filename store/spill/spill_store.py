@@ -173,7 +173,7 @@ class SpillStore(SpillView):
     def append_columns(
         self, dues: Sequence[int], ids: Sequence[int], records: Sequence[bytes], rows: bytes | None
     ) -> Block:
-        """The same as columns; ``rows`` if they were encoded already."""
+        """The same as columns; ``rows`` if they were encoded already. Raises StoreError for a due time out of range."""
         if not min(dues) >= 0 or not max(dues) < DUE_LIMIT:
             raise StoreError(f"due times from {min(dues)} to {max(dues)}: 0 to {DUE_LIMIT - 1} ms are possible")
         if self._owed:
@@ -188,6 +188,8 @@ class SpillStore(SpillView):
 
         The caller arms what is below its frontier. Blocks may be published in any order. Every block must be
         published or abandoned, or its segment can never be spilled.
+
+        Raises StoreError for a block that was published before.
         """
         if block.published:
             raise StoreError("a block was published twice")

@@ -23,7 +23,7 @@ PACKAGES = ("timewheel", "remoting", "store", "timewheel_client", "broker", "bro
 MAY_IMPORT: dict[str, set[str]] = {
     "timewheel": set(),
     "remoting": {"isal", "orjson"},
-    "store": {"remoting", "timewheel", "sortedcontainers", "numpy"},
+    "store": {"remoting", "timewheel", "numpy"},
     "timewheel_client": {"remoting"},
     "broker": {
         "remoting",

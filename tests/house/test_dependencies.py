@@ -39,10 +39,6 @@ NOT_IMPORTED = {
 """What is needed without an import of ours, and why."""
 
 
-ONLY_OF_THE_BENCHMARK = {"sortedcontainers"}
-"""What every user installs, although only `bench` imports it. Let no other name in here."""
-
-
 def _distribution(requirement: str) -> str:
     found = re.match(r"[\w.-]+", requirement)
     assert found, requirement
@@ -68,8 +64,7 @@ def _module(distribution: str) -> str:
 @pytest.mark.parametrize("distribution", sorted(BASE))
 def test_a_dependency_is_imported_at_run_time(distribution: str) -> None:
     """By a package that is installed for every user; what only the benchmark imports belongs to its extra."""
-    users = PACKAGES if distribution in ONLY_OF_THE_BENCHMARK else [name for name in PACKAGES if name != "bench"]
-    assert _module(distribution) in _imported(*users)
+    assert _module(distribution) in _imported(*(name for name in PACKAGES if name != "bench"))
 
 
 @pytest.mark.parametrize("extra", sorted(EXTRAS))

@@ -36,7 +36,10 @@ _LEFT_OUT = (TRAN_MSG, STARTDELIVERTIME, TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER
 
 
 async def send_back(core: ClientCore, group: str, message: ReceivedMessage, delay_level: int) -> None:
-    """Send a message back with a delay level, one chosen by the broker (0), or to the dead letters (-1)."""
+    """Send a message back with a delay level, one chosen by the broker (0), or to the dead letters (-1).
+
+    Raises NoRouteError if the broker has no address.
+    """
     core.require_open()
     route = core.cached_route(message.queue.topic)
     address = route.address(message.queue.broker_name) if route else None

@@ -72,6 +72,8 @@ def subscriptions_of(group: str, topics: Topics, tags: str, sql: str | None) -> 
 
     >>> sorted(subscriptions_of("g", ["a", "b"], "*", None))
     ['%RETRY%g', 'a', 'b']
+
+    Raises TypeError or ValueError if there is no topic, or tags and SQL for one.
     """
     need_name("group", group)
     if sql is not None and tags != "*":

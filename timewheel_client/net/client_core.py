@@ -57,6 +57,8 @@ class ClientCore:
         on_routes: Called when a route that is in use has changed.
         credentials: Sign every request; None: requests are not signed.
         tls: Whether connections are encrypted, see `timewheel_client.net.tls`.
+
+    Raises ValueError.
     """
 
     def __init__(
@@ -93,6 +95,8 @@ class ClientCore:
         """Connect to a name server (to fail early, and to learn our own address) and start the background tasks.
 
         If that fails or is cancelled, no connection is left.
+
+        Raises ClientError if it is open.
         """
         if self._open:
             raise ClientError("it is open already")
@@ -190,7 +194,10 @@ class ClientCore:
         return reply
 
     async def ask_namesrv(self, code: int, ext: dict[str, str]) -> RemotingCommand:
-        """Ask the name servers in turn until one answers, whatever the code of the answer."""
+        """Ask the name servers in turn until one answers, whatever the code of the answer.
+
+        Raises ConnectionFailedError if none answers.
+        """
         failure: Exception | None = None
         for address in list(self._namesrv):
             try:
@@ -217,7 +224,10 @@ class ClientCore:
         return route
 
     async def route_to_write(self, topic: str) -> TopicRoute:
-        """The route for a send: that of the topic, or the one that the send will create."""
+        """The route for a send: that of the topic, or the one that the send will create.
+
+        Raises NoRouteError if there is neither.
+        """
         route = self._routes.get(topic)
         if route is not None:
             return route

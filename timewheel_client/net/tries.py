@@ -104,7 +104,10 @@ class Tries:
     async def send(
         self, topic: str, code: int, ext: dict[str, str], body: bytes, place: Place
     ) -> tuple[RemotingCommand, MessageQueue]:
-        """Try until a broker stores it, the tries or the time are used up, or trying again is no use."""
+        """Try until a broker stores it, the tries or the time are used up, or trying again is no use.
+
+        Raises ValueError.
+        """
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._timeout_ms / 1000
         made = refused = 0
@@ -144,7 +147,7 @@ class Tries:
             pause_s = min(2 * pause_s, MAX_PAUSE_MS / 1000)
 
     async def send_oneway(self, topic: str, code: int, ext: dict[str, str], body: bytes, place: Place) -> None:
-        """Write a request that gets no reply; one try."""
+        """Write a request that gets no reply; one try. Raises ValueError if the request cannot be written."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._timeout_ms / 1000
         route = self._core.cached_route(topic) or await self.find_route(topic, deadline)
@@ -167,7 +170,10 @@ class Tries:
             raise RequestTimeoutError(f"no name server told the route of {topic} in time") from None
 
     def choose(self, route: TopicRoute, place: Place, avoid: str | None = None) -> tuple[MessageQueue, str]:
-        """Choose a queue: the given one, the key's, or the next in turn, away from a broker that just failed."""
+        """Choose a queue: the given one, the key's, or the next in turn, away from a broker that just failed.
+
+        Raises NoRouteError if no queue can be written.
+        """
         queues = route.write_queues
         if not queues:
             raise NoRouteError(f"no broker of topic {route.topic} accepts writes")

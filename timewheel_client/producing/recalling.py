@@ -26,7 +26,10 @@ ATTEMPT_TIMEOUT_MS = 3_000
 
 
 async def recall_message(core: ClientCore, tries: Tries, group: str, sent: SendResult, timeout_ms: int) -> RecallResult:
-    """Ask the broker of a message to take it back; see `Producer.recall`."""
+    """Ask the broker of a message to take it back; see `Producer.recall`.
+
+    Raises TypeError for another object, ValueError if the message has no recall handle.
+    """
     if not isinstance(sent, SendResult):
         raise TypeError(f"recall needs the SendResult of a send, found {sent!r:.100} ({type(sent).__name__})")
     if not sent.recall_handle:

@@ -35,6 +35,8 @@ def need_texts(what: str, value: object) -> list[str]:
 
     >>> need_texts("keys", "a"), need_texts("keys", ["a", "b"])
     (['a'], ['a', 'b'])
+
+    Raises TypeError if it is none.
     """
     if isinstance(value, str):
         return [need_text(what, value)]
@@ -85,7 +87,10 @@ def need_bytes(what: str, value: object) -> bytes:
 
 
 def need_many(what: str, value: object) -> list[object]:
-    """Several things in order: a list, a tuple or another iterable, but no text, no bytes and no mapping."""
+    """Several things in order: a list, a tuple or another iterable, but no text, no bytes and no mapping.
+
+    Raises TypeError if it is none.
+    """
     if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(value, Iterable):
         raise TypeError(f"{what} must be a list of messages, found {value!r:.100} ({type(value).__name__})")
     return list(value)

@@ -77,7 +77,7 @@ class SpillSource(DataSource):
         return DELAY_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read what is there now."""
+        """Read what is there now. Raises ValueError without a path."""
         del schema
         values = {name.lower(): value for name, value in self.options.items()}
         if not values.get("path"):

@@ -142,7 +142,10 @@ def batch_tasks(settings: Settings) -> list[Task]:
 
 
 def read_task(settings: Settings, task: Task) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task, in the form that the settings ask for."""
+    """Yield the rows of one task, in the form that the settings ask for.
+
+    Raises DamagedLogError at a damaged region, if the settings say so.
+    """
     rows = _RecordRows() if settings.rows == "records" else _DelayRows(settings.number)
     for path, size in task.missing:
         yield rows.gap(path, Gap(0, size, "a segment is missing", False))

@@ -228,7 +228,10 @@ def _done_sets(section: bytes) -> dict[int, bytes]:
 
 
 def read_spill_file(storage: Storage, file: SpillFile, as_of_ms: int) -> Iterator[Rows]:
-    """Yield the records of one file, and the cancels that it speaks of."""
+    """Yield the records of one file, and the cancels that it speaks of.
+
+    Raises SpillMovedError if the file went away meanwhile.
+    """
     with ExitStack() as stack:
         try:
             handle = stack.enter_context(closing(storage.open(file.path)))

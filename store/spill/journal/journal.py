@@ -135,7 +135,7 @@ class Journal:
             return gone
 
     def segment(self, no: int) -> JournalSegment:
-        """The segment with this file number."""
+        """The segment with this file number. Raises StoreError if it is gone."""
         for segment in reversed(self.segments):
             if segment.no == no:
                 return segment
@@ -261,7 +261,10 @@ class Journal:
         self.active = self._spares.pop(0)
 
     def sync(self) -> None:
-        """Make durable what was written when the call began (see the text on top about failures)."""
+        """Make durable what was written when the call began (see the text on top about failures).
+
+        Raises StoreClosedError after `close`.
+        """
         with self._sync_lock:
             with self._lock:
                 if self._closed:

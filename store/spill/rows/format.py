@@ -122,7 +122,10 @@ def file_header(magic: int, store_id: bytes, number: int, first: int, second: in
 
 
 def read_file_header(data: bytes, magic: int, store_id: bytes, number: int, path: Path) -> tuple[int, int]:
-    """Check a file header and answer its last two fields."""
+    """Check a file header and answer its last two fields.
+
+    Raises StoreCorruptError if it is damaged, StoreFormatError if another version or another store wrote it.
+    """
     if len(data) < FILE_HEADER_BYTES:
         raise StoreCorruptError(f"{path} at {len(data)}: cut off in its header of {FILE_HEADER_BYTES} bytes")
     found, version, owner, no, first, second, crc = _HEADER.unpack_from(data)

@@ -59,6 +59,8 @@ class SpillOptions:
     ``reserve_bytes``    256 MiB      room never given to new messages: deliveries, checkpoints, cancels
     ``cache_bytes``      8 MiB        columns of run blocks kept for the next look
     ===================  ===========  ====================================================================
+
+    Raises StoreFormatError.
     """
 
     __slots__ = (

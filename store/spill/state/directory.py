@@ -65,7 +65,10 @@ class SpillDirectory:
         self.manifest = Manifest(store_id)
 
     def load(self) -> None:
-        """Read the manifest (or begin with an empty one) and tidy up what a crash left behind."""
+        """Read the manifest (or begin with an empty one) and tidy up what a crash left behind.
+
+        Raises StoreCorruptError.
+        """
         for path in (self.path, self.journal_path, self.runs_path):
             self.files.makedirs(path)
         folders = (self.journal_path, self.runs_path)

@@ -31,7 +31,10 @@ def slab_rows(
 
 
 def gathered(source: Source, ordinals: list[int], places: Places) -> tuple[bytes, list[int]]:
-    """Read records of one file, whose positions ascend: bytes, and where in them each record begins."""
+    """Read records of one file, whose positions ascend: bytes, and where in them each record begins.
+
+    Raises RecordCorruptError for a record with another checksum.
+    """
     starts, sizes, crcs = places
     spans: list[tuple[int, int]] = []
     begins: list[int] = []

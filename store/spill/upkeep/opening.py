@@ -78,6 +78,8 @@ def open_sources(
     """Fill ``state`` with all sources as they were; answers (segments in journal order, the new epoch).
 
     On return the new epoch is durable, and nothing but zeros stands behind the journal's end.
+
+    Raises StoreCorruptError if manifest, journal and checkpoint do not agree, StoreFormatError if no epoch is left.
     """
     directory.load()
     manifest = directory.manifest

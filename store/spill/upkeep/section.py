@@ -40,7 +40,10 @@ class SpillSection:
         return encode_section(self._end, self._done, self._no)
 
     def durable(self) -> None:
-        """Note that the checkpoint with the last snapshot is durable: finished files may go."""
+        """Note that the checkpoint with the last snapshot is durable: finished files may go.
+
+        Raises StoreError if the journal is not durable as far as the snapshot says.
+        """
         if self._journal.synced < self._end:
             raise StoreError(
                 f"a checkpoint was written that covers the journal up to {self._end}, "
