@@ -53,7 +53,7 @@ class Bulk:
         due_ms: int | None,
         by_ms: int | None,
     ) -> tuple[list[PendingAnswer], int, Cursor | None]:
-        """Change what matches; answers, how many were looked at, and where to go on."""
+        """Change what matches; answers, how many were looked at, and where to go on. Raises PendingError."""
         if verb is PendingVerb.CANCEL:
             return self._cancel(query, cursor, limit, now_ms)
         later = verb is PendingVerb.RESTART or (by_ms is not None and by_ms > 0)

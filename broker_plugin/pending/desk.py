@@ -76,7 +76,7 @@ class PendingDesk:
     # ------------------------------------------------------------------------------------------------ looking
 
     def get(self, name: PendingName) -> PendingAnswer:
-        """Look at one message."""
+        """Look at one message. Raises StoreError."""
         name = self._named(name)
         with self._lock:
             self._sweeper.publish_all()
@@ -130,7 +130,7 @@ class PendingDesk:
         return PendingCount(count=count, bytes=size, first_due_ms=first, last_due_ms=last, next=cursor_text(cursor))
 
     def forecast(self, from_ms: int, to_ms: int, bars: int, topic: str = "") -> Forecast:
-        """Say how many come due when."""
+        """Say how many come due when. Raises PendingError."""
         if not 0 <= from_ms < to_ms <= DUE_MAX_MS + 1:
             raise PendingError(
                 f"a forecast goes from an earlier ms to a later one, found {shown(from_ms)} and {shown(to_ms)}"
@@ -156,7 +156,7 @@ class PendingDesk:
         return answer
 
     def change_many(self, orders: Sequence[PendingOrder], now_ms: int) -> list[PendingAnswer]:
-        """Do several changes."""
+        """Do several changes. Raises PendingError."""
         if len(orders) > BULK_MAX:
             raise PendingError(f"{len(orders)} changes at once: at most {BULK_MAX} are possible")
         for order in orders:
@@ -175,7 +175,7 @@ class PendingDesk:
         due_ms: int | None = None,
         by_ms: int | None = None,
     ) -> PendingBulk:
-        """Change what matches."""
+        """Change what matches. Raises PendingError."""
         checked(query)
         if query.is_empty:
             raise PendingError(
