@@ -65,7 +65,10 @@ def why_closed(config: BrokerConfig) -> str:
 
 
 def check_origin(request: web.Request) -> None:
-    """Raise HTTPForbidden for a request that another site's page may have caused."""
+    """Raise HTTPForbidden for a request that another site's page may have caused.
+
+    Raises web.HTTPForbidden or web.HTTPUnsupportedMediaType.
+    """
     host = (request.headers.get("Host") or "")[: _NAME_CHARS_MAX + 8]
     if not _is_own(host):
         raise web.HTTPForbidden(text=f"Host {host!r} is no address: ask for this broker by its IP address or localhost")

@@ -178,7 +178,7 @@ class Api:
         return _json(self._answer(answer), _STATUS[answer.verdict])
 
     async def change_matching(self, request: web.Request) -> web.Response:
-        """``POST bulk/{verb}``: change what matches; a dry run unless ``dry_run`` is false."""
+        """``POST bulk/{verb}``: change what matches; a dry run unless ``dry_run`` is false. Raises PendingError."""
         known_only(request.query, frozenset())
         given = read_document(await request.read())
         verb = PendingVerb(request.match_info["verb"])

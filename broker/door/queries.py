@@ -27,7 +27,7 @@ _TIMES = ("due_from", "due_to", "accepted_from", "accepted_to")
 
 
 def whole(name: str, text: object, low: int, high: int) -> int:
-    """Read a whole number."""
+    """Read a whole number. Raises PendingError."""
     number = text if isinstance(text, int) and not isinstance(text, bool) else None
     if isinstance(text, str) and len(text) <= DIGITS_MAX + 1 and re.fullmatch("-?[0-9]+", text, re.ASCII):
         number = int(text)
@@ -37,7 +37,7 @@ def whole(name: str, text: object, low: int, high: int) -> int:
 
 
 def time_of(name: str, text: object) -> int:
-    """Read a time, epoch ms."""
+    """Read a time, epoch ms. Raises PendingError."""
     number = whole(name, text, -(10**DIGITS_MAX), 10**DIGITS_MAX)
     if 0 < number < SECONDS_MAX:
         raise PendingError(f"{name}={number} looks like seconds: milliseconds since 1970 are expected")
@@ -53,7 +53,7 @@ def _text(name: str, text: object) -> str:
 
 
 def known_only(given: Mapping[str, object], known: frozenset[str]) -> None:
-    """Refuse what nobody would look at: a misspelt filter would match everything."""
+    """Refuse what nobody would look at: a misspelt filter would match everything. Raises PendingError."""
     for name in given:
         if name not in known:
             raise PendingError(f"{name!r:.60} is unknown here; known: {', '.join(sorted(known))}")
@@ -65,7 +65,7 @@ def limit_of(given: Mapping[str, object], usual: int, most: int) -> int:
 
 
 def query_of(given: Mapping[str, Any], properties: list[str]) -> PendingQuery:
-    """Read the filters; each of ``properties`` is ``name=value``."""
+    """Read the filters; each of ``properties`` is ``name=value``. Raises PendingError."""
     times = {f"{name}_ms": time_of(name, given[name]) for name in _TIMES if given.get(name) not in (None, "")}
     pairs = []
     for text in properties:
@@ -83,7 +83,7 @@ def query_of(given: Mapping[str, Any], properties: list[str]) -> PendingQuery:
 
 
 def read_document(body: bytes) -> dict[str, Any]:
-    """Read the body of a request: an object, or nothing at all."""
+    """Read the body of a request: an object, or nothing at all. Raises PendingError."""
     if not body.strip():
         return {}
     try:
@@ -96,7 +96,7 @@ def read_document(body: bytes) -> dict[str, Any]:
 
 
 def order_of(verb: PendingVerb, name: PendingName, given: Mapping[str, Any], now_ms: int) -> PendingOrder:
-    """Read an order for one message."""
+    """Read an order for one message. Raises PendingError."""
     moves = verb is PendingVerb.MOVE
     known_only(given, frozenset(("version", "due_ms", "by_ms") if moves else ("version",)))
     version = None if given.get("version") is None else whole("version", given["version"], 0, 2**31 - 1)

@@ -52,7 +52,7 @@ def exposition(families: Iterable[Family], labels: Mapping[str, str], rest: Call
 
 
 def merged(families: Iterable[Family], rest: Callable[[], None] = lambda: None) -> list[Family]:
-    """Make one family of those that have the same name; sorted by name."""
+    """Make one family of those that have the same name; sorted by name. Raises ValueError."""
     found: dict[str, Family] = {}
     for family in families:
         known = found.get(family.name)
