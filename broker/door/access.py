@@ -65,9 +65,9 @@ def why_closed(config: BrokerConfig) -> str:
 
 
 def check_origin(request: web.Request) -> None:
-    """Raise HTTPForbidden for a request that another site's page may have caused.
+    """Refuse a request that another site's page may have caused.
 
-    Raises web.HTTPForbidden or web.HTTPUnsupportedMediaType.
+    Raises HTTPForbidden, or HTTPUnsupportedMediaType for a body that is not JSON.
     """
     host = (request.headers.get("Host") or "")[: _NAME_CHARS_MAX + 8]
     if not _is_own(host):
