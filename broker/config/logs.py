@@ -24,6 +24,7 @@ from textwrap import indent
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.key import shown
+from remoting.messages.build import build_name
 from remoting.printable import printable
 from store.disk.files import Files
 
@@ -162,6 +163,7 @@ def log_settings(config: BrokerConfig) -> None:
     used = {
         key: value for key, value in sorted(config.values.items()) if key not in {*config.no_effect, *config.unknown}
     }
+    log.info("this build: %s", build_name())
     log.info("settings: %s", ", ".join(shown(key, value) for key, value in used.items()))
     if config.no_effect:
         log.info("settings of Apache's broker that have no effect here: %s", ", ".join(config.no_effect))

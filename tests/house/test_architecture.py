@@ -199,6 +199,7 @@ def test_top_level_is_the_floor_plan() -> None:
         "CHANGELOG.md",
         "requirements.lock",
         "run",
+        "setup.py",
     }
     found = {p.name for p in ROOT.iterdir() if not p.name.startswith(".")}
     built = {"build", "dist", "rocketmq_timewheel.egg-info", "target"}

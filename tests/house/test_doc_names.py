@@ -25,13 +25,14 @@ _FILE = re.compile(r"(?<![\w/.\-*{}])\w+\.py(?!\w)")
 _MODULE = re.compile(rf"(?<![\w/.\-@])(?:{_TOPS})(?:\.\w+)+")
 _TEST = re.compile(r"(?<![\w/])test_\w+(?![\w.*])")
 _COMMAND = re.compile(r"(?:\./run|(?<![\w./-])(?<!from )timewheel) +([a-z][\w-]*(?: +[^\s|;&`#<>]+)*)")
-_RUN = {"test", "soak", "compile", "demo"}
+_RUN = {"test", "soak", "compile", "demo", "wheels"}
 """Words of `./run` itself; any other is a command of ``timewheel``."""
 
 
 @functools.cache
 def _trees_files() -> frozenset[str]:
-    return frozenset(path.name for top in (*PACKAGES, "tests") for path in (ROOT / top).rglob("*.py"))
+    inside = {path.name for top in (*PACKAGES, "tests") for path in (ROOT / top).rglob("*.py")}
+    return frozenset(inside | {path.name for path in ROOT.glob("*.py")})
 
 
 @functools.cache

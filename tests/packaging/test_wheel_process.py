@@ -1,0 +1,114 @@
+"""Wheels: native modules where there is a compiler, pure Python where there is none, and a broker that runs from one.
+
+A whole compiled build takes minutes (`./run wheels`, `./run compile`); here a few modules stand for all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.cache import need_tools
+from tests.support.need import need
+from tests.support.ports import free_port, free_ports_around
+from tests.support.processes import Child
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("bench", "broker", "broker_plugin", "remoting", "store", "timewheel", "timewheel_client")
+FEW = "remoting/messages/keys.py remoting/messages/record.py"
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what a wheel is made of."""
+    place = tmp_path_factory.mktemp("source")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, place / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, place / name)
+    return place
+
+
+def build(source: Path, out: Path, **environment: str) -> tuple[Path, str]:
+    """Build a wheel with this environment's tools, so that nothing is fetched; return it, and what was said."""
+    shutil.rmtree(source / "build", ignore_errors=True)
+    command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation", "-w", out, source]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TIMEWHEEL_")}
+    done = subprocess.run(
+        list(map(str, command)), env={**clean, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (wheel,) = out.glob("*.whl")
+    return wheel, done.stdout + done.stderr
+
+
+def natives(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "broker/cli/run.py" in names
+    assert "bench/report/pieces/page.css" in names
+    return [name for name in names if name.endswith(".so")]
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({"TIMEWHEEL_PURE": "1"}, "TIMEWHEEL_PURE=1"),
+        ({"CC": "no-such-compiler -O2"}, "there is no C compiler (no-such-compiler)"),
+    ],
+    ids=["asked for", "no compiler"],
+)
+def test_without_a_compiler_the_wheel_is_pure_and_says_so(
+    source: Path, tmp_path: Path, environment: dict[str, str], why: str
+) -> None:
+    wheel, said = build(source, tmp_path, **environment)
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert natives(wheel) == []
+    lines = [line.strip() for line in said.splitlines() if "pure Python" in line]
+    assert lines
+    assert set(lines) == {f"rocketmq-timewheel: pure Python, a third slower, because {why}"}
+
+
+def test_a_compiler_that_fails_leaves_no_half_of_the_native_modules(source: Path, tmp_path: Path) -> None:
+    wheel, said = build(source, tmp_path, CC="false", TIMEWHEEL_MODULES=FEW)
+    assert natives(wheel) == []
+    assert "pure Python, a third slower, because the compiler failed" in said
+
+
+def test_a_wheel_runs_in_an_empty_environment(source: Path, tmp_path: Path) -> None:
+    need(lambda: need_tools("gcc"))
+    wheel, _ = build(source, tmp_path / "wheel", TIMEWHEEL_MODULES=FEW, TIMEWHEEL_NATIVE="1", MYPYC_OPT_LEVEL="0")
+    assert len(natives(wheel)) == 3, "two modules, and what they share"
+    place = tmp_path / "empty"
+    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+    install = [place / "bin" / "python", "-m", "pip", "install", "-q", "-c", ROOT / "requirements.lock", wheel]
+    subprocess.run(list(map(str, install)), check=True)
+
+    def run(*words: str) -> str:
+        command = [str(place / "bin" / "timewheel"), *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "(compiled)" in run("--version")
+    broker, names = f"127.0.0.1:{free_ports_around(-2, 8, 10)}", f"127.0.0.1:{free_port()}"
+    line = ["broker", "--store", tmp_path / "store", "--listen", broker, "--namesrv-listen", names, "--shards", "2"]
+    child = Child([place / "bin" / "timewheel", *line], tmp_path, tmp_path / "log")
+    try:
+        wait_until(lambda: "ready: 2 shards" in child.log.read_text(), SECONDS, "the broker is ready")
+        run("send", "OrderTimeout", "order-4711", "--in", "1s", "--namesrv", names)
+        assert "order-4711" in run("consume", "OrderTimeout", "--namesrv", names, "--count", "1", "--from", "first")
+        assert child.terminate() == 0
+    finally:
+        child.kill()
+    assert "nothing is wrong" in run("check", str(tmp_path / "store"))
