@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from broker_plugin.pending.bulk import Bulk
 from broker_plugin.pending.changes import Changes
+from broker_plugin.pending.foresight import Foresight
 from broker_plugin.pending.looking import Cursor, Looker, checked, cursor_of, cursor_text, limited, shown
 from broker_plugin.rules.properties import DUE_MAX_MS
 from remoting.messages.message import RecordError, decode_record
@@ -71,6 +72,7 @@ class PendingDesk:
         self._stats = stats
         self._changes = changes
         self._looker = Looker(spill, sweeper, recovery, lock)
+        self._foresight = Foresight(spill, sweeper, self._looker)
         self._bulk = Bulk(lock, changes, self._looker)
 
     # ------------------------------------------------------------------------------------------------ looking
@@ -114,6 +116,8 @@ class PendingDesk:
         checked(query)
         if query.is_empty:
             return PendingCount(count=self._spill.pending_count, bytes=self._spill.pending_bytes)
+        if not after and query == PendingQuery(due_from_ms=query.due_from_ms, due_to_ms=query.due_to_ms):
+            return self._foresight.between(query.due_from_ms, query.due_to_ms)
         cursor = cursor_of(query, after)
         count = size = 0
         first: int | None = None
@@ -137,7 +141,9 @@ class PendingDesk:
             )
         if not 1 <= bars <= FORECAST_BARS_MAX:
             raise PendingError(f"a forecast has 1 to {FORECAST_BARS_MAX} bars, found {shown(bars)}")
-        raise NotImplementedError(topic)
+        if topic:
+            return self._foresight.of_topic(topic, from_ms, to_ms, bars)
+        return self._foresight.of_all(from_ms, to_ms, bars)
 
     # ------------------------------------------------------------------------------------------------ changing
 

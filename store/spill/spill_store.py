@@ -60,6 +60,7 @@ from store.spill.rows.model import Block, Columns, Found, SpillOptions
 from store.spill.rows.page_cache import RunPageCache
 from store.spill.spill_view import SpillView
 from store.spill.state.directory import SpillDirectory
+from store.spill.state.outlook import Outlook
 from store.spill.state.spill_state import SpillState
 from store.spill.upkeep.housekeeping import Housekeeping
 from store.spill.upkeep.opening import open_sources
@@ -95,6 +96,8 @@ class SpillStore(SpillView):
         self._housekeeping = Housekeeping(state, journal, room)
         self._section = SpillSection(state, journal, self._housekeeping)
         self._stepping = threading.Lock()
+        self.outlook = Outlook(state)
+        """What comes due when."""
         self._sequence = 0
         self._closed = False
         self._owed: list[tuple[int, int]] = []  # (due, id) of what was withdrawn and is not cancelled in the journal

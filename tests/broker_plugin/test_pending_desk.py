@@ -345,6 +345,45 @@ def test_two_orders_for_one_message_have_one_winner() -> None:
     assert [answer.verdict for answer in answers] == [V.DONE, V.CHANGED]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_forecast_counts_what_comes_when(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over segments, indexes and runs, with cancelled and moved messages, against a plain count."""
+    if seed % 2:
+        monkeypatch.setattr("store.spill.state.outlook.EXACT_READS_MAX", 0)
+    desk = Desk(seed + 20)
+    rng = desk.world.rng
+    offsets: dict[int, int] = {}
+    for _ in range(12):
+        for _ in range(rng.randrange(1, 40)):
+            due_ms = NOW + 20_000 + rng.choice((rng.randrange(5), rng.randrange(60_000)))
+            offsets[desk.send(due_ms, body=bytes(rng.randrange(120)))] = due_ms
+        for offset in rng.sample(sorted(offsets), min(3, len(offsets))):
+            if rng.random() < 0.5:
+                desk.change(offset)
+                del offsets[offset]
+            else:
+                offsets[offset] = desk.change(offset, PendingVerb.MOVE, by_ms=rng.randrange(-900, 900)).due_ms
+        desk.world.run(rng.choice((50, 900)))
+        if rng.random() < 0.2:
+            desk.world.kill()
+        from_ms = NOW + 20_000 + rng.randrange(-100, 30_000)
+        to_ms = from_ms + rng.choice((7, 5_000, 60_000))
+        found = desk.desk.forecast(from_ms, to_ms, rng.choice((1, 7, 60)))
+        dues = list(offsets.values())
+        assert found.total == len(dues) == desk.desk.figures().count
+        assert found.overdue + sum(bar.count for bar in found.bars) + found.later == found.total
+        assert found.exact or seed % 2
+        if found.exact:
+            for bar in found.bars:
+                last = min(bar.from_ms + found.step_ms, to_ms)
+                assert bar.count == sum(bar.from_ms <= due < last for due in dues)
+            assert found.overdue == sum(due < from_ms for due in dues)
+            query = PendingQuery(due_from_ms=from_ms, due_to_ms=to_ms)
+            assert desk.desk.count(query).count == sum(from_ms <= due < to_ms for due in dues)
+            of_topic = desk.desk.forecast(from_ms, to_ms, 7, "T")
+            assert of_topic.total == sum(from_ms <= due < to_ms for due in dues)
+
+
 def test_a_cursor_is_a_key() -> None:
     assert cursor_text(None) == ""
     assert cursor_text((5, 0x40)) == "5-40"

@@ -1,0 +1,89 @@
+"""What comes when: bars of equal length over a range of due times."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from broker_plugin.pending.looking import Cursor, Looker, cursor_of
+from broker_plugin.rules.properties import DUE_MAX_MS
+from store.put.pending_api import Forecast, ForecastBar, PendingCount, PendingError, PendingQuery
+from store.spill.state.outlook import as_bounds
+
+if TYPE_CHECKING:
+    from broker_plugin.pending.parts import Delivery
+    from store.spill.spill_store import SpillStore
+
+__all__ = ["Foresight"]
+
+TOPIC_MAX = 200_000
+"""Messages that are read for the forecast of one topic, at most."""
+
+
+class Foresight:
+    """Makes forecasts. Any thread."""
+
+    def __init__(self, spill: SpillStore, sweeper: Delivery, looker: Looker) -> None:
+        self._spill = spill
+        self._sweeper = sweeper
+        self._looker = looker
+
+    def of_all(self, from_ms: int, to_ms: int, bars: int) -> Forecast:
+        """From the runs' indexes."""
+        step_ms = -(-(to_ms - from_ms) // bars)
+        bounds = [min(from_ms + number * step_ms, to_ms) for number in range(bars + 1)]
+        below, total, exact = self._below(bounds)
+        counts = [high - low for low, high in pairwise(below)]
+        return _made(from_ms, to_ms, step_ms, counts, total, below[0], total - below[-1], exact)
+
+    def of_topic(self, topic: str, from_ms: int, to_ms: int, bars: int) -> Forecast:
+        """By reading what is due in that range; what is due before or later is not counted."""
+        step_ms = -(-(to_ms - from_ms) // bars)
+        counts = [0] * bars
+        query = PendingQuery(topic=topic, due_from_ms=from_ms, due_to_ms=to_ms)
+        cursor: Cursor | None = cursor_of(query, "")
+        looked_at = 0
+        while cursor is not None:
+            found = self._looker.slice(query, cursor)
+            looked_at += found.looked_at
+            cursor = found.next
+            for due_ms in found.dues:
+                counts[(due_ms - from_ms) // step_ms] += 1
+            if looked_at > TOPIC_MAX:
+                raise PendingError(
+                    f"more than {TOPIC_MAX} messages are due from {from_ms} to {to_ms}: too many to read for one "
+                    "topic; take a shorter range"
+                )
+        return _made(from_ms, to_ms, step_ms, counts, sum(counts), 0, 0, True)
+
+    def between(self, from_ms: int | None, to_ms: int | None) -> PendingCount:
+        """Count a range of due times."""
+        (low, high), total, _ = self._below([from_ms or 0, DUE_MAX_MS + 1 if to_ms is None else to_ms])
+        count = max(0, high - low)
+        return PendingCount(count=count, bytes=self._spill.pending_bytes * count // max(total, count, 1))
+
+    def _below(self, bounds: list[int]) -> tuple[list[int], int, bool]:
+        """How many are due before each of these times, how many there are, and whether that is exact."""
+        with self._spill.lock:
+            self._sweeper.publish_all()
+        below, exact = self._spill.outlook.counts_below(as_bounds((*bounds, DUE_MAX_MS + 1)))
+        *counts, total = below.tolist()
+        return counts, total, exact
+
+
+def _made(
+    from_ms: int, to_ms: int, step_ms: int, counts: list[int], total: int, overdue: int, later: int, exact: bool
+) -> Forecast:
+    bars = tuple(
+        ForecastBar(from_ms=from_ms + number * step_ms, count=count) for number, count in enumerate(counts) if count > 0
+    )
+    return Forecast(
+        from_ms=from_ms,
+        to_ms=to_ms,
+        step_ms=step_ms,
+        bars=bars,
+        total=total,
+        overdue=overdue,
+        later=max(0, later),
+        exact=exact,
+    )
