@@ -20,7 +20,7 @@ from broker.naming.namesrv import NameServer
 from broker.naming.route_entries import OwnBroker
 from broker.net.channel import BROKER_PORT, NAME_SERVER_PORT, Channel, MemoryChannel
 from broker.net.clients import ClientInfo
-from broker.sending.send import BATCH_MESSAGES_MAX
+from broker.sending.send_batch import BATCH_MESSAGES_MAX
 from broker.tables.groups import SubscriptionGroup
 from broker.tables.subscriptions import GroupSubscription
 from broker.tables.topic_config import TopicConfig

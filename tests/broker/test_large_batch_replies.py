@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.sending.send import BATCH_MESSAGES_MAX
+from broker.sending.send_batch import BATCH_MESSAGES_MAX
 from remoting import command as commands
 from remoting.codes import RequestCode, ResponseCode
 from remoting.messages.message import join_batch

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.sending.send import BATCH_MESSAGES_MAX
+from broker.sending.send_batch import BATCH_MESSAGES_MAX
 from broker.turns.large_batch import KEYS_MAX, SLICE_MESSAGES, SLICE_TEXT_BYTES
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode, ResponseCode

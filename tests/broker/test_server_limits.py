@@ -211,7 +211,7 @@ def test_sends_that_waited_too_long_are_answered_broker_busy_and_the_rest_is_ser
 
 @pytest.mark.pure
 def test_while_too_much_waits_for_a_sync_sends_are_rejected_with_the_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr("broker.turns.turn.KEPT_BYTES_MAX", 100)
+    monkeypatch.setattr("broker.turns.durable_replies.KEPT_BYTES_MAX", 100)
     rig = CoreRig(tmp_path / "store")
     client, turn = rig.client(), rig.core.turn
     assert client.send("T").code == 0

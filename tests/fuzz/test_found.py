@@ -19,7 +19,7 @@ from broker.tables.json_files import DataVersion
 from broker.tables.offsets import ConsumerOffsets
 from broker.tables.subscriptions import GroupSubscription
 from broker.tables.topics import Topics
-from remoting import command
+from remoting import command, odd_fields
 from remoting.connection import FrameDecoder
 from remoting.errors import ProtocolError, RecordError
 from remoting.filters import sql_filter
@@ -83,7 +83,7 @@ def test_a_header_is_read_once_however_many_lists_it_has(monkeypatch: pytest.Mon
         reads += 1
         return read(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(command.json, "loads", counted)
+    monkeypatch.setattr(odd_fields.json, "loads", counted)
     header = dumped = json.dumps({"code": 1, "extFields": {f"n{n}": [n, {"a": 1.50}] for n in range(300)}}).encode()
     got = command.decode_json(header, b"")
     assert got.ext["n7"] == '[7,{"a":1.5}]', dumped
