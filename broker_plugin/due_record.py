@@ -61,6 +61,8 @@ def due_record(record: bytes, due_ms: int) -> PutRecord:
     if begin > size or record[end] << 8 | record[end + 1] != size - begin or record[-1] != 2:
         return put_record_of(record, due_ms)
     text = record[begin:]
+    # `rfind` answers -1 for what is absent, so a sum below the pattern's length (9, 10, 6) means "not there": no branch
+    # for each name.
     # The last of two with one name counts, as in `remoting.messages.properties`.
     id_at = text.rfind(_TW_ID) + 9
     unique_at = text.rfind(_UNIQ_KEY) + 10

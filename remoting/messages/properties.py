@@ -145,6 +145,8 @@ OWN_PROPERTIES = (TW_ID, TW_DUE, TW_LEVEL, TW_POP)
 
 def get_property(text: str, name: str) -> str | None:
     """Look one property up without parsing the rest; None if it is absent or empty."""
+    # Most names are absent: `in` says so before a pattern is joined or a position looked for. Then the search begins at
+    # the end, because the last of two pairs with one name counts.
     if name not in text:
         return None
     end = len(text)

@@ -82,6 +82,8 @@ class RecordRows:
         except struct_error as error:
             raise MessageError(f"a number of the batch is out of range: {message!r:.200}") from error
         fixed = _FIXED_BYTES + len(self._before) + len(self._after) + len(topic)
+        # Topic and length of the properties stand side by side, and there are few lengths: their bytes are made, and
+        # checksummed, once for each length. The CRC of a text then goes on from there.
         between = {size: topic + SHORT.pack(size) for size in set(text_sizes)}
         self._betweens = [between[size] for size in text_sizes]
         sums = {text: crc32(text) for text in between.values()}
@@ -113,6 +115,8 @@ class RecordRows:
     def _heads(self, numbers: Iterable[int], positions: Iterable[int], store_ms: int) -> Sequence[bytes]:
         """Everything in front of the bodies."""
         middle = self._before + LONG.pack(store_ms) + self._after
+        # The trick: `map` calls the struct's C method with one argument from each column, so that no line of Python runs for
+        # a single message. What is the same for all of them (`middle`) is one `bytes` field of the struct.
         return list(
             map(
                 _head(len(middle)).pack,

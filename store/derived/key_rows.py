@@ -48,6 +48,7 @@ def key_base(topic: str) -> int:
 def key_rows(topic: str, keys: tuple[str, ...], position: int, store_ms: int) -> bytes:
     """The rows of one message."""
     rows = b""
+    # Looked up here, and not by `key_base`: this runs for each message, and a hit saves the call.
     base = _bases.get(topic)
     if base is None:
         base = key_base(topic)

@@ -120,5 +120,6 @@ def _tags_codes(batch: UniformBatch) -> list[int]:
     tags = batch.values(TAGS)
     if tags is None:
         return [0] * len(batch)
+    # A batch has few tags: each is hashed once.
     codes = {tag: tag_hash(tag.decode()) for tag in set(tags)}  # of an empty one: 0, as of none
     return [codes[tag] for tag in tags]
