@@ -1,6 +1,6 @@
 """The tables that peers' names and numbers can grow: for each its bound, its figure, and where both are seen.
 
-Whoever reaches the port may invent as many topics, groups, client ids, queues and brokers as it likes. So each table
+Anybody who reaches the port may invent any number of topics, groups, client ids, queues and brokers. So each table
 that keeps such a name has a most, and what would go beyond it is refused with the figure, or not counted where
 it is only counting. `mqadmin brokerStatus` (GET_BROKER_RUNTIME_INFO) shows all of them as ``bound…: N of M``.
 

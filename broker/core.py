@@ -251,7 +251,8 @@ class BrokerCore(BrokerParts):
         )
         self._endings.append(self.processors.pop.close)
         self.bounds = broker_bounds(self, self.processors)
-        """The tables that peers can grow, for the runtime info; whoever adds sockets and a name server adds theirs."""
+        """The tables that peers can grow, for the runtime info; `broker.broker.Broker` adds those of sockets and name
+        server."""
         for processor in self.processors.all():
             self.dispatcher.add(processor)
             self.dispatcher.add(processor, SHARDS_PORT)
@@ -287,7 +288,7 @@ class BrokerCore(BrokerParts):
             self._call_soon_threadsafe(partial(self._leave_groups, channel))
 
     def config_changed(self, keys: list[str]) -> None:
-        """Let changed keys take effect, and tell who depends on the configuration."""
+        """Let changed keys take effect, and call the listeners of the configuration."""
         apply_changes(self, self.processors, keys)
         for listener in self.config_listeners:
             listener()

@@ -1,7 +1,7 @@
 """One delivery: read the finished records, append them, mark them done; all under the delivery lock.
 
 This is the only place of the plug-in that puts anything, so "once" is decided here: a record is delivered if
-it is not done *now*, under the lock under which it is marked. Who asks for it (sweeper, recovery's range, a
+it is not done *now*, under the lock under which it is marked. The asker (sweeper, recovery's range, a
 retry of failures) matters for order and punctuality, never for correctness: two that ask for the same record
 are no harm, nor is one that asks for it twice in a batch.
 
@@ -48,7 +48,7 @@ __all__ = ["BATCH_BYTES", "Deliverer", "Outcome"]
 BATCH_BYTES = 768 << 10
 """Bytes of records after which a batch ends: a bound of the memory for it, and of the time that it takes."""
 BLOCK_MIN = 64
-"""So many records are tried as a block; fewer cost less one by one."""
+"""Fewest records that are tried as a block; fewer cost less one by one."""
 SINGLY_MAX = 32
 """Records that are read one by one in a step, when one of a batch cannot be read."""
 STALL_MIN_MS = 100
@@ -268,7 +268,7 @@ class Deliverer:
         """A bug: what was appended is not known here.
 
         It will be after a restart, by the scan of the CommitLog, for which no later checkpoint may be taken. Until
-        then nobody touches these, whoever finds them: twice is worse than late. (The marks are in memory only, as
+        then no thread touches these: twice is worse than late. (The marks are in memory only, as
         there is no later checkpoint.)
         """
         self.uncertain += len(refs)

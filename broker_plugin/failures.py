@@ -122,8 +122,8 @@ class Failures:
     def belongs(self, group: FailedGroup, topic: str, due_ms: int) -> bool:
         """Whether a message within the due times of a group that was taken out is one of it.
 
-        A group for any topic takes what no other group claims. What cannot be read may be of any group: whoever meets
-        it has to take it, but for those who may leave it to the group of the unreadable.
+        A group for any topic takes what no other group claims. What cannot be read may be of any group: the group that
+        meets it has to take it, but for those who may leave it to the group of the unreadable.
         """
         if topic == UNREADABLE:
             unreadable = self._groups.get((UNREADABLE, ANY_TOPIC))

@@ -42,7 +42,7 @@ PROBE = 16
 ERROR_PAUSE_MS = 100
 """Pause after a scan that failed."""
 RETRY_EVERY = 8
-"""While ranges are worked on, every so many-th batch goes to the retry that is under way."""
+"""While ranges are worked on, one batch in this many goes to the retry that is under way."""
 
 
 class _Retry:

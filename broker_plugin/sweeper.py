@@ -17,7 +17,7 @@ It owns every key that recovery does not own, up to a *frontier* about a second 
    are armed. A second of 500,000 messages is therefore never armed singly: the frontier stops inside it.
 
 **A hot second.** When more is due than fits into the hand, most of it in one millisecond, that millisecond is dropped
-from hand and wheel and handed to recovery as a key range, and the frontier continues behind it: who is due a little
+from hand and wheel and handed to recovery as a key range, and the frontier continues behind it: what is due a little
 later is on time. When the many are not of one millisecond, everything behind the hand that is due by now is handed
 over. Dropping costs a few milliseconds at most, because the wheel is small. So what comes due next is on time.
 
@@ -227,8 +227,9 @@ class Sweeper:
     def _hand_over_crowd(self) -> bool:
         """If most of a full hand is due in one millisecond, give recovery that millisecond, but for the first of it.
 
-        So who is due a few milliseconds behind a crowd is no part of it, however late the sweeper looked up. Recovery
-        begins where the crowd begins, not behind what stays in hand: so order within it is kept, whoever is first.
+        So a message that is due a few milliseconds behind a crowd is no part of it, however late the sweeper looked
+        up. Recovery begins where the crowd begins, not behind what stays in hand: so order within it is kept,
+        whichever of the two is first.
         """
         dues = self._hand_dues
         crowd_ms = dues[-1]

@@ -53,7 +53,8 @@ SNAPSHOT_MAX = 4096
 SNAPSHOT_MS = 1_000
 SNAPSHOT_LATE_MS = 60_000
 SNAPSHOT_MOST = 100_000
-"""Above so many there is none, which would hold up the network loop: an older one serves, with more to read."""
+"""With more undecided messages no snapshot is made, because it would hold up the network loop. A start uses an older
+one and reads more."""
 NOTHING_NEEDED = 1 << 62
 _READ_ENTRIES = 1024
 _VERSION = 1

@@ -36,7 +36,7 @@ __all__ = ["Recovery"]
 REINDEX_BYTES_MAX = 256 << 20
 """The key index is derived again from at most this much of the log in front of where queues begin."""
 VERIFY_BYTES_MAX = 64 << 20
-"""At most so many bytes of ConsumeQueues are compared with their checksums at a start, the newest files first."""
+"""Most bytes of ConsumeQueues that a start compares with their checksums, the newest files first."""
 _FOREVER = 1 << 62
 _FLUSH_EVERY = 100_000
 _KEEP_MAX = 100_000

@@ -186,7 +186,7 @@ class StoreReader:
         max_bytes: int,
         tag_filter: TagFilter | None,
     ) -> PullResult:
-        """Find the messages of a queue from an offset on, at most so many and so large (but always one).
+        """Find the messages of a queue from an offset on, within a limit of count and bytes (but at least one).
 
         Reads the ConsumeQueue only. With a filter that matches little, the answer may be NO_MATCHED_MESSAGE with
         a ``next_offset`` to go on from.
@@ -299,7 +299,7 @@ class StoreReader:
         return found
 
     def each_with_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Iterator[bytes]:
-        """Read the same records one by one, for who looks for one of them."""
+        """Read the same records one by one, for a caller that looks for one of them."""
         count = 0
         limit = max(4 * max_count, 64)
         offsets = self.index.find(topic, key, begin_ms, end_ms, limit)

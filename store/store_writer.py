@@ -3,7 +3,7 @@
 How a put goes
     Under the append lock: read the clock (the never-early check and the store time are that one reading), look at each
     put, have it take its numbers, write the records, add what derives from them to the memory of ConsumeQueues and
-    index. No sync, no read, no allocation, no record building. Who waits for a sync takes a ticket afterwards
+    index. No sync, no read, no allocation, no record building. A caller that waits for a sync takes a ticket afterwards
     (`StoreWriter.commit_ticket`). `store.put.put` says what a put is and what each layer asks of it.
 """
 

@@ -264,7 +264,7 @@ class NameServer:
     async def _register_long(
         self, channel: Channel, command: RemotingCommand, now_ms: int, compressed: bool, crc: int
     ) -> RemotingCommand:
-        """Handle a registration that takes long to read, or that comes behind such a one."""
+        """Handle a registration that takes long to read, or that comes behind another one that does."""
         self._registering += 1
         try:
             read = await self._registrations.run(read_registration, command.body, compressed, crc)

@@ -38,7 +38,7 @@ class Asides:
     """Runs one task after the other in a thread. Only the network loop uses it.
 
     Args:
-        in_order: Whether tasks run in the order in which they came, whoever asked.
+        in_order: Whether tasks run in the order in which they came, from all askers together.
     """
 
     def __init__(self, in_order: bool = False) -> None:
@@ -55,7 +55,7 @@ class Asides:
             self.end()
 
     async def begin(self) -> None:
-        """Wait for its turn, for who does the work itself and then calls `end`. Raises AskerGoneError."""
+        """Wait for its turn. The caller then does the work itself and calls `end`. Raises AskerGoneError."""
         asker = ASKER.get()
         if self._busy:
             await self._turn(None if self._in_order else asker)

@@ -68,7 +68,7 @@ class Asking:
         channel.send(encode_command(command))
 
     def answered(self, channel: Channel, command: RemotingCommand) -> None:
-        """Give a client's reply to whoever asked; a reply that nobody waits for is dropped."""
+        """Give a client's reply to the call that waits for it; a reply that no call waits for is dropped."""
         future = channel.state.waiting.pop(command.opaque, None)
         if future is not None and not future.done():
             future.set_result(command)

@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers by group, and what each consumer group subscribes to.
+"""Connected clients: producers and consumers by group, and what each consumer group subscribes to.
 
 Clients announce themselves by heartbeats. An entry is removed when the client unregisters, when its channel closes
 (some clients never unregister) or when it has been silent for ``expire_ms``. Members of a group share the queues among

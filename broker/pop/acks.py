@@ -2,8 +2,8 @@
 
 Nothing that a handle says is believed: it only finds what is in flight. A handle that finds nothing (acknowledged
 already, come again, of another group, or invented) is answered as Apache's broker answers it: an ack with SUCCESS, and
-a remark that says so; nothing changes. A change of such a one is NO_MESSAGE: Apache's broker says SUCCESS and delivers
-the message once more.
+a remark that says so; nothing changes. A change of such a message is NO_MESSAGE: Apache's broker says SUCCESS and
+delivers the message once more.
 """
 
 from __future__ import annotations

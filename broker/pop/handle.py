@@ -2,7 +2,7 @@
 
 A handle is a text of blank-separated parts, ``start popTime invisible reviveQid retry broker queue offset``. A client
 makes it from the fields of a pop's reply, so that its parts are what that reply has said. The proxy adds a ninth part
-and signs nothing: whoever knows a queue can write one, so no part of it is believed.
+and signs nothing: anybody who knows a queue can write one, so no part of it is believed.
 """
 
 from __future__ import annotations

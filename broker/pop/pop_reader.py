@@ -39,9 +39,9 @@ _QUEUES_MAX = 256
 _WORK_MAX = 4_096
 """What is done in one go: entries of queues that a filter is asked about; some milliseconds at most."""
 _QUEUE_WORK = 16
-"""A queue that has nothing costs as much as so many entries."""
+"""What an empty queue counts for, in entries."""
 _SQL_WORK = 8
-"""An entry costs at least as much as so many where its message's properties have to be read."""
+"""What an entry counts for at least, where its message's properties have to be read."""
 _LOOKS_MAX = 4
 _FOUND = PullStatus.FOUND
 _OUTSIDE = (PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_OVERFLOW_BADLY)

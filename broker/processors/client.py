@@ -205,7 +205,7 @@ class ClientProcessor:
 
 
 def _check_heartbeat(document: Mapping[str, Any]) -> None:
-    """Raise ProtocolError for a heartbeat that would take long; no real client sends so many groups or tags."""
+    """Raise ProtocolError for a heartbeat that would take long; no real client sends that many groups or tags."""
     consumers = document.get("consumerDataSet") or ()
     groups = len(document.get("producerDataSet") or ()) + len(consumers)
     if groups > GROUPS_MAX:

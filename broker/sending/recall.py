@@ -33,7 +33,7 @@ class RecallProcessor:
 
     Args:
         topics: The broker's table.
-        plugins: Who keeps timed messages.
+        plugins: They keep timed messages.
         broker_name: As handles name it.
         region: ``regionId``, for replies.
         enabled: ``recallMessageEnable``.

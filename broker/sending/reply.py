@@ -2,7 +2,7 @@
 
 A request is an ordinary message with CORRELATION_ID and REPLY_TO_CLIENT. Its consumer sends the reply to
 ``<cluster>_REPLY_TOPIC`` with the same two properties, and the broker hands it to the connection over which a producer
-with that client id was heard last; who waits for which CORRELATION_ID is known to that client alone. The sender of the
+with that client id was heard last; only that client knows which CORRELATION_ID it waits for. The sender of the
 reply is told how that went:
 
 ==================================================  ===============================================================

@@ -39,7 +39,7 @@ _ODD = frozenset((*BROKERS_OWN, DELAY, TRAN_MSG))
 """Properties that a batch is not stored as columns with."""
 BATCH_MESSAGES_MAX = 32_767
 """Apache's broker counts a batch in 16 bits: it stores a longer one and loses what comes to its queue behind it
-(docs/decisions/0020). A reply that names so many messages has two of the 16 MiB that its header may have."""
+(docs/decisions/0020). A reply that names all of them has a header of two MiB; 16 are allowed."""
 
 
 class BatchSends:

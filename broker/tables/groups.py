@@ -1,6 +1,6 @@
 """Subscription groups: what a consumer group may do, in ``config/subscriptionGroup.json``.
 
-Who is connected on behalf of a group is another matter: see `broker.net.clients`.
+The connected members of a group are kept elsewhere: `broker.net.clients`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class SubscriptionGroups:
         path: ``config/subscriptionGroup.json``.
         now_ms: The clock, for the table's version.
         auto_create: Whether a group is made when it is first seen (``autoCreateSubscriptionGroup``).
-        auto_create_max: So many groups beyond which none is made so (``maxAutoCreateSubscriptionGroupNum``).
+        auto_create_max: With this many groups none is created automatically (``maxAutoCreateSubscriptionGroupNum``).
     """
 
     def __init__(

@@ -55,7 +55,8 @@ class _Ending(Generic[K]):
         self.work = work
 
     def write(self) -> None:
-        """Do it, unless one before has done it. Any thread; raises nothing: `finish` tells who waits."""
+        """Do it, unless an earlier one has done it. Any thread; raises nothing: `finish` tells the requests that
+        wait."""
         if self.batch.over:
             return
         group = self._table.ends_with(self)
@@ -72,7 +73,7 @@ class _Ending(Generic[K]):
         return None
 
     def finish(self) -> None:
-        """Let the name be used again, and tell who waits."""
+        """Let the name be used again, and tell the requests that wait."""
         if self._table.ended(self.key, self):
             for waiting in self.batch.waiting:
                 waiting(self.batch.error)
@@ -100,7 +101,7 @@ class LateTable(Generic[K, V]):
         self._changed = changed
         self._failed = failed
         self._writer: TableWriter | None = None
-        self._lock = threading.RLock()  # held by whoever writes the file; a listener may write at once, too
+        self._lock = threading.RLock()  # held while the file is written; a listener may write at once, too
         self._gathering: TableBatch[K, V] | None = None
         self._writing: TableBatch[K, V] | None = None
         self._coming: set[K] = set()
@@ -213,7 +214,7 @@ class LateTable(Generic[K, V]):
         return True
 
     def write(self) -> None:
-        """Write the batch that was handed over. Any thread; raises nothing: `finish` tells who waits."""
+        """Write the batch that was handed over. Any thread; raises nothing: `finish` tells the requests that wait."""
         with self._lock:
             batch = self._writing
             if batch is None or batch.over:
@@ -227,7 +228,7 @@ class LateTable(Generic[K, V]):
             batch.over = True
 
     def finish(self) -> None:
-        """Let the batch show, if it is written, and tell who waits for it."""
+        """Make the batch visible if it is written, and tell the requests that wait for it."""
         batch = self._writing
         if batch is None or not batch.over:
             return

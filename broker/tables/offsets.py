@@ -137,7 +137,7 @@ class ConsumerOffsets:
         return self.get(group, topic, queue_id) if offset is None else offset
 
     def reset(self, group: str, topic: str, targets: Mapping[int, int]) -> None:
-        """Set offsets of queues from outside: stored, and told to whoever pulls each queue next."""
+        """Set offsets of queues from outside: stored, and told to the client that pulls each queue next."""
         name = f"{topic}{SEPARATOR}{group}"
         self.resets.setdefault(name, {}).update(targets)
         queues = self.table.setdefault(name, {})

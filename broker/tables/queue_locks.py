@@ -1,6 +1,6 @@
-"""Who holds which queue for ordered consumption.
+"""Locks of queues for ordered consumption: which client holds which.
 
-A lock that is not renewed for 60 s (``lockMaxLiveTime``) belongs to whoever asks next.
+A lock that is not renewed for 60 s (``lockMaxLiveTime``) goes to the next client that asks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Queue = tuple[str, str, int]
 
 
 class QueueLocks:
-    """Who holds which queue for which group. Only the network loop uses it."""
+    """Which client holds which queue for which group. Only the network loop uses it."""
 
     __slots__ = ("_groups", "_life_ms", "count", "count_max")
 

@@ -39,8 +39,9 @@ class Waited(Protocol):
 class NotYetError(Exception):
     """A request has to wait for a batch; then ``then`` makes its reply, or without one it is handled again.
 
-    ``begin`` gathers what the request changes and answers with the batch. Whoever keeps the request calls it, at once;
-    if the request is refused, nothing has happened. ``then`` is called even if the asker has left meanwhile.
+    ``begin`` gathers what the request changes and answers with the batch. The dispatcher calls it as soon as it has
+    kept the request; if the request is refused, nothing has happened. ``then`` is called even if the asker has left
+    meanwhile.
 
     With ``alone`` all that the connection sends behind the request waits until the batch is over, too; it is called
     when the request waits, and sees to it that the batch gets over.
@@ -66,7 +67,7 @@ class Writing(Protocol):
         ...
 
     def finish(self) -> None:
-        """Tell who waits; the network loop."""
+        """Tell the requests that wait. Called in the network loop."""
         ...
 
 
@@ -147,7 +148,7 @@ class TableWriter:
             self._thread = None
 
     def settle(self) -> None:
-        """Write what is left, and tell who waits for it; after `stop`."""
+        """Write what is left, and tell the requests that wait for it; after `stop`."""
         for table in self._tables:
             while table.settle():
                 pass

@@ -49,7 +49,7 @@ class Topics:
         cluster_name, broker_name: These are topics too.
         auto_create: Whether a send to an unknown topic makes it (``autoCreateTopicEnable``).
         default_queue_nums: Queues of TBW102, the most that such a topic gets.
-        auto_create_max: So many topics, of all kinds, beyond which a send makes no more (``maxAutoCreateTopicNum``).
+        auto_create_max: With this many topics, of all kinds, a send creates no more (``maxAutoCreateTopicNum``).
             The retry and dead-letter topics of groups are made nevertheless: they are bounded by their groups.
         trace_topic: Name of the trace topic, if it is wanted.
     """
@@ -78,7 +78,7 @@ class Topics:
         self.everywhere: Callable[[tuple[TopicConfig, ...]], Waited] | None = None
         """Makes the topics that a request needs on all shards; None: only here."""
         self.before_save: Callable[[], None] = lambda: None
-        """Called before the file is written, by whoever writes it. What it raises fails the change."""
+        """Called before the file is written, in the same thread. If it raises, the change fails."""
         self._late = LateTable(self.table, self._save_planned, self._planned_is_true)
         self._planned = self.data_version
         system = _system_topics(cluster_name, broker_name, default_queue_nums if auto_create else 0, trace_topic)

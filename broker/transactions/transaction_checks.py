@@ -70,7 +70,7 @@ class TransactionChecks:
         turn: Where messages are gathered.
         halves: What is undecided.
         offsets: Gets the offsets that an Apache broker would go on from.
-        producers: Who is connected: group to channel to client.
+        producers: Connected producers: group to channel to client.
         dispatcher: Pushes the requests.
         transactions: Decides.
         rules: Reads the settings.

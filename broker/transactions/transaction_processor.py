@@ -96,7 +96,7 @@ class TransactionProcessor:
         timeout_ms: Age at which a half message may be checked (``transactionTimeOut``).
         reserved_ms: Age at which a half message is given up, whatever its sender wants (``fileReservedTime``).
         may_send: Whether half messages are taken at all (not ``rejectTransactionMessage``).
-        undecided_max: So many may be undecided (``maxUndecidedTransactionNum``).
+        undecided_max: Most half messages that may be undecided (``maxUndecidedTransactionNum``).
         address: The broker's address, for remarks.
         may: Says whether the asker may write the topic that a half message is for.
     """

@@ -36,14 +36,14 @@ SLICE_TEXT_BYTES = 32 << 10
 """The same for their properties."""
 KEYS_MAX = 4 * 32_768
 """Most keys of a batch, UNIQ_KEY and each word of KEYS: the index gets all of them in one step. A body of 4 MiB has
-room for two million, which take 0.2 s; four for each message of the longest batch are enough for who means them."""
+room for two million, which take 0.2 s; four for each message of the longest batch are enough for honest senders."""
 
 
 class LargeBatch:
     """One batch on its way.
 
     Args:
-        channel: Who sends it; when it closes, the batch is dropped.
+        channel: The sender; when it closes, the batch is dropped.
         body: The batch.
         messages_max: More messages are refused.
         element: Makes a message of it, without flag, body and properties.

@@ -1,4 +1,4 @@
-"""What a turn of the network loop keeps of each request: who asks, what it puts, and how it is answered.
+"""What a turn of the network loop keeps of each request: the asker, what it puts, and how it is answered.
 
 `PutSend` is one message, answered by the common rule. `PutRequest` is one that has a rule of its own: any number of
 messages, of which some may be appended and others held by plug-ins.
@@ -92,7 +92,7 @@ class PutRequest(Entry):
         """Of a large batch: what plug-ins hold of it, in the place of ``parts``."""
 
     def asked_by(self, channel: Channel | None, command: RemotingCommand) -> None:
-        """Say who gets the answer."""
+        """Set who gets the reply."""
         self.channel = channel
         self.serialize_type = command.serialize_type
         self.opaque = command.opaque

@@ -73,7 +73,7 @@ class Turn(DurableReplies):
         call_soon_threadsafe: Runs something in the network loop; called from the flusher's thread.
         region, trace_on: What replies carry as MSG_REGION and TRACE_ON.
         recall_name: The broker's name in recall handles, or None: none are given out.
-        waiting_max: So many sends may wait for their sync (``sendThreadPoolQueueCapacity``).
+        waiting_max: Most sends that may wait for their sync (``sendThreadPoolQueueCapacity``).
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Turn(DurableReplies):
         self._recall_name = recall_name
         self._entries: list[Entry] = []
         self._messages = 0  # of this turn
-        self._held = 0  # of these plug-ins hold so many
+        self._held = 0  # of these, those that plug-ins hold
         self._mixed = False  # whether a request of this turn is partly held, partly appended
         self._level_delay_ms = 0  # the shortest of this turn; 0: no level message
         self.tally: Callable[[Sequence[Put], Sequence[PutResult]], None] | None = None  # counts by topic

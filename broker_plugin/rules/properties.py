@@ -15,7 +15,7 @@ at ours.
 
 What is stored never carries a time that would delay it once more when its consumer sends it on or back:
 relative properties are removed, and so is an absolute one that lies after the due time (it lost against another).
-An absolute one that won stays: it is past by then, so whoever gets it sees what was sent. The plug-in's own names
+An absolute one that won stays: it is past by then, so the consumer sees what was sent. The plug-in's own names
 are removed from everything that a client brings.
 """
 

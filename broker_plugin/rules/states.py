@@ -209,11 +209,12 @@ class Claim:
         """Messages that are being delivered."""
 
     def add(self, count: int) -> None:
-        """Claim so many."""
+        """Claim ``count`` messages."""
         self.count += count
 
     def take(self, move: Move, count: int = 1) -> State:
-        """Have so many of them take a move; answers where it leads. IllegalMoveError: nothing has moved."""
+        """Have ``count`` of them take a move; answers the state that it leads to. IllegalMoveError: nothing has
+        moved."""
         target = after(self._state, move)
         if count > self.count:
             raise IllegalMoveError(f"{count} cannot take the move '{move.value}': {self.count} are delivering")

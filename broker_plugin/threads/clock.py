@@ -5,7 +5,7 @@ wall clock      due times mean it; read as whole milliseconds, rounded down, so 
 monotonic       waiting, and measuring how long something took
 ==============  ==================================================================================================
 
-A wait is cut at `WAIT_MAX_MS`: whoever sleeps until a wall-clock time must look up from time to time, because
+A wait is cut at `WAIT_MAX_MS`: a thread that sleeps until a wall-clock time must look up from time to time, because
 the wall clock may be set while it sleeps.
 
 `Alarm` is a bare lock used as a binary semaphore. Measured on Linux, two cores, waits of 2-4 ms, µs after the

@@ -5,7 +5,7 @@ interpreter after each of its system calls; so while the loop is busy, delivery 
 `SLICE_NS` and then really sleep. While nobody else wants to run, short slices would only cost throughput.
 
 Recovery's slices are longer (`LONG_SLICE_NS`): most of what a pause costs it is the wait for the interpreter behind it,
-and what it delivers is late already. Who is on time waits for one slice at most.
+and what it delivers is late already. A message that is on time waits for one slice at most.
 
 Whether somebody wants to run is told by the sleep itself: the kernel wakes a sleeper after 50-100 µs more than it
 asked for, but it can go on only when it gets the interpreter back, and from a busy loop it gets it after a
@@ -23,7 +23,7 @@ BATCH_MAX = 512
 BATCH_MIN = 96
 """Fewest, if there are so many: enough for a block (`broker_plugin.delivery`), which takes half as long for each.
 
-With fewer than a block needs, who has fallen behind would work by the dear way, and stay behind.
+With fewer, a thread that has fallen behind would deliver one by one, which costs more, and stay behind.
 """
 YIELD_S = 0.00005
 BUSY_YIELD_S = 0.0003

@@ -115,8 +115,8 @@ class RecordRows:
     def _heads(self, numbers: Iterable[int], positions: Iterable[int], store_ms: int) -> Sequence[bytes]:
         """Everything in front of the bodies."""
         middle = self._before + LONG.pack(store_ms) + self._after
-        # The trick: `map` calls the struct's C method with one argument from each column, so that no line of Python runs for
-        # a single message. What is the same for all of them (`middle`) is one `bytes` field of the struct.
+        # The trick: `map` calls the struct's C method with one argument from each column, so that no line of Python
+        # runs for a single message. What is the same for all of them (`middle`) is one `bytes` field of the struct.
         return list(
             map(
                 _head(len(middle)).pack,

@@ -108,8 +108,8 @@ def split_uniform(
         return None
     if not texts[0]:
         return None if any(texts) else UniformBatch(message, flags, bodies, texts, (), [])
-    # The trick: one text of all messages. `split` cuts it into pairs in C, and a slice with the step ``names + 1`` is then
-    # one property of all messages (`_column`).
+    # The trick: one text of all messages. `split` cuts it into pairs in C, and a slice with the step ``names + 1`` is
+    # then one property of all messages (`_column`).
     joined = _SEPARATOR.join(texts)
     if len(joined) > text_bytes_max:
         return None

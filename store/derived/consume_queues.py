@@ -78,7 +78,7 @@ class ConsumeQueues:
     # ------------------------------------------------------------------------------------------ appending
 
     def append(self, queue: ConsumeQueue, entries: bytes, count: int) -> None:
-        """Add so many entries to a queue, of messages that took their numbers from its ``next`` before (append lock).
+        """Add ``count`` entries to a queue, of messages that took their numbers from its ``next`` before (append lock).
 
         The next flush and its consumers will hear of it.
         """

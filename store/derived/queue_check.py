@@ -17,7 +17,7 @@ from store.derived.queue_entries import ENTRY, PRE_BLANK_SIZE
 __all__ = ["QueueCheck"]
 
 SHOWN_MAX = 20
-"""So many sentences at most, and one that counts the others."""
+"""Most sentences for one queue; one more says how many were left out."""
 _AT_ONCE = 256
 _ANY_LEVELS = (0,)  # when a level message is due is not looked at here
 

@@ -15,7 +15,7 @@ A write fails (a full disk)
     written over their beginning could leave a whole old one in just the right place, so they are made zeros,
     durably, before the next append. Clearing may fail too. A crash then brings back whole records of the buffer, which
     recovery cannot tell from stored ones. For a refused send that is allowed, its sender knows nothing for certain;
-    but who decides about such a message elsewhere, as a cancel does, calls `settle` first.
+    but a caller that decides about such a message, as a cancel does, calls `settle` first.
 
 A sync fails
     Nothing can be appended until the same bytes are written and synced again: `store.log.synced_log`.
@@ -284,7 +284,7 @@ class CommitLog(SyncedLog):
             return True
         offset = proof_field(record)
         if offset == 0 and not has_zeros(record):
-            return True  # maybe a record of before that names none
+            return True  # perhaps an older record, which names none
         segment = self._segments.get(offset - offset % self.segment_bytes)
         if segment is None:
             return offset == 0

@@ -5,8 +5,8 @@ The problem
     microseconds, and lets go of the interpreter, which a thread that delivers does not give back at once.
 
 The idea
-    A ring of so many bytes, in which the byte at log offset ``o`` stands at ``o % size``: a read is one copy and a
-    few comparisons. It says what the disk would say: what is below the log's end never changes.
+    A ring of a fixed number of bytes, in which the byte at log offset ``o`` stands at ``o % size``: a read is one copy
+    and a few comparisons. It says what the disk would say: what is below the log's end never changes.
 
 Threads: `put` is called under the append lock, `gather` by anybody. Where the ring begins only grows, and grows before
 anything is overwritten; a reader compares again after it has copied, so it never answers with other bytes.

@@ -13,7 +13,8 @@ The idea
     ``record``    a pop got messages: a new batch, ``next`` moves on
     ``ack``       takes a bit away; the last one cancels the timer
     ``change``    takes a bit away and makes a batch of one message, with a new pop time: both or neither
-    ``claim``     batches that are due, for who copies them into the retry topic; acks of them come too late now
+    ``claim``     batches that are due, for the reviver, which copies them into the retry topic; acks of them come too
+    late now
     ``put_back``  the copy failed: due again a little later, acknowledged by the same handles
     ``copied``    copies are made: no handle names those messages any more, but the offset does not pass them yet
     ``settle``    the copies are as durable as they have to be: the messages are done with

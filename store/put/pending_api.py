@@ -72,7 +72,7 @@ class PendingVerb(StrEnum):
     CANCEL = "cancel"
     """It is never delivered."""
     MOVE = "move"
-    """It gets another due time, or one so many ms later (earlier)."""
+    """It gets another due time, given as such or as a shift in ms."""
     NOW = "now"
     """It is due now."""
     RESTART = "restart"

@@ -137,7 +137,7 @@ class SettlingTarget(DeliveryTarget, Protocol):
     def settle(self) -> None:
         """See to it that what was refused stays refused. Raises StoreError while that is not certain.
 
-        Who decides about a message of which a delivery was refused (cancels it, moves it) calls this first, under the
+        A caller that cancels or moves a message whose delivery was refused calls this first, under the
         lock under which it delivers. Costs nothing unless a write has failed.
         """
         ...
@@ -322,7 +322,7 @@ class LiveKeysPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class PromisingPlugin(Plugin, Protocol):
-    """A plug-in that needs disk space for what it has accepted: retention keeps so much free."""
+    """A plug-in that needs disk space for what it has accepted: retention keeps that much free."""
 
     def promised_bytes(self) -> int:
         """Bytes that delivering all of it will take. Any thread."""

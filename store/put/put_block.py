@@ -51,7 +51,7 @@ _UNIQ_KEY, _KEYS, _TAGS, _TW_ID = (name.encode() for name in (UNIQ_KEY, KEYS, TA
 class PutBlock(PutColumns):
     """Due records, queue by queue; see `store.put.put_columns.PutColumns` for the columns that are not here.
 
-    A queue's records keep the order they came in. That they stand together is for who reads them: a pull of a queue is
+    A queue's records keep the order they came in. They stand together for the reader: a pull of a queue is
     one piece of the CommitLog then.
 
     ==============  ================================================================================

@@ -151,7 +151,7 @@ class SpillStore(SpillView):
         return delay_id(self.epoch, sequence)
 
     def next_ids(self, count: int) -> range:
-        """Give the next delay ids, so many in a row. StoreFullError when an epoch has not so many more."""
+        """Give the next ``count`` delay ids, in a row. Raises StoreFullError when the epoch has fewer left."""
         sequence = self._sequence
         if sequence + count - 1 > SEQUENCE_MAX:
             raise self._used_up()

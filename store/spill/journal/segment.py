@@ -183,7 +183,7 @@ class JournalSegment(SegmentRows):
                 end += 1
             picked = picked[:end]
         if len(picked) == got:
-            # Who goes on behind the last key would never see another version with that very key.
+            # A scan that goes on behind the last key would never see another version with that very key.
             last, versions = picked.item(-1), []
             while low < high and self._are_versions(last, (ordinal := self.order.item(low))):
                 low += 1

@@ -159,7 +159,7 @@ class Run(RunPages):
             picked = np.flatnonzero(live) + start
             taken = min(want, len(picked))
             while taken < len(picked) and _key(page, picked.item(taken)) == _key(page, picked.item(taken - 1)):
-                taken += 1  # who goes on behind the last key would never see another version with that very key
+                taken += 1  # a scan that goes on behind the last key would never see another version with that key
             more = (high == stop and page.first + stop < self.end) or len(picked) > taken
             last = _key(page, picked.item(taken - 1))
             dues, ids, ordinals = page.dues[picked[:taken]], page.ids[picked[:taken]], picked[:taken] + page.first

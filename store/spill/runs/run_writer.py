@@ -149,7 +149,7 @@ class RunWriter(RunFile):
                 self._synced = self._flushed
 
     def _emit_pages(self, count: int) -> None:
-        """Write so many column pages of what waits; the last may be a short one."""
+        """Write ``count`` column pages of what waits; the last may be short."""
         dues, ids, sizes, versions, crcs = map(np.concatenate, zip(*self._columns, strict=True))
         rows = self._rows
         for at in range(0, count * rows, rows):

@@ -322,7 +322,7 @@ class SpillState:
         ]
 
     def _located_many(self, refs: Sequence[int]) -> list[_Group]:
-        """The same for so many that NumPy is quicker; one by one if any is not where its ref says."""
+        """The same for many, by NumPy; one by one if a record is not where its ref says."""
         column = np.array(refs, np.int64)
         groups: list[_Group] = []
         for no, places in by_file(column):

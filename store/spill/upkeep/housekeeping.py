@@ -50,7 +50,7 @@ TAIL_MAX = 8_192
 """Unsorted records of the open segment from which on it is sorted again (or a quarter of it, if that is more)."""
 
 INDEX_SHARE = 4
-"""A segment is indexed if at least one of so many of its records leave it; if fewer do, they are copied."""
+"""A segment is indexed if at least one in this many of its records leaves it; if fewer leave, they are copied."""
 _LANES = ((0, 1, 2), (1, 0, 2), (0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 1, 2), (1, 0, 2), (2, 1, 0))
 """In which order the lanes are asked, turn by turn."""
 INDEX_ROW_BYTES = 60

@@ -24,10 +24,10 @@ A segment that most records are to leave is not copied at once: an *index* of it
 A segment is copied or indexed only when all of it is durable, or a moved message could be in a run while its move,
 which does away with the older copy, is lost with the journal's end.
 
-Who knows a record by its old ref? Only what has come below the frontier. Normally ``split`` is well ahead of
+Which record may be known by its old ref? Only one that has come below the frontier. Normally ``split`` is well ahead of
 it. If the frontier has come nearer than that meanwhile, the switch is made at a later key: the sources keep what
 lies below. If records below the frontier are moved on purpose, their refs are kept as *ghosts* (ref -> id,
-version), and whoever still uses one is forwarded to where the record is now.
+version), and a caller that still uses one is forwarded to where the record is now.
 """
 
 from __future__ import annotations
