@@ -37,7 +37,7 @@ class Foresight:
         return _made(from_ms, to_ms, step_ms, counts, total, below[0], total - below[-1], exact)
 
     def of_topic(self, topic: str, from_ms: int, to_ms: int, bars: int) -> Forecast:
-        """By reading what is due in that range; what is due before or later is not counted."""
+        """By reading what is due in that range; what is due before or later is not counted. Raises PendingError."""
         step_ms = -(-(to_ms - from_ms) // bars)
         counts = [0] * bars
         query = PendingQuery(topic=topic, due_from_ms=from_ms, due_to_ms=to_ms)
