@@ -3,7 +3,7 @@
 ==================  =========================================================================================
 ``httpToken``       ``Authorization: Bearer TOKEN`` may do everything
 ``aclEnable``       ``Authorization: Basic`` with accessKey and secretKey: an admin account may do everything, any other
-                    see (right SUB) and change (PUB) what is pending in its topics
+                    see and change what is pending in the topics of which it has the right PENDING
 neither             on 127.0.0.1 everybody may do everything; on any other address the door is not opened
 ==================  =========================================================================================
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from broker.access.acl_rules import PUB, SUB
+from broker.access.acl_rules import PENDING
 
 if TYPE_CHECKING:
     from broker.access.acl import Acl
@@ -44,11 +44,11 @@ class Caller:
         self._acl = acl
         self._key = key
 
-    def refusal(self, topic: str, change: bool) -> str:
+    def refusal(self, topic: str) -> str:
         """Say why the caller may not see (or change) what is pending in a topic; empty if it may."""
         if self._acl is None:
             return ""
-        return self._acl.refusal(self._key, topic, PUB if change else SUB)
+        return self._acl.refusal(self._key, topic, PENDING)
 
 
 def why_closed(config: BrokerConfig) -> str:

@@ -114,7 +114,7 @@ class Api:
         given = request.query
         known_only(given, frozenset(("from", "to", "bars", "topic")))
         topic = given.get("topic", "")
-        _demand(request, topic, change=False)
+        _demand(request, topic)
         now_ms = self._state.core.now_ms()
         from_ms = time_of("from", given["from"]) if "from" in given else now_ms
         to_ms = time_of("to", given["to"]) if "to" in given else from_ms + 3_600_000
@@ -139,7 +139,7 @@ class Api:
         known_only(given, frozenset(("topic", "body_max")))
         shown = whole("body_max", given.get("body_max", BODY_SHOWN_BYTES), 0, BODY_SHOWN_MAX)
         name = read_name(request.match_info["id"], given.get("topic", ""))
-        _demand(request, name.topic, change=False)
+        _demand(request, name.topic)
         answer = await self._state.work(self._state.control.get, name)
         document = self._answer(answer)
         if answer.row is not None:
@@ -147,13 +147,14 @@ class Api:
             document["properties"] = dict(answer.properties)
             document["body_bytes"] = len(answer.body)
             document["body_base64"] = base64.b64encode(answer.body[:shown]).decode()
-        return _json(document, 200 if answer.row is not None else _STATUS[answer.verdict])
+        gone = 404 if answer.verdict is PendingVerdict.UNKNOWN else 409
+        return _json(document, gone if answer.row is None else 200)
 
     async def topics(self, request: web.Request) -> web.Response:
         """``GET topics``: what is pending by topic, largest first."""
         known_only(request.query, frozenset(("limit",)))
         limit = limit_of(request.query, _USUAL_ROWS, PAGE_MAX)
-        rows = [row for row in self._state.control.topics() if not _caller(request).refusal(row.topic, change=False)]
+        rows = [row for row in self._state.control.topics() if not _caller(request).refusal(row.topic)]
         shown = [
             {"topic": row.topic, "count": row.count, "bytes": row.bytes, "known": row.known} for row in rows[:limit]
         ]
@@ -162,7 +163,7 @@ class Api:
     async def overview(self, request: web.Request) -> web.Response:
         """``GET overview``: what the page shows above all."""
         known_only(request.query, frozenset())
-        _demand(request, "", change=False)
+        _demand(request, "")
         return _json(await self._state.work(overview, self._state))
 
     # ------------------------------------------------------------------------------------------------ changing
@@ -171,7 +172,7 @@ class Api:
         """``POST pending/{id}/{verb}``: change one message; the verdict is durable."""
         known_only(request.query, frozenset(("topic",)))
         name = read_name(request.match_info["id"], request.query.get("topic", ""))
-        _demand(request, name.topic, change=True)
+        _demand(request, name.topic)
         now_ms = self._state.core.now_ms()
         order = order_of(PendingVerb(request.match_info["verb"]), name, read_document(await request.read()), now_ms)
         answer = await self._state.work(self._state.control.change, order, now_ms)
@@ -190,7 +191,7 @@ class Api:
         known_only(filters, FILTERS)
         listed = filters.get("property", [])
         query = query_of(filters, listed if isinstance(listed, list) else [listed])
-        _demand(request, query.topic, change=True)
+        _demand(request, query.topic)
         now_ms, after = self._state.core.now_ms(), given.get("after") or ""
         due_ms = None if given.get("due_ms") is None else time_of("due_ms", given["due_ms"])
         by_ms = None if given.get("by_ms") is None else whole("by_ms", given["by_ms"], -(10**14), 10**14)
@@ -225,7 +226,7 @@ class Api:
         given = request.query
         known_only(given, FILTERS | more)
         query = query_of(given, given.getall("property", []))
-        _demand(request, query.topic, change=False)
+        _demand(request, query.topic)
         return query
 
     def _id(self, offset: int) -> str:
@@ -263,8 +264,8 @@ def _caller(request: web.Request) -> Caller:
     return request[CALLER]
 
 
-def _demand(request: web.Request, topic: str, *, change: bool) -> None:
-    """Raise HTTPForbidden unless the caller may see (or change) what is pending in a topic."""
-    refusal = _caller(request).refusal(topic, change)
+def _demand(request: web.Request, topic: str) -> None:
+    """Raise HTTPForbidden unless the caller may see and change what is pending in a topic."""
+    refusal = _caller(request).refusal(topic)
     if refusal:
         raise web.HTTPForbidden(text=refusal)

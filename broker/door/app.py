@@ -54,6 +54,8 @@ def make_app(state: DoorState) -> web.Application:
             response = _error(400, str(error))
         except (NotReadyError, BusyError, StoreError) as error:
             response = _error(503, str(error))
+        except NotImplementedError:
+            response = _error(501, "no plug-in of this broker can do this")
         except Exception as error:
             _LOG.error("%s %.200s failed: %s", request.method, request.path, error, exc_info=True)
             response = _error(500, "the broker's log has the details")

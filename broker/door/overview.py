@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.metrics.pending import oldest_overdue_ms
+from broker.metrics.pending import last_due_ms, oldest_overdue_ms
 from store.put.measures import LATENESS_BOUNDS_MS
 from store.put.pending_api import PendingQuery
 
@@ -33,7 +33,7 @@ def overview(state: DoorState) -> dict[str, Any]:
             "failed": figures.failed,
             "levels": core.level_scheduler.pending_count(),
             "next_due_ms": ahead[0].due_ms if ahead else None,
-            "last_due_ms": control.count(PendingQuery()).last_due_ms,
+            "last_due_ms": last_due_ms(control, now_ms),
             "oldest_overdue_ms": oldest_ms,
         },
         "lateness": {

@@ -203,6 +203,10 @@ class Supervisor:
             "listenPort": str(port),
             "aclFile": str(config.acl_file),
         }
+        if config.http_listen is not None and config.http_listen[1]:
+            own["httpListen"] = f"{config.http_listen[0]}:{config.http_listen[1] + index}"
+        if config.metrics_listen is not None and config.metrics_listen[1]:
+            own["metricsPromExporterPort"] = str(config.metrics_listen[1] + index)
         if not config.listen_port:
             own["vipChannelEnable"] = "false"  # its port is not chosen, so neither is the VIP port
         if embedded:

@@ -92,13 +92,17 @@ class Chromium:
 
     def open(self, page: Path, width: int, *, dark: bool = False) -> Seen:
         """Open a file in a window of that width, wait until it is loaded, and say what was seen."""
+        return self.visit(page.as_uri(), width, dark=dark)
+
+    def visit(self, url: str, width: int, *, dark: bool = False) -> Seen:
+        """Open a URL like `open`."""
         self._events.clear()
         self._ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._ask("Emulation.setEmulatedMedia", media="", features=[scheme])
-        self._ask("Page.navigate", url=page.as_uri())
+        self._ask("Page.navigate", url=url)
         self._until("Page.loadEventFired")
         seen = Seen(
             content_px=int(self.evaluate("document.documentElement.scrollWidth")),
@@ -111,6 +115,24 @@ class Chromium:
             elif event["method"] in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
                 seen.complaints.append(json.dumps(what))
         return seen
+
+    def complaints(self) -> list[str]:
+        """Console lines and errors since the page was opened."""
+        self.evaluate("0")  # what has happened before this has been read now
+        kinds = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+        return [json.dumps(event["params"]) for event in self._events if event["method"] in kinds]
+
+    def key(self, name: str) -> None:
+        """Press a key: ``Tab``, ``Enter``, ``ArrowRight``, ``Escape``."""
+        codes = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39}
+        text = {"text": "\r"} if name == "Enter" else {}
+        what = {"key": name, "code": name, "windowsVirtualKeyCode": codes[name]}
+        self._ask("Input.dispatchKeyEvent", type="keyDown", **what, **text)
+        self._ask("Input.dispatchKeyEvent", type="keyUp", **what)
+
+    def type(self, text: str) -> None:
+        """Type into what has the focus."""
+        self._ask("Input.insertText", text=text)
 
     def evaluate(self, script: str) -> Any:
         """Return the value of an expression in the page."""

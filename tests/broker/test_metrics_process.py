@@ -1,0 +1,177 @@
+"""Metrics and a real Prometheus: promtool's opinion, a scrape, queries that give what the log gives; shipped files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.peers.ports import free_port
+from bench.peers.processes import Child
+from bench.plain_lateness import delivered
+from tests.broker.test_metrics import World, lived
+from tests.support.cache import MissingToolError
+from tests.support.door import ask
+from tests.support.need import need
+from tests.support.ours import OurBroker
+from tests.support.scrape import parse
+from tests.support.wait import wait_until
+from timewheel_client import Producer
+
+pytestmark = pytest.mark.process
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics"
+DASHBOARD, ALERTS = DOCS / "dashboard.json", DOCS / "alerts.yml"
+NOT_OURS = {"up", "ALERTS"}
+WORDS = {"sum", "max", "min", "rate", "increase", "topk", "sort", "time", "by", "on", "and", "le", "histogram_quantile"}
+
+
+def program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise MissingToolError(f"{name} not found: apt install prometheus")
+    return found
+
+
+def expressions() -> list[str]:
+    """Every query of the dashboard and the rules."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    found = [target["expr"] for panel in panels for target in panel["targets"]]
+    variables = json.loads(DASHBOARD.read_text())["templating"]["list"]
+    found += [variable["query"]["query"] for variable in variables if variable["type"] == "query"]
+    rules = ALERTS.read_text()
+    return found + re.findall(r"expr: (?:>-\n)?((?:.|\n)*?)\n +(?:for|labels):", rules)
+
+
+def test_every_metric_of_the_dashboard_and_the_rules_exists(tmp_path: Path) -> None:
+    world = World(tmp_path / "store")
+    exposed = lived(world)
+    world.rig.close()
+    names = {f"{name}{end}" for name in exposed for end in ("", "_bucket", "_count", "_sum")}
+    queries = expressions()
+    assert len(queries) > 25
+    used = set()
+    for query in queries:
+        used |= set(re.findall(r"\b((?:timewheel|rocketmq)_\w+)", query))
+    assert used - names == set()
+    assert len(used) > 20
+
+
+def test_promtool_accepts_the_rules() -> None:
+    promtool = need(lambda: program("promtool"))
+    checked = subprocess.run([promtool, "check", "rules", str(ALERTS)], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "8 rules found" in checked.stdout
+
+
+def test_promtool_complains_of_apaches_names_only(tmp_path: Path) -> None:
+    promtool = need(lambda: program("promtool"))
+    world = World(tmp_path / "store")
+    lived(world)
+    text = world.exporter.text().decode()
+    world.rig.close()
+    checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True)
+    complaints = [line for line in checked.stderr.splitlines() if line]
+    wrong = [
+        line
+        for line in complaints
+        if not re.fullmatch(r'rocketmq_\w+_milliseconds use base unit "seconds" instead of "milliseconds"', line)
+    ]
+    assert wrong == []
+    bad = subprocess.run([promtool, "check", "metrics"], input="a_count 1\nx 2\n", capture_output=True, text=True)
+    assert bad.returncode != 0
+
+
+@contextmanager
+def prometheus(folder: Path, target: int) -> Iterator[int]:
+    """A real Prometheus that scrapes a port every second; answers its own."""
+    binary, port = need(lambda: program("prometheus")), free_port()
+    folder.mkdir()
+    (folder / "alerts.yml").write_text(ALERTS.read_text())
+    (folder / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [alerts.yml]\nscrape_configs:\n"
+        f"- job_name: timewheel\n  static_configs: [{{targets: ['127.0.0.1:{target}']}}]\n"
+    )
+    command = [
+        *(binary, "--config.file=prometheus.yml", "--storage.tsdb.path=data"),
+        *(f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"),
+    ]
+    child = Child(command, folder, folder / "prometheus.log")
+    try:
+        yield port
+    finally:
+        child.terminate()
+
+
+def query(port: int, expression: str) -> list[Any]:
+    try:
+        answer = ask(port, "/api/v1/query?" + urllib.parse.urlencode({"query": expression}))
+    except OSError:
+        return []
+    return list(answer.json["data"]["result"]) if answer.status == 200 else []
+
+
+def value(port: int, expression: str) -> float:
+    found = query(port, expression)
+    return float(found[0]["value"][1]) if found else -1.0
+
+
+async def send(namesrv: str, count: int) -> None:
+    async with Producer(namesrv) as producer:
+        for number in range(count):
+            await producer.send("Timed", b"x" * 100, delay=timedelta(milliseconds=200 + 5 * number))
+        await producer.send("Far", b"x", delay=timedelta(hours=1))
+
+
+def test_a_real_prometheus_gives_the_figures_of_the_log(tmp_path: Path) -> None:
+    need(lambda: program("prometheus"))
+    metrics = free_port()
+    broker = OurBroker(
+        tmp_path / "ours", {"metricsExporterType": "PROM", "metricsPromExporterPort": str(metrics)}
+    ).start()
+    try:
+        asyncio.run(send(broker.namesrv, 200))
+        with prometheus(tmp_path / "prometheus", metrics) as port:
+            count = "sum(timewheel_lateness_seconds_count)"
+            wait_until(lambda: value(port, count) == 200, 60, "that 200 deliveries are scraped")
+            assert value(port, 'up{job="timewheel"}') == 1
+            assert value(port, "sum(rocketmq_timer_enqueue_total)") == 201
+            assert value(port, 'rocketmq_timer_dequeue_total{topic="Timed"}') == 200
+            assert value(port, "sum(timewheel_early_total)") == 0
+            assert value(port, "sum(timewheel_pending_messages)") == 1
+            late_s = value(port, "sum(timewheel_lateness_seconds_sum)")
+            within = {
+                float(row["metric"]["le"]): float(row["value"][1])
+                for row in query(port, "sum by (le) (timewheel_lateness_seconds_bucket)")
+            }
+            alerts = {row["metric"]["alertname"] for row in query(port, 'ALERTS{alertstate="firing"}')}
+            assert "TimewheelEarlyDelivery" not in alerts
+    finally:
+        broker.stop()
+    lates_ms = [store_ms - due_ms for _, due_ms, store_ms in delivered(broker.store / "commitlog")]
+    assert len(lates_ms) == 200
+    assert sum(lates_ms) == pytest.approx(late_s * 1000)
+    for bound_s, number in within.items():
+        assert number == sum(late <= bound_s * 1000 for late in lates_ms), bound_s
+
+
+def test_both_ports_of_a_broker_have_the_same_names(tmp_path: Path) -> None:
+    http, metrics = free_port(), free_port()
+    settings = {"metricsExporterType": "PROM", "metricsPromExporterPort": str(metrics)}
+    broker = OurBroker(tmp_path / "ours", {**settings, "httpListen": f"127.0.0.1:{http}"}).start()
+    try:
+        found = [set(parse(ask(port, "/metrics").body.decode())) for port in (http, metrics)]
+        assert found[0] == found[1]
+        assert len(found[0]) > 40
+    finally:
+        broker.stop()
