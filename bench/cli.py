@@ -16,6 +16,7 @@ from rich.console import Console
 from bench.figures.results import Section, document, read, sections_of, write
 from bench.figures.table import markdown, print_section
 from bench.peers.catalogue import OURS, PEERS, VARIANTS
+from bench.peers.rocketmq import ours_with
 from bench.report import ReportError, write_report
 from bench.running.machine import PageCache, describe
 from bench.running.session import BenchError, Session
@@ -67,6 +68,9 @@ def _list(context: click.Context, _option: click.Parameter, value: bool) -> None
 @click.command("bench", short_help="Measure our broker and its peers, in turn.")
 @click.argument("workload", type=click.Choice([*WORKLOADS, "all"]))
 @click.option("--peers", callback=_peers, default=",".join(PEERS), show_default=True, help='Beside ours; "" for none.')
+@click.option(
+    "--shards", type=click.IntRange(1, 64), multiple=True, help="Also ours with so many shards; may be repeated."
+)
 @click.option("--quick", is_flag=True, help="Short runs, once, small numbers: a few minutes for all.")
 @click.option("--repeats", type=click.IntRange(1, 50), help="Turns through all systems (5; quick: 1).")
 @click.option("--seconds", type=click.FloatRange(0.2, 600), help="Length of one measurement (30; quick: 1).")
@@ -113,6 +117,7 @@ def _list(context: click.Context, _option: click.Parameter, value: bool) -> None
 def bench(
     workload: str,
     peers: list[str],
+    shards: tuple[int, ...],
     quick: bool,
     repeats: int | None,
     seconds: float | None,
@@ -148,6 +153,7 @@ def bench(
             bodies=bodies,
             generators=generators,
             peers=peers,
+            shards=shards,
             counts=counts,
             page_cache=PageCache(folder) if fill_cache else None,
         )
@@ -175,7 +181,9 @@ def _run(session: Session, chosen: dict[str, Callable[[Session], Section]], out:
         session.say = status.update if errors.is_terminal else partial(click.echo, err=True)
         session.measure_limits()
         machine["limits"] = session.limits
-        session.systems = session.available([OURS, *(PEERS[name] for name in session.peers)])
+        session.systems = session.available(
+            [OURS, *map(ours_with, session.shards), *(PEERS[name] for name in session.peers)]
+        )
         for note in session.notes.values():
             if note.left_out:
                 console.print(f"left out: {note.title}: {note.left_out}", highlight=False, markup=False)

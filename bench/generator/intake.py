@@ -28,6 +28,7 @@ class Reception:
 
     ``store_path`` gets the rows as a .npy file. ``reconnect`` tries again when the system goes away, for as long as the
     reception lasts; ``pull_count`` is the most messages of one answer, where the protocol has such a thing.
+    With several ``brokers``, `PORTS_APART` ports apart, there is a connection to each.
     """
 
     port: int
@@ -38,6 +39,7 @@ class Reception:
     pull_count: int = 32
     reconnect: bool = False
     poll_ms: int = 10
+    brokers: int = 1
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Reception:

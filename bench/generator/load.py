@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-__all__ = ["Kind", "Load", "LoadResult", "Protocol"]
+__all__ = ["PORTS_APART", "Kind", "Load", "LoadResult", "Protocol"]
+
+PORTS_APART = 10
+"""Between the ports of two shards of one broker."""
 
 Kind = Literal["normal", "timed", "level"]
 Protocol = Literal["rocketmq", "nats", "redis", "beanstalkd", "naive"]
@@ -21,6 +24,7 @@ class Load:
     epoch millisecond. ``first_number`` numbers the messages; each carries its number and its due time in its body.
     ``tolerant`` takes the end of the connections as an end, not as an error; ``accepted_path`` then gets the numbers of
     all messages that were acknowledged, as a .npy file. ``inbox`` is where NATS answers a connection; senders set it.
+    With several ``brokers``, `PORTS_APART` ports apart, the connections go to them in turn.
     """
 
     port: int
@@ -44,7 +48,12 @@ class Load:
     seed: int = 1
     tolerant: bool = False
     accepted_path: str = ""
+    brokers: int = 1
     inbox: str = "_INBOX.probe"
+
+    def port_of(self, connection: int) -> int:
+        """The port of the broker that a connection goes to."""
+        return self.port + PORTS_APART * (connection % self.brokers)
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Load:

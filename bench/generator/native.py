@@ -89,8 +89,8 @@ def run(load: Load) -> LoadResult:
     """Send as asked and count; ConnectionError if the broker goes away, unless the load is tolerant."""
     sockets: list[socket.socket] = []
     try:
-        for _ in range(load.connections):
-            sockets.append(socket.create_connection(("127.0.0.1", load.port)))
+        for number in range(load.connections):
+            sockets.append(socket.create_connection(("127.0.0.1", load.port_of(number))))
             sockets[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
         number = load.first_number

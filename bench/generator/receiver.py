@@ -19,6 +19,7 @@ import numpy as np
 
 from bench.generator.arrivals import join
 from bench.generator.intake import Intake, Reception
+from bench.generator.load import PORTS_APART
 from bench.generator.protocols import INTAKES
 
 __all__ = ["Receiver", "main"]
@@ -35,13 +36,24 @@ class _Orders:
     until_ms: float = float("inf")
 
 
+class _Line:
+    """One connection, and what reads from it."""
+
+    __slots__ = ("intake", "port", "sock")
+
+    def __init__(self, reception: Reception, port: int) -> None:
+        self.intake: Intake = INTAKES[reception.protocol](reception)
+        self.port = port
+        self.sock: socket.socket | None = None
+
+
 class Receiver:
-    """One reception over one connection."""
+    """One reception, over a connection to each broker."""
 
     def __init__(self, reception: Reception) -> None:
         self._reception = reception
-        self._intake: Intake = INTAKES[reception.protocol](reception)
-        self._sock: socket.socket | None = None
+        ports = [reception.port + PORTS_APART * number for number in range(reception.brokers)]
+        self._lines = [_Line(reception, port) for port in ports]
         self._parts: list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = []
         self._received = 0
         self._orders = _Orders()
@@ -50,14 +62,17 @@ class Receiver:
         self._poll.register(0, select.POLLIN)
 
     def connect(self) -> bool:
-        """Connect and say what is wanted; False if nobody listens."""
+        """Connect where that is missing, and say what is wanted; False if nobody listens at one of the ports."""
+        return all(line.sock is not None or self._connect(line) for line in self._lines)
+
+    def _connect(self, line: _Line) -> bool:
         try:
-            sock = socket.create_connection(("127.0.0.1", self._reception.port), 5)
+            sock = socket.create_connection(("127.0.0.1", line.port), 5)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._intake.hello(sock)
+            line.intake.hello(sock)
         except OSError:
             return False
-        self._sock = sock
+        line.sock = sock
         self._poll.register(sock.fileno(), select.POLLIN)
         return True
 
@@ -70,44 +85,43 @@ class Receiver:
             raise ConnectionError(f"nobody listens on port {self._reception.port}")
         print("ready", flush=True)
         while not self._finished():
-            if self._sock is None and not self.connect():
-                self._turn(_RETRY_SECONDS)
-            else:
-                self._turn(self._reception.poll_ms / 1000)
+            self._turn(self._reception.poll_ms / 1000 if self.connect() else _RETRY_SECONDS)
         np.save(self._reception.store_path, join(self._parts).rows)
         return self._received
 
     def _turn(self, seconds: float) -> None:
-        sock = self._sock
         came = [fd for fd, _ in self._poll.poll(seconds * 1000)]
         if 0 in came:
-            line = os.read(0, 4096)
-            if line:
-                self._orders = _Orders(**json.loads(line.splitlines()[-1]))
+            text = os.read(0, 4096)
+            if text:
+                self._orders = _Orders(**json.loads(text.splitlines()[-1]))
             elif self._orders.until_ms == float("inf"):
                 raise EOFError("the parent is gone")
             else:
                 self._poll.unregister(0)
-        if sock is None:
-            return
+        for line in self._lines:
+            if line.sock is not None:
+                self._read(line, line.sock, line.sock.fileno() in came)
+
+    def _read(self, line: _Line, sock: socket.socket, readable: bool) -> None:
         try:
-            if sock.fileno() in came:
+            if readable:
                 data = sock.recv(1 << 20)
                 received_us = time.time_ns() // 1000
                 if not data:
                     raise ConnectionError("the system closed the connection")
-                rows, answer = self._intake.feed(data, received_us)
+                rows, answer = line.intake.feed(data, received_us)
                 for part in rows:
                     self._parts.append(part)
                     self._received += len(part)
             else:
-                answer = self._intake.tick()
+                answer = line.intake.tick()
             if answer:
                 sock.sendall(answer)
         except OSError:
             self._poll.unregister(sock.fileno())
             sock.close()
-            self._sock = None
+            line.sock = None
             if not self._reception.reconnect:
                 raise
 

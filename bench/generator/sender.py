@@ -78,6 +78,8 @@ class Sender:
             first = load.first_number + at * _NUMBERS_EACH
             inbox = f"_INBOX.{os.getpid()}.{at}"
             own = dataclasses.replace(load, inbox=inbox, first_number=first) if own_frames else load
+            if load.brokers > 1:
+                own = dataclasses.replace(own, port=load.port_of(at))
             connection = _Connection(own, shared or _ring(own))
             self._connections[connection.fd] = connection
             self._poll.register(connection.fd, select.EPOLLIN)

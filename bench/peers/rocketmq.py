@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,17 +14,17 @@ from bench.peers.ours import ROOT, OurBroker
 from bench.peers.system import Setup, System
 from bench.peers.wire import Wire
 
-__all__ = ["APACHE", "APACHE_VARIANTS", "OURS"]
+__all__ = ["APACHE", "APACHE_VARIANTS", "OURS", "ours_with"]
 
 STOP_SECONDS = 180  # with millions pending Apache's broker takes long
 
 
 class _Ours:
-    """`timewheel broker` as a process, with its embedded name server."""
+    """`timewheel broker` as a process, or as a supervisor and its shards, with its embedded name server."""
 
-    def __init__(self, folder: Path, setup: Setup) -> None:
+    def __init__(self, folder: Path, setup: Setup, shards: int = 0) -> None:
         self.configuration = {"flushDiskType": setup.flush}
-        self._broker = OurBroker(folder, self.configuration)
+        self._broker = OurBroker(folder, self.configuration, shards=shards)
         self.port, self.store = self._broker.port, self._broker.store
 
     def start(self) -> None:
@@ -39,10 +42,18 @@ class _Ours:
         self._broker.stop()
 
     def kill(self) -> None:
+        if self._broker.shards:
+            for pid in self.pids()[1:]:  # they are not in its process group
+                os.kill(pid, signal.SIGKILL)
         self._broker.kill()
 
     def pids(self) -> list[int]:
-        return [self._broker.child.process.pid]
+        pid = self._broker.child.process.pid
+        try:
+            shards = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        except OSError:
+            shards = []
+        return [pid, *map(int, shards)]
 
     def close(self) -> None:
         """Nothing is left."""
@@ -125,6 +136,19 @@ OURS = System(
     make=_Ours,
     timed_batches=True,
 )
+
+
+def ours_with(shards: int) -> System:
+    """Ours, as so many shards."""
+    return dataclasses.replace(
+        OURS,
+        name=f"timewheel-{shards}-shards",
+        title=f"Timewheel, {shards} shards",
+        make=lambda folder, setup: _Ours(folder, setup, shards),
+        shards=shards,
+    )
+
+
 APACHE = _apache("apache", "Apache RocketMQ", {})
 # Where lateness is measured: its finest precision, and its timer that keeps messages in RocksDB.
 APACHE_VARIANTS = (

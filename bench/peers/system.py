@@ -54,7 +54,8 @@ class System:
     ``need`` raises MissingToolError or FetchError if it cannot be had, and fetches it if it can. ``kinds`` are the
     kinds of messages it takes; ``timed_batches`` says whether messages of a batch keep their delay,
     ``keeps_delivered`` whether what was delivered can be read again from the start. ``warm_up_seconds``: so long it is
-    warmed at least before a figure counts (`bench.running.warmth`).
+    warmed at least before a figure counts (`bench.running.warmth`). ``shards``: so many brokers make it up, ten ports
+    apart.
     """
 
     name: str
@@ -68,3 +69,4 @@ class System:
     keeps_delivered: bool = True
     flushes: tuple[str, ...] = ("ASYNC_FLUSH", "SYNC_FLUSH")
     warm_up_seconds: float = 15.0
+    shards: int = 1

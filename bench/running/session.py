@@ -58,6 +58,8 @@ class Session:
     notes: dict[str, SystemNote] = dataclasses.field(default_factory=dict)
     limits: dict[str, float] = dataclasses.field(default_factory=dict)
     page_cache: PageCache | None = None
+    shards: tuple[int, ...] = ()
+    brokers: int = 1
 
     def measure_limits(self) -> None:
         """Measure the bare socket, the bare disk and bare memory, once a run."""
@@ -98,6 +100,7 @@ class Session:
             self.page_cache.fill()
         place = Path(tempfile.mkdtemp(prefix=f"{system.name}-", dir=self.folder))
         running = system.make(place, setup or Setup(quick=self.quick))
+        self.brokers = system.shards
         try:
             if start:
                 running.start()
@@ -142,6 +145,7 @@ class Session:
     @contextlib.contextmanager
     def generating(self, load: Load) -> Iterator[Callable[[], LoadResult]]:
         """Run a load beside other things: yields a function that waits for the result."""
+        load = dataclasses.replace(load, brokers=self.brokers)
         count = min(self.generators, load.connections)
         children = [spawn("bench.generator", dataclasses.asdict(part)) for part in shares(load, count)]
         try:
@@ -166,6 +170,7 @@ class Session:
         with tempfile.TemporaryDirectory(dir=self.folder) as place:
             path = Path(place) / "rows.npy"
             reception = Reception(running.port, system.protocol, topic, queues, str(path), reconnect=reconnect)
+            reception.brokers = self.brokers
             child = spawn("bench.generator.receiver", dataclasses.asdict(reception))
             try:
                 assert child.stdout is not None

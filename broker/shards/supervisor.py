@@ -21,6 +21,7 @@ from broker.shards.front import ROUTES_MS, Front
 from broker.shards.keeper import ShardKeeper, ShardState
 from broker.shards.layout import Layout, shard_name
 from broker.shards.processes import ShardProcess, start_shard
+from broker.shards.summary import EVERY_MS, summary
 from store.disk.errors import StoreError
 from store.disk.files import Files
 
@@ -169,6 +170,7 @@ class Supervisor:
 
     async def _look(self) -> None:
         """What is done every second."""
+        counted_ms, counted = monotonic_ms(), dict(self.front.states)
         while True:
             await asyncio.sleep(_LOOK_MS / 1000)
             try:
@@ -177,6 +179,10 @@ class Supervisor:
                     if self._complete and self.keeper.down_ms(index, monotonic_ms()) > ROUTES_MS:
                         self.front.forget_routes(index)
                 await self.front.ping()
+                if (passed_ms := monotonic_ms() - counted_ms) >= EVERY_MS:
+                    if line := summary(counted, self.front.states, passed_ms, self.name):
+                        _LOG.info("%s", line)
+                    counted_ms, counted = monotonic_ms(), dict(self.front.states)
                 await self.front.catch_up()
                 if self._draining is not None and self._complete:
                     await self._draining.look()
