@@ -14,6 +14,7 @@ from random import Random
 
 import pytest
 
+from remoting.signing import sign
 from tests.support.hostile import body as hostile_body
 from tests.support.ours import ROOT
 from tests.support.shards import ShardedBroker
@@ -378,3 +379,44 @@ async def send_timed(namesrv: str, topic: str, count: int) -> None:
     async with Producer(namesrv) as producer:
         for number in range(count):
             await producer.send(topic, b"%d" % number, delay=timedelta(seconds=3))
+
+
+RULES = """accounts:
+  - accessKey: administrator
+    secretKey: twelve-characters
+    admin: true
+  - accessKey: somebody
+    secretKey: other-characters
+    defaultTopicPerm: PUB|SUB
+    defaultGroupPerm: SUB
+"""
+
+
+def test_one_file_of_rules_holds_for_all_and_a_change_is_checked_where_it_comes_in(tmp_path: Path) -> None:
+    broker = ShardedBroker(tmp_path, settings={"aclEnable": "true"})
+    (broker.store / "config").mkdir(parents=True)
+    rules = broker.store / "config" / "plain_acl.yml"
+    rules.write_text(RULES)
+    rules.chmod(0o600)
+    fields = {"topic": "guarded", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "order": "false"}
+    fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "defaultTopic": "TBW102"}
+
+    def signed(account: str, secret: str) -> dict[str, str]:
+        own = {**fields, "AccessKey": account}
+        return {**own, "Signature": sign(own, b"", secret)}
+
+    try:
+        broker.start()
+        for index in (0, 1):
+            with Wire(broker.addresses[index]) as wire:
+                for refused in (fields, signed("somebody", "other-characters"), signed("administrator", "wrong")):
+                    with pytest.raises(WireError) as error:
+                        wire.ask(17, refused)
+                    assert error.value.code == 16
+        assert broker.brokers_of("guarded") == {}
+        with Wire(broker.addresses[1]) as wire:
+            wire.ask(17, signed("administrator", "twelve-characters"))
+        assert set(broker.brokers_of("guarded")) == {"broker-a-0", "broker-a-1"}
+        assert b"Signature" not in b"".join(path.read_bytes() for path in (broker.store / "shards").glob("*.json*"))
+    finally:
+        broker.kill()
