@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from broker_plugin.aside import AsideFrame, GateAside
 from broker_plugin.figures.tally import Accepted
+from broker_plugin.pending.delay_keys import KeptHeld, Taken
+from broker_plugin.pending.keyed_turn import KeyedTurn
 from broker_plugin.rules.properties import (
     ABSOLUTE,
     DUE_MAX_MS,
@@ -41,7 +43,7 @@ from remoting.messages.message import (
     UniformBatch,
     encode_record,
 )
-from remoting.messages.properties import DELAY, OWN_PROPERTIES, TRAN_MSG, remove_properties
+from remoting.messages.properties import DELAY, DELAY_KEY, OWN_PROPERTIES, TRAN_MSG, remove_properties
 from store.disk.errors import StoreError, StoreFullError
 from store.disk.flusher import Ticket
 from store.put.plugin_api import Held, HeldBatch, OneByOne, PutStatus, Refused
@@ -62,7 +64,7 @@ STAMP_BYTES_MAX = 64
 """No less than what `stamped_texts` appends."""
 REST_BYTES_MAX = 384
 """No less than a record has beside body and properties."""
-_DECISIVE = frozenset((DELAY, TRAN_MSG, *OWN_PROPERTIES))
+_DECISIVE = frozenset((DELAY, DELAY_KEY, TRAN_MSG, *OWN_PROPERTIES))
 _ONE_BY_ONE = OneByOne()
 
 
@@ -109,6 +111,8 @@ class Gate:
         self._disk_refusal = disk_refusal
         self._entries: list[tuple[int, int, bytes]] = []
         self._blocks: list[Block] = []  # of the last turn
+        self.keyed: KeyedTurn | None = None
+        """What this turn has of messages with a delay key; None where nobody keeps them."""
         self.asides: list[GateAside] = []
         """Large batches that are a part of this turn."""
         self._withdrawn = False  # whether the journal was told to cancel what it has of this turn
@@ -166,6 +170,8 @@ class Gate:
     def _timed(self, message: Message, text: str, now_ms: int) -> Held | Refused | None:
         due_ms = plain_start_ms(text)
         if 0 < due_ms - now_ms <= self._most_ahead_ms and not message.sys_flag & TRANSACTION_TYPE:
+            if DELAY_KEY in text:
+                return self._hold_keyed(message, text, due_ms, now_ms)
             return self._hold(message, text, due_ms, now_ms)
         return self._unusual(message, text, now_ms)
 
@@ -192,7 +198,7 @@ class Gate:
             message.due_ms = due_ms  # for the append to check again: the clock may be set back until then
             return None
         text = text if has_start_time_only(text) else disarmed(text, due_ms)
-        return self._hold(message, text, due_ms, now_ms)
+        return self._hold_keyed(message, text, due_ms, now_ms)
 
     def _hold(self, message: Message, text: str, due_ms: int, now_ms: int) -> Held | Refused:
         if len(message.body) > self._max_body_bytes:
@@ -204,6 +210,16 @@ class Gate:
             delay_id = self._next_id()
         except StoreError as error:
             return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
+        record = self._record(message, text, due_ms, now_ms, delay_id)
+        if isinstance(record, Refused):
+            return record
+        self._entries.append((due_ms, delay_id, record))
+        if self.tally is not None:
+            self._topics.append(message.topic)
+        return Held(delay_id, due_ms)
+
+    def _record(self, message: Message, text: str, due_ms: int, now_ms: int, delay_id: int) -> bytes | Refused:
+        """Make the finished record, or say what it has no room for."""
         message.prepared_offset = 0  # delivered alone: no op message will vouch for it
         message.properties = text = stamped(text, delay_id, due_ms)
         if len(text) > MAX_PROPERTIES_BYTES // 4:
@@ -223,10 +239,27 @@ class Gate:
                 PutStatus.MESSAGE_ILLEGAL,
                 f"the record has {len(record)} bytes, at most {self._max_record_bytes} are possible",
             )
-        self._entries.append((due_ms, delay_id, record))
-        if self.tally is not None:
-            self._topics.append(message.topic)
-        return Held(delay_id, due_ms)
+        return record
+
+    def _hold_keyed(self, message: Message, text: str, due_ms: int, now_ms: int) -> Held | Refused:
+        """Hold a message that may have a delay key."""
+        keyed = self.keyed
+        if keyed is None or DELAY_KEY not in text:
+            return self._hold(message, text, due_ms, now_ms)
+        decision = keyed.keys.admit(message.topic, text, now_ms)
+        if isinstance(decision, Refused):
+            self._stats.refused += 1
+            return decision
+        if isinstance(decision, KeptHeld):
+            keyed.kept = True
+            return decision
+        if isinstance(decision, Taken):
+            record = self._record(message, text, due_ms, now_ms, decision.found.delay_id)
+            return record if isinstance(record, Refused) else keyed.replace(decision, record, due_ms, now_ms)
+        held = self._hold(message, text, due_ms, now_ms)
+        if isinstance(held, Held) and decision.hash:
+            keyed.keys.took(decision.hash, held.offset, due_ms, now_ms)
+        return held
 
     def _refused(self, status: PutStatus, remark: str) -> Refused:
         self._stats.refused += 1
@@ -235,6 +268,8 @@ class Gate:
     def take_back(self, held: Held) -> None:
         """Forget one that was held in this turn, or in the one that was just journalled (under the delivery lock)."""
         entries = self._entries
+        if self.keyed is not None and self.keyed.take_back(held):
+            return
         for at in range(len(entries) - 1, -1, -1):
             if entries[at][1] == held.offset:
                 del entries[at]
@@ -255,16 +290,26 @@ class Gate:
     def commit_turn(self) -> Ticket | None:
         """Journal what was held since the last call; raises StoreError, and then none of it is pending."""
         entries, asides = self._entries, self.asides
-        if not entries and not asides:
+        keyed = None if self.keyed is None or self.keyed.is_idle else self.keyed
+        if not entries and not asides and keyed is None:
             return None
         topics, self._topics = self._topics, []
         self._entries, self.asides = [], []
         ticket: Ticket | None = None
         self._blocks = []
-        refusal = self._disk_refusal()
-        if refusal:
-            raise StoreFullError(refusal)
-        self._blocks = self._append(entries, asides)
+        try:
+            refusal = self._disk_refusal()
+            if refusal:
+                raise StoreFullError(refusal)
+            if keyed is not None:
+                ticket = keyed.begin()
+            self._blocks = self._append(entries, asides)
+            if keyed is not None:
+                ticket = keyed.commit(ticket)
+        except StoreError:
+            if keyed is not None:
+                keyed.failed()
+            raise
         for block in self._blocks:
             soonest_ms = min(block.dues)
             ticket = block.ticket.joined(ticket)

@@ -21,9 +21,7 @@ from broker_plugin.failures import Failures
 from broker_plugin.figures.measures import plugin_families
 from broker_plugin.figures.tally import Accepted, Delivered
 from broker_plugin.hook import Gate
-from broker_plugin.pending.changes import Changes
-from broker_plugin.pending.commands import Commands
-from broker_plugin.pending.desk import PendingDesk
+from broker_plugin.pending.rooms import DeskRooms
 from broker_plugin.recovery import OverdueRecovery
 from broker_plugin.rules.properties import own_properties_of
 from broker_plugin.rules.ranges import KeyRanges
@@ -51,7 +49,6 @@ from store.put.plugin_api import (
 )
 from store.spill.rows.model import SpillOptions
 from store.spill.spill_store import SpillStore
-from store.spill.state.cancel_log import CancelLog
 
 if TYPE_CHECKING:
     from store.disk.flusher import Ticket
@@ -65,8 +62,6 @@ _RESTORE_AT_ONCE = 50_000
 _MAX_BODY_BYTES = 4 << 20
 _MAX_RECORD_BYTES = (4 << 20) + (64 << 10)
 _FLUSH_INTERVAL_MS = 500
-VERDICT_HOURS = 24
-"""How long after its due time it is known of a message that it was cancelled."""
 BEHIND_MS = 5
 """What is overdue by less needs nobody's help: the sweeper has it in hand."""
 
@@ -81,7 +76,7 @@ class DelayPlugin:
         self.watch = StepWatch()
         self._accept_rate, self._deliver_rate = Rate(), Rate()
         self._opened = False
-        self.past: CancelLog | None = None
+        self.rooms: DeskRooms | None = None
         self._workers: list[Worker] = []
 
     # ------------------------------------------------------------------------------------------------ life
@@ -97,21 +92,22 @@ class DelayPlugin:
             self.spill = SpillStore.open(
                 context.files, context.directory, context.store_id, options, section, self.lock
             )
-        keep_ms = config_number(context.config, "timewheelVerdictHours", VERDICT_HOURS) * 3_600_000
         self._opened = True
-        self.past = CancelLog(context.files, context.directory / "cancelled", context.store_id, keep_ms)
+        rooms = self.rooms = DeskRooms(
+            context.files, context.directory, context.store_id, self.spill, partial(config_number, context.config)
+        )
         for note in self.spill.notes:
             context.warn(note)
         self._restore(context.target.scan(checkpoint.position_of(SECTION)))
-        self._make_parts(context, self.clock.now_ms())
+        self._make_parts(context, self.clock.now_ms(), rooms)
         self._make_workers(context)
-        checkpoint.register(SECTION, self.spill.snapshot, self.spill.durable, self.spill.journal.sync)
+        checkpoint.register(SECTION, self.spill.snapshot, self.spill.durable, rooms.sync)
         self.deliverer.lose_track = partial(checkpoint.unregister, SECTION)
-        context.flusher.add(
-            self.spill.journal, config_number(context.config, "flushIntervalCommitLog", _FLUSH_INTERVAL_MS)
-        )
+        interval_ms = config_number(context.config, "flushIntervalCommitLog", _FLUSH_INTERVAL_MS)
+        context.flusher.add(rooms.key_rows, interval_ms)
+        context.flusher.add(self.spill.journal, interval_ms)
 
-    def _make_parts(self, context: PluginContext, now_ms: int) -> None:
+    def _make_parts(self, context: PluginContext, now_ms: int, rooms: DeskRooms) -> None:
         config, spill, clock, lock = context.config, self.spill, self.clock, self.lock
         target = context.target
         batch_max = config_number(config, "timewheelBatchRecords", BATCH_MAX)
@@ -155,14 +151,9 @@ class DelayPlugin:
             max_record_bytes=target.record_bytes_max if isinstance(target, BoundedTarget) else _MAX_RECORD_BYTES,
             disk_refusal=target.disk_refusal if isinstance(target, BoundedTarget) else str,
         )
-        self._make_desk(context)
-
-    def _make_desk(self, context: PluginContext) -> None:
-        """Make what answers questions about pending messages."""
-        spill, sweeper, recovery, lock, stats = self.spill, self.sweeper, self.recovery, self.lock, self.stats
-        changes = Changes(spill, sweeper, recovery, context.flusher, context.target, lock, stats, self.past)
-        self.commands = Commands(spill, sweeper, recovery, lock, changes)
-        self.pending = PendingDesk(spill, sweeper, recovery, lock, stats, changes)
+        rooms.furnish(self.sweeper, self.recovery, context.flusher, target, self.stats)
+        self.commands, self.pending = rooms.commands, rooms.desk
+        self.gate.keyed, self.spiller.tidy = rooms.keyed, rooms.tidy
 
     def _make_workers(self, context: PluginContext) -> None:
         clock, warn = self.clock, context.warn
@@ -211,8 +202,9 @@ class DelayPlugin:
             self._context.checkpoint.unregister(SECTION)
             self._context.flusher.remove(self.spill.journal)
             try:
-                if self.past is not None:
-                    self.past.close()
+                if self.rooms is not None:
+                    self._context.flusher.remove(self.rooms.key_rows)
+                    self.rooms.close()
             finally:
                 self.spill.close()
 

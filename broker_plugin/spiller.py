@@ -22,6 +22,8 @@ PAUSE_MS = 100
 IDLE_MS = 250
 """The same when as many are pending as at the last look."""
 
+TIDY_EVERY_MS = 10_000
+
 
 class Spiller:
     """Steps the spill store's background work."""
@@ -32,6 +34,9 @@ class Spiller:
         self._frontier_ms = frontier_ms
         self._checkpoint = checkpoint
         self._seen_pending = -1
+        self.tidy: Callable[[int], None] = lambda _: None
+        """Removes what has grown old; called once in a while."""
+        self._tidy_ms = 0
 
     def step(self, now_ms: int) -> int:
         """Do a slice; answers when to come back (now or earlier: at once)."""
@@ -40,5 +45,8 @@ class Spiller:
             self._checkpoint.touch()  # the next checkpoint lets files go, and what they take in memory
         if more:
             return now_ms
+        if not 0 <= now_ms - self._tidy_ms < TIDY_EVERY_MS:
+            self._tidy_ms = now_ms
+            self.tidy(now_ms)
         seen, self._seen_pending = self._seen_pending, self._spill.pending_count
         return now_ms + (IDLE_MS if self._seen_pending == seen else PAUSE_MS)

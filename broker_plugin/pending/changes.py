@@ -10,7 +10,7 @@ count as delivered. Before a change the target makes sure that they are gone (`S
 change fails and nothing has happened.
 
 What became of a message that is not pending any more is asked in this order: the CommitLog (delivered, when and
-where), the rows of cancelled messages (`store.spill.state.cancel_log`), the delay store's own files.
+where), the rows of cancelled messages (`store.spill.state.message_rows`), the delay store's own files.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from store.disk.flusher import Flusher, Ticket
 from store.put.pending_api import PendingAnswer, PendingName, PendingOrder, PendingVerb, PendingVerdict
 from store.put.plugin_api import DeliveryTarget, LookupTarget, SettlingTarget
 from store.spill.rows.model import Columns
-from store.spill.state.cancel_log import CancelledRow, CancelLog
+from store.spill.state.message_rows import MessageRow, MessageRows
 
 if TYPE_CHECKING:
     from threading import RLock
 
+    from broker_plugin.pending.delay_keys import DelayKeys
     from broker_plugin.pending.looking import Slice
     from broker_plugin.pending.parts import Delivery, Overdue
     from broker_plugin.rules.stats import Stats
@@ -67,7 +68,7 @@ class Changes:
         target: DeliveryTarget,
         lock: RLock,
         stats: Stats,
-        past: CancelLog | None = None,
+        past: MessageRows | None = None,
     ) -> None:
         self._spill = spill
         self._sweeper = sweeper
@@ -79,6 +80,7 @@ class Changes:
         self._settle = target.settle if isinstance(target, SettlingTarget) else _is_settled
         self._lookup = target if isinstance(target, LookupTarget) else None
         self.watchers: list[ChangeWatcher] = []
+        self.keys: DelayKeys | None = None
 
     # ------------------------------------------------------------------------------------------------ the changes
 
@@ -114,7 +116,7 @@ class Changes:
             rows = []
             for due_ms, delay_id, record in zip(found.dues, found.ids, found.records, strict=True):
                 topic, key = _topic_and_key(record)
-                rows.append(CancelledRow(delay_id, due_ms, now_ms, key, 0, topic))
+                rows.append(MessageRow(delay_id, due_ms, now_ms, key, 0, topic))
             with suppress(StoreFullError):
                 self._past.add(rows)
         ticket, versions = self._spill.cancel_many(Columns(found.dues, found.ids, found.refs))
@@ -149,6 +151,9 @@ class Changes:
                 self._settle()
                 fresh = restamped(record, found, due_ms)
                 block = self._spill.move(found, fresh, due_ms)
+                if self.keys is not None:
+                    topic, _, text = record_fields(record)
+                    self.keys.moved(topic, text, found.delay_id, due_ms, now_ms)
                 self._no_longer_failed(found.due_ms, record)
                 self._sweeper.offer(block, due_ms)
                 self._stats.moved += 1
@@ -165,6 +170,11 @@ class Changes:
             version=found.version + 1,
             due_ms=due_ms,
         )
+
+    def cancelled_by_key(self, topic: str, key: str) -> int:
+        """The delay id of the last message with a key that was cancelled; 0 if none is known. Reads files."""
+        row = None if self._past is None else self._past.find_key(key_hash(topic, key))
+        return 0 if row is None else row.delay_id
 
     def past(self, name: PendingName) -> PendingAnswer:
         """Say what became of a message that is not pending; `PendingVerdict.CANCELLED` if it was cancelled."""
@@ -212,7 +222,7 @@ class Changes:
         if self._past is None:
             return
         topic, key = _topic_and_key(record)
-        row = CancelledRow(found.delay_id, found.due_ms, now_ms, key, found.version, topic)
+        row = MessageRow(found.delay_id, found.due_ms, now_ms, key, found.version, topic)
         # It must be possible to cancel on a full disk; that it was is then known for a while only.
         with suppress(StoreFullError):
             self._past.add((row,))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from broker_plugin.pending.bulk import Bulk
 from broker_plugin.pending.changes import Changes
+from broker_plugin.pending.delay_keys import DelayKeys
 from broker_plugin.pending.foresight import Foresight
 from broker_plugin.pending.looking import Cursor, Looker, checked, cursor_of, cursor_text, limited, shown
 from broker_plugin.rules.properties import DUE_MAX_MS
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 __all__ = ["PendingDesk"]
 
 _V = PendingVerdict
+_NOBODY = 1
+"""An offset that no message has."""
 LOOKED_AT_MAX = 20_000
 """Messages that one call looks at, at most, if each has to be read."""
 
@@ -64,6 +67,7 @@ class PendingDesk:
         lock: RLock,
         stats: Stats,
         changes: Changes,
+        keys: DelayKeys | None = None,
     ) -> None:
         self._spill = spill
         self._sweeper = sweeper
@@ -71,6 +75,7 @@ class PendingDesk:
         self._lock = lock
         self._stats = stats
         self._changes = changes
+        self._keys = keys
         self._looker = Looker(spill, sweeper, recovery, lock)
         self._foresight = Foresight(spill, sweeper, self._looker)
         self._bulk = Bulk(lock, changes, self._looker)
@@ -225,7 +230,10 @@ class PendingDesk:
             return name
         if not name.key or not name.topic:
             raise PendingError("a message is named by its offset, or by topic and delay key")
-        return PendingName(offset=1, topic=name.topic)
+        offset = 0 if self._keys is None else self._keys.offset_of(name.topic, name.key)
+        if not offset:
+            offset = self._changes.cancelled_by_key(name.topic, name.key)
+        return PendingName(offset=offset or _NOBODY, topic=name.topic)
 
     # ------------------------------------------------------------------------------------------------ figures
 

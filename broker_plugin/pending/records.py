@@ -20,7 +20,7 @@ from store.put.pending_api import PendingQuery, PendingRow
 if TYPE_CHECKING:
     from store.spill.rows.model import Found
 
-__all__ = ["accepted_ms", "fits", "key_hash", "restamped", "row_of", "sent_delay_ms"]
+__all__ = ["accepted_ms", "fits", "fresh_copy", "key_hash", "restamped", "row_of", "sent_delay_ms", "with_delay"]
 
 _BORN_MS = RECORD.picked("born_ms")
 
@@ -48,6 +48,21 @@ def restamped(record: bytes, found: Found, due_ms: int) -> bytes:
     fresh = bytearray(encode_record(message, stored.store_host, stored.store_ms))
     LONG.pack_into(fresh, QUEUE_OFFSET_AT, sent_delay_ms(record, found))
     return bytes(fresh)
+
+
+def with_delay(record: bytes, delay_ms: int) -> bytes:
+    """Write into a pending record with which delay it was sent."""
+    fresh = bytearray(record)
+    LONG.pack_into(fresh, QUEUE_OFFSET_AT, delay_ms)
+    return bytes(fresh)
+
+
+def fresh_copy(record: bytes, delay_id: int, due_ms: int) -> bytes:
+    """Make the record of a message that is accepted under another id than it was made for."""
+    stored = decode_record(record)
+    message: Message = stored.message()
+    message.properties = delivered_as(stored.properties, delay_id, due_ms, 0)
+    return encode_record(message, stored.store_host, stored.store_ms)
 
 
 def row_of(record: bytes, delay_id: int, version: int, due_ms: int, failed: bool) -> PendingRow:

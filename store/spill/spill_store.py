@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +63,7 @@ from store.spill.state.directory import SpillDirectory
 from store.spill.state.outlook import Outlook
 from store.spill.state.spill_state import SpillState
 from store.spill.upkeep.housekeeping import Housekeeping
-from store.spill.upkeep.opening import open_sources
+from store.spill.upkeep.opening import decode_section, open_sources, records_behind
 from store.spill.upkeep.room import Room
 from store.spill.upkeep.section import SpillSection
 
@@ -98,6 +98,7 @@ class SpillStore(SpillView):
         self._stepping = threading.Lock()
         self.outlook = Outlook(state)
         """What comes due when."""
+        self._saved_end = 0  # where the journal stood at the last checkpoint before this start
         self._sequence = 0
         self._closed = False
         self._owed: list[tuple[int, int]] = []  # (due, id) of what was withdrawn and is not cancelled in the journal
@@ -128,7 +129,9 @@ class SpillStore(SpillView):
             store_id, epoch, segments, options.segment_bytes, lambda: place.make_segment(options.segment_bytes)
         )
         room = Room(lambda: files.free_bytes(directory)[0], lambda: state.promised_bytes, options.reserve_bytes)
-        return cls(state, journal, room, epoch)
+        store = cls(state, journal, room, epoch)
+        store._saved_end = 0 if section is None else decode_section(section)[0]
+        return store
 
     # ------------------------------------------------------------------------------------------------ accepting
 
@@ -313,6 +316,10 @@ class SpillStore(SpillView):
         self._state.mark_done((found.ref,))
         self._moved += 1
         return block
+
+    def records_unsaved(self) -> Iterator[tuple[int, int, bytes]]:
+        """At open: (due, delay id, record) of what was journalled behind the last checkpoint and is pending."""
+        return records_behind(self._state, self._saved_end)
 
     def restore_delivered_many(self, ids: Sequence[int], versions: Sequence[int]) -> int:
         """At open: these ids and versions stand in the CommitLog. Answers how many were pending (they are done now)."""

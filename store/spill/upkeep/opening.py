@@ -16,6 +16,7 @@ The checkpoint section (little-endian)::
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from store.spill.runs.run import Run
 from store.spill.state.directory import SpillDirectory
 from store.spill.state.spill_state import SpillState
 
-__all__ = ["decode_section", "encode_section", "open_sources"]
+__all__ = ["decode_section", "encode_section", "open_sources", "records_behind"]
 
 _SECTION = DELAY_SECTION.struct("version", "position")
 _VERSION = 2
@@ -45,6 +46,16 @@ def encode_section(journal_position: int, done: dict[int, bytes], section_no: in
         parts.append(LITTLE_LONG.pack(no))
         parts.append(encoded)
     return b"".join(parts)
+
+
+def records_behind(state: SpillState, position: int) -> Iterator[tuple[int, int, bytes]]:
+    """Read (due, delay id, record) of what is pending and stands in the journal from a position on."""
+    for segment in state.segments:
+        everything = np.arange(segment.count, dtype=np.int64)
+        fresh = segment.live_mask(everything) & (segment.at[: segment.count] + segment.base >= position)
+        for ordinal in np.flatnonzero(fresh).tolist():
+            record = state.read((segment.no << 32 | ordinal,)).records()[0]
+            yield segment.dues.item(ordinal), segment.ids.item(ordinal), record
 
 
 def decode_section(section: bytes) -> tuple[int, dict[int, DoneSet], int]:

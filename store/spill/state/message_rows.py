@@ -1,32 +1,33 @@
-"""What was cancelled, kept until some time after it would have been due: so that a late question has an answer.
+"""A row for each of some messages, kept until some time after they were due: what was cancelled, what has a delay key.
 
 A cancelled message leaves the delay store with the last file that had it. Whether it was cancelled, and when, is
 asked for longer: by a sender that repeats its cancel, by somebody who wonders where a message is. Each cancel adds one
-row to the newest of a few files; a file goes when all of its rows are old.
+row (folder ``cancelled``). Each message with a delay key adds one, too (folder ``keys``): a start learns from them
+which keys are taken, without reading messages. A file goes when all of its rows are old.
 
 ==========  =====  ====================================================================
-row         bytes  (little-endian; files ``<delay store>/cancelled/NNNNNNNNNN``)
+row         bytes  (little-endian; files ``NNNNNNNNNN`` of up to 65,536 rows)
 ==========  =====  ====================================================================
 id          8      delay id
-due         8      when it would have been due, epoch ms
-at          8      when it was cancelled, epoch ms
-key         8      hash of topic and delay key, 0 if it had none
+due         8      when it is, or would have been, due, epoch ms
+at          8      when the row was written, epoch ms
+key         8      hash of topic and delay key, 0 if it has none
 version     4
-topic       4      CRC-32 of the topic, 0 if it could not be read
+topic       4      CRC-32-sized hash of the topic, 0 if it could not be read
 crc         4      CRC-32 of the row's other bytes, begun with that of the store id
 ==========  =====  ====================================================================
 
-Rows are hints: what is pending or was delivered is not looked up here. So a row may be written before the journal's
-frame, one that is damaged is skipped, and a row without its cancel does no harm.
+Rows are hints: what is pending or was delivered is asked elsewhere first. So a row may be written before the journal's
+frame, one that is damaged is skipped, and a row without its message does no harm.
 
-Cost: 44 bytes a cancel; a lookup reads the files whose ids may have it (3 MB each), nothing is kept in memory but the
+Cost: 44 bytes a row; a lookup reads the files whose ids may have it (3 MB each), nothing is kept in memory but the
 bounds of each file. Any thread.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -38,7 +39,7 @@ from remoting.messages.checksum import crc32
 from store.disk.file import File
 from store.disk.files import Files
 
-__all__ = ["CancelLog", "CancelledRow"]
+__all__ = ["MessageRow", "MessageRows"]
 
 _ROW = Struct("<qqqQIII")
 _DTYPE = np.dtype(
@@ -52,7 +53,7 @@ _DUE_MAX_MS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class CancelledRow:
+class MessageRow:
     """One message that was cancelled; times in epoch ms."""
 
     delay_id: int
@@ -84,7 +85,7 @@ class _Part:
         return np.frombuffer(data, _DTYPE, len(data) // _ROW.size)
 
 
-class CancelLog:
+class MessageRows:
     """The rows of cancelled messages.
 
     Args:
@@ -95,15 +96,24 @@ class CancelLog:
     """
 
     def __init__(
-        self, files: Files, directory: Path, store_id: bytes, keep_ms: int, *, rows_a_file: int = ROWS_A_FILE
+        self,
+        files: Files,
+        directory: Path,
+        store_id: bytes,
+        keep_ms: int,
+        *,
+        rows_a_file: int = ROWS_A_FILE,
+        files_max: int = FILES_MAX,
     ) -> None:
         self._files = files
         self._directory = directory
         self._seed = crc32(store_id)
         self.keep_ms = keep_ms
         self._rows_a_file = rows_a_file
+        self.files_max = files_max
+        self.name = f"rows of {directory.name} messages"
         self._lock = threading.Lock()
-        self._dirty = False
+        self._written = self._synced = 0
         self._parts: list[_Part] = []
         if files.is_dir(directory):
             for name in sorted(name for name in files.listdir(directory) if name.isdecimal()):
@@ -119,7 +129,17 @@ class CancelLog:
                 part.took((int(known["id"].min()), int(known["id"].max())), (int(known["due"].max()),))
         self._parts.append(part)
 
-    def add(self, rows: Sequence[CancelledRow]) -> None:
+    @property
+    def written(self) -> int:
+        """Rows written since the start."""
+        return self._written
+
+    @property
+    def synced(self) -> int:
+        """As many of them as are durable."""
+        return self._synced
+
+    def add(self, rows: Sequence[MessageRow]) -> None:
         """Write rows; `sync` makes them durable. Raises StoreError."""
         with self._lock:
             start = 0
@@ -130,13 +150,13 @@ class CancelLog:
                 part.count += len(some)
                 part.took([row.delay_id for row in some], [row.due_ms for row in some])
                 start += len(some)
-                self._dirty = True
+                self._written += len(some)
 
     def _room(self) -> _Part:
         if self._parts and self._parts[-1].count < self._rows_a_file:
             return self._parts[-1]
-        if self._parts and self._dirty:
-            self._parts[-1].file.sync()
+        if self._parts and self._synced < self._written:
+            self._sync()
         if not self._parts:
             self._files.makedirs(self._directory)
         number = int(self._parts[-1].path.name) + 1 if self._parts else 1
@@ -146,7 +166,7 @@ class CancelLog:
         self._parts.append(part)
         return part
 
-    def _encoded(self, row: CancelledRow) -> bytes:
+    def _encoded(self, row: MessageRow) -> bytes:
         fields = (row.delay_id, row.due_ms, row.at_ms, row.key_hash, row.version, row.topic_crc)
         return _ROW.pack(*fields, self._sum(fields))
 
@@ -156,19 +176,31 @@ class CancelLog:
     def sync(self) -> None:
         """Make what was added durable. Raises SyncFailedError."""
         with self._lock:
-            if self._dirty:
-                self._parts[-1].file.sync()
-                self._dirty = False
+            if self._synced < self._written:
+                self._sync()
 
-    def find(self, delay_id: int) -> CancelledRow | None:
+    def _sync(self) -> None:
+        self._parts[-1].file.sync()
+        self._synced = self._written
+
+    def each(self) -> Iterator[MessageRow]:
+        """Read every row, oldest first."""
+        with self._lock:
+            parts = [part for part in self._parts if part.count]
+        for part in parts:
+            for *fields, crc in part.rows().tolist():
+                if self._sum(tuple(fields)) == crc:
+                    yield MessageRow(*fields)
+
+    def find(self, delay_id: int) -> MessageRow | None:
         """Look a delay id up: its newest row. Reads files."""
         return self._newest("id", delay_id, lambda part: part.id_min <= delay_id <= part.id_max)
 
-    def find_key(self, key_hash: int) -> CancelledRow | None:
+    def find_key(self, key_hash: int) -> MessageRow | None:
         """Look a delay key up by its hash: the newest row. Reads files."""
         return self._newest("key", key_hash, lambda _: True) if key_hash else None
 
-    def _newest(self, column: str, value: int, may_have: Callable[[_Part], bool]) -> CancelledRow | None:
+    def _newest(self, column: str, value: int, may_have: Callable[[_Part], bool]) -> MessageRow | None:
         with self._lock:
             parts = [part for part in reversed(self._parts) if part.count]
         for part in parts:
@@ -178,15 +210,19 @@ class CancelLog:
             for at in np.flatnonzero(rows[column] == value)[::-1].tolist():
                 *fields, crc = rows[at].item()
                 if self._sum(tuple(fields)) == crc:
-                    delay_id, due_ms, at_ms, key_hash, version, topic_crc = fields
-                    return CancelledRow(delay_id, due_ms, at_ms, key_hash, version, topic_crc)
+                    return MessageRow(*fields)
         return None
 
-    def expire(self, now_ms: int) -> bool:
-        """Remove one file that nobody may ask for any more; True if there was one."""
-        with self._lock:
-            for part in self._parts[:-1]:
-                if part.last_due_ms + self.keep_ms < now_ms or len(self._parts) > FILES_MAX:
+    def expire(self, now_ms: int, is_wanted: Callable[[Sequence[int]], bool] = lambda _: False) -> bool:
+        """Remove one file that nobody may ask for any more; True if there was one.
+
+        ``is_wanted`` is asked with the ids of a file that is old enough, and may say that it stays.
+        """
+        for part in self._parts[:-1]:
+            if part.last_due_ms + self.keep_ms < now_ms or len(self._parts) > self.files_max:
+                if is_wanted(part.rows()["id"].tolist()):
+                    continue
+                with self._lock:
                     self._parts.remove(part)
                     self._files.remove(part.path)
                     part.file.close()

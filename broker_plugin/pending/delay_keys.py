@@ -1,0 +1,256 @@
+"""Delay keys: a name of the sender's own (``__DELAYKEY``), unique within its topic while the message is pending.
+
+What a second send with a key does says its sender (``__DELAYKEY_MODE``)::
+
+    reject   (default) it is refused, the first message stays
+    keep     it is answered like the first one (SEND_OK, the same message id), the first message stays
+    replace  the first message gets body, properties and due time of the second; never both, never none
+
+The table (`broker_plugin.pending.key_table`) has a key for longer than its message is pending: until some hours
+after it was due, so that a question by key is answered then, too. Whether a message is pending is asked of the delay
+store, and only for a key that is there already. Before a message with a key is journalled, its row is written
+(folder ``keys``); a start fills the table from the rows, and from the records that were journalled behind the last
+checkpoint.
+
+A key is unique on one broker. A topic on several brokers has it once on each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from broker_plugin.pending.key_table import KeyTable
+from broker_plugin.pending.records import key_hash
+from remoting.messages.message import RecordError, record_fields
+from remoting.messages.properties import DELAY_KEY, DELAY_KEY_MODE, get_property
+from store.disk.errors import StoreError
+from store.put.plugin_api import Held, PutStatus, Refused
+from store.spill.state.message_rows import MessageRow
+
+if TYPE_CHECKING:
+    from broker_plugin.pending.parts import Delivery
+    from store.spill.rows.model import Found
+    from store.spill.spill_store import SpillStore
+    from store.spill.state.message_rows import MessageRows
+
+__all__ = ["KEYS_MAX", "DelayKeys", "Free", "KeptHeld", "Taken"]
+
+KEYS_MAX = 1_000_000
+"""Keys that are known at once, at most (24 MB)."""
+KEY_BYTES_MAX = 1024
+IN_FLIGHT_MS = 10_000
+"""So long a message that the store does not know yet may be on its way into it."""
+EVICTED_AT_ONCE = 2048
+MODES = ("reject", "keep", "replace")
+
+
+class KeptHeld(Held):
+    """The first message, which stays: nothing new is pending."""
+
+    __slots__ = ()
+
+
+class Free:
+    """The key is free; ``hash`` stands for it, 0 if there is none."""
+
+    __slots__ = ("hash",)
+
+    def __init__(self, hash_: int) -> None:
+        self.hash = hash_
+
+
+class Taken:
+    """The key's message is to be replaced."""
+
+    __slots__ = ("found", "hash", "record")
+
+    def __init__(self, hash_: int, found: Found, record: bytes) -> None:
+        self.hash = hash_
+        self.found = found
+        self.record = record
+
+
+class DelayKeys:
+    """Decides about messages with a delay key. `admit` is the network loop's, the rest any thread's."""
+
+    def __init__(
+        self, spill: SpillStore, sweeper: Delivery, rows: MessageRows, *, keys_max: int = KEYS_MAX, keep_ms: int = 0
+    ) -> None:
+        self._spill = spill
+        self._sweeper = sweeper
+        self.rows = rows
+        self._keys_max = keys_max
+        self._keep_ms = keep_ms
+        self._lock = threading.Lock()
+        self._table = KeyTable()
+        self._recent: dict[int, int] = {}  # delay id to when it was taken, of those the store may not know yet
+        self._now_ms = 0
+        self._fresh: list[tuple[int, int, int]] = []  # (hash, delay id, due) of this turn
+
+    def load(self, rows: Iterable[MessageRow], records: Iterable[tuple[int, int, bytes]]) -> None:
+        """Fill the table at open: from rows, then from (due, delay id, record) of what they may lack."""
+        for row in rows:
+            if row.key_hash:
+                self._table.put(row.key_hash, row.delay_id, row.due_ms)
+        for due_ms, delay_id, record in records:
+            try:
+                topic, _, text = record_fields(record)
+            except RecordError:
+                continue
+            key = get_property(text, DELAY_KEY)
+            if key:
+                self._table.put(key_hash(topic, key), delay_id, due_ms)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    # ------------------------------------------------------------------------------------------------ network loop
+
+    def admit(self, topic: str, text: str, now_ms: int) -> Free | Taken | KeptHeld | Refused:
+        """Decide about a message whose properties have the name of a delay key somewhere."""
+        key = get_property(text, DELAY_KEY)
+        if key is None:
+            return Free(0)
+        if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
+            return Refused(PutStatus.MESSAGE_ILLEGAL, f"{DELAY_KEY} has more than {KEY_BYTES_MAX} bytes: {key[:40]!r}…")
+        mode = get_property(text, DELAY_KEY_MODE) or MODES[0]
+        if mode not in MODES:
+            return Refused(PutStatus.MESSAGE_ILLEGAL, f"{DELAY_KEY_MODE} is {', '.join(MODES)}, found {mode[:40]!r}")
+        hash_ = key_hash(topic, key)
+        with self._lock:
+            known = self._table.get(hash_)
+        if known is not None:
+            taken = self._look(hash_, known[0], topic, key, now_ms)
+            if isinstance(taken, Refused):
+                return taken
+            if taken is not None:
+                return _second(taken, key, mode)
+        elif len(self._table) >= self._keys_max and not self.evict(now_ms):
+            return Refused(
+                PutStatus.SERVICE_NOT_AVAILABLE,
+                f"{len(self._table)} delay keys are known, at most {self._keys_max} are possible "
+                "(timewheelDelayKeysMax)",
+            )
+        return Free(hash_)
+
+    def _look(self, hash_: int, delay_id: int, topic: str, key: str, now_ms: int) -> Taken | Refused | None:
+        """Look whether a key's message is pending; None if it is not."""
+        with self._spill.lock:
+            self._sweeper.publish_all()
+            found = self._spill.find(delay_id)
+            if found is None:
+                if 0 <= now_ms - self._recent.get(delay_id, -IN_FLIGHT_MS) < IN_FLIGHT_MS:
+                    return Refused(
+                        PutStatus.SERVICE_NOT_AVAILABLE,
+                        f"a message with the delay key {key[:80]!r} is being accepted right now: try again",
+                    )
+                return None
+            if found.done:
+                return None
+            try:
+                record = self._spill.read((found.ref,))[0]
+                its_topic, _, text = record_fields(record)
+            except (StoreError, RecordError) as error:
+                return Refused(PutStatus.SERVICE_NOT_AVAILABLE, f"the message with the delay key {key[:80]!r}: {error}")
+        if (its_topic, get_property(text, DELAY_KEY)) != (topic, key):
+            return None  # another key with the same hash: it is forgotten, 2**-64
+        return Taken(hash_, found, record)
+
+    def took(self, hash_: int, delay_id: int, due_ms: int, now_ms: int) -> None:
+        """Note a message that this turn holds."""
+        with self._lock:
+            self._table.put(hash_, delay_id, due_ms)
+        self._fresh.append((hash_, delay_id, due_ms))
+        self._now_ms = now_ms
+        recent = self._recent
+        recent[delay_id] = now_ms
+        while len(recent) > 1 and now_ms - recent[first := next(iter(recent))] > IN_FLIGHT_MS:
+            del recent[first]
+
+    def forget(self, delay_id: int) -> None:
+        """Note that a message of this turn is not held after all."""
+        self._recent.pop(delay_id, None)
+        for entry in [entry for entry in self._fresh if entry[1] == delay_id]:
+            self._fresh.remove(entry)
+            with self._lock:
+                self._table.remove(entry[0], delay_id)
+
+    def forget_turn(self) -> None:
+        """Note that nothing of this turn is held."""
+        for _, delay_id, _ in list(self._fresh):
+            self.forget(delay_id)
+
+    @property
+    def has_fresh(self) -> bool:
+        """Whether this turn holds a message with a key."""
+        return bool(self._fresh)
+
+    def is_of(self, hash_: int, delay_id: int, due_ms: int) -> None:
+        """Note whose a key is now."""
+        with self._lock:
+            self._table.put(hash_, delay_id, due_ms)
+
+    def write(self, more: Sequence[tuple[int, int, int]] = ()) -> None:
+        """Write the rows of this turn, and more (hash, delay id, due), before its frame is. Raises StoreError."""
+        fresh, now_ms = [*self._fresh, *more], self._now_ms
+        if fresh:
+            self.rows.add([MessageRow(delay_id, due_ms, now_ms, hash_, 0, 0) for hash_, delay_id, due_ms in fresh])
+
+    def committed(self) -> None:
+        """Note that this turn is journalled."""
+        self._fresh = []
+
+    # ------------------------------------------------------------------------------------------------ any thread
+
+    def offset_of(self, topic: str, key: str) -> int:
+        """The delay id of a key's latest message; 0 if it is not known."""
+        with self._lock:
+            known = self._table.get(key_hash(topic, key))
+        return 0 if known is None else known[0]
+
+    def moved(self, topic: str, text: str, delay_id: int, due_ms: int, now_ms: int) -> None:
+        """Note another due time of a message with a key: its row must not grow old before it."""
+        key = get_property(text, DELAY_KEY)
+        if key is None:
+            return
+        hash_ = key_hash(topic, key)
+        with self._lock:
+            self._table.put(hash_, delay_id, due_ms)
+        self.rows.add((MessageRow(delay_id, due_ms, now_ms, hash_, 0, 0),))
+
+    def evict(self, now_ms: int) -> int:
+        """Forget some keys whose messages were due long enough ago and are not pending; answers how many."""
+        keep_ms = 0 if len(self._table) >= self._keys_max else self._keep_ms
+        with self._lock:
+            old = list(self._table.due_before(now_ms - keep_ms, EVICTED_AT_ONCE))
+        gone = 0
+        for hash_, delay_id in old:
+            if not self.is_pending((delay_id,)):
+                with self._lock:
+                    self._table.remove(hash_, delay_id)
+                gone += 1
+        return gone
+
+    def is_pending(self, ids: Sequence[int]) -> bool:
+        """Whether any of these messages is pending."""
+        for delay_id in ids:
+            with self._spill.lock:
+                found = self._spill.find(delay_id)
+            if delay_id in self._recent if found is None else not found.done:
+                return True
+        return False
+
+
+def _second(taken: Taken, key: str, mode: str) -> Taken | KeptHeld | Refused:
+    found = taken.found
+    if mode == "keep":
+        return KeptHeld(found.delay_id, found.due_ms)
+    if mode == "replace":
+        return taken
+    return Refused(
+        PutStatus.MESSAGE_ILLEGAL,
+        f"the delay key {key[:80]!r} is that of a pending message, due at {found.due_ms}; {DELAY_KEY_MODE} keep or "
+        "replace says what to do with it",
+    )

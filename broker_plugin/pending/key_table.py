@@ -1,0 +1,78 @@
+"""Which delay key is whose: 64-bit hashes of topic and key to delay ids, 24 bytes each, in memory.
+
+A thousand small sorted arrays instead of one table: an insert moves some hundred entries, and nothing ever grows by
+more than a thousandth at once, so no caller waits for a large table to be copied.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+
+__all__ = ["KeyTable"]
+
+_SHARDS = 1024
+
+
+class KeyTable:
+    """Hash to (delay id, due ms). The caller holds a lock.
+
+    >>> table = KeyTable()
+    >>> table.put(77, 5, 1000)
+    >>> table.get(77), table.get(78), len(table)
+    ((5, 1000), None, 1)
+    """
+
+    __slots__ = ("_count", "_dues", "_hashes", "_ids")
+
+    def __init__(self) -> None:
+        self._hashes = [array("Q") for _ in range(_SHARDS)]
+        self._ids = [array("Q") for _ in range(_SHARDS)]
+        self._dues = [array("q") for _ in range(_SHARDS)]
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self, key_hash: int) -> tuple[int, int] | None:
+        """Whose key it is, and when that is due."""
+        shard = key_hash % _SHARDS
+        hashes = self._hashes[shard]
+        at = bisect_left(hashes, key_hash)
+        if at < len(hashes) and hashes[at] == key_hash:
+            return self._ids[shard][at], self._dues[shard][at]
+        return None
+
+    def put(self, key_hash: int, delay_id: int, due_ms: int) -> None:
+        """Note that the key is this message's; whoever had it before has it no more."""
+        shard = key_hash % _SHARDS
+        hashes = self._hashes[shard]
+        at = bisect_left(hashes, key_hash)
+        if at < len(hashes) and hashes[at] == key_hash:
+            self._ids[shard][at], self._dues[shard][at] = delay_id, due_ms
+            return
+        hashes.insert(at, key_hash)
+        self._ids[shard].insert(at, delay_id)
+        self._dues[shard].insert(at, due_ms)
+        self._count += 1
+
+    def remove(self, key_hash: int, delay_id: int) -> None:
+        """Free the key, if it is this message's."""
+        shard = key_hash % _SHARDS
+        at = bisect_left(self._hashes[shard], key_hash)
+        if at < len(self._hashes[shard]) and self._hashes[shard][at] == key_hash and self._ids[shard][at] == delay_id:
+            for column in (self._hashes[shard], self._ids[shard], self._dues[shard]):
+                del column[at]
+            self._count -= 1
+
+    def due_before(self, due_ms: int, most: int) -> Iterator[tuple[int, int]]:
+        """Some (hash, delay id) of what was due before a time, at most so many."""
+        for hashes, ids, dues in zip(self._hashes, self._ids, self._dues, strict=True):
+            if dues and min(dues) < due_ms:
+                for key_hash, delay_id, due in zip(hashes, ids, dues, strict=True):
+                    if due < due_ms:
+                        yield key_hash, delay_id
+                        most -= 1
+                        if most <= 0:
+                            return

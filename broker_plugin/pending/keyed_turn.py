@@ -1,0 +1,128 @@
+"""What one turn of the network loop has of messages with a delay key: their rows, and those that replace others.
+
+A message that replaces another is journalled as a move of it: the same id, the next version, another body. That is one
+frame, so a crash leaves the one or the other. If the first was delivered between the check and the turn's end, the
+second is accepted under an id of its own.
+
+If the turn fails after a replacement was journalled, its sender is told of a failure, and the replacement stands: as
+with every failed send, it is not known whether the message is there. A message whose batch is refused after that is put
+back as it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker_plugin.pending.delay_keys import DelayKeys, KeptHeld, Taken
+from broker_plugin.pending.records import fresh_copy, restamped, with_delay
+from store.disk.flusher import Ticket
+from store.put.plugin_api import Held
+
+if TYPE_CHECKING:
+    from broker_plugin.pending.parts import Delivery
+    from store.spill.rows.model import Block
+    from store.spill.spill_store import SpillStore
+
+__all__ = ["KeyedTurn"]
+
+
+class _Replacement:
+    __slots__ = ("due_ms", "held", "moved", "record", "taken")
+
+    def __init__(self, taken: Taken, record: bytes, held: Held) -> None:
+        self.taken = taken
+        self.record = record
+        self.held = held
+        self.due_ms = held.due_ms
+        self.moved = False
+
+
+class KeyedTurn:
+    """Network loop only."""
+
+    def __init__(self, spill: SpillStore, sweeper: Delivery, keys: DelayKeys) -> None:
+        self._spill = spill
+        self._sweeper = sweeper
+        self.keys = keys
+        self.kept = False
+        """Whether a sender is to be told of a message that was there already."""
+        self._replacing: list[_Replacement] = []
+        self._replaced: list[_Replacement] = []  # of the turn that was just journalled
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do for this turn."""
+        return not (self.kept or self._replacing or self.keys.has_fresh)
+
+    def replace(self, taken: Taken, record: bytes, due_ms: int, now_ms: int) -> Held:
+        """Have a message take the place of another at the turn's end."""
+        held = Held(taken.found.delay_id, due_ms)
+        self._replacing.append(_Replacement(taken, with_delay(record, due_ms - now_ms), held))
+        return held
+
+    def begin(self) -> Ticket:
+        """Write the rows of this turn, before its frames; answers what has to be durable for them."""
+        self._replaced = []
+        self.keys.write([(one.taken.hash, one.taken.found.delay_id, one.due_ms) for one in self._replacing])
+        return Ticket((self.keys.rows, self.keys.rows.written))
+
+    def commit(self, ticket: Ticket | None) -> Ticket:
+        """Journal the replacements; answers what has to be durable. Raises StoreError."""
+        spill = self._spill
+        with spill.lock:
+            while self._replacing:
+                one = self._replacing[0]
+                self._sweeper.publish_all()
+                block = self._put(one)
+                self.keys.is_of(one.taken.hash, one.held.offset, one.due_ms)
+                self._sweeper.offer(block, one.due_ms)
+                self._replaced.append(self._replacing.pop(0))
+        self.kept = False
+        self.keys.committed()
+        journal = spill.journal
+        return Ticket((journal, journal.written)).joined(ticket)
+
+    def _put(self, one: _Replacement) -> Block:
+        spill = self._spill
+        found = spill.find(one.held.offset)
+        if found is not None and not found.done:
+            one.moved = True
+            return spill.move(found, restamped(one.record, found, one.due_ms), one.due_ms)
+        offset = spill.next_id()
+        block = spill.append([(one.due_ms, offset, fresh_copy(one.record, offset, one.due_ms))])
+        one.held.offset = offset
+        return block
+
+    def failed(self) -> None:
+        """Forget what this turn had."""
+        self.kept = False
+        self._replacing = []
+        self.keys.forget_turn()
+
+    def take_back(self, held: Held) -> bool:
+        """Undo one message of this turn, or of the one that was just journalled; False: it is nothing of this."""
+        if isinstance(held, KeptHeld):
+            return True
+        for one in self._replacing:
+            if one.held is held:
+                self._replacing.remove(one)
+                return True
+        for one in self._replaced:
+            if one.held is held:
+                self._put_back(one)
+                return True
+        self.keys.forget(held.offset)
+        return False
+
+    def _put_back(self, one: _Replacement) -> None:
+        spill = self._spill
+        with spill.lock:
+            self._sweeper.publish_all()
+            found = spill.find(one.held.offset)
+            if found is None or found.done:
+                return
+            if one.moved:
+                due_ms = one.taken.found.due_ms
+                self._sweeper.offer(spill.move(found, restamped(one.taken.record, found, due_ms), due_ms), due_ms)
+            else:
+                spill.cancel(one.held.offset)

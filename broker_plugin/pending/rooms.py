@@ -1,0 +1,77 @@
+"""The desk with all that belongs to it: opened, tidied and closed as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker_plugin.pending.changes import Changes
+from broker_plugin.pending.commands import Commands
+from broker_plugin.pending.delay_keys import KEYS_MAX, DelayKeys
+from broker_plugin.pending.desk import PendingDesk
+from broker_plugin.pending.keyed_turn import KeyedTurn
+from store.spill.state.message_rows import MessageRows
+
+if TYPE_CHECKING:
+    from broker_plugin.pending.parts import Delivery, Overdue
+    from broker_plugin.rules.stats import Stats
+    from store.disk.files import Files
+    from store.disk.flusher import Flusher
+    from store.put.plugin_api import DeliveryTarget
+    from store.spill.spill_store import SpillStore
+
+__all__ = ["DeskRooms"]
+
+VERDICT_HOURS = 24
+"""How long after its due time it is known of a message that it was cancelled."""
+KEY_FILES_MAX = 1 << 20
+Number = Callable[[str, int], int]
+"""Reads a number of the configuration: key and default."""
+
+
+class DeskRooms:
+    """What is kept of pending messages beside themselves.
+
+    ``past`` are the rows of what was cancelled, ``key_rows`` those of messages with a delay key.
+    """
+
+    def __init__(self, files: Files, directory: Path, store_id: bytes, spill: SpillStore, number: Number) -> None:
+        self._spill = spill
+        self._keep_ms = number("timewheelVerdictHours", VERDICT_HOURS) * 3_600_000
+        self._keys_max = number("timewheelDelayKeysMax", KEYS_MAX)
+        self._was_used = files.is_dir(directory / "keys")
+        self.past = MessageRows(files, directory / "cancelled", store_id, self._keep_ms)
+        self.key_rows = MessageRows(files, directory / "keys", store_id, self._keep_ms, files_max=KEY_FILES_MAX)
+
+    def furnish(
+        self, sweeper: Delivery, recovery: Overdue, flusher: Flusher, target: DeliveryTarget, stats: Stats
+    ) -> None:
+        """Make the desk."""
+        spill, lock = self._spill, self._spill.lock
+        changes = Changes(spill, sweeper, recovery, flusher, target, lock, stats, self.past)
+        self.keys = DelayKeys(spill, sweeper, self.key_rows, keys_max=self._keys_max, keep_ms=self._keep_ms)
+        if self._was_used:
+            self.keys.load(self.key_rows.each(), spill.records_unsaved())
+        changes.keys = self.keys
+        self.keyed = KeyedTurn(spill, sweeper, self.keys)
+        self.commands = Commands(spill, sweeper, recovery, lock, changes)
+        self.desk = PendingDesk(spill, sweeper, recovery, lock, stats, changes, self.keys)
+
+    def tidy(self, now_ms: int) -> None:
+        """Remove what nobody may ask for any more."""
+        self.past.expire(now_ms)
+        self.key_rows.expire(now_ms, self.keys.is_pending)
+        self.keys.evict(now_ms)
+
+    def sync(self) -> None:
+        """Make the journal durable, and before it the rows of the keys of its messages."""
+        self.key_rows.sync()
+        self._spill.journal.sync()
+
+    def close(self) -> None:
+        """Sync, and give the files back."""
+        try:
+            self.past.close()
+        finally:
+            self.key_rows.close()
