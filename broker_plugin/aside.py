@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from store.spill.rows.format import encode_rows
@@ -10,7 +10,24 @@ from store.spill.rows.format import encode_rows
 if TYPE_CHECKING:
     from store.spill.rows.model import Block
 
-__all__ = ["AsideFrame", "GateAside"]
+__all__ = ["ROW_BYTES", "AsideFrame", "GateAside", "parts_of"]
+
+ROW_BYTES = 28
+"""What a record costs in a journal frame beside its own bytes (`SpillStore.append_bytes_max`)."""
+Entry = tuple[int, int, bytes]
+"""Due time, delay id, record."""
+
+
+def parts_of(entries: list[Entry], frame_bytes: int) -> Iterator[tuple[list[Entry], int]]:
+    """Cut entries into such as fit into a frame, with the bytes that they take there."""
+    first = size = 0
+    for at, entry in enumerate(entries):
+        needs = len(entry[2]) + ROW_BYTES
+        if size + needs > frame_bytes:
+            yield entries[first:at], size
+            first, size = at, 0
+        size += needs
+    yield entries[first:], size
 
 
 class AsideFrame:

@@ -9,14 +9,15 @@ Both calls belong to the network loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker_plugin.aside import AsideFrame, GateAside
+from broker_plugin.aside import ROW_BYTES, AsideFrame, GateAside, parts_of
 from broker_plugin.figures.tally import Accepted
 from broker_plugin.pending.delay_keys import KeptHeld, Taken
 from broker_plugin.pending.keyed_turn import KeyedTurn
+from broker_plugin.pending.limits import PendingLimits
 from broker_plugin.rules.properties import (
     ABSOLUTE,
     DUE_MAX_MS,
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Gate"]
 
-ROW_BYTES = 28
-"""What a record costs in a journal frame beside its own bytes (`SpillStore.append_bytes_max`)."""
 ROOM_FOR_MOVES_BYTES = 16
 """Property bytes kept free, so that a later move (a version, a longer due time) always fits."""
 STAMP_BYTES_MAX = 64
@@ -111,6 +110,7 @@ class Gate:
         self._disk_refusal = disk_refusal
         self._entries: list[tuple[int, int, bytes]] = []
         self._blocks: list[Block] = []  # of the last turn
+        self.limits: PendingLimits | None = None
         self.keyed: KeyedTurn | None = None
         """What this turn has of messages with a delay key; None where nobody keeps them."""
         self.asides: list[GateAside] = []
@@ -135,7 +135,7 @@ class Gate:
         """Look at a batch: hold all of it, let it pass, or ask for its messages one by one."""
         names = batch.names
         timers = [name for name in names if name in PRECEDENCE]
-        if not _DECISIVE.isdisjoint(names):
+        if not _DECISIVE.isdisjoint(names) or (timers and self.limits is not None):
             return _ONE_BY_ONE
         if not timers:
             return None
@@ -213,6 +213,11 @@ class Gate:
         record = self._record(message, text, due_ms, now_ms, delay_id)
         if isinstance(record, Refused):
             return record
+        if self.limits is not None:
+            why_not = self.limits.refusal(message.topic, len(record))
+            if why_not:
+                return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, why_not)
+            self.limits.hold(message.topic, len(record))
         self._entries.append((due_ms, delay_id, record))
         if self.tally is not None:
             self._topics.append(message.topic)
@@ -272,6 +277,8 @@ class Gate:
             return
         for at in range(len(entries) - 1, -1, -1):
             if entries[at][1] == held.offset:
+                if self.limits is not None:
+                    self.limits.let_go(entries[at][2])
                 del entries[at]
                 return
         for block in self._blocks:
@@ -309,7 +316,11 @@ class Gate:
         except StoreError:
             if keyed is not None:
                 keyed.failed()
+            if self.limits is not None:
+                self.limits.turn_over(False)
             raise
+        if self.limits is not None:
+            self.limits.turn_over(True)
         for block in self._blocks:
             soonest_ms = min(block.dues)
             ticket = block.ticket.joined(ticket)
@@ -339,23 +350,12 @@ class Gate:
                 if sum([len(entry[2]) for entry in entries]) + len(entries) * ROW_BYTES <= self._frame_bytes:
                     blocks.append(self._spill.append(entries))
                 else:
-                    for part, _ in self._parts(entries):
+                    for part, _ in parts_of(entries, self._frame_bytes):
                         blocks.append(self._spill.append(part))
         except StoreError:
             self._take_out(blocks)
             raise
         return blocks
-
-    def _parts(self, entries: list[tuple[int, int, bytes]]) -> Iterator[tuple[list[tuple[int, int, bytes]], int]]:
-        """Cut entries into such as fit into a frame, with the bytes that they take there."""
-        first = size = 0
-        for at, entry in enumerate(entries):
-            needs = len(entry[2]) + ROW_BYTES
-            if size + needs > self._frame_bytes:
-                yield entries[first:at], size
-                first, size = at, 0
-            size += needs
-        yield entries[first:], size
 
     def _take_out(self, blocks: list[Block]) -> None:
         """Cancel what of a failed turn was written already: its senders are told that it was not."""
@@ -376,7 +376,7 @@ class Gate:
         if not entries:
             return
         del self._entries[mark:]
-        for part, size in self._parts(entries):
+        for part, size in parts_of(entries, self._frame_bytes):
             if not frames or frames[-1].size + size > self._frame_bytes:
                 frames.append(AsideFrame())
             frames[-1].add(part, size)

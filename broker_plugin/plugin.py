@@ -153,7 +153,8 @@ class DelayPlugin:
         )
         rooms.furnish(self.sweeper, self.recovery, context.flusher, target, self.stats)
         self.commands, self.pending = rooms.commands, rooms.desk
-        self.gate.keyed, self.spiller.tidy = rooms.keyed, rooms.tidy
+        self.gate.keyed, self.gate.limits, self.spiller.tidy = rooms.keyed, rooms.limits, rooms.tidy
+        self.deliverer.tally = rooms.told(self.deliverer.tally)
 
     def _make_workers(self, context: PluginContext) -> None:
         clock, warn = self.clock, context.warn
@@ -320,7 +321,8 @@ class DelayPlugin:
     def measure(self, topics_max: int) -> None:
         """Begin to count by topic."""
         self._accepted = self.gate.tally = Accepted(self.clock.now_ms, topics_max)
-        self._delivered = self.deliverer.tally = Delivered(topics_max)
+        self._delivered = Delivered(topics_max)
+        self.deliverer.tally = self._delivered if self.rooms is None else self.rooms.told(self._delivered)
 
     def families(self) -> Iterable[Family]:
         """Make the metrics."""

@@ -38,6 +38,7 @@ __all__ = ["LIVE_KEYS", "OWN_KEYS", "USED_KEYS", "parse_address", "parse_address
 _PORT = a_whole_number(0, 65535)
 _COUNT = a_whole_number(1, 10_000_000)
 _MS = a_whole_number(1, 2**31 - 1)
+_VERDICT_H = a_whole_number(1, 24 * 366)
 _PERCENT = a_whole_number(1, 100)
 _MIB = 1 << 20
 
@@ -287,6 +288,21 @@ OWN_KEYS: dict[str, Key] = {
             a_whole_number(0, 2**40),
         ),
         Key("timewheelReserveBytes", str(256 * _MIB), "Disk space that sends may not take.", a_whole_number(0, 2**50)),
+        Key(
+            "timewheelVerdictHours",
+            "24",
+            "So long after it was due it is known that a message was cancelled.",
+            _VERDICT_H,
+        ),
+        Key("timewheelDelayKeysMax", "1000000", "Most delay keys that are known at once.", a_whole_number(1, 10**8)),
+        Key("timewheelPendingMax", "0", "Most messages pending; 0: any number.", a_whole_number(0, 10**12)),
+        Key("timewheelPendingBytesMax", "0", "Most bytes pending; 0: any number.", a_whole_number(0, 2**60)),
+        Key(
+            "timewheelTopicPendingMax",
+            "0",
+            "Most messages pending of one topic; 0: any number.",
+            a_whole_number(0, 10**12),
+        ),
         Key("timewheelArmedRecords", "8192", "Most messages in the wheel.", a_whole_number(1, 2**31 - 1)),
         Key(
             "timewheelHotRecords",

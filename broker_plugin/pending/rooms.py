@@ -11,9 +11,11 @@ from broker_plugin.pending.commands import Commands
 from broker_plugin.pending.delay_keys import KEYS_MAX, DelayKeys
 from broker_plugin.pending.desk import PendingDesk
 from broker_plugin.pending.keyed_turn import KeyedTurn
+from broker_plugin.pending.limits import LimitedTally, PendingLimits
 from store.spill.state.message_rows import MessageRows
 
 if TYPE_CHECKING:
+    from broker_plugin.figures.tally import Delivered
     from broker_plugin.pending.parts import Delivery, Overdue
     from broker_plugin.rules.stats import Stats
     from store.disk.files import Files
@@ -40,6 +42,13 @@ class DeskRooms:
         self._spill = spill
         self._keep_ms = number("timewheelVerdictHours", VERDICT_HOURS) * 3_600_000
         self._keys_max = number("timewheelDelayKeysMax", KEYS_MAX)
+        limits = PendingLimits(
+            spill,
+            count_max=number("timewheelPendingMax", 0),
+            bytes_max=number("timewheelPendingBytesMax", 0),
+            topic_max=number("timewheelTopicPendingMax", 0),
+        )
+        self.limits = limits if limits.is_set else None
         self._was_used = files.is_dir(directory / "keys")
         self.past = MessageRows(files, directory / "cancelled", store_id, self._keep_ms)
         self.key_rows = MessageRows(files, directory / "keys", store_id, self._keep_ms, files_max=KEY_FILES_MAX)
@@ -54,9 +63,17 @@ class DeskRooms:
         if self._was_used:
             self.keys.load(self.key_rows.each(), spill.records_unsaved())
         changes.keys = self.keys
+        if self.limits is not None:
+            with lock:
+                self.limits.load()
+            changes.watchers.append(self.limits)
         self.keyed = KeyedTurn(spill, sweeper, self.keys)
         self.commands = Commands(spill, sweeper, recovery, lock, changes)
         self.desk = PendingDesk(spill, sweeper, recovery, lock, stats, changes, self.keys)
+
+    def told(self, tally: Delivered) -> Delivered:
+        """Have the limits be told of deliveries, before whoever else counts them."""
+        return tally if self.limits is None else LimitedTally(self.limits, tally)
 
     def tidy(self, now_ms: int) -> None:
         """Remove what nobody may ask for any more."""

@@ -1,0 +1,160 @@
+"""How many messages may be pending, in all and of one topic: what is too much is refused, with the figure.
+
+The figure for all is the delay store's own. The one for a topic is kept here, and only if a limit for topics is set:
+what is pending is then read once at open, which takes some microseconds a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from broker_plugin.figures.tally import Delivered
+from remoting.messages.message import RecordError, record_fields
+
+if TYPE_CHECKING:
+    from store.put.plugin_api import PutRecord
+    from store.spill.spill_store import SpillStore
+
+__all__ = ["LimitedTally", "PendingLimits"]
+
+_READ_AT_ONCE = 512
+
+
+class PendingLimits:
+    """Counts what this turn of the network loop holds, and refuses what is too much. 0: no limit.
+
+    ``refusal``, ``hold``, ``let_go`` and ``turn_over`` are the network loop's; the others need the delivery lock.
+    """
+
+    def __init__(self, spill: SpillStore, *, count_max: int, bytes_max: int, topic_max: int) -> None:
+        self._spill = spill
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._topic_max = topic_max
+        self.topics: dict[str, int] = {}
+        """What is pending by topic, if there is a limit for topics."""
+        self._turn: dict[str, int] = {}
+        self._count: int | None = None  # pending before this turn, once it was asked for
+        self._bytes = 0
+        self._held = 0
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is any limit."""
+        return self._count_max > 0 or self._bytes_max > 0 or self._topic_max > 0
+
+    @property
+    def by_topic(self) -> bool:
+        """Whether there is a limit for topics."""
+        return self._topic_max > 0
+
+    def load(self) -> None:
+        """Count what is pending by topic, by reading it: at open."""
+        after = (-1, 0)
+        while self.by_topic:
+            found = self._spill.scan(after, 1 << 62, _READ_AT_ONCE)
+            if not found.refs:
+                return
+            for record in self._spill.read(found.refs):
+                self._count_one(record, 1)
+            after = (found.dues[-1], found.ids[-1])
+
+    def _count_one(self, record: bytes, by: int) -> None:
+        try:
+            topic = record_fields(record)[0]
+        except RecordError:
+            return
+        self.topics[topic] = self.topics.get(topic, 0) + by
+
+    # ------------------------------------------------------------------------------------------------ network loop
+
+    def refusal(self, topic: str, size: int) -> str:
+        """Say why a message of so many bytes may not be held; empty if it may."""
+        if self._count is None or not self._held:
+            self._count, self._bytes = self._spill.pending_count, self._spill.pending_bytes
+        if 0 < self._count_max <= self._count:
+            return f"{self._count} messages are pending, at most {self._count_max} are allowed (timewheelPendingMax)"
+        if 0 < self._bytes_max < self._bytes + size:
+            return (
+                f"{self._bytes} bytes are pending, {size} more would be above the {self._bytes_max} that are allowed "
+                "(timewheelPendingBytesMax)"
+            )
+        if self._topic_max:
+            count = self.topics.get(topic, 0) + self._turn.get(topic, 0)
+            if count >= self._topic_max:
+                return (
+                    f"{count} messages are pending of topic {topic}, at most {self._topic_max} are allowed "
+                    "(timewheelTopicPendingMax)"
+                )
+        return ""
+
+    def hold(self, topic: str, size: int) -> None:
+        """Note a message that this turn holds."""
+        self._held += 1
+        self._count = (self._count or 0) + 1
+        self._bytes += size
+        if self._topic_max:
+            self._turn[topic] = self._turn.get(topic, 0) + 1
+
+    def let_go(self, record: bytes) -> None:
+        """Note that one of them is not held after all."""
+        if self._count is not None:
+            self._held -= 1
+            self._count -= 1
+            self._bytes -= len(record)
+        if self._topic_max:
+            topic = record_fields(record)[0]
+            self._turn[topic] = self._turn.get(topic, 0) - 1
+
+    def turn_over(self, stored: bool) -> None:
+        """Note that this turn is journalled, or that nothing of it is."""
+        self._count, self._held = None, 0
+        turn, self._turn = self._turn, {}
+        if stored:
+            for topic, count in turn.items():
+                self.topics[topic] = self.topics.get(topic, 0) + count
+
+    # ------------------------------------------------------------------------------------------------ gone
+
+    def cancelled(self, _delay_id: int, topic: str, _text: str, _record_bytes: int) -> None:
+        """Note that a message was cancelled."""
+        self._gone(topic, 1)
+
+    def put(self, puts: Sequence[PutRecord]) -> None:
+        """Note deliveries."""
+        for put in puts:
+            self._gone(put.topic, 1)
+
+    def put_queues(self, queues: Iterable[tuple[str, int, int]]) -> None:
+        """Note deliveries by queue: topic, queue id, count."""
+        for topic, _, count in queues:
+            self._gone(topic, count)
+
+    def _gone(self, topic: str, count: int) -> None:
+        if self._topic_max:
+            left = self.topics.get(topic, 0) - count
+            if left > 0:
+                self.topics[topic] = left
+            else:
+                self.topics.pop(topic, None)
+
+
+class LimitedTally(Delivered):
+    """Tells the limits what was delivered, and then who else counts it."""
+
+    def __init__(self, limits: PendingLimits, other: Delivered) -> None:
+        super().__init__(0)
+        self._limits = limits
+        self._other = other
+
+    def add_puts(self, puts: Sequence[PutRecord]) -> None:
+        """Count puts that were all stored."""
+        self._limits.put(puts)
+        self._other.add_puts(puts)
+
+    def add_queues(self, queues: Iterable[tuple[str, int, int]]) -> None:
+        """Count a block that was stored."""
+        found = list(queues)
+        self._limits.put_queues(found)
+        self._other.add_queues(found)
