@@ -25,6 +25,7 @@ __all__ = ["Baton", "Deadlock", "SimLock", "Task", "simulated"]
 
 MODULES = (
     "store.log.commit_log",
+    "store.log.synced_log",
     "store.levels.level_scheduler",
     "store.disk.file_cache",
     "store.keeper",
@@ -32,8 +33,11 @@ MODULES = (
     "store.disk.checkpoint",
     "store.disk.flusher",
     "store.spill.spill_store",
+    "store.spill.state.cancel_log",
     "store.spill.state.directory",
     "store.spill.journal.journal",
+    "store.pop.in_flight",
+    "store.pop.journal",
     "broker.core",
     "broker.tables.late_tables",
 )
