@@ -33,13 +33,14 @@ MODULES = (
     "store.disk.checkpoint",
     "store.disk.flusher",
     "store.spill.spill_store",
-    "store.spill.state.cancel_log",
+    "store.spill.state.message_rows",
     "store.spill.state.directory",
     "store.spill.journal.journal",
     "store.pop.in_flight",
     "store.pop.journal",
     "broker.core",
     "broker.tables.late_tables",
+    "broker_plugin.pending.delay_keys",
 )
 """Every module that makes locks."""
 
