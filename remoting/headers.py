@@ -19,7 +19,6 @@ __all__ = [
     "SendBackHeader",
     "SendHeader",
     "TopicHeader",
-    "need_bool",
     "need_int",
     "need_long",
     "need_str",
@@ -74,14 +73,6 @@ def need_str(ext: Ext, name: str) -> str:
     if text is None:
         raise HeaderError(name, None, "a text")
     return text
-
-
-def need_bool(ext: Ext, name: str) -> bool:
-    """Read a boolean that must be there. Raises HeaderError if it is missing or neither true nor false."""
-    text = ext.get(name)
-    if text is None:
-        raise HeaderError(name, None, "a boolean")
-    return text == "true" or text.lower() == "true"
 
 
 def opt_int(ext: Ext, name: str, default: int = 0) -> int:

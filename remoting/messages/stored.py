@@ -19,7 +19,6 @@ from remoting.layout import (
 from remoting.layout_table import LONG
 from remoting.messages.checksum import crc32
 from remoting.messages.proof import is_proof
-from remoting.messages.properties import parse_properties
 from remoting.messages.record import MAX_TOPIC_BYTES_V1, Buffer, Message
 
 __all__ = ["StoredMessage", "decode_record"]
@@ -97,11 +96,6 @@ class StoredMessage:
     def message_id(self) -> str:
         """The id that clients compute: store host and position in upper-case hex."""
         return message_id(self.store_host, self.offset)
-
-    @property
-    def properties_map(self) -> dict[str, str]:
-        """The properties, parsed."""
-        return parse_properties(self.properties)
 
     def message(self) -> Message:
         """Make a message to be stored again, with everything the sender gave it."""

@@ -144,11 +144,6 @@ class Flusher:
         with self._setup:
             self._chores = (*self._chores, _Chore(name, step))
 
-    def remove_chore(self, name: str) -> None:
-        """Forget the chores of this name."""
-        with self._setup:
-            self._chores = tuple(chore for chore in self._chores if chore.name != name)
-
     def submit(self, ticket: Ticket, callback: Callable[[bool], None]) -> None:
         """Call ``callback(True)`` from the flusher when the ticket's bytes are durable, False when a sync failed."""
         if self.failure is not None:

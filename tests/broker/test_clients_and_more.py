@@ -7,6 +7,7 @@ import pytest
 from broker.sending.send_back import retry_message
 from remoting.codes import RequestCode, ResponseCode
 from remoting.messages.message import parse_message_id
+from remoting.messages.properties import parse_properties
 from store.disk.delay_id import DELAY_ID_BASE
 from tests.broker.core_rig import START_MS, FakePlugin, Rig, properties, records_of
 
@@ -264,7 +265,7 @@ def test_a_message_comes_back_for_its_group_alone(client, rig):
     (again,) = client.messages("%RETRY%g")
     (first,) = client.messages("T")
     assert (again.body, again.reconsume_times, again.born_ms, again.born_host) == (b"body", 1, 77, first.born_host)
-    values = again.properties_map
+    values = parse_properties(again.properties)
     assert values["RETRY_TOPIC"] == "T" and values["ORIGIN_MESSAGE_ID"] == first.message_id
     assert (values["UNIQ_KEY"], values["TAGS"], values["user"], values["WAIT"]) == (KEY, "A", "x", "false")
     assert send_back(client, again.offset).code == 0
@@ -275,8 +276,8 @@ def test_a_message_comes_back_for_its_group_alone(client, rig):
     rig.deliver_levels()
     third = client.messages("%RETRY%g")[1]
     assert third.reconsume_times == 2
-    assert third.properties_map["ORIGIN_MESSAGE_ID"] == first.message_id
-    assert third.properties_map["RETRY_TOPIC"] == "T"
+    assert parse_properties(third.properties)["ORIGIN_MESSAGE_ID"] == first.message_id
+    assert parse_properties(third.properties)["RETRY_TOPIC"] == "T"
 
 
 def test_the_last_try_goes_to_the_dead_letters(client, rig):
@@ -285,7 +286,10 @@ def test_the_last_try_goes_to_the_dead_letters(client, rig):
     assert send_back(client, offset, delayLevel=-1).code == 0
     dead = client.messages("%DLQ%g")
     assert [message.reconsume_times for message in dead] == [1, 1]
-    assert dead[0].properties_map["DELAY"] == "0" and dead[0].properties_map["RETRY_TOPIC"] == "T"
+    assert (
+        parse_properties(dead[0].properties)["DELAY"] == "0"
+        and parse_properties(dead[0].properties)["RETRY_TOPIC"] == "T"
+    )
     assert rig.core.topics.get("%DLQ%g").perm == 6
 
 

@@ -11,6 +11,7 @@ from broker.transactions import transaction_messages
 from broker.transactions.transaction_messages import immunity_ms
 from remoting.codes import RequestCode, ResponseCode
 from remoting.messages.message import MAX_PROPERTIES_BYTES, record_fields
+from remoting.messages.properties import parse_properties
 from tests.broker.core_rig import Client, Rig, properties
 from tests.broker.test_transactions import (
     COMMIT,
@@ -66,15 +67,18 @@ def test_the_room_that_is_needed_later_is_kept(tmp_path: Path, letter: str) -> N
     ids = half(client, b"measure", FILL=value)
     for checks in (1, 2):
         check_round(rig)
-        seen = [one for _, one in checks_of(client) if one.properties_map["FILL"] == value]
-        assert [one.properties_map["TRANSACTION_CHECK_TIMES"] for one in seen] == [str(checks)]
+        seen = [one for _, one in checks_of(client) if parse_properties(one.properties)["FILL"] == value]
+        assert [parse_properties(one.properties)["TRANSACTION_CHECK_TIMES"] for one in seen] == [str(checks)]
     assert end(client, ids, COMMIT, fromTransactionCheck="true") == 0
     (stored,) = client.messages("T", 1)
-    assert (stored.properties_map["FILL"], stored.properties_map["TRANSACTION_CHECK_TIMES"]) == (value, "2")
+    assert (
+        parse_properties(stored.properties)["FILL"],
+        parse_properties(stored.properties)["TRANSACTION_CHECK_TIMES"],
+    ) == (value, "2")
     half(client, b"measure", FILL=value)
     for _ in range(4):
         check_round(rig)
-    assert [one.properties_map["FILL"] for one in client.messages(DISCARDED)][-1] == value
+    assert [parse_properties(one.properties)["FILL"] for one in client.messages(DISCARDED)][-1] == value
     assert not rig.core.halves.undecided
     rig.close()
 
@@ -114,9 +118,9 @@ def test_one_that_is_too_large_already_is_shown_and_given_up(
     check_round(rig)
     taken = client.take()
     assert [command.code for command in taken if command.is_response and command.opaque == opaque] == [0]
-    assert value in [one.properties_map["FILL"] for one in map_checks(taken)]
+    assert value in [parse_properties(one.properties)["FILL"] for one in map_checks(taken)]
     check_round(rig)
-    assert value in [one.properties_map["FILL"] for one in client.messages(DISCARDED)]
+    assert value in [parse_properties(one.properties)["FILL"] for one in client.messages(DISCARDED)]
     assert not rig.core.halves.undecided
     rig.core.processors.checks.publish(rig.now_ms, True)
     rig.store.take_checkpoint()

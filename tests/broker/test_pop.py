@@ -7,6 +7,7 @@ import pytest
 from remoting.codes import RequestCode, ResponseCode
 from remoting.json_dialect import dumps
 from remoting.messages.message import Message
+from remoting.messages.properties import parse_properties
 from store.put.plugin_api import put_record
 from tests.broker.core_rig import Rig, properties, sound
 from tests.broker.pop_client import Popper, popped_of
@@ -257,7 +258,7 @@ class TestComingAgain:
         (again,) = popper.pop()
         assert (again.body, again.tries, again.topic) == (b"a", 1, "%RETRY%G_T")
         assert again.message.topic == "T"
-        assert again.message.properties_map["1ST_POP_TIME"] == got.handle.split(" ")[1]
+        assert parse_properties(again.message.properties)["1ST_POP_TIME"] == got.handle.split(" ")[1]
         assert committed(rig) == 2
         assert popper.ack(again).remark is None
         pass_ms(rig, 100_000)

@@ -98,7 +98,7 @@ def test_a_reply_goes_to_the_client_that_asked(rig: Rig, asker: Client, replier:
     (stored,) = replier.messages(TOPIC)
     assert (answer.code, answer.ext["msgId"], answer.ext["queueOffset"]) == (0, stored.message_id, "0")
     assert answer.ext["TRACE_ON"] == "true"
-    assert (stored.body, stored.properties_map) == (b"answer", parse_properties(TEXT))
+    assert (stored.body, parse_properties(stored.properties)) == (b"answer", parse_properties(TEXT))
     assert parse_message_id(answer.ext["msgId"])[1] == stored.offset
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from remoting.codes import RequestCode, ResponseCode
 from remoting.messages.message import message_id
+from remoting.messages.properties import parse_properties
 from tests.broker.core_rig import Client, Rig, properties
 from tests.broker.test_transactions import COMMIT, DISCARDED, ROLLBACK, bodies, check_round, checks_of, end, half
 
@@ -52,7 +53,7 @@ def decide(client: Client, outcome: int) -> int:
     check_round(client.rig, 1000)
     ((ext, stored),) = checks_of(client)
     assert (stored.topic, stored.queue_id, stored.body) == ("T", 1, b"body")
-    assert stored.properties_map["TRANSACTION_CHECK_TIMES"] == "1"
+    assert parse_properties(stored.properties)["TRANSACTION_CHECK_TIMES"] == "1"
     ids = {name: ext[name] for name in ("tranStateTableOffset", "commitLogOffset", "msgId", "transactionId")}
     return end(client, {"producerGroup": "pg", **ids}, outcome, fromTransactionCheck="true")
 

@@ -77,7 +77,7 @@ def test_a_half_message_waits_in_apaches_topic_and_nobody_else_sees_it(client: C
     assert rig.store.max_offset("T", 1) == 0
     (stored,) = client.messages(HALF)
     assert (stored.sys_flag, stored.queue_id, stored.offset) == (0, 0, ids["commitLogOffset"])
-    assert stored.properties_map == {
+    assert parse_properties(stored.properties) == {
         "TRAN_MSG": "true",
         "PGROUP": "pg",
         "UNIQ_KEY": "KEY-body",
@@ -100,13 +100,13 @@ def test_a_commit_delivers_once(client: Client, rig: Rig) -> None:
     assert (stored.body, stored.sys_flag, stored.prepared_offset) == (b"body", 8, ids["commitLogOffset"])
     assert stored.store_ms == rig.now_ms
     assert stored.born_ms == rig.now_ms - 50
-    assert "TRAN_MSG" not in stored.properties_map
+    assert "TRAN_MSG" not in parse_properties(stored.properties)
     assert (
-        stored.properties_map.items()
+        parse_properties(stored.properties).items()
         >= {"UNIQ_KEY": "KEY-body", "PGROUP": "pg", "__transactionId__": "KEY-body"}.items()
     )
     (op,) = client.messages(OP)
-    assert (op.body, op.properties_map) == (b"0,", {"TAGS": "d"})
+    assert (op.body, parse_properties(op.properties)) == (b"0,", {"TAGS": "d"})
     assert end(client, ids, COMMIT) == 0, "the reply was lost: asked again"
     assert end(client, ids, COMMIT, fromTransactionCheck="true") == 0
     assert end(client, ids, ROLLBACK) == ResponseCode.ILLEGAL_OPERATION
@@ -203,11 +203,11 @@ def test_the_producer_is_asked_after_the_timeout_and_its_answer_counts(client: C
     )
     assert (seen.topic, seen.queue_id, seen.body) == ("T", 1, b"body")
     assert (seen.offset, seen.queue_offset) == (ids["commitLogOffset"], int(ids["tranStateTableOffset"]))
-    assert seen.properties_map["TRANSACTION_CHECK_TIMES"] == "1"
+    assert parse_properties(seen.properties)["TRANSACTION_CHECK_TIMES"] == "1"
     assert seen.message_id == ext["offsetMsgId"]
     assert end(client, ids, COMMIT, fromTransactionCheck="true") == 0
     (stored,) = client.messages("T", 1)
-    assert stored.properties_map["TRANSACTION_CHECK_TIMES"] == "1"
+    assert parse_properties(stored.properties)["TRANSACTION_CHECK_TIMES"] == "1"
     check_round(rig)
     assert checks_of(client) == []
 
@@ -243,11 +243,11 @@ def test_too_many_checks_lead_to_the_discard_topic(tmp_path: Path) -> None:
     times = []
     for _ in range(6):
         check_round(rig, 1000)
-        times += [seen.properties_map["TRANSACTION_CHECK_TIMES"] for _, seen in checks_of(client)]
+        times += [parse_properties(seen.properties)["TRANSACTION_CHECK_TIMES"] for _, seen in checks_of(client)]
     assert times == ["1", "2", "3"]
     (stored,) = client.messages(DISCARDED)
     assert stored.body == b"body"
-    assert stored.properties_map.items() >= {"REAL_TOPIC": "T", "TRANSACTION_CHECK_TIMES": "3"}.items()
+    assert parse_properties(stored.properties).items() >= {"REAL_TOPIC": "T", "TRANSACTION_CHECK_TIMES": "3"}.items()
     assert end(client, ids, COMMIT) == ResponseCode.ILLEGAL_OPERATION
     assert end(client, ids, ROLLBACK) == 0
     assert bodies(client) == []
@@ -290,7 +290,7 @@ def test_without_a_producer_a_round_counts_as_with_one(client: Client, rig: Rig)
     client.heartbeat("producer-1")
     check_round(rig)
     ((_, seen),) = checks_of(client)
-    assert seen.properties_map["TRANSACTION_CHECK_TIMES"] == "2"
+    assert parse_properties(seen.properties)["TRANSACTION_CHECK_TIMES"] == "2"
 
 
 def test_a_full_disk_leaves_it_undecided(client: Client, rig: Rig) -> None:
@@ -327,7 +327,7 @@ def test_half_messages_can_be_switched_off(tmp_path: Path) -> None:
 def test_one_that_is_marked_by_its_flag_alone_is_a_half_message_too(client: Client) -> None:
     assert client.send("T", "", a="pg-2", f=4).code == 0
     (stored,) = client.messages(HALF)
-    assert stored.properties_map.items() >= {"TRAN_MSG": "true", "PGROUP": "pg-2"}.items()
+    assert parse_properties(stored.properties).items() >= {"TRAN_MSG": "true", "PGROUP": "pg-2"}.items()
 
 
 def test_a_time_on_a_half_message_is_refused_by_the_delay_plugin(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_a_restart_asks_about_what_was_undecided_and_only_that(tmp_path: Path, c
     check_round(rig)
     seen = checks_of(client)
     assert [message.body for _, message in seen] == [b"2", b"3", b"5"] * (len(seen) // 3)
-    assert seen[0][1].properties_map["TRANSACTION_CHECK_TIMES"] == "2"
+    assert parse_properties(seen[0][1].properties)["TRANSACTION_CHECK_TIMES"] == "2"
     assert end(client, ids[4], COMMIT) == 0
     assert end(client, ids[1], COMMIT) == ResponseCode.ILLEGAL_OPERATION
     assert end(client, ids[3], COMMIT) == 0

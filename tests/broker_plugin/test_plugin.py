@@ -14,7 +14,7 @@ import pytest
 from broker.turns.plugin_chain import someone_behind
 from broker_plugin.plugin import DelayPlugin, config_number, spill_options
 from remoting.messages.message import Message, decode_record
-from remoting.messages.properties import TW_DUE, format_properties
+from remoting.messages.properties import TW_DUE, format_properties, parse_properties
 from store.disk.errors import StoreFormatError
 from store.disk.files import Files
 from store.message_store import MessageStore
@@ -90,7 +90,7 @@ class Host:
         lates = []
         for _, record in self.store.scan(0):
             stored = decode_record(record)
-            lates.append(stored.store_ms - int(stored.properties_map[TW_DUE]))
+            lates.append(stored.store_ms - int(parse_properties(stored.properties)[TW_DUE]))
         return lates
 
     def close(self, clean: bool = True) -> None:

@@ -31,7 +31,7 @@ from remoting.messages.message import (
     store_ms_at,
     tags_code,
 )
-from remoting.messages.properties import format_properties
+from remoting.messages.properties import format_properties, parse_properties
 from tests.support.commitlog import without_sum
 
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -95,7 +95,7 @@ def test_the_golden_record_of_the_reference():
     stored = decode_record(b"before" + GOLDEN + b"after", 6)
     assert (stored.topic, stored.queue_id, stored.queue_offset, stored.offset) == ("T", 3, 5, 256)
     assert stored.message_id == "C000020100002A9F0000000000000100"
-    assert stored.properties_map == {"TAGS": "TagA", "K": "B"}
+    assert parse_properties(stored.properties) == {"TAGS": "TagA", "K": "B"}
 
 
 def test_hashes_of_the_reference():
@@ -206,7 +206,7 @@ def test_the_longest_properties_fit():
 
 
 def test_what_is_no_utf8_is_read_as_java_reads_it():
-    assert decode_record(GOLDEN.replace(b"TagA", b"Ta\xffA")).properties_map["TAGS"] == "Ta�A"
+    assert parse_properties(decode_record(GOLDEN.replace(b"TagA", b"Ta\xffA")).properties)["TAGS"] == "Ta�A"
 
 
 def test_keys_and_tags_of_a_property_text():

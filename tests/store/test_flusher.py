@@ -116,8 +116,6 @@ def test_chores_take_turns_one_slice_a_step() -> None:
     assert seen == ["a@1", "b@1", "a@1"]
     assert flusher.step(500) == 1000
     assert seen[-1] == "b@500"
-    flusher.remove_chore("a")
-    assert flusher.step(1000) == 2000
 
 
 def test_a_failing_chore_is_tried_again() -> None:
