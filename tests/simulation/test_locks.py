@@ -1,4 +1,4 @@
-"""Each module that makes a lock is given locks of the simulation: on a real one an actor would wait for ever."""
+"""Each module that makes a lock is one that the simulation gives its locks: on a real one an actor waits for ever."""
 
 from __future__ import annotations
 
