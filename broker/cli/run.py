@@ -19,7 +19,8 @@ from broker.config.logs import IN_FILE_ONLY, log_settings, start_logging
 from broker.open_files import connections_max, raise_limit
 from broker.shards.layout import SHARDS_MAX, refuse_shards
 from broker.shards.link import ShardLink
-from broker.shards.supervisor import Start, Supervisor
+from broker.shards.start import Start
+from broker.shards.supervisor import Supervisor
 from store.disk.errors import StoreError
 from store.disk.files import Files
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.key import ConfigError
 from broker.net.clock import monotonic_ms
 from broker.shards.changes import SharedChanges
 from broker.shards.draining import Draining
@@ -21,47 +19,17 @@ from broker.shards.front import ROUTES_MS, Front
 from broker.shards.keeper import ShardKeeper, ShardState
 from broker.shards.layout import Layout, shard_name
 from broker.shards.processes import ShardProcess, start_shard
+from broker.shards.start import Start, check_ports, own_settings
 from broker.shards.summary import EVERY_MS, summary
 from store.disk.errors import StoreError
 from store.disk.files import Files
 
-__all__ = ["PORTS_APART", "Start", "Supervisor", "check_ports"]
+__all__ = ["Supervisor"]
 
 _LOG = logging.getLogger(__name__)
 
-PORTS_APART = 10
-"""Between the ports of two shards: the VIP port is 2 below each, the HA port that routes name 1 above."""
 _STEP_S = 0.05
 _LOOK_MS = 1_000
-
-
-class Start:
-    """What a shard's process is started with: the file, options and settings of the command line.
-
-    ==============  ======================================================
-    ``file``        Path of the configuration file, None without one
-    ``options``     dict of str to str, options as configuration keys
-    ``settings``    dict of str to str, single settings
-    ==============  ======================================================
-    """
-
-    __slots__ = ("file", "options", "settings")
-
-    def __init__(self, file: Path | None, options: Mapping[str, str], settings: Mapping[str, str]) -> None:
-        self.file = file
-        self.options = dict(options)
-        self.settings = dict(settings)
-
-
-def check_ports(config: BrokerConfig, indexes: list[int]) -> None:
-    """Raise ConfigError if the shards' ports do not fit."""
-    if config.listen_port and config.listen_port + PORTS_APART * indexes[-1] + 1 > 65535:
-        raise ConfigError(
-            f"listenPort={config.listen_port}: shard {indexes[-1]} would listen at "
-            f"{config.listen_port + PORTS_APART * indexes[-1]}, and 65535 is the last port"
-        )
-    if "storePathCommitLog" in config.values:
-        raise ConfigError("storePathCommitLog cannot be set with --shards: each shard's CommitLog is in its own store")
 
 
 class Supervisor:
@@ -199,28 +167,20 @@ class Supervisor:
     def spec(self, index: int) -> dict[str, Any]:
         """What a shard's process is told (`broker.cli.shard`)."""
         config = self.config
-        embedded = config.namesrv_listen is not None
-        port = self.ports.get(index) or (config.listen_port and config.listen_port + PORTS_APART * index)
         own = {
             **self._start.settings,
             **self.front.settings,
-            "storePathRootDir": str(self.layout.directory(index)),
-            "brokerName": self.name(index),
-            "listenPort": str(port),
-            "aclFile": str(config.acl_file),
+            **own_settings(config, index, self.layout.directory(index), self.ports.get(index, 0)),
         }
-        if config.http_listen is not None and config.http_listen[1]:
-            own["httpListen"] = f"{config.http_listen[0]}:{config.http_listen[1] + index}"
-        if config.metrics_listen is not None and config.metrics_listen[1]:
-            own["metricsPromExporterPort"] = str(config.metrics_listen[1] + index)
-        if not config.listen_port:
-            own["vipChannelEnable"] = "false"  # its port is not chosen, so neither is the VIP port
-        if embedded:
-            own |= {"namesrvListen": "", "namesrvAddr": ""}
         if self._files.exists(self.layout.drain_mark(index)):
             own["brokerPermission"] = "4"
         file = None if self._start.file is None else str(self._start.file)
-        return {"file": file, "options": self._start.options, "settings": own, "embedded": embedded}
+        return {
+            "file": file,
+            "options": self._start.options,
+            "settings": own,
+            "embedded": config.namesrv_listen is not None,
+        }
 
     def _launch(self, index: int) -> ShardProcess:
         self._files.makedirs(self.layout.directory(index))

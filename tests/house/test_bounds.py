@@ -62,8 +62,8 @@ FIXED = {
     "shards.front:Front.settings": "keys that are known",
     "shards.link:ShardLink._making": "requests that wait for a table: replyThreadPoolQueueCapacity",
     "shards.processes:ShardProcess.last_lines": "five lines",
-    "shards.supervisor:Start.options": "the command line",
-    "shards.supervisor:Start.settings": "the command line",
+    "shards.start:Start.options": "the command line",
+    "shards.start:Start.settings": "the command line",
     # what is bounded by another table or by its own making
     "net.channel:MemoryChannel.sent": "has no connection: for tests, and the broker's own decisions",
     "pop.answers:Answers._waiting": "1 MiB of replies, then they are written for and sent",

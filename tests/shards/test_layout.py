@@ -13,7 +13,7 @@ from broker.cli.run import shard_count
 from broker.config.broker_config import BrokerConfig
 from broker.config.key import ConfigError
 from broker.shards.layout import SHARDS_MAX, Layout, refuse_shards
-from broker.shards.supervisor import check_ports
+from broker.shards.start import check_ports, own_settings
 from store.disk.errors import StoreCorruptError
 from store.disk.files import Files
 
@@ -97,3 +97,29 @@ def test_auto_means_the_cores_that_this_process_may_use() -> None:
     for text in ("0", "-1", "65", "two", "1.5", "²", ""):
         with pytest.raises(click.UsageError, match="1 to 64, or auto"):
             shard_count(text)
+
+
+def test_a_shard_has_ports_name_and_store_of_its_own(tmp_path: Path) -> None:
+    values = {"httpListen": "127.0.0.1:8080", "metricsExporterType": "PROM", "metricsPromExporterPort": "5557"}
+    config = BrokerConfig(tmp_path, values, listen_port=10_911, broker_name="b", namesrv_listen=("127.0.0.1", 9876))
+    own = own_settings(config, 2, tmp_path / "shards" / "2")
+    assert own == {
+        "storePathRootDir": str(tmp_path / "shards" / "2"),
+        "brokerName": "b-2",
+        "aclFile": str(tmp_path / "config" / "plain_acl.yml"),
+        "listenPort": "10931",
+        "httpListen": "127.0.0.1:8100",
+        "metricsPromExporterPort": "5577",
+        "namesrvListen": "",
+        "namesrvAddr": "",
+    }
+    shard = BrokerConfig(own["storePathRootDir"], {**values, **own})
+    assert (shard.vip_port, shard.namesrv_listen, shard.namesrv_addr) == (10_929, None, [])
+
+
+def test_a_port_that_a_shard_chose_is_its_port_when_it_is_started_again(tmp_path: Path) -> None:
+    config = BrokerConfig(tmp_path, listen_port=0, namesrv_addr=["127.0.0.1:9876"])
+    assert own_settings(config, 1, tmp_path)["listenPort"] == "0"
+    again = own_settings(config, 1, tmp_path, 40_763)
+    assert (again["listenPort"], again["vipChannelEnable"]) == ("40763", "false")
+    assert "namesrvAddr" not in again
