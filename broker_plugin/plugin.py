@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from broker_plugin.aside import GateAside
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import Failures
+from broker_plugin.figures.balance import TopicBalance
 from broker_plugin.figures.measures import plugin_families
 from broker_plugin.figures.tally import Accepted, Delivered
 from broker_plugin.hook import Gate
@@ -320,9 +321,15 @@ class DelayPlugin:
 
     def measure(self, topics_max: int) -> None:
         """Begin to count by topic."""
-        self._accepted = self.gate.tally = Accepted(self.clock.now_ms, topics_max)
-        self._delivered = Delivered(topics_max)
-        self.deliverer.tally = self._delivered if self.rooms is None else self.rooms.told(self._delivered)
+        balance = TopicBalance()
+        with self.lock:
+            balance.load(self.spill)
+        self._accepted = self.gate.tally = Accepted(self.clock.now_ms, topics_max, balance)
+        self._delivered = Delivered(topics_max, balance)
+        self.deliverer.tally = self._delivered
+        if self.rooms is not None:
+            self.deliverer.tally = self.rooms.told(self._delivered)
+            self.rooms.count_topics(balance)
 
     def families(self) -> Iterable[Family]:
         """Make the metrics."""

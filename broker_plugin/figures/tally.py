@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
+from broker_plugin.figures.balance import TopicBalance
 from remoting.layout import BODY_AT, BODY_BYTES_AT
 from store.put.measures import OTHER
 from store.put.plugin_api import PutRecord
@@ -45,9 +46,11 @@ class Accepted:
     Args:
         now_ms: Reads the wall clock, epoch ms, once a turn: a delay is counted from then.
         topics_max: Most topics by name.
+        balance: Is told, too.
     """
 
-    def __init__(self, now_ms: Callable[[], int], topics_max: int) -> None:
+    def __init__(self, now_ms: Callable[[], int], topics_max: int, balance: TopicBalance) -> None:
+        self._balance = balance
         self._now_ms = now_ms
         self._topics_max = topics_max
         self._rows: dict[str, AcceptedRow] = {}
@@ -81,6 +84,7 @@ class Accepted:
         if row is None:
             row = self._row(topic)
         count = len(dues)
+        self._balance.accepted(topic, count)
         row.count += count
         row.bytes += sum(sizes)
         row.delay_ms += sum(dues) - count * now_ms
@@ -118,8 +122,9 @@ def _topic_of(record: bytes) -> str:
 class Delivered:
     """Deliveries by topic."""
 
-    def __init__(self, topics_max: int) -> None:
+    def __init__(self, topics_max: int, balance: TopicBalance | None = None) -> None:
         self._topics_max = topics_max
+        self._balance = balance
         self._counts: dict[str, int] = {}
 
     def add_puts(self, puts: Sequence[PutRecord]) -> None:
@@ -137,6 +142,8 @@ class Delivered:
             self._add(topic, count)
 
     def _add(self, topic: str, count: int) -> None:
+        if self._balance is not None:
+            self._balance.delivered(topic, count)
         counts = self._counts
         if topic not in counts and len(counts) >= self._topics_max:
             topic = OTHER

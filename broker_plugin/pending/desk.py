@@ -43,6 +43,7 @@ from store.put.pending_api import (
 if TYPE_CHECKING:
     from threading import RLock
 
+    from broker_plugin.figures.balance import TopicBalance
     from broker_plugin.pending.parts import Delivery, Overdue
     from broker_plugin.rules.stats import Stats
     from store.spill.spill_store import SpillStore
@@ -76,6 +77,8 @@ class PendingDesk:
         self._stats = stats
         self._changes = changes
         self._keys = keys
+        self.balance: TopicBalance | None = None
+        """What is pending by topic, if it is counted."""
         self._looker = Looker(spill, sweeper, recovery, lock)
         self._foresight = Foresight(spill, sweeper, self._looker)
         self._bulk = Bulk(lock, changes, self._looker)
@@ -252,8 +255,14 @@ class PendingDesk:
         )
 
     def topics(self) -> Sequence[PendingTopic]:
-        """What is pending by topic."""
-        return ()
+        """What is pending by topic, if it is counted; bytes are by the average of all."""
+        if self.balance is None:
+            return ()
+        spill = self._spill
+        average = spill.pending_bytes / max(1, spill.pending_count)
+        return [
+            PendingTopic(topic=topic, count=count, bytes=round(average * count)) for topic, count in self.balance.rows()
+        ]
 
 
 def _check_order(verb: PendingVerb, due_ms: int | None, by_ms: int | None) -> None:

@@ -15,6 +15,7 @@ from broker_plugin.pending.limits import LimitedTally, PendingLimits
 from store.spill.state.message_rows import MessageRows
 
 if TYPE_CHECKING:
+    from broker_plugin.figures.balance import TopicBalance
     from broker_plugin.figures.tally import Delivered
     from broker_plugin.pending.parts import Delivery, Overdue
     from broker_plugin.rules.stats import Stats
@@ -63,6 +64,7 @@ class DeskRooms:
         if self._was_used:
             self.keys.load(self.key_rows.each(), spill.records_unsaved())
         changes.keys = self.keys
+        self._changes = changes
         if self.limits is not None:
             with lock:
                 self.limits.load()
@@ -70,6 +72,11 @@ class DeskRooms:
         self.keyed = KeyedTurn(spill, sweeper, self.keys)
         self.commands = Commands(spill, sweeper, recovery, lock, changes)
         self.desk = PendingDesk(spill, sweeper, recovery, lock, stats, changes, self.keys)
+
+    def count_topics(self, balance: TopicBalance) -> None:
+        """Have the desk show what is pending by topic, and the counts be told of cancels."""
+        self._changes.watchers.append(balance)
+        self.desk.balance = balance
 
     def told(self, tally: Delivered) -> Delivered:
         """Have the limits be told of deliveries, before whoever else counts them."""

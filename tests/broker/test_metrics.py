@@ -16,9 +16,10 @@ from broker.metrics.exporter import Exporter
 from broker.metrics.exposition import exposition, merged
 from broker.metrics.pending import LAST_WITHIN_MS, SNAPSHOT_S, pending_families
 from broker.metrics.sends import SendCounts
+from broker_plugin.figures import balance
 from broker_plugin.plugin import DelayPlugin
 from store.put.measures import OTHER, Classes, Family, MetricKind
-from store.put.pending_api import PendingVerb, PendingVerdict
+from store.put.pending_api import PendingName, PendingOrder, PendingQuery, PendingVerb, PendingVerdict
 from store.put.plugin_api import PutRecord, PutResult, PutStatus
 from tests.broker.core_rig import Client, Rig, properties, sound
 from tests.support.hostile import property_text
@@ -218,6 +219,54 @@ def test_topics_beyond_the_limit_are_counted_together(world: World) -> None:
         assert len(topics) <= 5
         assert family.total(topic=OTHER) > 0
         assert family.total() == (18 if "in_total" in name else 9)
+
+
+def pending_of(world: World) -> dict[str, float]:
+    found = world.scrape()["rocketmq_timing_messages"].values
+    return {dict(labels)["topic"]: count for (_, labels), count in found.items()}
+
+
+def test_pending_by_topic_over_deliveries_cancels_and_restarts(tmp_path: Path) -> None:
+    world = World(tmp_path / "store")
+    for number in range(6):
+        world.send("T", 100 + 1000 * number)
+        world.send("U", 50_000 + number)
+    assert pending_of(world) == {"T": 6, "U": 6}
+    world.rig.pass_ms(1200)
+    world.deliver()
+    assert world.plugin.pending.topics()[0].topic == "U"
+    left = pending_of(world)["T"]
+    assert 3 <= left < 6
+    offset = world.plugin.pending.page(PendingQuery(topic="U"), 1).rows[0].offset
+    order = PendingOrder(verb=PendingVerb.CANCEL, name=PendingName(offset=offset))
+    assert world.plugin.pending.change(order, world.rig.now_ms).verdict is PendingVerdict.DONE
+    moved = world.plugin.pending.page(PendingQuery(topic="U"), 1).rows[0].offset
+    order = PendingOrder(verb=PendingVerb.MOVE, name=PendingName(offset=moved), by_ms=5)
+    assert world.plugin.pending.change(order, world.rig.now_ms).verdict is PendingVerdict.DONE
+    assert pending_of(world) == {"T": left, "U": 5}
+    assert sum(pending_of(world).values()) == world.plugin.pending_count()
+    now_ms = world.rig.now_ms
+    world.rig.close()
+    again = World(tmp_path / "store")
+    again.rig.now_ms = now_ms
+    assert pending_of(again) == {"T": left, "U": 5}
+    again.send("T", 100_000)
+    again.rig.pass_ms(60_000)
+    again.deliver()
+    assert pending_of(again) == {"T": 1}
+    again.rig.close()
+
+
+def test_what_is_too_much_to_be_counted_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path / "store")
+    for _ in range(3):
+        world.send("T", 50_000)
+    world.rig.close()
+    monkeypatch.setattr(balance, "READ_MAX", 2)
+    again = World(tmp_path / "store")
+    again.send("T", 50_000)
+    assert pending_of(again) == {}
+    again.rig.close()
 
 
 def test_failed_deliveries_are_counted(world: World) -> None:

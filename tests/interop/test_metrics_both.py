@@ -25,6 +25,7 @@ PLAIN, TIMED, FAR = 20, 30, 5
 SAME = {
     "rocketmq_timer_enqueue_total": {"topic": "m1"},
     "rocketmq_timer_dequeue_total": {"topic": "m1"},
+    "rocketmq_timing_messages": {"topic": "m1"},
     "rocketmq_timer_dequeue_lag": {},
     "rocketmq_messages_out_total": {"consumer_group": "g1"},
     "rocketmq_consumer_lag_messages": {"consumer_group": "g1"},
