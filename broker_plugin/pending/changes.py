@@ -16,6 +16,7 @@ where), the rows of cancelled messages (`store.spill.state.message_rows`), the d
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from broker_plugin.pending.looking import shown
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["ChangeWatcher", "Changes", "topic_crc"]
 
 _V = PendingVerdict
+_KEY_MARK = DELAY_KEY.encode()
 
 
 class ChangeWatcher(Protocol):
@@ -115,13 +117,15 @@ class Changes:
         if self._past is not None:
             rows = []
             for due_ms, delay_id, record in zip(found.dues, found.ids, found.records, strict=True):
-                topic, key = _topic_and_key(record)
+                plain = found.topic and _KEY_MARK not in record
+                topic, key = (topic_crc(found.topic), 0) if plain else _topic_and_key(record)
                 rows.append(MessageRow(delay_id, due_ms, now_ms, key, 0, topic))
             with suppress(StoreFullError):
                 self._past.add(rows)
         ticket, versions = self._spill.cancel_many(Columns(found.dues, found.ids, found.refs))
-        for due_ms, delay_id, record in zip(found.dues, found.ids, found.records, strict=True):
-            self._gone(delay_id, due_ms, record)
+        if self.watchers or self._recovery.failed_count:
+            for due_ms, delay_id, record in zip(found.dues, found.ids, found.records, strict=True):
+                self._gone(delay_id, due_ms, record)
         self._stats.cancelled += len(found.ids)
         return ticket, versions
 
@@ -199,9 +203,10 @@ class Changes:
         try:
             record = self._spill.read((found.ref,))[0]
             topic, _, text = record_fields(record)
-        except (StoreError, RecordError):
-            if needed:
-                raise
+        except (StoreError, RecordError) as error:
+            # Whether the name fits is not known then: no answer is better than a wrong one.
+            if needed or name.topic or name.unique_key:
+                raise StoreError(f"pending message {found.delay_id:#x} cannot be read: {error}") from error
             record, topic, text = b"", "", ""
         if (name.topic and topic != name.topic) or (
             name.unique_key and get_property(text, UNIQ_KEY) != name.unique_key
@@ -228,7 +233,7 @@ class Changes:
             self._past.add((row,))
 
     def _gone(self, delay_id: int, due_ms: int, record: bytes) -> None:
-        if record:
+        if record and self.watchers:
             topic, _, text = record_fields(record)
             for watcher in self.watchers:
                 watcher.cancelled(delay_id, topic, text, len(record))
@@ -320,6 +325,7 @@ def _settled_already(order: PendingOrder, found: Found, due_ms: int) -> PendingA
     )
 
 
+@lru_cache(maxsize=1024)
 def topic_crc(topic: str) -> int:
     """What a row of a cancelled message has of its topic; never 0."""
     return key_hash(topic, "") & 0xFFFFFFFF or 1
@@ -329,5 +335,5 @@ def _topic_and_key(record: bytes) -> tuple[int, int]:
     if not record:
         return 0, 0
     topic, _, text = record_fields(record)
-    key = get_property(text, DELAY_KEY)
+    key = get_property(text, DELAY_KEY) if DELAY_KEY in text else None
     return topic_crc(topic), key_hash(topic, key) if key else 0

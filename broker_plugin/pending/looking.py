@@ -34,9 +34,10 @@ _BITS_SHOWN = 128
 class Slice:
     """What matched of one slice; ``next`` is None behind the last message. ``records`` is empty if none was read."""
 
-    __slots__ = ("dues", "ids", "looked_at", "next", "records", "refs")
+    __slots__ = ("dues", "ids", "looked_at", "next", "records", "refs", "topic")
 
-    def __init__(self, looked_at: int, next_: Cursor | None) -> None:
+    def __init__(self, looked_at: int, next_: Cursor | None, topic: str) -> None:
+        self.topic = topic  # of all of them; empty: of several
         self.looked_at = looked_at
         self.next = next_
         self.dues: list[int] = []
@@ -71,7 +72,7 @@ class Looker:
         count = len(records)
         if count < len(refs):
             end = False
-        found = Slice(count, None if end else (dues[count - 1], ids[count - 1]))
+        found = Slice(count, None if end else (dues[count - 1], ids[count - 1]), query.topic)
         for due_ms, delay_id, ref, record in zip(dues, ids, refs, records, strict=False):
             if record is not None and _fits(query, record):
                 found.dues.append(due_ms)

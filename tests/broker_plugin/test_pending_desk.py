@@ -11,7 +11,7 @@ from broker_plugin.pending.looking import cursor_text
 from broker_plugin.rules.properties import DUE_MAX_MS
 from remoting.messages.message import Message
 from remoting.messages.properties import format_properties
-from store.disk.errors import StoreFullError, SyncFailedError
+from store.disk.errors import StoreError, StoreFullError, SyncFailedError
 from store.put.pending_api import (
     BULK_MAX,
     PAGE_MAX,
@@ -332,6 +332,21 @@ def test_a_disk_that_fails_leaves_no_half_answer() -> None:
     desk.world.run(61_000)
     assert set(desk.delivered()) == {other}
     assert desk.change(other).verdict is V.TOO_LATE
+
+
+def test_a_message_that_cannot_be_read_gets_no_verdict_about_its_name() -> None:
+    desk = Desk()
+    offset = desk.send(NOW + 60_000)
+
+    def unreadable(_: object) -> None:
+        raise StoreError("unreadable")
+
+    desk.world.disk.read_fault = unreadable
+    for name in (PendingName(offset=offset, topic="T"), PendingName(offset=offset, unique_key="AC11")):
+        with pytest.raises(StoreError, match="unreadable"):
+            desk.desk.change(PendingOrder(verb=PendingVerb.CANCEL, name=name), NOW)
+    desk.world.disk.read_fault = None
+    assert desk.change(offset).verdict is V.DONE
 
 
 def test_two_orders_for_one_message_have_one_winner() -> None:

@@ -26,7 +26,8 @@ from remoting.connection import FrameDecoder
 from remoting.messages.message import join_batch, record_fields, record_size
 from remoting.messages.properties import format_properties
 from store.disk.errors import StoreError
-from store.put.plugin_api import PutStatus
+from store.put.pending_api import PendingName, PendingOrder, PendingVerb, PendingVerdict
+from store.put.plugin_api import CommandOutcome, PutStatus
 from tests.simulation.baton import Baton, SimLock, Task, simulated
 from tests.simulation.decisions import COMMIT, ROLLBACK, Producer
 from tests.simulation.durable import check_durable
@@ -46,6 +47,13 @@ TOPICS = ("T", "U")
 QUEUES = 2
 _WITHOUT_WAKES = ("loop", "commands", "tables")
 """Threads that wake when there is something to do, and at no other time."""
+_OUTCOMES = {
+    PendingVerdict.DONE: CommandOutcome.DONE,
+    PendingVerdict.ALREADY: CommandOutcome.ALREADY_CANCELLED,
+    PendingVerdict.TOO_LATE: CommandOutcome.ALREADY_DELIVERED,
+    PendingVerdict.CANCELLED: CommandOutcome.ALREADY_CANCELLED,
+    PendingVerdict.UNKNOWN: CommandOutcome.UNKNOWN,
+}
 LEVELS = ("1s 1s 3s", "1s 1s 3s", "1s", "2s 1s", "1s 1s 3s 2s 1s")
 ALL_HOURS = ";".join(f"{hour:02d}" for hour in range(24))
 STEP_MS = (-86_400_000, -4000, -300, -20, -1, 1, 30, 2000, 86_400_000)
@@ -692,7 +700,7 @@ class World:
             before, delivered = sent.cancel, number in self.ledger.delivered
             sent.cancel = before or "maybe"
             try:
-                outcome = self.plugin.cancel(sent.offset, self.wall_ms).outcome
+                outcome = self._asked(PendingVerb.CANCEL, sent.offset, number)
             except StoreError as error:
                 self.tell(f"cancel {number}: {error}")
                 outcome = None
@@ -712,7 +720,8 @@ class World:
             due_ms = self.wall_ms + delay_ms
             version = self.ledger.moving(number, due_ms)
             try:
-                outcome = self.plugin.move(self.ledger.sent[number].offset, due_ms, self.wall_ms).outcome
+                verb = PendingVerb.MOVE if delay_ms else PendingVerb.NOW
+                outcome = self._asked(verb, self.ledger.sent[number].offset, number, due_ms)
             except StoreError as error:
                 self.tell(f"move {number}: {error}")
                 outcome = None
@@ -721,6 +730,20 @@ class World:
             self.ledger.moved(number, due_ms, version, outcome, delivered)
 
         self.commands.append(call)
+
+    def _asked(self, verb: PendingVerb, offset: int, number: int, due_ms: int | None = None) -> CommandOutcome | None:
+        """Ask by one of the two doors; None: nothing was changed, and nothing is known by that."""
+        if number % 3 == 0 and verb is not PendingVerb.NOW:
+            if due_ms is None:
+                return self.plugin.cancel(offset, self.wall_ms).outcome
+            return self.plugin.move(offset, due_ms, self.wall_ms).outcome
+        topic = self.ledger.sent[number].topic
+        name = PendingName(offset=offset, topic=topic if number % 3 == 1 else "")
+        order = PendingOrder(verb=verb, name=name, due_ms=None if verb is not PendingVerb.MOVE else due_ms)
+        verdict = self.plugin.pending.change(order, self.wall_ms).verdict
+        if verdict is PendingVerdict.ALREADY and verb is not PendingVerb.CANCEL:
+            return None
+        return _OUTCOMES[verdict]
 
     # ------------------------------------------------------------------------------------------------ the end
 

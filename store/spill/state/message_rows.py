@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,15 +46,15 @@ _DTYPE = np.dtype(
     [("id", "<i8"), ("due", "<i8"), ("at", "<i8"), ("key", "<u8"), ("version", "<u4"), ("topic", "<u4"), ("crc", "<u4")]
 )
 _PROVEN = Struct("<qqqQII")
+_CRC = Struct("<I")
 ROWS_A_FILE = 65_536
 FILES_MAX = 64
 """More files than this: the oldest goes, whatever it has."""
 _DUE_MAX_MS = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRow:
-    """One message that was cancelled; times in epoch ms."""
+class MessageRow(NamedTuple):
+    """What is noted of one message; times in epoch ms."""
 
     delay_id: int
     due_ms: int
@@ -167,8 +167,8 @@ class MessageRows:
         return part
 
     def _encoded(self, row: MessageRow) -> bytes:
-        fields = (row.delay_id, row.due_ms, row.at_ms, row.key_hash, row.version, row.topic_crc)
-        return _ROW.pack(*fields, self._sum(fields))
+        proven = _PROVEN.pack(*row)
+        return proven + _CRC.pack(crc32(proven, self._seed))
 
     def _sum(self, fields: tuple[int, ...]) -> int:
         return crc32(_PROVEN.pack(*fields), self._seed)

@@ -194,8 +194,15 @@ class SpillState:
 
     def versions(self, refs: Sequence[int]) -> list[int]:
         """Versions of records that are where their refs say."""
-        places = [(self.sources[ref >> 32], np.array([ref & ORDINAL], np.int64)) for ref in refs]
-        return [source.identities(ordinal)[1].item(0) for source, ordinal in places]
+        column = np.array(refs, np.int64)
+        versions = np.empty(len(refs), np.int64)
+        for no, places in by_file(column):
+            ordinals = column[places] & ORDINAL
+            order = np.argsort(ordinals)
+            found = np.empty(len(ordinals), np.int64)
+            found[order] = self.sources[no].identities(ordinals[order])[1]
+            versions[places] = found
+        return versions.tolist()
 
     def _forward(self, ref: int) -> tuple[Source, int] | None:
         """Where the record behind a relocated ref lives now; None if it is done (or was never here)."""
