@@ -9,12 +9,13 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.support.cache import need_tools
+from tests.support.cache import FetchError, MissingToolError, need_tools
 from tests.support.need import need
 from tests.support.ports import free_port, free_ports_around
 from tests.support.processes import Child
@@ -52,6 +53,19 @@ def build(source: Path, out: Path, **environment: str) -> tuple[Path, str]:
     return wheel, done.stdout + done.stderr
 
 
+def can_compile() -> None:
+    need_tools("gcc")
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        raise MissingToolError("Python.h is missing: apt-get install python3-dev")
+
+
+def fetched(command: list[str | Path]) -> None:
+    """Run pip, which fetches what the package depends on."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise FetchError(f"pip could not install the wheel and what it needs: {' '.join(done.stderr.split())[-400:]}")
+
+
 def natives(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -86,13 +100,13 @@ def test_a_compiler_that_fails_leaves_no_half_of_the_native_modules(source: Path
 
 
 def test_a_wheel_runs_in_an_empty_environment(source: Path, tmp_path: Path) -> None:
-    need(lambda: need_tools("gcc"))
+    need(can_compile)
     wheel, _ = build(source, tmp_path / "wheel", TIMEWHEEL_MODULES=FEW, TIMEWHEEL_NATIVE="1", MYPYC_OPT_LEVEL="0")
     assert len(natives(wheel)) == 3, "two modules, and what they share"
     place = tmp_path / "empty"
     subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
     install = [place / "bin" / "python", "-m", "pip", "install", "-q", "-c", ROOT / "requirements.lock", wheel]
-    subprocess.run(list(map(str, install)), check=True)
+    need(lambda: fetched(install))
 
     def run(*words: str) -> str:
         command = [str(place / "bin" / "timewheel"), *words]
