@@ -29,7 +29,7 @@ from broker_plugin.rules.ranges import KeyRanges
 from broker_plugin.rules.stats import Rate, Stats
 from broker_plugin.spiller import Spiller
 from broker_plugin.sweeper import ARMED_MAX, HAND_MAX, Sweeper
-from broker_plugin.threads.clock import Clock, StepWatch
+from broker_plugin.threads.clock import Alarm, Clock, StepWatch
 from broker_plugin.threads.pace import BATCH_MAX
 from broker_plugin.threads.worker import Worker
 from remoting.messages.message import Message, RecordError, UniformBatch, record_fields
@@ -63,6 +63,8 @@ _RESTORE_AT_ONCE = 50_000
 _MAX_BODY_BYTES = 4 << 20
 _MAX_RECORD_BYTES = (4 << 20) + (64 << 10)
 _FLUSH_INTERVAL_MS = 500
+SLICE_PAUSE_S = 0.0003
+BEHIND_PAUSE_S = 0.005
 BEHIND_MS = 5
 """What is overdue by less needs nobody's help: the sweeper has it in hand."""
 
@@ -77,6 +79,7 @@ class DelayPlugin:
         self.watch = StepWatch()
         self._accept_rate, self._deliver_rate = Rate(), Rate()
         self._opened = False
+        self._never = Alarm()  # nobody rings it: a wait is a pause
         self.rooms: DeskRooms | None = None
         self._workers: list[Worker] = []
 
@@ -154,8 +157,16 @@ class DelayPlugin:
         )
         rooms.furnish(self.sweeper, self.recovery, context.flusher, target, self.stats)
         self.commands, self.pending = rooms.commands, rooms.desk
+        if context.now_ms is None:
+            self.pending.pause_by(self._let_others)
         self.gate.keyed, self.gate.limits, self.spiller.tidy = rooms.keyed, rooms.limits, rooms.tidy
         self.deliverer.tally = rooms.told(self.deliverer.tally)
+
+    def _let_others(self) -> None:
+        """Pause between two slices of a look or a bulk change; longer while deliveries are late."""
+        self._never.wait(SLICE_PAUSE_S)
+        if self.is_behind():
+            self._never.wait(BEHIND_PAUSE_S)
 
     def _make_workers(self, context: PluginContext) -> None:
         clock, warn = self.clock, context.warn

@@ -99,6 +99,7 @@ class Bulk:
                         PendingAnswer(verdict=_V.DONE, offset=delay_id, version=version, due_ms=due_ms, when_ms=now_ms)
                         for delay_id, version, due_ms in zip(found.ids, versions, found.dues, strict=True)
                     ]
+            self._looker.pause()
             looked_at += found.looked_at
             cursor = found.next
         if last is not None:

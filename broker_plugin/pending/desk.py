@@ -9,7 +9,7 @@ before.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from broker_plugin.pending.bulk import Bulk
@@ -82,6 +82,10 @@ class PendingDesk:
         self._looker = Looker(spill, sweeper, recovery, lock)
         self._foresight = Foresight(spill, sweeper, self._looker)
         self._bulk = Bulk(lock, changes, self._looker)
+
+    def pause_by(self, pause: Callable[[], object]) -> None:
+        """Have looks and bulk changes pause after each slice, so that deliveries get the lock and the interpreter."""
+        self._looker.pause = pause
 
     # ------------------------------------------------------------------------------------------------ looking
 

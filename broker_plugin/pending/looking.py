@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from broker_plugin.pending.records import fits, row_of
@@ -54,11 +54,15 @@ class Looker:
         self._sweeper = sweeper
         self._recovery = recovery
         self._lock = lock
+        self.pause: Callable[[], object] = lambda: None
+        """Called after each slice: who takes the lock again at once would let nobody else have it."""
 
     def slice(self, query: PendingQuery, after: Cursor, limit: int = SLICE) -> Slice:
         """Look at the next few messages behind a key."""
         with self._lock:
-            return self.slice_locked(query, after, limit)
+            found = self.slice_locked(query, after, limit)
+        self.pause()
+        return found
 
     def slice_locked(self, query: PendingQuery, after: Cursor, limit: int = SLICE) -> Slice:
         """The same under the delivery lock, so that what was found can be changed in the same breath."""

@@ -349,6 +349,19 @@ def test_a_message_that_cannot_be_read_gets_no_verdict_about_its_name() -> None:
     assert desk.change(offset).verdict is V.DONE
 
 
+def test_others_get_their_turn_between_two_slices() -> None:
+    desk = Desk()
+    for number in range(150):
+        desk.send(NOW + 60_000 + number)
+    owned: list[bool] = []
+    desk.desk.pause_by(lambda: owned.append(desk.world.plugin.lock._is_owned()))
+    query = PendingQuery(topic="T")
+    desk.desk.change_matching(query, PendingVerb.MOVE, NOW, dry_run=False, due_ms=NOW + 70_000)
+    desk.desk.change_matching(query, PendingVerb.CANCEL, NOW, dry_run=False)
+    assert len(owned) >= 6
+    assert not any(owned), "a pause under the delivery lock holds back everybody"
+
+
 def test_two_orders_for_one_message_have_one_winner() -> None:
     desk = Desk()
     offset = desk.send(NOW + 60_000)
