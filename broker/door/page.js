@@ -357,9 +357,14 @@ $("verbs").addEventListener("click", async event => {
   event.target.disabled = true;
   try {
     const id = open.id, answer = await ask(`pending/${id}/${verb}`, {method: "POST", body: JSON.stringify(order)});
-    say(`${event.target.textContent}: ${words(answer)}`, answer.status === 200);
+    const text = `${event.target.textContent}: ${words(answer)}`, good = answer.status === 200;
+    say(text, good);
     const after = await ask("pending/" + id);
-    if (after.status === 200) show(after.found, true); else gone();
+    if (after.status === 200) show(after.found, true);
+    else {
+      if (good && verb !== "cancel") say(`${text}. Gone: ${words(after)}`, true);  // it has fired meanwhile
+      gone();
+    }
     await turn(() => list());
   } catch (error) { say(String(error.message), false); }
   finally { if (open) event.target.disabled = false; }

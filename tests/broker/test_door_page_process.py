@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.peers.ports import free_port
 from store.put.pending_api import PendingVerb, PendingVerdict
 from tests.broker.core_rig import START_MS
 from tests.broker.test_door import World
 from tests.support.chromium import Chromium
+from tests.support.door import ask
 from tests.support.need import need
+from tests.support.ours import OurBroker
 from tests.support.plain_pending import row
+from tests.support.scrape import parse
 from tests.support.wait import wait_until
+from timewheel_client import Producer
 
 pytestmark = pytest.mark.chromium
 
@@ -186,3 +193,46 @@ def test_a_broker_that_went_away_is_said(browser: Chromium, world: World) -> Non
     page = Page(browser, world)
     world.door.stop()
     page.until("document.querySelector('#state').innerText.includes('cannot be reached')", "the trouble")
+
+
+def test_a_real_broker_from_sending_to_firing(browser: Chromium, tmp_path: Path) -> None:
+    """What a user does: send, look, search, cancel, see the verdict; move another one and watch it fire."""
+    port = free_port()
+    broker = OurBroker(tmp_path / "ours", {"httpListen": f"127.0.0.1:{port}"}).start()
+
+    async def send() -> None:
+        async with Producer(broker.namesrv) as producer:
+            for number in range(20):
+                key = {"__DELAYKEY": f"order-{number}"}
+                await producer.send("OrderTimeout", b"pay!", delay=timedelta(minutes=10), properties=key)
+
+    def find(key: str) -> None:
+        for field, text in (("topic", "OrderTimeout"), ("id", key)):
+            browser.evaluate(f"document.querySelector('#{field}').value = {json.dumps(text)}")
+        browser.evaluate("document.querySelector('#find button').click()")
+        shown = f"document.querySelector('#about').innerText.includes('{key}')"
+        wait_until(lambda: browser.evaluate(shown), 30, f"the message {key}")
+
+    def verdict(part: str) -> None:
+        shown = f"document.querySelector('#verdict').innerText.includes({json.dumps(part)})"
+        wait_until(lambda: browser.evaluate(shown), 30, f"the verdict {part}")
+
+    try:
+        asyncio.run(send())
+        browser.visit(f"http://127.0.0.1:{port}/", 1280)
+        topics = "document.querySelector('#topics').innerText"
+        wait_until(lambda: "OrderTimeout\t20" in browser.evaluate(topics), 30, "the topic")
+        find("order-4")
+        browser.evaluate("document.querySelector('[data-verb=cancel]').click()")
+        verdict("Cancel: done")
+        wait_until(lambda: "OrderTimeout\t19" in browser.evaluate(topics), 30, "that one is gone")
+        find("order-5")
+        browser.evaluate("document.querySelector('#by').value = '-597s'")
+        browser.evaluate("document.querySelector('[data-verb=move]').click()")
+        verdict("Move later: done")
+        verdict("it was delivered at")
+        assert json.loads(ask(port, "/api/v1/pending/count").body)["count"] == 18
+        found = parse(ask(port, "/metrics").body.decode())["timewheel_commands_total"]
+        assert found.total(op="cancel", verdict="done") == found.total(op="move", verdict="done") == 1
+    finally:
+        broker.stop()
