@@ -111,6 +111,7 @@ class BrokerCore(BrokerParts):
             text = "%s is open to others than its owner (mode bits %03o): chmod -R go= %s keeps them out"
             _LOG.warning(text, self.config.store_dir, bits, self.config.store_dir)
         self.store = MessageStore.open(self.files, self.config.store_dir, options, self.now_ms, _LOG.warning)
+        self.store.pops_open = not self.store.was_clean  # until their journal is closed
         self._endings.append(self.store.close)
         try:
             self._open_tables()

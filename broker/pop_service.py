@@ -94,6 +94,7 @@ class PopService:
         Recovering(store, parts.topics, parts.groups, parts.offsets, self.in_flight, _LOG.warning).run(state)
         self.queues.moved(self.in_flight.queues())
         journal = PopJournal(parts.files, directory, store.store_id, self.in_flight, self.reviver.settled_to)
+        store.pops_open = True
         journal.begin(state.numbers)
         store.flusher.add(journal, store.options.flush_interval_ms)
         store.housekeeper.add_chore(journal.name, journal.step)
@@ -236,7 +237,7 @@ class PopService:
             self.queues.moved(self.in_flight.queues())
             self.answers.settle()
         finally:
-            self.journal.close(self._store.commit_log.end)
+            self._store.pops_open = not self.journal.close(self._store.commit_log.end)
 
     def check(self) -> list[str]:
         """Say everything that is wrong with what is in flight; empty when nothing is."""

@@ -62,6 +62,7 @@ class MessageStore(StoreWriter):
     ``queue_for``         told (topic, queue id) of what was accepted earlier, says to which queue it goes today
     ``recovery``          `Recovery`, what opening found
     ``was_clean``         whether the store had been closed when it was opened
+    ``pops_open``         whether that journal is not closed: then the store is not either, whatever else is
     ``knew_pops``         if not: whether the broker that had it keeps the journal of pops (`store.pop.journal`)
     ====================  ================================================================================
     """
@@ -102,6 +103,7 @@ class MessageStore(StoreWriter):
         before = b"" if not files.exists(root / "abort") else _read_abort(files, root / "abort")
         self._clean = self.was_clean = not files.exists(root / "abort")
         self._ours = before.startswith(_OUR_ABORT)
+        self.pops_open = False
         self.knew_pops = self._ours and before.endswith(_KNOWS_POPS)
         self._never_ours = not files.exists(mine / "store")
         self.store_id = store_identity(files, mine / "store")
@@ -259,7 +261,8 @@ class MessageStore(StoreWriter):
         """Make everything durable, remove ``abort``, unlock. A second call does nothing.
 
         Raises the first StoreError on the way; ``abort`` then stays, and the next opening recovers. So it does after a
-        start that derived all queues anew and failed before it took a checkpoint: the next one has to derive them, too.
+        start that derived all queues anew and failed before it took a checkpoint: the next one has to derive them, too;
+        and while ``pops_open`` is set.
         """
         with self._append_lock:
             if self._closed:
@@ -269,11 +272,12 @@ class MessageStore(StoreWriter):
         self.housekeeper.stop()
         try:
             self.flusher.sync_all()
-            if not self._old_numbers:
+            unfinished = self._old_numbers or self.pops_open
+            if not unfinished:
                 self._keeper.finish(clean=True)
             self.index.close()
             self.commit_log.close()
-            if not self._old_numbers:
+            if not unfinished:
                 self.files.remove(self.root / "abort")
                 self.files.sync_dir(self.root)
         finally:

@@ -288,10 +288,10 @@ class PopJournal:
 
     # ------------------------------------------------------------------------------------------------ the end
 
-    def close(self, log_end: int | None) -> None:
-        """Write what is left, and that this was all if it is known where the log ends. Raises StoreError."""
+    def close(self, log_end: int) -> bool:
+        """Write what is left, and that this was all unless copies wait to be durable; whether it was. StoreError."""
         with self._in_flight.lock:
-            clean = log_end is not None and self._settled_to() == log_end
+            clean = self._settled_to() == log_end
         try:
             if self._file is not None or self.pending:
                 self.commit(CLOSED if clean else 0)
@@ -304,3 +304,4 @@ class PopJournal:
                     if file is not None:
                         file.close()
                 self._file, self._before = None, []
+        return clean

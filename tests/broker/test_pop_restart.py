@@ -335,3 +335,19 @@ def test_a_check_knows_the_journal(tmp_path):
     wrong = check_store(config).wrong
     assert any(f"{path} at " in text for text in wrong)
     assert path.read_bytes() == bytes(data)
+
+
+def test_a_start_that_fails_closes_nothing(machine, monkeypatch):
+    """What a killed broker knew is there after a start that came to nothing in between."""
+    machine.send(b"a", b"b")
+    got = machine.popper.pop()
+    machine.popper.ack(got[1])
+    now_ms = machine.rig.now_ms
+    machine.disk = machine.disk.crashed(Random(1), None)
+    with monkeypatch.context() as patch:
+        patch.setattr("broker.core.LevelScheduler.recover", lambda _: (_ for _ in ()).throw(StoreFullError("a test")))
+        with pytest.raises(StoreFullError, match="a test"):
+            Rig(ROOT, files=machine.disk, mappedFileSizeCommitLog=50_000)
+    machine.start(now_ms)
+    assert machine.pops.in_flight.count == 1
+    assert machine.bodies() == []

@@ -25,6 +25,8 @@ class Kind(Enum):
     TRANSACTION = "a half message has a wrong end"
     QUEUES = "consumers do not get what the log has"
     ANSWER = "an answer that cannot be"
+    HELD = "a popped message has a second holder"
+    REPEATED = "what was acknowledged comes again"
     NAMES = "a topic or a group is not as it was answered"
     CHECK = "a part's own check"
     DURABLE = "a start builds on what a power cut may take"

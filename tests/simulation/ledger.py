@@ -26,6 +26,7 @@ from store.put.plugin_api import CommandOutcome
 from tests.simulation.decisions import COMMIT, DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, ROLLBACK, BrokenError, Decisions
 from tests.simulation.kinds import Kind, Violation
 from tests.simulation.names import Names
+from tests.simulation.pops import Pops, retry_of
 
 __all__ = ["Entry", "Ledger", "Sent", "Violation", "body_of"]
 
@@ -150,6 +151,7 @@ class Ledger:
         self.crashes = 0
         self.decisions = Decisions()
         self.names = Names()
+        self.pops = Pops()
         self.deleted: dict[str, int] = {}  # topic to the log's end when it was known to be deleted for the last time
         self.fewer: set[str] = set()  # topics that had fewer queues once: what was to go to one of the others may not
         self.check_max = 0  # checks after which a half message may be given up
@@ -173,6 +175,7 @@ class Ledger:
         other.fewer = set(self.fewer)
         other.decisions = self.decisions.clone()
         other.names = self.names.clone()
+        other.pops = self.pops.clone()
         other._last = dict(self._last)
         return other
 
@@ -303,6 +306,12 @@ class Ledger:
             raise Violation(Kind.CONTENT, f"CommitLog {offset}: a record that nobody sent, body {body[:40]!r}")
         at = store_ms_at(record)
         store_ms = int.from_bytes(record[at : at + 8], "big")
+        if retry_of(topic):
+            if (body, retry_of(topic)) != (message.body, message.topic):
+                raise Violation(Kind.CONTENT, f"CommitLog {offset}: a copy of {message} in {topic} is another")
+            self.entries.append(Entry(offset, len(record), 0, True, store_ms))
+            self.pops.copied(offset, message.number, topic, properties, store_ms)
+            return
         original = topic in (SCHEDULE_TOPIC, HALF_TOPIC, DISCARD_TOPIC)
         entry = Entry(offset, len(record), message.number, original, store_ms, queue_id)
         if topic == DISCARD_TOPIC:

@@ -18,6 +18,7 @@ from tests.simulation.faults import fails, fails_and_then, killed_behind, power_
 from tests.simulation.kinds import Kind, Violation
 from tests.simulation.ledger import Ledger
 from tests.simulation.names import forget_name, put_name
+from tests.simulation.pops import INVISIBLE_MAX_MS
 from tests.simulation.swarm import ACTORS, Swarm
 from tests.simulation.world import QUEUES, ROOT, STEP_MS, TOPICS, Shape, World
 from tests.support.simdisk import PowerCut, SimDisk
@@ -103,6 +104,35 @@ class _Story:
             if not sent.asked or self.rng.random() < 0.2:
                 self.world.producer.end(sent.number, COMMIT if self.rng.random() < 0.6 else ROLLBACK)
 
+    def pop_some(self) -> None:
+        """Pop, acknowledge and change."""
+        world, rng = self.world, self.rng
+        for _ in range(rng.randint(1, 3)):
+            world.poppers.pop(rng.choice(TOPICS), rng)
+        world.turns(rng.randint(2, 10), world.wall_ms + rng.choice((1, 40)))
+        for _ in range(rng.randint(0, 6)):
+            world.poppers.answer(rng)
+        world.turns(rng.randint(1, 20), world.wall_ms + rng.choice((1, 300)))
+
+    def pop_all(self) -> None:
+        """Pop and acknowledge until nothing comes any more: whatever nobody has acknowledged must come."""
+        world, rng = self.world, self.rng
+        if not world.ledger.pops.held:
+            return
+        for _ in range(6):
+            world.wall_ms += INVISIBLE_MAX_MS + 1000
+            self.settle()
+            for topic in TOPICS * 100:
+                known = len(world.poppers.got)
+                world.poppers.pop(topic, rng, 32)
+                self.settle()
+                for number, one in world.poppers.got[known:]:
+                    world.poppers.ack(number, one)
+                self.settle()
+                if topic == TOPICS[-1] and len(world.poppers.got) == known:
+                    break
+        world.ledger.pops.finished(world.ledger, world.store.commit_log.begin)
+
     def break_reads(self) -> None:
         """Some files cannot be read for a while: deliveries, merges, scans and consumers have to wait."""
         world, rng = self.world, self.rng
@@ -172,6 +202,7 @@ class _Story:
             world.die(None, self.rng)
             self.come_back(1, 0)
         world.quiet()
+        self.pop_all()
         world.look()
         world.check()
         world.counted()
@@ -236,7 +267,8 @@ class Aftermath(_Story):
         disk = before.disk.crashed(rng, keep, True)
         world = World(rng, before.shape, disk, ledger, before.wall_ms, None, say, before.swarm)
         world.shift_ms, world.trouble_ms = before.shift_ms, before.trouble_ms
-        world.synced = before.synced
+        world.synced, world.pops_synced = before.synced, before.pops_synced
+        world.poppers.got = list(before.poppers.got)
         world.wall_max_ms = max(before.wall_max_ms, before.wall_ms)
         super().__init__(world, rng)
 
@@ -255,6 +287,8 @@ class Aftermath(_Story):
                 self.command_some()
             if rng.random() < 0.4:
                 self.decide_some()
+            if world.ledger.pops.held and rng.random() < 0.5:
+                self.pop_some()
             world.turns(rng.randint(3, 25))
             if rng.random() < 0.15:
                 world.die(draw_keep(rng), rng)
@@ -324,6 +358,8 @@ class Life(_Story):
         elif what in ("command", "decide"):
             (self.command_some if what == "command" else self.decide_some)()
             world.turns(rng.randint(1, 30))
+        elif what == "pop":
+            self.pop_some()
         elif what == "pull":
             world.pull(rng.choice(TOPICS), rng.randrange(QUEUES))
             world.turns(rng.randint(1, 10))

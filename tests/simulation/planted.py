@@ -49,6 +49,7 @@ from store.spill.spill_store import SpillStore
 from store.spill.upkeep.housekeeping import Housekeeping
 from tests.simulation.kinds import Kind
 from tests.simulation.plant import Plant, swap
+from tests.simulation.planted_pops import PLANTED_POPS
 from timewheel import TimingWheel
 
 __all__ = ["PLANTED"]
@@ -347,6 +348,7 @@ _UNNOTICED = (SpillStore, "mark_done", _fresh_in_any_case)
 _PENDING = (Kind.LOST, Kind.QUEUES)
 
 PLANTED: dict[str, Plant] = {
+    **PLANTED_POPS,
     "progress is written before the append": Plant(
         swap((Deliverer, "_put", _progress_before_append), _UNNOTICED), *_LOST
     ),

@@ -13,12 +13,13 @@ from random import Random
 
 __all__ = ["Swarm"]
 
-ACTORS = ("loop", "commands", "flusher", "housekeeper", "levels", "sweeper", "recovery", "spiller", "tables")
+ACTORS = ("loop", "commands", "flusher", "housekeeper", "levels", "sweeper", "recovery", "spiller", "tables", "reviver")
 HAPPENS = {
     "send": 46,
     "command": 8,
     "decide": 4,
     "pull": 5,
+    "pop": 12,
     "reads": 4,
     "wait": 11,
     "stand still": 3,

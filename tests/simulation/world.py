@@ -35,6 +35,7 @@ from tests.simulation.inline import run_inline
 from tests.simulation.kinds import Kind, Violation
 from tests.simulation.ledger import VIRTUAL, Ledger, Sent, body_of
 from tests.simulation.names import THERE, check_names
+from tests.simulation.pops import Poppers
 from tests.simulation.swarm import ACTORS, Swarm
 from tests.support import hostile
 from tests.support.simdisk import PowerCut, SimDisk
@@ -91,6 +92,7 @@ class Shape:
             "transactionCheckMax": str(rng.choice((1, 3))),
         }
         self.block_min = rng.choice((1, 2, 4, 1000))
+        self.pop_tail_bytes = rng.choice((200, 1000, 100_000))
         self.slice_messages = rng.choice((1, 1, 2, 3, 1000))
         """Batches of more messages are looked at in slices."""
         if self.retention:
@@ -174,6 +176,8 @@ class World:
         self.frozen: dict[str, int] = {}  # threads that stand still, and for how many turns
         self.freeze = self.swarm.freeze
         self.producer = Producer(self)
+        self.poppers = Poppers(self)
+        self.pops_synced = 0  # of the journal of pops, when the last broker ended
         self.check_ms = 0
         self.flush_ms = 0  # when the flusher began its last step, by the clock that nobody sets
         self.ending = False  # from here on nothing goes wrong any more
@@ -233,7 +237,10 @@ class World:
             "recovery": plugin.recovery.step,
             "spiller": plugin.spiller.step,
             "tables": self._tables_step,
+            "reviver": core.processors.pop.reviver.step,
         }
+        journal = core.processors.pop.journal
+        journal.tail_bytes, journal.mark_bytes = self.shape.pop_tail_bytes, 1_000
         lock = self.store._append_lock
         if isinstance(lock, SimLock):
             lock.before = self._before_append
@@ -243,6 +250,7 @@ class World:
         with self.sharp_eyes():
             self.ledger.reopened(log.begin, log.end, self.store.scan(log.begin))
         self.check_ms = 0
+        self.ledger.pops.opened()
         self.producer.greet()
         self.tell(f"start {self.starts}: CommitLog {log.begin} to {log.end}, {plugin.pending_count()} pending")
 
@@ -273,11 +281,13 @@ class World:
         self.note_synced()
         # While a broker starts, nothing is more durable than it was when the last one ended.
         ledger.crashed(keep is not None, *self.synced)
+        ledger.pops.crashed(keep is not None, self.synced[0], self.pops_synced)
 
     def note_synced(self) -> None:
         """Remember how far everything was durable, for when the next broker dies while it starts."""
         if self.core is not None:
             self.synced = self.store.commit_log.synced, self.plugin.spill.journal.synced
+            self.pops_synced = self.core.processors.pop.journal.synced
 
     def bury(self) -> None:
         """Kill everything that runs on the present disk."""
@@ -348,6 +358,7 @@ class World:
     def set_clock(self, step_ms: int) -> None:
         """Set the wall clock."""
         self.wall_max_ms = max(self.wall_max_ms, self.wall_ms)
+        self.ledger.pops.clock_is_set(self.wall_ms)
         self.wall_ms += step_ms
         self.shift_ms += step_ms
         self.trouble_ms = self.passed_ms
@@ -609,6 +620,7 @@ class World:
     def delete_topic(self, topic: str) -> None:
         """Delete a topic, as an administrator does; what waits for it waits on."""
         self.ledger.deleted[topic] = 1 << 62
+        self.ledger.pops.topic_goes([m.number for m in self.ledger.sent.values() if m.topic == topic], topic)
         # A start that finds its files, and no configuration, gives it as many queues as there are files.
         self.ledger.fewer.add(topic)
         self.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}, b"", [], f"delete {topic}")
@@ -644,6 +656,9 @@ class World:
         if kind == "name":
             self.tell(f"reply to {reply.opaque}: {reply.code} {reply.remark or ''}")
         if kind in ("heartbeat", "name", "topic"):
+            return
+        if kind.partition(" ")[0] in ("pop", "ack", "change"):
+            self.poppers.heard(kind, numbers, reply)
             return
         if kind in (COMMIT, ROLLBACK):
             self.look()
@@ -752,7 +767,7 @@ class World:
         assert self.core is not None
         problems = (
             self.plugin.check() + self.core.level_scheduler.check() + self.store.check() + self.core.halves.check()
-        )
+        ) + self.core.processors.pop.check()
         if problems:
             raise Violation(Kind.CHECK, f"check: {problems}")
 
