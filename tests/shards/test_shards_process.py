@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -148,6 +150,20 @@ def test_a_change_while_one_is_down_reaches_it_before_its_clients_are_let_in(bro
     assert broker.topic(1, "to-be-deleted") is None
     assert broker.setting(1, "transactionCheckMax") == "9"
     assert set(broker.brokers_of("TBW102")) == {"broker-a-0", "broker-a-1"}
+
+
+def test_one_that_does_not_answer_is_named_and_makes_the_change_when_it_does(broker: ShardedBroker) -> None:
+    pid = broker.pid(1)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with Wire(broker.addresses[0], timeout_seconds=SECONDS) as wire, pytest.raises(WireError) as error:
+            wire.create_topic("while-stopped", 3)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert "made on broker-a-0; broker-a-1 has not confirmed it" in str(error.value)
+    wait_until(lambda: alike(broker, "while-stopped"), SECONDS, "shard 1 has it, too")
+    changes = broker.store / "shards" / "changes.json"
+    wait_until(lambda: b"waiting" not in changes.read_bytes(), SECONDS, "nothing waits for shard 1")
 
 
 def reachable(broker: ShardedBroker, index: int) -> bool:
