@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from broker_plugin.aside import ROW_BYTES, AsideFrame, GateAside, parts_of
 from broker_plugin.figures.tally import Accepted
-from broker_plugin.pending.delay_keys import KeptHeld, Taken
+from broker_plugin.pending.delay_keys import FirstStays, Taken
 from broker_plugin.pending.keyed_turn import KeyedTurn
 from broker_plugin.pending.limits import PendingLimits
 from broker_plugin.rules.properties import (
@@ -255,9 +255,8 @@ class Gate:
         if isinstance(decision, Refused):
             self._stats.refused += 1
             return decision
-        if isinstance(decision, KeptHeld):
-            keyed.kept = True
-            return decision
+        if isinstance(decision, FirstStays):
+            return keyed.keep(decision)
         if isinstance(decision, Taken):
             record = self._record(message, text, due_ms, now_ms, decision.found.delay_id)
             return record if isinstance(record, Refused) else keyed.replace(decision, record, due_ms, now_ms)

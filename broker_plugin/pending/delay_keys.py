@@ -26,7 +26,7 @@ from broker_plugin.pending.records import key_hash
 from remoting.messages.message import RecordError, record_fields
 from remoting.messages.properties import DELAY_KEY, DELAY_KEY_MODE, get_property
 from store.disk.errors import StoreError
-from store.put.plugin_api import Held, PutStatus, Refused
+from store.put.plugin_api import PutStatus, Refused
 from store.spill.state.message_rows import MessageRow
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from store.spill.spill_store import SpillStore
     from store.spill.state.message_rows import MessageRows
 
-__all__ = ["KEYS_MAX", "DelayKeys", "Free", "KeptHeld", "Taken"]
+__all__ = ["KEYS_MAX", "DelayKeys", "FirstStays", "Free", "Taken"]
 
 KEYS_MAX = 1_000_000
 """Keys that are known at once, at most (24 MB)."""
@@ -46,10 +46,14 @@ EVICTED_AT_ONCE = 2048
 MODES = ("reject", "keep", "replace")
 
 
-class KeptHeld(Held):
-    """The first message, which stays: nothing new is pending."""
+class FirstStays:
+    """The first message stays: its sender is answered as the first one was."""
 
-    __slots__ = ()
+    __slots__ = ("due_ms", "offset")
+
+    def __init__(self, offset: int, due_ms: int) -> None:
+        self.offset = offset
+        self.due_ms = due_ms
 
 
 class Free:
@@ -108,7 +112,7 @@ class DelayKeys:
 
     # ------------------------------------------------------------------------------------------------ network loop
 
-    def admit(self, topic: str, text: str, now_ms: int) -> Free | Taken | KeptHeld | Refused:
+    def admit(self, topic: str, text: str, now_ms: int) -> Free | Taken | FirstStays | Refused:
         """Decide about a message whose properties have the name of a delay key somewhere."""
         key = get_property(text, DELAY_KEY)
         if key is None:
@@ -243,10 +247,10 @@ class DelayKeys:
         return False
 
 
-def _second(taken: Taken, key: str, mode: str) -> Taken | KeptHeld | Refused:
+def _second(taken: Taken, key: str, mode: str) -> Taken | FirstStays | Refused:
     found = taken.found
     if mode == "keep":
-        return KeptHeld(found.delay_id, found.due_ms)
+        return FirstStays(found.delay_id, found.due_ms)
     if mode == "replace":
         return taken
     return Refused(

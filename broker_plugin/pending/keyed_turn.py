@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker_plugin.pending.delay_keys import DelayKeys, KeptHeld, Taken
+from broker_plugin.pending.delay_keys import DelayKeys, FirstStays, Taken
 from broker_plugin.pending.records import fresh_copy, restamped, with_delay
 from store.disk.flusher import Ticket
 from store.put.plugin_api import Held
@@ -44,15 +44,21 @@ class KeyedTurn:
         self._spill = spill
         self._sweeper = sweeper
         self.keys = keys
-        self.kept = False
-        """Whether a sender is to be told of a message that was there already."""
+        self._kept: list[Held] = []  # of senders that are told of a message that was there already
+        self._kept_before: list[Held] = []  # of the turn that was just journalled
         self._replacing: list[_Replacement] = []
         self._replaced: list[_Replacement] = []  # of the turn that was just journalled
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do for this turn."""
-        return not (self.kept or self._replacing or self.keys.has_fresh)
+        return not (self._kept or self._replacing or self.keys.has_fresh)
+
+    def keep(self, kept: FirstStays) -> Held:
+        """Have a sender be told of a message that is there already, once that is durable."""
+        held = Held(kept.offset, kept.due_ms)
+        self._kept.append(held)
+        return held
 
     def replace(self, taken: Taken, record: bytes, due_ms: int, now_ms: int) -> Held:
         """Have a message take the place of another at the turn's end."""
@@ -63,6 +69,7 @@ class KeyedTurn:
     def begin(self) -> Ticket:
         """Write the rows of this turn, before its frames; answers what has to be durable for them."""
         self._replaced = []
+        self._kept_before, self._kept = self._kept, []
         self.keys.write([(one.taken.hash, one.taken.found.delay_id, one.due_ms) for one in self._replacing])
         return Ticket((self.keys.rows, self.keys.rows.written))
 
@@ -77,7 +84,6 @@ class KeyedTurn:
                 self.keys.is_of(one.taken.hash, one.held.offset, one.due_ms)
                 self._sweeper.offer(block, one.due_ms)
                 self._replaced.append(self._replacing.pop(0))
-        self.kept = False
         self.keys.committed()
         journal = spill.journal
         return Ticket((journal, journal.written)).joined(ticket)
@@ -95,13 +101,13 @@ class KeyedTurn:
 
     def failed(self) -> None:
         """Forget what this turn had."""
-        self.kept = False
+        self._kept = []
         self._replacing = []
         self.keys.forget_turn()
 
     def take_back(self, held: Held) -> bool:
         """Undo one message of this turn, or of the one that was just journalled; False: it is nothing of this."""
-        if isinstance(held, KeptHeld):
+        if any(one is held for one in (*self._kept, *self._kept_before)):
             return True
         for one in self._replacing:
             if one.held is held:
