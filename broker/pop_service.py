@@ -91,11 +91,11 @@ class PopService:
         store = parts.store
         directory = parts.config.store_dir / "timewheel" / "pop"
         state = read_journal(parts.files, directory, store.store_id)
-        Recovering(store, parts.topics, parts.groups, parts.offsets, self.in_flight, _LOG.warning).run(state)
+        whole = Recovering(store, parts.topics, parts.groups, parts.offsets, self.in_flight, _LOG.warning).run(state)
         self.queues.moved(self.in_flight.queues())
         journal = PopJournal(parts.files, directory, store.store_id, self.in_flight, self.reviver.settled_to)
         store.pops_open = True
-        journal.begin(state.numbers)
+        journal.begin(state.numbers, aside=not whole)
         store.flusher.add(journal, store.options.flush_interval_ms)
         store.housekeeper.add_chore(journal.name, journal.step)
         store.retention.pins.append(journal.pin)

@@ -66,8 +66,8 @@ class Recovering:
         self._in_flight = in_flight
         self._warn = warn
 
-    def run(self, state: PopState) -> None:
-        """Fill `InFlight` with what counts. Raises StoreError."""
+    def run(self, state: PopState) -> bool:
+        """Fill `InFlight` with what counts; whether all of it did. Raises StoreError."""
         why = self._stale(state) if state.numbers else ""
         if why:
             self._warn(f"the journal of pops does not count, groups go on from their stored offsets: {why}")
@@ -81,6 +81,7 @@ class Recovering:
         for saved in state.queues.values():
             if self._topics.get(saved.topic) is not None and saved.group in self._groups.table:
                 self._restore(saved)
+        return not why and not state.damage
 
     def _stale(self, state: PopState) -> str:
         """Why a journal is not of the broker that had the store last; empty if it is."""

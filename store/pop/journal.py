@@ -121,8 +121,8 @@ class PopJournal:
 
     # ------------------------------------------------------------------------------------------------ writing
 
-    def begin(self, numbers: list[int]) -> None:
-        """Write what there is into a new file, durably, and remove those of before. Raises StoreError.
+    def begin(self, numbers: list[int], aside: bool = False) -> None:
+        """Write what there is into a new file, durably, and remove those of before, or put them aside. StoreError.
 
         Without files of before nothing is written: the first frame makes the first file.
         """
@@ -134,7 +134,7 @@ class PopJournal:
         self._todo = deque(self._in_flight.queues())
         while self._slice():
             pass
-        self._finish()
+        self._finish(aside)
 
     def _make(self, before: int, before_end: int) -> None:
         """Begin the next file. The caller holds the lock, or nobody else is there."""
@@ -267,7 +267,7 @@ class PopJournal:
                     self._batches = [batch for _, _, batch in queue.heap if batch.waiting]
         return rows
 
-    def _finish(self) -> None:
+    def _finish(self, aside: bool = False) -> None:
         """Say that the present file is whole, and let those of before go."""
         self.commit(WHOLE)
         with self._syncing:
@@ -284,7 +284,10 @@ class PopJournal:
         for number, old in before:
             if old is not None:
                 old.close()
-            self._files.remove(self._directory / file_name(number))
+            if aside:
+                self._files.move_aside(self._directory / file_name(number))
+            else:
+                self._files.remove(self._directory / file_name(number))
 
     # ------------------------------------------------------------------------------------------------ the end
 

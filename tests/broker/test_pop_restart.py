@@ -14,6 +14,7 @@ from remoting.messages.checksum import crc32
 from remoting.messages.message import decode_record
 from remoting.messages.properties import TW_POP, get_property
 from store.disk.errors import StoreFullError, SyncFailedError
+from store.pop.journal import file_name
 from tests.broker.core_rig import Rig, properties
 from tests.broker.pop_client import Popper
 from tests.support.simdisk import SimDisk
@@ -230,6 +231,7 @@ class TestWrongJournals:
         assert machine.bodies() == [b"a", b"b", b"c"]
         assert "what stands there is no whole frame" in caplog.text
         assert "does not count, groups go on from their stored offsets" in caplog.text
+        assert machine.disk.listdir(PLACE) == [f"{name}.aside", file_name(2)]
 
     def test_missing(self, machine):
         self.prepared(machine)
