@@ -136,3 +136,24 @@ def test_a_plug_in_without_a_desk_is_not_asked(tmp_path: Path) -> None:
         assert reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     finally:
         rig.close()
+
+
+def test_a_delay_key_over_the_wire(client: Client) -> None:
+    first = send(client, __DELAYKEY="order-1")
+    again = client.send("T", properties(TIMER_DELIVER_MS=DUE, __DELAYKEY="order-1"))
+    assert (again.code, "order-1" in str(again.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
+    assert send(client, due_ms=DUE + 9, __DELAYKEY="order-1", __DELAYKEY_MODE="keep") == first
+    assert ask(client, RequestCode.PENDING_COUNT)[1]["count"] == 1
+    assert send(client, due_ms=DUE + 9, __DELAYKEY="order-1", __DELAYKEY_MODE="replace") == first
+    _, seen = ask(client, RequestCode.PENDING_GET, name="key:order-1", topic="T")
+    assert (seen["id"], seen["due_ms"], seen["version"]) == (first, DUE + 9, 1)
+    assert change(client, "key:order-1", "cancel", topic="T")["verdict"] == "done"
+    assert send(client, __DELAYKEY="order-1") != first
+
+
+def test_each_code_without_any_field(client: Client) -> None:
+    """What tests/interop/bad_input.py says of them beside Apache's broker."""
+    codes = {code: client.ask(code, {}).code for code in RequestCode if code.name.startswith("PENDING_")}
+    good = {RequestCode.PENDING_LIST, RequestCode.PENDING_COUNT, RequestCode.PENDING_FORECAST}
+    assert {code for code, answer in codes.items() if answer == ResponseCode.SUCCESS} == good
+    assert {answer for code, answer in codes.items() if code not in good} == {ResponseCode.INVALID_PARAMETER}
