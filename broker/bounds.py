@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from broker.tables.request_modes import MODES_MAX
+
 if TYPE_CHECKING:
     from broker.figures.traffic import Traffic
     from broker.naming.namesrv import NameServer
@@ -86,6 +88,13 @@ def _names(parts: BrokerParts, traffic: Traffic) -> list[Bound]:
                 "tables.offsets:ConsumerOffsets.resets",
                 "tables.offsets:ConsumerOffsets.pulled",
             ),
+        ),
+        Bound(
+            "RequestModes",
+            lambda: parts.modes.count,
+            lambda: MODES_MAX,
+            "",
+            ("tables.request_modes:RequestModes.table",),
         ),
         Bound(
             "QueueLocks",

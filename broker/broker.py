@@ -29,6 +29,7 @@ from broker.lookout import Lookout, every
 from broker.naming.namesrv import NameServer
 from broker.naming.registration import Registration
 from broker.naming.route_entries import OwnBroker
+from broker.naming.topic_queues import AskedRoutes, own_routes
 from broker.net.channel import NAME_SERVER_PORT
 from broker.net.flow_control import FlowControl
 from broker.net.requester import Requester
@@ -261,14 +262,18 @@ class Broker:
         core.dispatcher.add(self._name_server, NAME_SERVER_PORT)
         core.bounds += name_server_bounds(self._name_server)
         server.closed_listeners.append(self._name_server.channel_closed)
+        core.processors.assignment.routes = own_routes(self._name_server.routes)
 
     async def _register(self, core: BrokerCore, server: Server) -> None:
         config, link = self.config, self._link
         inner = link is not None and link.embedded
         if config.namesrv_addr or inner:
+            ask = link.ask if link is not None and inner else Requester(server, core.dispatcher).request
+            name_servers = [SUPERVISOR] if inner else config.namesrv_addr
+            core.processors.assignment.routes = AskedRoutes(ask, name_servers, core.now_ms, config.get_int).queues_of
             self._registration = Registration(
-                link.ask if link is not None and inner else Requester(server, core.dispatcher).request,
-                [SUPERVISOR] if inner else config.namesrv_addr,
+                ask,
+                name_servers,
                 core.topics,
                 cluster=config.cluster_name,
                 name=config.broker_name,

@@ -31,6 +31,7 @@ from broker.pulling.long_poll import LongPoll
 from broker.tables.groups import SubscriptionGroups
 from broker.tables.offsets import ConsumerOffsets
 from broker.tables.queue_locks import QueueLocks
+from broker.tables.request_modes import RequestModes
 from broker.tables.table_writer import TableWriter
 from broker.tables.topics import Topics
 from broker.transactions.opening import recover_half_messages
@@ -148,9 +149,11 @@ class BrokerCore(BrokerParts):
             auto_create_max=config.get_int("maxAutoCreateSubscriptionGroupNum"),
         )
         self.groups.load()
+        self.modes = RequestModes(self.files, directory / "messageRequestMode.json")
+        self.modes.load()
         self.tables = TableWriter(self._call_soon_threadsafe, self._schedule)
-        self.topics.written_by(self.tables)
-        self.groups.written_by(self.tables)
+        for table in (self.topics, self.groups, self.modes):
+            table.written_by(self.tables)
         self.offsets = ConsumerOffsets(
             self.files, directory / "consumerOffset.json", self.now_ms, config.get_int("maxConsumerOffsetNum")
         )

@@ -15,6 +15,7 @@ from broker.pulling.long_poll import LongPoll
 from broker.tables.groups import SubscriptionGroups
 from broker.tables.offsets import ConsumerOffsets
 from broker.tables.queue_locks import QueueLocks
+from broker.tables.request_modes import RequestModes
 from broker.tables.topics import Topics
 from broker.turns.large_batch import LargeBatches
 from broker.turns.turn import Turn
@@ -46,6 +47,7 @@ class BrokerParts:
     topics: Topics
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
+    modes: RequestModes
     halves: HalfMessages
     level_scheduler: LevelScheduler
     clients: Clients

@@ -135,7 +135,6 @@ class PopService:
             spawn=parts.dispatcher.spawn,
             now_ms=parts.now_ms,
             send=self.answers.send,
-            by_property=lambda: config.get_bool("enablePropertyFilter"),
             waiting=all_waiting,
         )
         acks = AckProcessor(

@@ -15,6 +15,7 @@ from broker.parts import BrokerParts
 from broker.pending.processor import PendingProcessor
 from broker.pop_service import PopService
 from broker.processors.admin import AdminProcessor
+from broker.processors.assignment import AssignmentProcessor
 from broker.processors.client import ClientProcessor
 from broker.processors.consumer_status import ConsumerStatusProcessor
 from broker.processors.lock import LockProcessor
@@ -72,7 +73,7 @@ class ProcessorSet:
             address=config.advertised,
             random=parts.random,
         )
-        self.send = self._make_send()
+        self.send, self.assignment = self._make_send(), self._make_assignment()
         self.reply = ReplyProcessor(
             admit=self.admission.admit,
             clients=parts.clients,
@@ -107,7 +108,7 @@ class ProcessorSet:
         parts = self._parts
         config = parts.config
         return [
-            *(self.pull, *self.pop.processors(), self.query, self.runtime, self.transactions),
+            *(self.pull, *self.pop.processors(), self.query, self.assignment, self.runtime, self.transactions),
             ResumeProcessor(
                 store=parts.store,
                 turn=parts.turn,
@@ -262,6 +263,23 @@ class ProcessorSet:
             put_half=self.transactions.put_half,
             admission=self.admission,
             large_batches=parts.large_batches,
+        )
+
+    def _make_assignment(self) -> AssignmentProcessor:
+        parts = self._parts
+        config = parts.config
+        return AssignmentProcessor(
+            topics=parts.topics,
+            groups=parts.groups,
+            clients=parts.clients,
+            modes=parts.modes,
+            asides=self.asides,
+            broker_name=config.broker_name,
+            default_mode=lambda: (
+                config.get_text("defaultMessageRequestMode"),
+                config.get_int("defaultPopShareQueueNum"),
+            ),
+            balances=lambda: config.get_bool("serverLoadBalancerEnable"),
         )
 
     def _make_send_back(self) -> SendBackProcessor:

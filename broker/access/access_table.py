@@ -136,6 +136,12 @@ def _queues(command: RemotingCommand) -> Iterator[Need]:
         yield _text(topic), SUB
 
 
+def _assignment(command: RemotingCommand) -> Iterator[Need]:
+    document: dict[str, Any] = loads_body(command.body)
+    yield RETRY_PREFIX + _text(document["consumerGroup"]), SUB
+    yield _text(document["topic"]), SUB
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"a topic is a text, found {value!r:.80}")
@@ -208,6 +214,7 @@ _SERVED: dict[RequestCode, Rule] = {
         _POP,
     ),
     _C.BATCH_ACK_MESSAGE: Rule(ACCOUNT, "SUB of each group and topic that it names", _acks),
+    _C.QUERY_ASSIGNMENT: Rule(ACCOUNT, _TOPIC_AND_GROUP, _assignment),
     _C.LOCK_BATCH_MQ: _LOCK,
     _C.UNLOCK_BATCH_MQ: _LOCK,
     _C.GET_CONSUMER_LIST_BY_GROUP: _LOOK_AT_MEMBERS,
@@ -228,6 +235,7 @@ _SERVED: dict[RequestCode, Rule] = {
     **dict.fromkeys(
         (
             *(_C.CHECK_CLIENT_CONFIG, _C.GET_ALL_TOPIC_CONFIG, _C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
+            _C.GET_ALL_MESSAGE_REQUEST_MODE,
             *(_C.GET_BROKER_RUNTIME_INFO, _C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, _C.GET_BROKER_HA_STATUS),
             *(_C.GET_PRODUCER_CONNECTION_LIST, _C.VIEW_BROKER_STATS_DATA),
         ),
@@ -240,7 +248,12 @@ _SERVED: dict[RequestCode, Rule] = {
             *(_C.DELETE_SUBSCRIPTIONGROUP, _C.UPDATE_BROKER_CONFIG, _C.GET_BROKER_CONFIG),
             *(_C.INVOKE_BROKER_TO_RESET_OFFSET, _C.CLONE_GROUP_OFFSET, _C.GET_ALL_CONSUMER_OFFSET),
             *(_C.GET_ALL_DELAY_OFFSET, _C.GET_BROKER_CONSUME_STATS, _C.GET_ALL_PRODUCER_INFO),
-            *(_C.CONSUME_MESSAGE_DIRECTLY, _C.RESUME_CHECK_HALF_MESSAGE, _C.CLEAN_EXPIRED_CONSUMEQUEUE),
+            *(
+                _C.SET_MESSAGE_REQUEST_MODE,
+                _C.CONSUME_MESSAGE_DIRECTLY,
+                _C.RESUME_CHECK_HALF_MESSAGE,
+                _C.CLEAN_EXPIRED_CONSUMEQUEUE,
+            ),
             *(_C.CLEAN_UNUSED_TOPIC, _C.DELETE_EXPIRED_COMMITLOG),
             *(_C.PUT_KV_CONFIG, _C.DELETE_KV_CONFIG, _C.REGISTER_BROKER, _C.UNREGISTER_BROKER),
             *(_C.BROKER_HEARTBEAT, _C.QUERY_DATA_VERSION, _C.REGISTER_TOPIC_IN_NAMESRV, _C.DELETE_TOPIC_IN_NAMESRV),

@@ -22,7 +22,7 @@ _BROKER = """
     commercialBigCount commercialEnable commercialSizePerMsg commercialTimerCount commercialTransCount
     compatibleWithOldNameSrv compressedRegister configBlackList configManagerVersion consumerFallbehindThreshold
     consumerManageThreadPoolNums consumerManagerThreadPoolQueueCapacity consumerOffsetUpdateVersionStep
-    controllerAddr controllerHeartBeatTimeoutMills defaultMessageRequestMode defaultPopShareQueueNum
+    controllerAddr controllerHeartBeatTimeoutMills
     delayOffsetUpdateVersionStep disableConsumeIfConsumerReadSlowly enableBroadcastOffsetStore
     enableCalcFilterBitMap enableConnectionMetrics enableControllerMode enableCreateSysGroup enableDetailStat
     enableFastChannelEventProcess enableLagAndDlqMetrics enableLiteEventMode enableLitePopLog enableLmqStats
@@ -40,7 +40,7 @@ _BROKER = """
     liteLagCountMetricsEnable liteLagLatencyCollectEnable liteLagLatencyMetricsEnable liteLagLatencyTopK
     litePullMessageEnable litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
     liteSubscriptionCheckInterval liteSubscriptionCheckTimeoutMills liteTtlCheckInterval
-    loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
+    loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
     lockInStrictMode maxClientEventCount maxDelayTime maxErrorRateOfBloomFilter maxLiteSubscriptionCount
     maxMessageFilterNumForNotification maxPopPollingSize maxStatsIdleTimeInMinutes messageStorePlugIn
     metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills
@@ -58,7 +58,7 @@ _BROKER = """
    recoverThreadPoolNums rejectPullConsumerEnable
     retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime
     rocketmqHome sendHeartbeatTimeoutMillis sendMessageThreadPoolNums
-    serverLoadBalancerEnable shortPollingTimeMills skipPreOnline skipWhenCKRePutReachMaxTimes slaveReadEnable
+    shortPollingTimeMills skipPreOnline skipWhenCKRePutReachMaxTimes slaveReadEnable
     splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp
     subscriptionExpiredTimeout syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
     transactionCheckRocksdbCoreThreads

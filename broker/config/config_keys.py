@@ -111,6 +111,33 @@ _BROKER = (
         "Pulls that may wait for messages or the disk; more get SYSTEM_BUSY.",
         a_whole_number(1, 10_000_000),
     ),
+    Key(
+        "defaultMessageRequestMode",
+        "PULL",
+        "Whether groups without a mode (`mqadmin setConsumeMode`) pull or pop, if the broker balances them.",
+        one_of("PULL", "POP"),
+        Live.READ,
+    ),
+    Key(
+        "defaultPopShareQueueNum",
+        "-1",
+        "The number of other members' queues that a member of such a group pops; 0 or less: all queues.",
+        a_whole_number(-(2**31), 2**31 - 1),
+        Live.READ,
+    ),
+    Key(
+        "serverLoadBalancerEnable",
+        "true",
+        "Deal a topic's queues out to members who ask the broker; `false`: each gets all queues.",
+        true_or_false,
+        Live.READ,
+    ),
+    Key(
+        "loadBalancePollNameServerInterval",
+        "30000",
+        "Milliseconds for which an external name server's queues of a topic count, when they are dealt out.",
+        _MS,
+    ),
     Key("popInflightMessageThreshold", "10000", "Most messages of a queue that a group holds.", _COUNT, Live.READ),
     Key(
         "replyThreadPoolQueueCapacity",

@@ -133,7 +133,9 @@ class AckProcessor:
     def ack_batch(self, _channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
         """BATCH_ACK_MESSAGE: each entry acknowledges messages of one pop. Raises ProtocolError for too many entries."""
         document: Any = loads_body(command.body, ACKS_BYTES_MAX) if command.body else None
-        acks = document.get("acks") if isinstance(document, dict) else None
+        if document and not isinstance(document, dict):
+            raise ProtocolError(f"body is not a JSON object: {command.body[:200]!r}")
+        acks = document.get("acks") if document else None
         if not isinstance(acks, list) or not acks:
             return command.reply(ResponseCode.NO_MESSAGE)
         if len(acks) > BATCH_COUNT_MAX:

@@ -22,7 +22,6 @@ from broker.pop.pop_polls import PopPolls
 from broker.pop.pop_reader import Cold, Pop, PopReader, Work
 from broker.pop.requests import INVISIBLE_MAX_MS, Checks, PopHeader, bare
 from broker.pulling.long_poll import Hold, LongPoll
-from broker.pulling.selection import no_such_filter
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, encode_command
 from remoting.errors import ProtocolError
@@ -52,7 +51,6 @@ class PopProcessor:
         spawn: Runs a coroutine that answers later.
         now_ms: The clock, for pops that waited.
         send: Sends a reply to a request when its time has come (`broker.pop.answers`).
-        by_property: Whether SQL92 expressions are served (``enablePropertyFilter``).
         waiting: Says how many requests wait for messages or the disk, and how many may.
     """
 
@@ -66,7 +64,6 @@ class PopProcessor:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         now_ms: Callable[[], int],
         send: Callable[[Channel, RemotingCommand, RemotingCommand], None],
-        by_property: Callable[[], bool] = lambda: False,
         waiting: Callable[[], tuple[int, int]] = lambda: (0, 100_000),
     ) -> None:
         self._reader = reader
@@ -76,7 +73,6 @@ class PopProcessor:
         self._spawn = spawn
         self._now_ms = now_ms
         self._send = send
-        self._by_property = by_property
         self._waiting = waiting
         self._asides = Asides()
         self._cold = 0
@@ -121,7 +117,10 @@ class PopProcessor:
         return None
 
     def _select(self, pop: Pop) -> RemotingCommand | None:
-        """Read the expression; the reply that refuses it if it cannot be."""
+        """Read the expression; the reply that refuses it if it cannot be.
+
+        As with Apache's broker, pops may filter by properties whatever ``enablePropertyFilter`` says of pulls.
+        """
         kind, text = pop.header.expression_type, pop.header.expression
         if not text:
             return None
@@ -132,15 +131,13 @@ class PopProcessor:
                 if pop.filter is not None and pop.filter.codes is None:
                     pop.filter = None
                 return None
-            if kind == SQL92:
-                if not self._by_property():
-                    return no_such_filter(pop.command, kind)
-                pop.wants = compile_sql92(text)
-                return None
+            if kind != SQL92:
+                raise ProtocolError(f"expType is {kind:.80}: TAG or {SQL92} are possible")
+            pop.wants = compile_sql92(text)
         except ProtocolError as error:
             remark = f"parse the consumer's subscription failed: {error}"
             return pop.command.reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
-        return no_such_filter(pop.command, kind)
+        return None
 
     def _try(self, pop: Pop, now_ms: int, later: Callable[[Pop, int], None]) -> bool:
         """Look at all queues; whether the pop is answered by that, or ``later`` sees to it when bodies are read."""

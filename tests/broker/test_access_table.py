@@ -84,6 +84,7 @@ BODIES = {
         "clientId": "c",
         "mqSet": [{"topic": "T", "brokerName": "broker-a", "queueId": 0}],
     },
+    RequestCode.QUERY_ASSIGNMENT: {"topic": "T", "consumerGroup": "g", "messageModel": "CLUSTERING"},
     RequestCode.BATCH_ACK_MESSAGE: {"acks": [{"c": "g", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1}]},
     RequestCode.UNLOCK_BATCH_MQ: {
         "consumerGroup": "g",

@@ -144,7 +144,7 @@ class TestFilters:
         ("fields", "code"),
         [
             ({"expType": "SQL92", "exp": "size >"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
-            ({"expType": "XYZ", "exp": "a"}, ResponseCode.SYSTEM_ERROR),
+            ({"expType": "XYZ", "exp": "a"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
         ],
     )
     def test_an_expression_that_cannot_be_read_is_refused(self, popper, fields, code):

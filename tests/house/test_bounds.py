@@ -64,6 +64,7 @@ FIXED = {
     "shards.processes:ShardProcess.last_lines": "five lines",
     "shards.start:Start.options": "the command line",
     "shards.start:Start.settings": "the command line",
+    "naming.topic_queues:AskedRoutes._known": "10,000 topics, beyond which all are forgotten",
     # what is bounded by another table or by its own making
     "net.channel:MemoryChannel.sent": "has no connection: for tests, and the broker's own decisions",
     "pop.answers:Answers._waiting": "1 MiB of replies, then they are written for and sent",
