@@ -223,8 +223,11 @@ def test_a_command_on_a_message_whose_delivery_has_failed(command: str, mended: 
         done = COMMANDS[command](broker, offset).outcome is CommandOutcome.DONE
         assert done
     else:
-        with pytest.raises(StoreError):
-            COMMANDS[command](broker, offset)
+        if command == "send now":  # it is due already, so there is nothing to change, and nothing that a crash undoes
+            assert COMMANDS[command](broker, offset).outcome is CommandOutcome.DONE
+        else:
+            with pytest.raises(StoreError):
+                COMMANDS[command](broker, offset)
         assert broker.plugin.pending_count() == 1, "nothing has changed"
     if power is None:
         disk.kill()
