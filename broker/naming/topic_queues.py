@@ -69,7 +69,7 @@ class AskedRoutes:
         self._known: dict[str, tuple[Queues, int]] = {}
 
     async def queues_of(self, topic: str) -> Queues | None:
-        """List a topic's queues; None if it is not known or nobody can say."""
+        """List a topic's queues; None if it is not known or nobody can say. Raises ProtocolError."""
         queues, asked_ms = self._known.get(topic, (None, 0))
         now_ms = self._now_ms()
         if queues and 0 <= now_ms - asked_ms < self._period_ms:

@@ -99,7 +99,7 @@ class AssignmentProcessor:
     # ------------------------------------------------------------------------------------------------ assignments
 
     async def query(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """QUERY_ASSIGNMENT."""
+        """QUERY_ASSIGNMENT. Raises ProtocolError."""
         document = _object(command)
         topic, group = _text(document, "topic"), _text(document, "consumerGroup")
         model = document.get("messageModel")
@@ -124,7 +124,7 @@ class AssignmentProcessor:
     # ------------------------------------------------------------------------------------------------ modes
 
     def set_mode(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
-        """SET_MESSAGE_REQUEST_MODE: how a group is to consume a topic."""
+        """SET_MESSAGE_REQUEST_MODE: how a group is to consume a topic. Raises ProtocolError."""
         document = _object(command)
         topic, group = _text(document, "topic"), _text(document, "consumerGroup")
         mode, share = document.get("mode", PULL), document.get("popShareQueueNum", 0)
