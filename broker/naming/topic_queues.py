@@ -14,7 +14,7 @@ from broker.naming.broker_topics import QueueData
 from broker.naming.registration import Request
 from broker.naming.routes import RouteTable
 from remoting.codes import Permission, RequestCode, ResponseCode
-from remoting.command import request
+from remoting.command import RemotingCommand, request
 from remoting.errors import ProtocolError
 from remoting.json_dialect import loads
 
@@ -80,9 +80,7 @@ class AskedRoutes:
                 if reply.code == ResponseCode.TOPIC_NOT_EXIST:
                     self._known.pop(topic, None)
                     return None
-                if reply.code != ResponseCode.SUCCESS:
-                    raise ProtocolError(f"code {reply.code}: {reply.remark}")
-                queues = _read(reply.body)
+                queues = _read(reply)
             except (OSError, EOFError, TimeoutError, ProtocolError) as error:
                 _LOG.warning("name server %s does not say which queues %s has: %s", name_server, topic, error)
                 continue
@@ -93,8 +91,11 @@ class AskedRoutes:
         return queues
 
 
-def _read(body: bytes) -> Queues:
+def _read(reply: RemotingCommand) -> Queues:
     """Read TopicRouteData. Raises ProtocolError."""
+    if reply.code != ResponseCode.SUCCESS:
+        raise ProtocolError(f"code {reply.code}: {reply.remark}")
+    body = reply.body
     document = loads(body)
     try:
         entries = [(str(entry["brokerName"]), QueueData.from_json(entry)) for entry in document.get("queueDatas") or ()]

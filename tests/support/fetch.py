@@ -15,6 +15,7 @@ from tests.support.apache import VERSION, apache_jars
 from tests.support.cache import FetchError, MissingToolError, cache_root
 from tests.support.clients import CLIENTS, command_of
 from tests.support.proxy import client_command, proxy_jars
+from tests.support.proxy_clients import LANGUAGES, language_command
 
 __all__ = ["fetch_all"]
 
@@ -25,6 +26,8 @@ def fetch_all(say: Callable[[str], object]) -> bool:
         wanted: dict[str, Callable[[], object]] = {f"Apache RocketMQ {VERSION}": apache_jars, "mqadmin": admin_classes}
         wanted["Apache's proxy"] = proxy_jars
         wanted["client of RocketMQ 5 (Java)"] = lambda: client_command(Path(home))
+        for name in LANGUAGES:
+            wanted[f"client of RocketMQ 5 ({name})"] = lambda name=name: language_command(name)  # type: ignore[misc]
         for name in CLIENTS:
             wanted[f"client {name}"] = lambda name=name: command_of(name, Path(home))  # type: ignore[misc]
         complete = True

@@ -1,0 +1,158 @@
+// RocketMQ 5's Go client: ENDPOINTS SECONDS JOB..., see the README. It has no push consumer.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	rmq "github.com/apache/rocketmq-clients/golang/v5"
+	"github.com/apache/rocketmq-clients/golang/v5/credentials"
+)
+
+var (
+	endpoints = os.Args[1]
+	until     time.Time
+	lock      sync.Mutex
+)
+
+type job struct {
+	name, kind, topic, group string
+	count, done              int
+}
+
+func (j *job) say(what, body string, atMs int64, attempt int) {
+	lock.Lock()
+	defer lock.Unlock()
+	fmt.Println(j.name, what, body, atMs, attempt)
+}
+
+func (j *job) wanted() int {
+	switch j.kind {
+	case "transaction":
+		return j.count * 9 / 10
+	case "dead":
+		return j.count * 2
+	}
+	return j.count
+}
+
+func config(group string) *rmq.Config {
+	return &rmq.Config{Endpoint: endpoints, ConsumerGroup: group, Credentials: &credentials.SessionCredentials{}}
+}
+
+func (j *job) run() error {
+	producer, err := rmq.NewProducer(config(""), rmq.WithTopics(j.topic),
+		rmq.WithTransactionChecker(&rmq.TransactionChecker{
+			Check: func(*rmq.MessageView) rmq.TransactionResolution { return rmq.COMMIT },
+		}))
+	if err != nil {
+		return err
+	}
+	if err = producer.Start(); err != nil {
+		return err
+	}
+	for i := 0; i < j.count; i++ {
+		if err = j.send(producer, i); err != nil {
+			return err
+		}
+	}
+	return j.receive()
+}
+
+func (j *job) send(producer rmq.Producer, i int) error {
+	body, dueMs := strconv.Itoa(i), int64(0)
+	message := &rmq.Message{Topic: j.topic, Body: []byte(body)}
+	if j.kind == "delay" {
+		dueMs = time.Now().UnixMilli() + 2000 + int64(i)*7919%3000
+		message.SetDelayTimestamp(time.UnixMilli(dueMs))
+	} else if j.kind == "fifo" {
+		message.SetMessageGroup(fmt.Sprintf("group-%d", i%7))
+	}
+	if j.kind != "transaction" {
+		if _, err := producer.Send(context.Background(), message); err != nil {
+			return err
+		}
+	} else {
+		transaction := producer.BeginTransaction()
+		if _, err := producer.SendWithTransaction(context.Background(), message, transaction); err != nil {
+			return err
+		}
+		if i%10 == 0 {
+			j.say("rolledback", body, 0, 0)
+			return transaction.RollBack()
+		}
+		if err := transaction.Commit(); err != nil {
+			return err
+		}
+	}
+	j.say("sent", body, dueMs, 0)
+	return nil
+}
+
+func (j *job) receive() error {
+	consumer, err := rmq.NewSimpleConsumer(config(j.group), rmq.WithAwaitDuration(6*time.Second),
+		rmq.WithSubscriptionExpressions(map[string]*rmq.FilterExpression{j.topic: rmq.SUB_ALL}))
+	if err != nil {
+		return err
+	}
+	if err = consumer.Start(); err != nil {
+		return err
+	}
+	for idle := 0; idle < 2 && time.Now().Before(until); {
+		if idle++; j.done < j.wanted() {
+			idle = 0
+		}
+		views, err := consumer.Receive(context.Background(), 32, 20*time.Second)
+		if err != nil && j.done == 0 && strings.Contains(err.Error(), "settings") {
+			time.Sleep(500 * time.Millisecond) // the proxy does not have the client's settings yet
+			continue
+		}
+		if err != nil && !strings.Contains(err.Error(), "MESSAGE_NOT_FOUND") {
+			return err
+		}
+		for _, view := range views {
+			attempt := int(view.GetDeliveryAttempt())
+			body := string(view.GetBody())
+			j.say("got", body, time.Now().UnixMilli(), attempt)
+			if j.kind == "dead" || j.kind == "again" && attempt == 1 {
+				if err := consumer.ChangeInvisibleDuration(view, 500*time.Millisecond); err != nil {
+					return err
+				}
+				j.say("changed", body, time.Now().UnixMilli(), 500)
+				if j.kind == "dead" {
+					j.done++
+				}
+			} else if err := consumer.Ack(context.Background(), view); err != nil {
+				return err
+			} else {
+				j.done++
+			}
+		}
+	}
+	return nil
+}
+
+func main() {
+	seconds, _ := strconv.Atoi(os.Args[2])
+	until = time.Now().Add(time.Duration(seconds) * time.Second)
+	var group sync.WaitGroup
+	for _, name := range os.Args[3:] {
+		parts := strings.Split(name, "/")
+		count, _ := strconv.Atoi(parts[2])
+		one := &job{name: name, kind: parts[0], topic: parts[3], group: parts[4], count: count}
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			if err := one.run(); err != nil {
+				fmt.Fprintln(os.Stderr, one.name, err)
+				one.say("failed", "error", 0, 0)
+			}
+		}()
+	}
+	group.Wait()
+}
