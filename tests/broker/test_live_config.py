@@ -72,6 +72,10 @@ def test_what_is_read_at_start_only_is_refused_by_its_name(rig, name):
         "2s 4s",
         "require",
         "disabled",
+        "PROM",
+        "name:value",
+        "a token of thirty-two characters",
+        "a-token-of-thirty-two-characters",
         "x",
     ):
         reply = change(rig.client(), f"{name}={text}") if text else None

@@ -20,7 +20,7 @@ from tests.broker.core_rig import Rig
 
 
 def test_which_keys_are_secret():
-    assert [name for name in USED_KEYS if is_secret(name)] == ["tls.server.keyPassword"]
+    assert [name for name in USED_KEYS if is_secret(name)] == ["tls.server.keyPassword", "httpToken"]
     assert shown("tls.server.keyPassword", "open sesame") == "tls.server.keyPassword=******"
     assert shown("tls.server.keyPassword", "") == "tls.server.keyPassword="
     assert shown("mine.secretKey", "x") == "mine.secretKey=******"
