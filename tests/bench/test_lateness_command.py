@@ -66,6 +66,14 @@ def test_what_is_no_store_and_files_that_are_not_there(store: Path, tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
+def test_hdfs_without_hadoops_native_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HADOOP_HOME", "ARROW_LIBHDFS_DIR", "CLASSPATH"):
+        monkeypatch.delenv(name, raising=False)
+    result = call("hdfs://127.0.0.1:1/logs", "--out", tmp_path)
+    assert (result.exit_code, len(result.output.splitlines())) == (1, 1), result.output
+    assert "give webhdfs://HOST:PORT/" in result.output
+
+
 def test_a_uri_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "s3fs"]:
         monkeypatch.delitem(sys.modules, name)

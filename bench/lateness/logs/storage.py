@@ -78,8 +78,10 @@ def file_system(uri: str, options: Mapping[str, Any] | str = "") -> Any:
     except ImportError as error:
         hint = _LIBRARIES.get(uri.partition("://")[0])
         raise StorageError(f"{uri}: {f'it needs a library: pip install {hint}' if hint else error}") from error
-    except ValueError as error:
-        raise StorageError(f"{uri}: {error}") from error
+    except (OSError, ValueError) as error:
+        native = "; without Hadoop's native library give webhdfs://HOST:PORT/… of the name node's HTTP port"
+        text = str(error).partition("\n")[0]
+        raise StorageError(f"{uri}: {text}{native if uri.startswith('hdfs://') else ''}") from error
     return system
 
 
