@@ -175,6 +175,11 @@ class Model:
         retention.disk_status = PutStatus.PUT_OK
         rig.now_ms += asked["back_ms"]
         codes = {reply.opaque: reply.code for reply in self.client.take()}
+        if codes.keys() < sent.keys():  # a refusal waits until what takes back the journalled part is durable
+            rig.store.flusher.step(rig.now_ms)
+            late = {reply.opaque: reply.code for reply in self.client.take()}
+            assert PutStatus.PUT_OK not in late.values()
+            codes |= late
         assert codes.keys() == sent.keys(), "each is answered, once"
         for opaque, bodies in sent.items():
             if codes[opaque] == 0:
