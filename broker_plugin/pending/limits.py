@@ -33,7 +33,10 @@ class PendingLimits:
         self._bytes_max = bytes_max
         self._topic_max = topic_max
         self.topics: dict[str, int] = {}
-        """What is pending by topic, if there is a limit for topics."""
+        """What is pending by topic, if there is a limit for topics; changed under the delivery lock only.
+
+        Below 0 for a moment if a message is delivered before its turn is over.
+        """
         self._turn: dict[str, int] = {}
         self._count: int | None = None  # pending before this turn, once it was asked for
         self._bytes = 0
@@ -57,15 +60,22 @@ class PendingLimits:
             if not found.refs:
                 return
             for record in self._spill.read(found.refs):
-                self._count_one(record, 1)
+                self._count_one(record)
             after = (found.dues[-1], found.ids[-1])
 
-    def _count_one(self, record: bytes, by: int) -> None:
+    def _count_one(self, record: bytes) -> None:
         try:
             topic = record_fields(record)[0]
         except RecordError:
             return
-        self.topics[topic] = self.topics.get(topic, 0) + by
+        self._change(topic, 1)
+
+    def _change(self, topic: str, by: int) -> None:
+        count = self.topics.get(topic, 0) + by
+        if count:
+            self.topics[topic] = count
+        else:
+            self.topics.pop(topic, None)
 
     # ------------------------------------------------------------------------------------------------ network loop
 
@@ -111,9 +121,10 @@ class PendingLimits:
         """Note that this turn is journalled, or that nothing of it is."""
         self._count, self._held = None, 0
         turn, self._turn = self._turn, {}
-        if stored:
-            for topic, count in turn.items():
-                self.topics[topic] = self.topics.get(topic, 0) + count
+        if stored and turn:
+            with self._spill.lock:
+                for topic, count in turn.items():
+                    self._change(topic, count)
 
     # ------------------------------------------------------------------------------------------------ gone
 
@@ -133,11 +144,7 @@ class PendingLimits:
 
     def _gone(self, topic: str, count: int) -> None:
         if self._topic_max:
-            left = self.topics.get(topic, 0) - count
-            if left > 0:
-                self.topics[topic] = left
-            else:
-                self.topics.pop(topic, None)
+            self._change(topic, -count)
 
 
 class LimitedTally(Delivered):

@@ -80,6 +80,16 @@ def test_so_many_of_a_topic(monkeypatch: pytest.MonkeyPatch, block_min: int) -> 
     refused(offer(desk))
 
 
+def test_a_delivery_that_is_quicker_than_the_end_of_its_turn_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = limited(monkeypatch, TopicPendingMax=2).world.plugin.gate.limits
+    assert limits is not None
+    for _ in range(3):
+        limits.hold("T", 100)
+        limits.put_queues([("T", 0, 1)])
+        limits.turn_over(True)
+    assert limits.topics == {}
+
+
 def test_a_failed_turn_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = limited(monkeypatch, TopicPendingMax=1, PendingMax=1)
     offer(desk)
