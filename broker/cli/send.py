@@ -9,6 +9,9 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from broker.cli.common import account_option, namesrv_option, one_line_errors, pairs, say, secret_of, tls_options
+from remoting.errors import MessageError
+from remoting.hosts import parse_message_id
+from store.disk.delay_id import DELAY_ID_BASE
 from timewheel_client import Producer
 from timewheel_client.net.client_core import now_ms
 from timewheel_client.net.tls import Tls
@@ -67,12 +70,22 @@ def send_command(
         queue = result.queue
         where = f"queue {queue.queue_id} of {queue.broker_name}"
         say(f"sent {result.message_id} to {queue.topic}, {where} ({result.status})")
+        if _waits(result.offset_message_id):
+            say(f"it waits as {result.offset_message_id}, the id for `timewheel pending`")
 
     with one_line_errors():
         try:
             asyncio.run(send())
         except (ValueError, OverflowError) as error:
             raise click.UsageError(str(error)) from None
+
+
+def _waits(offset_message_id: str) -> bool:
+    """Whether a message id names a virtual offset: the message is pending, no part of the CommitLog yet."""
+    try:
+        return parse_message_id(offset_message_id)[1] >= DELAY_ID_BASE
+    except MessageError:
+        return False
 
 
 def _understand(at_text: str | None, in_text: str | None) -> tuple[int | None, int | None]:

@@ -90,9 +90,11 @@ def test_what_is_sent_is_consumed_and_recorded(broker: OurBroker, tmp_path: Path
     at_ms = time.time_ns() // 1_000_000 + 4_000  # longer than the command takes to start on a busy machine
     at = timewheel("send", "cli", "at", "--at", str(at_ms), *names)
     assert f"({at_ms}), in " in at.stdout
+    assert re.search(r"\nit waits as 7F000001[0-9A-F]{8}4[0-9A-F]{15}, the id for `timewheel pending`\n", at.stdout)
     past = timewheel("send", "cli", "past", "--at", "2020-01-01T00:00:00Z", *names)
     assert "2020-01-01" in past.stdout
     assert "which has passed: at once" in past.stdout
+    assert "it waits" not in past.stdout
 
     record = tmp_path / "record"
     consumed = timewheel("consume", "cli", "--count", "4", "--record", str(record), "--group", "g", *names)
