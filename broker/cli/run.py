@@ -56,6 +56,9 @@ def broker_command(
 
     --set takes precedence over the other options, these over the file, the file over the defaults. The keys are those
     of Apache's broker.conf; docs/configuration.md lists them.
+
+    RocketMQ 5's gRPC clients come through Apache's proxy, started beside this broker and given its name server:
+    docs/rocketmq5-clients.md.
     """
     options = options_to_values(store, listen, namesrv_listen, namesrv_addr, http_listen)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # ignored until the broker can reload its files
