@@ -176,6 +176,7 @@ def _requests(parts: BrokerParts, pull: PullProcessor) -> list[Bound]:
             "sendThreadPoolQueueCapacity",
             (
                 "turns.turn:Turn._entries",
+                "turns.durable_replies:DurableReplies._again",
                 "turns.durable_replies:DurableReplies._durable",
                 "turns.put_request:PutRequest.asides",
                 "turns.put_request:PutRequest.parts",

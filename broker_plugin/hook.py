@@ -290,8 +290,7 @@ class Gate:
         if not self._withdrawn:
             return None
         self._withdrawn = False
-        journal = self._spill.journal
-        return Ticket((journal, journal.written))
+        return self._spill.withdrawn()
 
     def commit_turn(self) -> Ticket | None:
         """Journal what was held since the last call; raises StoreError, and then none of it is pending."""

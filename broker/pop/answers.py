@@ -46,8 +46,8 @@ class Answers:
             reply = handler(channel, command, now_ms)
             if command.flag & FLAG_ONEWAY:
                 return None
-            if not self._journal.pending:
-                return reply
+            if not self._journal.pending and not self._waiting:
+                return reply  # also where another thread has written it: answers keep the order of their requests
             self.send(channel, command, reply)
             return None
 

@@ -47,6 +47,7 @@ class DurableReplies(Replies):
         self._call_soon_threadsafe = call_soon_threadsafe
         self._durable: deque[tuple[list[Entry], Sequence[PutResult], bool]] = deque()
         self._answering = False
+        self._again: list[tuple[Ticket, Callable[[bool], None]]] = []  # of refusals whose sync failed
         self.waiting = 0
         """Requests that are stored and wait for their sync (SYNC_FLUSH): what a slow disk lets grow."""
         self.waiting_max = waiting_max
@@ -58,7 +59,10 @@ class DurableReplies(Replies):
     # ------------------------------------------------------------------------------------------------ flow control
 
     def look_at_disk(self) -> None:
-        """See how far the disk is behind; to be called some times a second."""
+        """See how far the disk is behind, and try again what must be durable; to be called some times a second."""
+        again, self._again = self._again, []
+        for ticket, callback in again:
+            self._when_durable(ticket, callback)
         log = self._store.commit_log
         self.unsynced_bytes = log.written - log.synced
         self._decide()
@@ -81,14 +85,32 @@ class DurableReplies(Replies):
 
     # ------------------------------------------------------------------------------------------------ answering
 
-    def answer_after(self, ticket: Ticket, entries: list[Entry], results: Sequence[PutResult]) -> None:
-        """Answer requests when the flusher says that a ticket's bytes are durable, or could not be synced."""
+    def answer_after(
+        self, ticket: Ticket, entries: list[Entry], results: Sequence[PutResult], durably: bool = False
+    ) -> None:
+        """Answer requests when the flusher says that a ticket's bytes are durable, or could not be synced.
+
+        ``durably``: only when they are durable, however often it takes. A part of a refused batch was taken back, and a
+        crash could bring it back before that.
+        """
         self.waiting += len(entries)
         self._decide()
-        self._store.flusher.submit(ticket, partial(self._flushed, entries, results))
+        submit = self._when_durable if durably else self._store.flusher.submit
+        submit(ticket, partial(self._flushed, entries, results))
+
+    def _when_durable(self, ticket: Ticket, callback: Callable[[bool], None]) -> None:
+        """Submit a ticket, and again with each `look_at_disk` until its bytes are durable."""
+
+        def done(ok: bool) -> None:  # in the flusher's thread
+            if ok:
+                callback(True)
+            else:
+                self._again.append((ticket, callback))
+
+        self._store.flusher.submit(ticket, done)
 
     def refuse_after(self, ticket: Ticket, entries: list[Entry], remark: str) -> None:
-        """Answer that nothing was stored, when a ticket's bytes are durable."""
+        """Answer that nothing was stored, when a ticket's bytes are durable, however often it takes."""
         self.waiting += len(entries)
         self._decide()
 
@@ -100,7 +122,7 @@ class DurableReplies(Replies):
         def done(_ok: bool) -> None:
             self._call_soon_threadsafe(over)
 
-        self._store.flusher.submit(ticket, done)
+        self._when_durable(ticket, done)
 
     def _flushed(self, entries: list[Entry], results: Sequence[PutResult], ok: bool) -> None:
         """The flusher says that a turn is durable, in its own thread."""

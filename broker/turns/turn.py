@@ -296,15 +296,18 @@ class Turn(DurableReplies):
             _LOG.exception("a turn of %d requests failed", len(entries))
             self.answer_failed(entries, PutStatus.UNKNOWN_ERROR, "the broker's log has the details")
             return
-        entries, results, ticket = stored
+        entries, results, ticket, refused = stored
         self.turn_count += 1
         if ticket is None:
             self.answer(entries, results, True)
         else:
-            self.answer_after(ticket, entries, results)
+            self.answer_after(ticket, entries, results, refused)
 
-    def _store_all(self, entries: list[Entry]) -> tuple[list[Entry], Sequence[PutResult], Ticket | None]:
-        """Journal what is held, append the rest; what is left to be answered, with the store's results."""
+    def _store_all(self, entries: list[Entry]) -> tuple[list[Entry], Sequence[PutResult], Ticket | None, bool]:
+        """Journal what is held, append the rest; what is left to be answered, with the store's results.
+
+        The last value: whether the ticket is also for what takes back a part of a refused batch.
+        """
         messages, held, level_delay_ms, mixed = self._messages, self._held, self._level_delay_ms, self._mixed
         self._entries, self._messages, self._held, self._level_delay_ms, self._mixed = [], 0, 0, 0, False
         ticket: Ticket | None = None
@@ -333,7 +336,7 @@ class Turn(DurableReplies):
         elif refused is not None:
             ticket = refused.joined(ticket)
         self.put_count += messages
-        return entries, results, ticket
+        return entries, results, ticket, refused is not None
 
     def _commit_plugins(self) -> Ticket | None:
         """Have the plug-ins write what they hold. If one of them fails, all that was held counts as failed."""

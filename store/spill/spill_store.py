@@ -59,6 +59,7 @@ from store.spill.rows.format import ACCEPT, CANCEL, MOVE
 from store.spill.rows.model import Block, Columns, Found, SpillOptions
 from store.spill.rows.page_cache import RunPageCache
 from store.spill.spill_view import SpillView
+from store.spill.state.debts import Debts
 from store.spill.state.directory import SpillDirectory
 from store.spill.state.outlook import Outlook
 from store.spill.state.spill_state import SpillState
@@ -102,6 +103,7 @@ class SpillStore(SpillView):
         self._sequence = 0
         self._closed = False
         self._owed: list[tuple[int, int]] = []  # (due, id) of what was withdrawn and is not cancelled in the journal
+        self._debts = Debts(self.settle, journal.sync)
         self._settle_ms = 0
         # Records of blocks, each counted by one thread (or under the lock) only.
         self._appended = 0
@@ -226,6 +228,7 @@ class SpillStore(SpillView):
             place = block.ids.index(delay_id)
             self._state.mark_done((block.refs[place],))
             self._owed.append((block.dues[place], delay_id))
+            self._debts.written += 1
 
     def withdraw_block(self, block: Block) -> None:
         """Cancel all records of a block that was just appended, by one frame. Caller holds the lock.
@@ -236,6 +239,7 @@ class SpillStore(SpillView):
             self.publish(block)
         self._state.mark_done(block.refs)
         self._owed += zip(block.dues, block.ids, strict=True)
+        self._debts.written += len(block.ids)
         with contextlib.suppress(StoreError):
             self.settle()
 
@@ -251,6 +255,14 @@ class SpillStore(SpillView):
                 dues, ids = zip(*self._owed[: self.append_bytes_max // FRAME_ROW_BYTES], strict=True)
                 self._journal.append(CANCEL, dues, ids, (0,) * len(ids), ())
                 del self._owed[: len(ids)]
+
+    def withdrawn(self) -> Ticket:
+        """A ticket that is done when no crash can bring back what was withdrawn so far.
+
+        The cancels that could not be written yet are written by its sync; while that fails, the ticket fails.
+        """
+        ticket = Ticket((self._journal, self._journal.written))
+        return ticket.joined(Ticket((self._debts, self._debts.written))) if self._owed else ticket
 
     @property
     def in_doubt(self) -> frozenset[int]:

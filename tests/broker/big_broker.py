@@ -52,6 +52,9 @@ _SETTINGS = {"autoCreateTopicEnable": "false", "enablePropertyFilter": "true", "
 _MIB = 1 << 20
 
 
+_ASSIGNMENT = {"topic": "Big", "consumerGroup": "cg", "clientId": "me", "messageModel": "CLUSTERING"}
+
+
 @dataclass(frozen=True)
 class Row:
     """The largest requests of one code: fields, bodies, and what has to be done before each try."""
@@ -453,6 +456,15 @@ ROWS: dict[str, dict[int, Row]] = {
         _C.GET_SUBSCRIPTIONGROUP_CONFIG: Row({"group": "cg"}),
         _C.RECALL_MESSAGE: Row({"producerGroup": "pg", "topic": "T", "recallHandle": "x" * 500}),
         _C.GET_BROKER_HA_STATUS: Row({}),
+        _C.QUERY_ASSIGNMENT: Row({}, (dumps(_ASSIGNMENT), dumps({**_ASSIGNMENT, "topic": "x" * 100_000}))),
+        _C.SET_MESSAGE_REQUEST_MODE: Row({}, (dumps({**_ASSIGNMENT, "mode": "POP", "popShareQueueNum": 8}),)),
+        _C.GET_ALL_MESSAGE_REQUEST_MODE: Row({}),
+        _C.PENDING_GET: Row({"name": "x" * 500, "topic": "Big"}),
+        _C.PENDING_CHANGE: Row({"verb": "move", "name": f"{1 << 62}", "topic": "Big", "dueMs": 9, "version": 1}),
+        _C.PENDING_LIST: Row({"topic": "Big", "limit": 1_000, "properties": "a\x01b\x02" * 1_000}),
+        _C.PENDING_COUNT: Row({"topic": "Big", "dueFromMs": 0, "dueToMs": 1 << 60}),
+        _C.PENDING_CHANGE_MATCHING: Row({"topic": "Big", "verb": "cancel", "limit": 10_000}),
+        _C.PENDING_FORECAST: Row({"fromMs": 0, "toMs": 1 << 60, "bars": 2_000}),
         _C.POP_MESSAGE: Row(_POP),
         _C.ACK_MESSAGE: Row({**_POPPED, "offset": 0}),
         _C.BATCH_ACK_MESSAGE: Row({}, (_listed("acks", _ack_json, 1_000), _fitting("acks", _ack_json, 256 << 10))),

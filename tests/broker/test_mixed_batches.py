@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode
 from remoting.messages.message import join_batch
+from store.disk.errors import StoreError
 from store.put.plugin_api import Put, PutResult, PutStatus
+from store.spill.rows.format import CANCEL
 from tests.broker.core_rig import Rig, properties
 
 MIXED = join_batch([(0, b"later", properties(TIMER_DELAY_MS=5)), (0, b"now", "")])
@@ -68,4 +72,47 @@ def test_an_ordinary_turn_does_not_wait_for_deliveries(tmp_path: Path) -> None:
     rig.core.end_turn()
     assert owned == [False, True]
     assert [reply.code for reply in client.take()] == [0, 0, 0, 0]
+    rig.close()
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("fails", ["cancel", "sync"])
+def test_a_refusal_waits_until_no_kill_can_bring_the_journalled_part_back(
+    tmp_path: Path, mode: str, fails: str
+) -> None:
+    """The CommitLog refuses the batch, and what takes back its other part cannot be written, or not be synced."""
+    plugin = DelayPlugin()
+    rig = Rig(tmp_path / "store", plugin, flushDiskType=mode, timewheelSegmentBytes=100_000)
+    client, journal = rig.client(), plugin.spill._journal
+    append, sync = journal.append, journal.sync
+
+    def no_cancels(kind: int, *rest: Any) -> Any:
+        if kind == CANCEL:
+            raise StoreError("nothing can be written")
+        return append(kind, *rest)
+
+    def no_syncs() -> None:
+        raise StoreError("nothing can be synced")
+
+    if fails == "cancel":
+        journal.append = no_cancels
+    else:
+        journal.sync = no_syncs
+    rig.store.retention.disk_status = PutStatus.SERVICE_NOT_AVAILABLE
+    plugin.gate._disk_refusal = str
+    client.submit(RequestCode.SEND_BATCH_MESSAGE, client.send_fields("T", m="true"), MIXED)
+    rig.core.end_turn()
+    for _ in range(3):
+        rig.store.flusher.step(rig.now_ms)
+        rig.core.turn.look_at_disk()
+        assert client.take() == []
+    journal.append, journal.sync = append, sync
+    rig.core.turn.look_at_disk()
+    rig.store.flusher.step(rig.now_ms)
+    assert [reply.code for reply in client.take()] == [14]
+    killed = shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    again = Rig(Path(killed), DelayPlugin(), flushDiskType=mode, timewheelSegmentBytes=100_000)
+    assert again.core.pending_count() == 0
+    again.close()
     rig.close()

@@ -253,7 +253,9 @@ class Ledger:
         if delivered_before or number not in self.delivered:
             self._judge(message, outcome, delivered_before)
         if outcome is CommandOutcome.DONE:
-            message.dues = {v: {due_ms} for v in message.dues if 0 < v <= version}
+            # A move to the very time that it has changes nothing, so it may still have version 0.
+            dues = message.dues.items()
+            message.dues = {v: {due_ms} for v, before in dues if v <= version and (v or due_ms in before)}
         elif outcome is CommandOutcome.ALREADY_CANCELLED:
             message.cancel = "done"
 

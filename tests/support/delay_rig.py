@@ -137,6 +137,9 @@ class FakeSpill:
         for taken in list(block.ids):
             self.withdraw(block, taken)
 
+    def withdrawn(self) -> Ticket:
+        return Ticket((self.journal, self.journal.written))
+
     def abandon(self, block: Block) -> None:
         self._locked()
         block.published = True
