@@ -39,6 +39,7 @@ class Plant:
         share: Share of the calls of the disk that are crash points.
         fond: What half of each story is about, for a bug that shows in few stories: what happens, and where and when,
             is drawn as always.
+        begin: The first of the seeds that are tried. Not 0 for a bug that the stories of the first ones do not show.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class Plant:
         *kinds: Kind,
         share: float = 0.02,
         fond: str = "",
+        begin: int = 0,
     ) -> None:
         assert kinds
         self.kinds = frozenset(kinds)
         self.share = share
         self.fond = fond
+        self.begin = begin
         self._make = make
 
     @contextmanager

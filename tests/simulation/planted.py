@@ -466,7 +466,7 @@ PLANTED: dict[str, Plant] = {
         fond="fail and crash",
     ),
     "zeros whose sync has failed are not written again": Plant(
-        swap((File, "clear", _clear_what_reads_as_something)), *_GONE, share=0, fond="fail and crash"
+        swap((File, "clear", _clear_what_reads_as_something)), *_GONE, share=0, fond="fail and crash", begin=900
     ),
     "a directory of a killed process is built on as it is": Plant(
         swap((Files, "makedirs", _believe_what_is_there)), *_GONE, share=0

@@ -18,14 +18,16 @@ def test_a_planted_bug_is_found(name: str) -> None:
     plant = PLANTED[name]
     others: dict[str, int] = {}
     with plant():
-        for seed in range(SEEDS):
+        for seed in range(plant.begin, plant.begin + SEEDS):
             for finding in run_seed(seed, plant.share, until=plant.kinds, fond=plant.fond).findings:
                 if finding.kind in plant.kinds:
                     assert not ERRORS, f"the plant itself fails: {ERRORS[0]}"
                     return
                 others[finding.kind.name] = others.get(finding.kind.name, 0) + 1
     kinds = sorted(kind.name for kind in plant.kinds)
-    raise AssertionError(f"{SEEDS} seeds did not find by {kinds} that {name}; other findings: {others}")
+    raise AssertionError(
+        f"{SEEDS} seeds from {plant.begin} did not find by {kinds} that {name}; other findings: {others}"
+    )
 
 
 @pytest.mark.parametrize("wrong", [lambda: None, lambda *_: None.nothing])  # type: ignore[attr-defined]
