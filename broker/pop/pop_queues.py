@@ -90,7 +90,7 @@ class PopQueues:
 
     def moved(self, queues: Iterable[PopQueue]) -> None:
         """Note how far groups have come. What is deleted is not noted, nor what somebody else has moved further."""
-        for queue in set(queues):
+        for queue in dict.fromkeys(queues):
             with self.in_flight.lock:
                 if queue.gone:
                     continue
