@@ -47,7 +47,7 @@ class DurableReplies(Replies):
         self._call_soon_threadsafe = call_soon_threadsafe
         self._durable: deque[tuple[list[Entry], Sequence[PutResult], bool]] = deque()
         self._answering = False
-        self._again: list[tuple[Ticket, Callable[[bool], None]]] = []  # of refusals whose sync failed
+        self._again: deque[tuple[Ticket, Callable[[bool], None]]] = deque()  # of refusals whose sync failed
         self.waiting = 0
         """Requests that are stored and wait for their sync (SYNC_FLUSH): what a slow disk lets grow."""
         self.waiting_max = waiting_max
@@ -60,8 +60,8 @@ class DurableReplies(Replies):
 
     def look_at_disk(self) -> None:
         """See how far the disk is behind, and try again what must be durable; to be called some times a second."""
-        again, self._again = self._again, []
-        for ticket, callback in again:
+        for _ in range(len(self._again)):  # the flusher's thread may add some meanwhile: they are next time's
+            ticket, callback = self._again.popleft()
             self._when_durable(ticket, callback)
         log = self._store.commit_log
         self.unsynced_bytes = log.written - log.synced
