@@ -103,8 +103,14 @@ def _problems(job: str, lines: list[list[str]]) -> Iterator[str]:
                 yield f"group {number_of_group} is out of order"
 
 
+def _said(log: str) -> list[str]:
+    """The last lines of a client's log that are not its ledger."""
+    return [line for line in log.splitlines() if line.split(" ")[0].count("/") < 3][-40:]
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_each_message_comes_once(world: tuple[OurBroker, Proxy, Path], language: str) -> None:
     found = _run(world, language)
     wrong = {job: problems for job, lines in found.items() if (problems := list(_problems(job, lines)))}
-    assert not wrong, "\n".join(f"{job}: {problems}" for job, problems in wrong.items())
+    log = (world[2] / f"{language}.log").read_text()
+    assert not wrong, "\n".join([*(f"{job}: {problems}" for job, problems in wrong.items()), *_said(log)])
