@@ -92,7 +92,9 @@ def _list(context: click.Context, _option: click.Parameter, value: bool) -> None
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(list(send.KINDS)), help="send: only this kind.")
 @click.option("--shape", "shapes", multiple=True, type=click.Choice(list(send.SHAPES)), help="send: only this shape.")
 @click.option("--flush", "flushes", multiple=True, type=click.Choice(send.FLUSHES), help="send: only this flush mode.")
-@click.option("--pending", "counts", type=click.IntRange(1), multiple=True, help="restart, memory: so many pending.")
+@click.option(
+    "--pending", "counts", type=click.IntRange(1), multiple=True, help="restart, memory, pop: so many pending."
+)
 @click.option("--generators", type=click.IntRange(1, 16), default=1, show_default=True, help="Generator processes.")
 @click.option(
     "--fill-cache",

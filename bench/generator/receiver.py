@@ -22,7 +22,7 @@ from bench.generator.intake import Intake, Reception
 from bench.generator.load import PORTS_APART
 from bench.generator.protocols import INTAKES
 
-__all__ = ["Receiver", "main"]
+__all__ = ["GRACE_SECONDS", "Receiver", "first_line", "main"]
 
 GRACE_SECONDS = 0.3
 _RETRY_SECONDS = 0.002
@@ -136,13 +136,13 @@ class Receiver:
 
 def main() -> int:
     """Run one reception as the parent says."""
-    receiver = Receiver(Reception.of(json.loads(_first_line())))
+    receiver = Receiver(Reception.of(json.loads(first_line())))
     print(json.dumps({"received": receiver.run()}), flush=True)
     return 0
 
 
-def _first_line() -> bytes:
-    """Read one line and not a byte more: what comes later is read from the bare descriptor."""
+def first_line() -> bytes:
+    """Read one line and not a byte more: what comes later is read from the bare descriptor. EOFError: there is none."""
     line = b""
     while not line.endswith(b"\n"):
         part = os.read(0, 1)

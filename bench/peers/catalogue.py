@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bench.peers.others import BEANSTALKD, NAIVE, NATS, REDIS
-from bench.peers.rocketmq import APACHE, APACHE_VARIANTS, OURS
+from bench.peers.rocketmq import APACHE, APACHE_POP_VARIANTS, APACHE_VARIANTS, OURS
 from bench.peers.system import System
 
-__all__ = ["OURS", "PEERS", "VARIANTS"]
+__all__ = ["OURS", "PEERS", "POP_VARIANTS", "VARIANTS"]
 
 PEERS: dict[str, System] = {
     "apache": APACHE,
@@ -17,3 +17,5 @@ PEERS: dict[str, System] = {
 }
 # Configurations that differ only in how late they deliver.
 VARIANTS: dict[str, tuple[System, ...]] = {"apache": APACHE_VARIANTS}
+# Configurations that differ in how they keep what is popped.
+POP_VARIANTS: dict[str, tuple[System, ...]] = {"apache": APACHE_POP_VARIANTS}

@@ -14,7 +14,7 @@ from bench.peers.ours import ROOT, OurBroker
 from bench.peers.system import Setup, System
 from bench.peers.wire import Wire
 
-__all__ = ["APACHE", "APACHE_VARIANTS", "OURS", "ours_with"]
+__all__ = ["APACHE", "APACHE_POP_VARIANTS", "APACHE_VARIANTS", "OURS", "ours_with"]
 
 STOP_SECONDS = 180  # with millions pending Apache's broker takes long
 
@@ -155,3 +155,5 @@ APACHE_VARIANTS = (
     _apache("apache-100ms", "Apache, timerPrecisionMs=100", {"timerPrecisionMs": "100"}),
     _apache("apache-rocksdb", "Apache, RocksDB timer", {"timerRocksDBEnable": "true"}),
 )
+# Where popping is measured: its store of pops in RocksDB, which is off unless it is switched on.
+APACHE_POP_VARIANTS = (_apache("apache-pop-kv", "Apache, pops in RocksDB", {"popConsumerKVServiceEnable": "true"}),)

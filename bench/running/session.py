@@ -28,7 +28,7 @@ from bench.peers.system import Running, Setup, System
 from bench.running.machine import PageCache, disk_limits, memory_limits, socket_limits
 from bench.running.warmth import MOST_SECONDS, TURN_SECONDS, Warmth, warm_up
 
-__all__ = ["BenchError", "Catch", "Session"]
+__all__ = ["BenchError", "Catch", "Session", "answer", "end", "spawn"]
 
 ROOT = Path(__file__).parent.parent
 WARM_NUMBERS_A_TURN = 1 << 32
@@ -119,25 +119,29 @@ class Session:
             return wait()
 
     def warm(self, system: System, load: Load, section: Section) -> Warmth:
-        """Warm a system up with this load, until its rate no longer rises; the section gets a note of it.
-
-        ``warm_up_seconds`` of the session takes the place of the system's own, with no more turns than that; a quick
-        run warms for a second and a half.
-        """
-        if self.quick:
-            least, most, turn = 1.5, 1.5, 1.5
-        elif self.warm_up_seconds is not None:
-            least = most = self.warm_up_seconds
-            turn = min(TURN_SECONDS, least)
-        else:
-            least, most, turn = system.warm_up_seconds, MOST_SECONDS, TURN_SECONDS
+        """Warm a system up with this load, until its rate no longer rises; the section gets a note of it."""
         numbers = iter(range(load.first_number, 1 << 62, WARM_NUMBERS_A_TURN))
 
         def once(seconds: float) -> float:
             part = dataclasses.replace(load, seconds=seconds, first_number=next(numbers))
             return self.generate(part).per_second
 
-        warmth = warm_up(once, least, most, turn)
+        return self.warm_by(system, once, section)
+
+    def warm_by(self, system: System, turn: Callable[[float], float], section: Section) -> Warmth:
+        """Warm a system up by turns of anything that answers with its rate; the section gets a note of it.
+
+        ``warm_up_seconds`` of the session takes the place of the system's own, with no more turns than that; a quick
+        run warms for a second and a half.
+        """
+        if self.quick:
+            least, most, length = 1.5, 1.5, 1.5
+        elif self.warm_up_seconds is not None:
+            least = most = self.warm_up_seconds
+            length = min(TURN_SECONDS, least)
+        else:
+            least, most, length = system.warm_up_seconds, MOST_SECONDS, TURN_SECONDS
+        warmth = warm_up(turn, least, most, length)
         if not self.quick:
             section.note(f"{system.title}: {warmth.text()}")
         return warmth

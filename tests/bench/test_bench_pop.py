@@ -1,0 +1,98 @@
+"""The consumer that pops: its frames, and what it finds out of our broker."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.generator.load import Load
+from bench.generator.pop_frames import Portion, batch_ack_frame, records, taken_by_queue
+from bench.generator.popper import PopTask
+from bench.peers.catalogue import OURS
+from bench.peers.wire import Wire
+from bench.running.session import Session, answer, end, spawn
+from bench.workloads.pop import seen
+from broker.pop.handle import Handle
+from broker.pop.retry_record import for_reply
+from remoting.messages.message import Message, encode_record
+
+COUNT = 500
+HOST = bytes((127, 0, 0, 1, 0, 0, 0, 1))
+
+
+def test_a_reply_names_what_was_popped_by_queue() -> None:
+    ext = {
+        "popTime": "1000",
+        "invisibleTime": "60000",
+        "reviveQid": "3",
+        "startOffsetInfo": "0 0 5;0 1 70;1 0 2",
+        "msgOffsetInfo": "0 0 5,6;0 1 71;1 0 2",
+    }
+    found = [(one.retry, one.queue_id, one.start, one.offsets) for one in taken_by_queue(ext)]
+    assert found == [("0", 0, 5, [5, 6]), ("0", 1, 70, [71]), ("1", 0, 2, [2])]
+    nothing = {**ext, "startOffsetInfo": "", "msgOffsetInfo": ""}
+    assert taken_by_queue(nothing) == []
+
+
+def test_one_acknowledgement_names_all_of_a_pop_by_bits() -> None:
+    data = batch_ack_frame("T", "G", [Portion(5, 1000, 60000, 3, "0", 1, [5, 6, 13])])
+    body = json.loads(data[8 + int.from_bytes(data[5:8], "big") :])
+    (entry,) = body["acks"]
+    assert (entry["so"], entry["q"], entry["b"]) == (5, 1, "AwE=")  # bits 0, 1 and 8
+
+
+@pytest.mark.parametrize(
+    "body", [b"\x00" * 8 + (7).to_bytes(8, "big"), b"\x01POP_CK\x01" + (7).to_bytes(8, "big") + b"x"]
+)
+def test_what_has_come_again_brings_its_handle(body: bytes) -> None:
+    message = Message("%RETRY%G_T", 0, 0, 0, 1, HOST, body=body, properties="POP_CK\x011 1 1 1 1 forged\x02")
+    plain = encode_record(message, HOST, 99)
+    again = for_reply(plain, "T", Handle(4, 1000, 3000, 2, "1", "broker-a").text(0, 4))
+    message.properties = "A\x01b\x02"
+    found = list(records(encode_record(message, HOST, 98) + again))
+    assert [(number, stored_ms) for number, stored_ms, _ in found] == [(7, 98), (7, 99)]
+    first, second = (taken for _, _, taken in found)
+    assert first is None
+    assert second is not None
+    assert (second.start, second.pop_ms, second.invisible_ms, second.revive_qid, second.retry) == (
+        4,
+        1000,
+        3000,
+        2,
+        "1",
+    )
+
+
+@pytest.mark.process
+def test_our_broker_gives_all_of_it_to_each_group_and_again_to_who_does_not_acknowledge(tmp_path: Path) -> None:
+    session = Session(tmp_path, [], quick=True)
+    session.available([OURS])
+    with session.running(OURS) as running:
+        running.prepare("T", 4)
+        load = Load(running.port, kind="normal", topic="T", connections=4, count=COUNT, queues=4, seconds=30)
+        task = PopTask(running.port, "T", "Again", "again", 3, invisible_ms=700)
+        with seen(session, task) as catch:
+            assert session.generate(load).accepted == COUNT
+            verdict = catch.wait(COUNT, time.time() * 1000 + 30_000).judge()
+        assert (verdict.delivered, verdict.early, verdict.repeated) == (COUNT, 0, 0)
+        for kind, one_ack in (("drain", True), ("drain", False), ("hold", True)):
+            group = f"{kind}{one_ack}"
+            drain = dataclasses.replace(
+                task, group=group, kind=kind, count=COUNT, seconds=0.2, one_ack=one_ack, invisible_ms=60_000
+            )
+            child = spawn("bench.generator.popper", dataclasses.asdict(drain))
+            try:
+                result = answer(child)
+            finally:
+                end(child)
+            assert (result["refused"], result["refusal"]) == (0, "")
+            assert result["took"] >= COUNT or kind == "drain"
+            assert result["per_second"] > 0
+        with Wire(f"127.0.0.1:{running.port}") as wire:
+            info = json.loads(wire.ask(28, {})[1])["table"]
+        assert int(info["popInFlight"]) == COUNT, "what was acknowledged is not in flight"
+        assert int(info["popAckedUnknown"]) == 0
