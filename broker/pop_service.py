@@ -73,6 +73,7 @@ class PopService:
             parts.now_ms,
             has_topic=lambda name: parts.topics.get(name) is not None,
             need_topic=lambda name: call_soon(partial(self._make_topic, name)),
+            journal=lambda: self.journal,
             moved=lambda queues: call_soon(partial(self.queues.moved, queues)),
             unblocked=lambda queues: call_soon(partial(self._wake, queues)),
         )

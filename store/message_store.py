@@ -100,7 +100,7 @@ class MessageStore(StoreWriter):
         self._release = release
         self._old_numbers = False  # all queues were derived anew, and the checkpoint speaks of their numbers before
         self._boot_ms = now_ms()
-        before = b"" if not files.exists(root / "abort") else _read_abort(files, root / "abort")
+        before = b"" if not files.exists(root / "abort") else files.read_file(root / "abort")
         self._clean = self.was_clean = not files.exists(root / "abort")
         self._ours = before.startswith(_OUR_ABORT)
         self.pops_open = False
@@ -283,11 +283,3 @@ class MessageStore(StoreWriter):
         finally:
             self.queues.close()
             self._release()
-
-
-def _read_abort(files: Files, abort: Path) -> bytes:
-    """What the broker that opened the store last has written: Apache's its process id, or nothing."""
-    try:
-        return files.read_file(abort)
-    except StoreError:
-        return b""

@@ -11,6 +11,8 @@ put                                    the copy can be popped at once; the group
 not due by the clock of the append     the clock was set back: again when it is due
 refused, or the disk cannot be read    again after a while that grows to ten seconds, for ever; until then its handles
                                        still acknowledge it
+its pop is not durable yet             the journal of pops is synced first: a power cut that took the pop, and left
+                                       the copy, would hand out both
 no retry topic yet                     the network loop is asked to make it, and this tried again in a moment
 message gone (retention), topic or     nothing comes again: there is nothing left to hand out, or nobody to take it
 group deleted
@@ -35,6 +37,7 @@ from store.put.plugin_api import PutRecord, PutStatus
 
 if TYPE_CHECKING:
     from store.message_store import MessageStore
+    from store.pop.journal import PopJournal
 
 __all__ = ["Reviver"]
 
@@ -61,6 +64,7 @@ class Reviver:
         now_ms: The clock of the thread.
         has_topic: Whether there is a topic. Any thread.
         need_topic: Has the network loop make a retry topic.
+        journal: Gives the journal of pops, which knows what is durable.
         moved: Told the queues whose offsets may move.
         unblocked: Told the queues that are not blocked any more.
     """
@@ -73,6 +77,7 @@ class Reviver:
         *,
         has_topic: Callable[[str], bool],
         need_topic: Callable[[str], object],
+        journal: Callable[[], PopJournal],
         moved: Callable[[list[PopQueue]], object],
         unblocked: Callable[[list[PopQueue]], object],
     ) -> None:
@@ -81,6 +86,7 @@ class Reviver:
         self._now_ms = now_ms
         self._has_topic = has_topic
         self._need_topic = need_topic
+        self._journal = journal
         self._moved = moved
         self._unblocked = unblocked
         self._unsynced: deque[tuple[int, int, Batch]] = deque()  # where copies begin and end in the log, and of what
@@ -105,7 +111,7 @@ class Reviver:
         if unblocked:
             self._unblocked(unblocked)
         if batches:
-            self._revive(batches, now_ms)
+            self._revive(self._secured(batches, now_ms), now_ms)
             moved += [batch.queue for batch in batches]
         if moved:
             self._moved(moved)
@@ -138,6 +144,17 @@ class Reviver:
         if self._unsynced:
             self._store.commit_log.sync()
             self._moved(self._settle_synced())
+
+    def _secured(self, batches: list[Batch], now_ms: int) -> list[Batch]:
+        """Those of claimed batches whose pop is durable; the others are due again later."""
+        journal = self._journal()
+        try:
+            journal.secure(max(batch.name for batch in batches))
+        except StoreError as error:
+            for batch in batches:
+                if batch.name > journal.synced_name:
+                    self._in_flight.put_back(batch, self._back_off(batch, now_ms, str(error)))
+        return [batch for batch in batches if batch.claimed]
 
     def _revive(self, batches: list[Batch], now_ms: int) -> None:
         """Copy the messages of claimed batches, as one put."""

@@ -98,6 +98,9 @@ class PopJournal:
         self._batches: list[Batch] = []
         self._sync_failed = False
         self._closed = False
+        self._written_name = 0
+        self.synced_name = 0
+        """Of batches up to this name it is durable that they were handed out."""
         self.tail_bytes = TAIL_BYTES
         self.mark_bytes = MARK_BYTES
         self.written = 0
@@ -157,6 +160,7 @@ class PopJournal:
                 return
             with self._in_flight.lock:
                 rows = self._left + self._notes.take()
+                name = self._in_flight.number
                 if more is not None:
                     rows += more()
                 position = self._settled_to()
@@ -173,6 +177,7 @@ class PopJournal:
                 self.failure = str(error) if rows else ""
                 raise
             self._left = []
+            self._written_name = name
             self._end += len(frame)
             self.written += len(frame)
             self.log_position = position
@@ -184,7 +189,7 @@ class PopJournal:
         """Make durable what was written before. Raises `SyncFailedError`, from then on until a new file is whole."""
         with self._syncing:
             with self._writing:
-                written, closed = self.written, self._closed
+                written, name, closed = self.written, self._written_name, self._closed
                 files = [file for _, file in self._before if file is not None]
                 if self._file is not None:
                     files.append(self._file)
@@ -194,6 +199,18 @@ class PopJournal:
                 raise SyncFailedError(f"{self._directory}: a sync has failed, a new file is being written")
             self._sync(files)
             self.synced = max(self.synced, written)
+            self.synced_name = max(self.synced_name, name)
+
+    def secure(self, name: int) -> None:
+        """Have it durable that batches up to this name were handed out, before a copy of theirs is. Raises StoreError.
+
+        A copy without its batch is made twice: a crash forgets the pop, hands the original out again, and finds a
+        copy of nothing. What was popped half a second ago is durable already.
+        """
+        if name > self.synced_name:
+            if name > self._written_name:
+                self.commit()
+            self.sync()
 
     def _sync(self, files: list[File]) -> None:
         try:
@@ -273,12 +290,13 @@ class PopJournal:
         with self._syncing:
             with self._writing:
                 assert self._file is not None
-                file, written = self._file, self.written
+                file, written, name = self._file, self.written, self._written_name
             self._todo = None
             self._base = self._end
             self._sync([file])
             self._sync_failed = False
             self.synced = max(self.synced, written)
+            self.synced_name = max(self.synced_name, name)
             with self._writing:
                 before, self._before = self._before, []
         for number, old in before:

@@ -13,10 +13,11 @@ from remoting.layout_table import LITTLE_INT
 from remoting.messages.checksum import crc32
 from remoting.messages.message import decode_record
 from remoting.messages.properties import TW_POP, get_property
-from store.disk.errors import StoreFullError, SyncFailedError
+from store.disk.errors import StoreError, StoreFullError, SyncFailedError
 from store.pop.journal import file_name
 from tests.broker.core_rig import Rig, properties
 from tests.broker.pop_client import Popper
+from tests.simulation.faults import fails, reads_fail
 from tests.support.simdisk import SimDisk
 
 ROOT = Path("/store")
@@ -186,6 +187,46 @@ def test_the_offset_waits_for_the_copy_to_be_durable(machine):
     assert machine.rig.store.max_offset("%RETRY%G_T", 0) == 0
     machine.revive()
     assert machine.bodies() == [b"a"]
+
+
+def test_no_copy_is_durable_before_its_pop_is(machine):
+    machine.send(b"a")
+    machine.rig.store.flusher.sync_all()
+    machine.popper.pop(invisibleTime=1)  # its row in the journal is not half a second old
+    machine.rig.pass_ms(1)
+    machine.pops.reviver.step(machine.rig.now_ms)
+    assert machine.rig.store.max_offset("%RETRY%G_T", 0) == 1
+    machine.rig.store.commit_log.sync()
+    machine.kill(0.0)
+    machine.revive()
+    assert machine.bodies() == [b"a"]
+
+
+def test_what_the_journal_could_not_take_is_not_copied(machine):
+    machine.send(b"a", b"b")
+    machine.popper.pop(invisibleTime=1, maxMsgNums=1)
+    machine.disk.fault = fails("any", "timewheel/pop", [(0, 1000)])
+    machine.popper.ask(invisibleTime=1, maxMsgNums=1)
+    machine.rig.pass_ms(1)
+    machine.pops.reviver.step(machine.rig.now_ms)
+    assert machine.rig.store.max_offset("%RETRY%G_T", 0) <= 1
+    machine.kill()
+    machine.rig.pass_ms(1)
+    machine.revive()
+    assert sorted(machine.bodies(maxMsgNums=32)) == [b"a", b"b"]
+
+
+def test_a_start_that_cannot_read_who_had_the_store_fails(machine):
+    machine.send(b"a", b"b")
+    a, b = machine.popper.pop()
+    machine.popper.ack(a)
+    machine.disk = machine.disk.crashed(Random(1), None)
+    machine.disk.read_fault = reads_fail("abort", 0, 1)
+    with pytest.raises(StoreError, match="abort"):
+        machine.start()
+    machine.start()
+    assert machine.bodies() == [], "as if another broker had had the store meanwhile"
+    assert machine.popper.ack(b).remark is None
 
 
 def test_of_what_the_power_has_taken_numbers_are_given_again(machine):

@@ -66,6 +66,7 @@ class Pops:
     def __init__(self) -> None:
         self.held: dict[int, Held] = {}
         self.exempt: set[str] = set()
+        self.going: set[str] = set()  # topics whose deletion is asked for, and not answered
         self._copies: dict[int, str] = {}  # CommitLog offset to mark
         self._marks: dict[str, int] = {}
 
@@ -73,7 +74,7 @@ class Pops:
         """The same knowledge."""
         other = Pops()
         other.held = {number: copy.copy(held) for number, held in self.held.items()}
-        other.exempt = set(self.exempt)
+        other.exempt, other.going = set(self.exempt), set(self.going)
         other._copies, other._marks = dict(self._copies), dict(self._marks)
         return other
 
@@ -105,6 +106,7 @@ class Pops:
         """A consumer has got a message; its number."""
         number = int(one.body.partition(b".")[0])
         held = self.of(number)
+        held.loose |= (retry_of(one.topic) or one.topic) in self.going
         if held.loose:
             return number
         if held.acked:
@@ -146,11 +148,17 @@ class Pops:
                 held.until_ms = 0
 
     def topic_goes(self, numbers: list[int], topic: str) -> None:
-        """A topic is about to be deleted: nobody holds anything of it any more."""
+        """A topic is about to be deleted: nobody holds anything of it any more, and a crash may bring it back whole."""
         self.exempt.add(topic)
+        self.going.add(topic)
         for number in numbers:
             if number in self.held:
-                self.held[number].until_ms = 0
+                self._loosen(self.held[number])
+
+    @staticmethod
+    def _loosen(held: Held) -> None:
+        held.maybe = held.maybe or held.acked
+        held.until_ms, held.handle, held.acked, held.loose = 0, "", False, True
 
     def crashed(self, power: bool, log_synced: int, journal_synced: int) -> None:
         """Everything ended; what of it was durable."""
@@ -158,8 +166,8 @@ class Pops:
             if held.asked:
                 held.maybe, held.asked = True, 0
             if power and (held.ends[0] > journal_synced or held.ends[1] > log_synced):
-                held.maybe = held.maybe or held.acked
-                held.until_ms, held.handle, held.acked, held.loose = 0, "", False, True
+                self._loosen(held)
+        self.going.clear()
         if power:
             self._marks.clear()  # names of batches that nobody remembers are given again
 

@@ -651,6 +651,7 @@ class World:
             # Another one on its way may still take what is stored until it is answered.
             if all(other != kind for _, other in self.waiting.values()):
                 self.ledger.deleted[kind[7:]] = self.store.commit_log.end
+                self.ledger.pops.going.discard(kind[7:])
             self.tell(f"reply to {kind}: {reply.code} {reply.remark or ''}")
             return
         if kind == "name":
