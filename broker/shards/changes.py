@@ -101,6 +101,13 @@ class SharedChanges:
             change.waiting.discard(index)
         self.save()
 
+    def wait_as(self, source: int, others: Iterable[int]) -> bool:
+        """What waits for ``source`` is to wait for these, too; whether there is something. Does not save."""
+        late = self.of(source)
+        for change in late:
+            change.waiting.update(others)
+        return bool(late)
+
     def save(self) -> None:
         """Write down what is not confirmed by all. Any thread."""
         self.entries = [change for change in self.entries if change.waiting]

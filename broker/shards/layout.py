@@ -17,6 +17,7 @@ nobody runs is a lost message.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,14 @@ class Layout:
         """The file that says that a shard is to be drained."""
         return (self._dir / "shards" / str(index)) / "drain"
 
-    def choose(self, count: int, broker_name: str) -> list[int]:
-        """Choose the shards of a start, and write that down. Raises ConfigError if fewer are wanted than there are."""
+    def choose(
+        self, count: int, broker_name: str, admit: Callable[[int, list[int]], None] = lambda _source, _new: None
+    ) -> list[int]:
+        """Choose the shards of a start, and write that down. Raises ConfigError if fewer are wanted than there are.
+
+        ``admit`` is called before new shards are written down, with one that was there before, and the new ones. It
+        is called again at the next start if it fails.
+        """
         if not 1 <= count <= SHARDS_MAX:
             raise ConfigError(f"--shards {count}: 1 to {SHARDS_MAX} are possible")
         if count < len(self.members):
@@ -103,6 +110,8 @@ class Layout:
             wanted.add(index)
             index += 1
         if sorted(wanted) != self.members:
+            source = min(self.members, default=0)
+            admit(source, sorted(wanted - {source, *self.members}))
             self.members = sorted(wanted)
             self.out = [index for index in self.out if index not in wanted]
             self._save()

@@ -16,8 +16,9 @@ from broker.net.clock import monotonic_ms
 from broker.shards.changes import SharedChanges
 from broker.shards.draining import Draining
 from broker.shards.front import ROUTES_MS, Front
+from broker.shards.inheriting import inherit
 from broker.shards.keeper import ShardKeeper, ShardState
-from broker.shards.layout import Layout, shard_name
+from broker.shards.layout import SHARDS_MAX, Layout, shard_name
 from broker.shards.processes import ShardProcess, start_shard
 from broker.shards.start import Start, check_ports, own_settings
 from broker.shards.summary import EVERY_MS, summary
@@ -52,10 +53,14 @@ class Supervisor:
         self._shards_dir = config.store_dir / "shards"
         self._files.makedirs(self._shards_dir)
         self._unlock = self._files.lock(self._shards_dir / "lock")
-        self.layout = Layout(self._files, config.store_dir)
-        self.indexes = list(self.layout.choose(count, config.broker_name))
-        check_ports(config, self.indexes)
-        self.changes = SharedChanges(self._files, self._shards_dir / "changes.json")
+        try:
+            self.layout = Layout(self._files, config.store_dir)
+            self.changes = SharedChanges(self._files, self._shards_dir / "changes.json")
+            self.indexes = list(self.layout.choose(count, config.broker_name, self._admit))
+            check_ports(config, self.indexes)
+        except BaseException:
+            self._unlock()
+            raise
         self.ports: dict[int, int] = {}
         self.pending: dict[int, int] = {}
         self._processes: dict[int, ShardProcess] = {}
@@ -65,6 +70,11 @@ class Supervisor:
         self._why_not = ""
         self._complete = False
         self._wake = asyncio.Event()
+
+    def _admit(self, source: int, new: list[int]) -> None:
+        check_ports(self.config, sorted({source, *new, *self.layout.members}))
+        brokers = frozenset((self.config.broker_name, *map(self.name, range(SHARDS_MAX))))
+        inherit(self._files, self.layout.directory, source, new, self.changes, brokers)
 
     def name(self, index: int) -> str:
         """A shard's broker name."""
