@@ -159,6 +159,8 @@ class Broker:
         loop = asyncio.get_running_loop()
         config = self.config
         plugins = load_plugins(config.plugins)
+        if not plugins:
+            _LOG.warning("no plug-in is loaded: a message with a delivery time is delivered at once; set plugins=delay")
         server = self._server = Server(
             idle_ms=config.get_int("serverChannelMaxIdleTimeSeconds") * 1000,
             backlog=config.get_int("serverSocketBacklog"),

@@ -288,6 +288,16 @@ def test_a_plugin_lives_with_the_broker(tmp_path, monkeypatch):
     assert made[0].calls == ["open", "start", "topics_changed", "stop", "close"]
 
 
+@pytest.mark.parametrize("plugins", [[], [DELAY_PLUGIN]])
+def test_a_broker_that_delays_nothing_says_so(tmp_path, plugins, caplog):
+    async def run():
+        async with Broker(config_in(tmp_path, plugins=plugins)):
+            pass
+
+    asyncio.run(run())
+    assert ("no plug-in is loaded" in caplog.text) == (not plugins)
+
+
 def test_delayed_messages_come_at_their_time_and_survive_a_restart(tmp_path):
     async def run():
         config = config_in(tmp_path, plugins=[DELAY_PLUGIN])
