@@ -24,13 +24,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from broker.pop.handle import NORMAL, retry_flag, retry_topic
 from broker.pop.retry_record import mark_text, revived
 from remoting.errors import RecordError
+from remoting.layout import OFFSET_AT, RECORD_BYTES_MIN
+from remoting.layout_table import LONG
 from store.disk.errors import StoreError
+from store.log.recent import adjacent_runs
 from store.pop.in_flight import InFlight
 from store.pop.pop_queue import Batch, PopQueue
 from store.put.plugin_api import PutRecord, PutStatus
@@ -43,13 +46,14 @@ __all__ = ["Reviver"]
 
 _LOG = logging.getLogger(__name__)
 
-_BATCHES_MAX = 64
 _BACK_OFF_MS = 100
 _BACK_OFF_MAX_MS = 10_000
 _TOPIC_WAIT_MS = 5
 _SYNC_WAIT_MS = 50
 _WAIT_MAX_MS = 250
 _YIELD_SECONDS = 0.0005
+_SPARSE = 4
+"""Up to so many entries of a queue are read for each message that is wanted."""
 
 _Claim = tuple[Batch, int]
 """A batch, and the bit of one of its messages."""
@@ -91,6 +95,8 @@ class Reviver:
         self._unblocked = unblocked
         self._unsynced: deque[tuple[int, int, Batch]] = deque()  # where copies begin and end in the log, and of what
         self._putting = -1  # where the copies that are being put begin at the earliest
+        self.slice_count = 128
+        """Messages that are copied before other threads get a turn: two or three milliseconds."""
         self.revived_count = 0
         """Messages that were copied since the start."""
         self.failed_count = 0
@@ -107,7 +113,7 @@ class Reviver:
     def step(self, now_ms: int) -> int | None:
         """Revive a slice of what is due; when to come back (now: at once), None for no hurry."""
         moved = self._settle_synced()
-        batches, unblocked = self._in_flight.claim(now_ms, _BATCHES_MAX)
+        batches, unblocked = self._in_flight.claim(now_ms, self.slice_count)
         if unblocked:
             self._unblocked(unblocked)
         if batches:
@@ -166,8 +172,8 @@ class Reviver:
             if topic is None:
                 continue
             try:
-                for offset in batch.offsets():
-                    record = self._copy(batch, offset, topic)
+                for offset, data in self._read(batch):
+                    record = self._copy(batch, offset, topic, data)
                     bit = 1 << (offset - batch.start)
                     if record is None:
                         self.gone_count += 1
@@ -207,11 +213,44 @@ class Reviver:
             return None
         return topic
 
-    def _copy(self, batch: Batch, offset: int, topic: str) -> PutRecord | None:
-        """Read one message and copy it; None if it is not there any more."""
+    def _read(self, batch: Batch) -> Iterator[tuple[int, bytes | None]]:
+        """Read a batch's messages, those in memory by one call; None for one that is not there any more.
+
+        May wait for the disk. Raises StoreError.
+        """
+        store, queue = self._store, batch.queue
+        offsets = list(batch.offsets())
+        first, span = offsets[0], offsets[-1] - offsets[0] + 1
+        if 1 < span <= _SPARSE * len(offsets):
+            entries = store.queue_entries(queue.topic, queue.queue_id, first, span)
+            if len(entries) == span:
+                positions = [entries[offset - first][:2] for offset in offsets]
+                records = self._read_hot(positions)
+                if records is not None:
+                    yield from zip(offsets, records, strict=True)
+                    return
+        for offset in offsets:
+            entry = store.entry(queue.topic, queue.queue_id, offset)
+            yield offset, None if entry is None else store.read_record(*entry[:2])
+
+    def _read_hot(self, positions: list[tuple[int, int]]) -> list[bytes] | None:
+        """Read records if all of them are in memory and are what stands at their positions; None otherwise."""
+        runs = adjacent_runs(positions)
+        body = self._store.read_recent(runs) or self._store.gather_hot(runs)
+        if body is None:
+            return None
+        records, at = [], 0
+        for position, size in positions:
+            record = body[at : at + size]
+            at += size
+            if len(record) < RECORD_BYTES_MIN or LONG.unpack_from(record, OFFSET_AT)[0] != position:
+                return None
+            records.append(record)
+        return records if at == len(body) else None
+
+    def _copy(self, batch: Batch, offset: int, topic: str, record: bytes | None) -> PutRecord | None:
+        """Copy one message; None if it is not there any more."""
         queue = batch.queue
-        entry = self._store.entry(queue.topic, queue.queue_id, offset)
-        record = None if entry is None else self._store.read_record(*entry[:2])
         if record is None:
             return None
         try:

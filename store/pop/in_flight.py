@@ -14,7 +14,7 @@ The idea
     ``ack``       takes a bit away; the last one cancels the timer
     ``change``    takes a bit away and makes a batch of one message, with a new pop time: both or neither
     ``claim``     batches that are due, for the reviver, which copies them into the retry topic; acks of them come too
-    late now
+                  late now
     ``put_back``  the copy failed: due again a little later, acknowledged by the same handles
     ``copied``    copies are made: no handle names those messages any more, but the offset does not pass them yet
     ``settle``    the copies are as durable as they have to be: the messages are done with
@@ -39,6 +39,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heappush
 
+from store.pop.due_tail import DueTail
 from store.pop.notes import Notes
 from store.pop.order_block import OrderBlock
 from store.pop.pop_queue import Batch, PopQueue
@@ -48,6 +49,8 @@ __all__ = ["InFlight"]
 
 _GO_MAX = 1_000
 """Batches of deleted topics and groups that one `InFlight.claim` lets go: a millisecond."""
+_DUE_MAX = 1_000
+"""Timers that one `InFlight.claim` takes out of the wheel: a millisecond."""
 
 
 Groups = dict[str, dict[int, PopQueue]]
@@ -67,6 +70,7 @@ class InFlight:
         self.notes: Notes | None = None
         """What a journal has to write; None without one."""
         self._wheel = TimingWheel(now_ms)
+        self._tail = DueTail()
         self._topics: dict[str, Groups] = {}
         self._going: deque[PopQueue] = deque()
         self.number = 0
@@ -301,24 +305,29 @@ class InFlight:
 
     # ------------------------------------------------------------------------------------------------ what is due
 
-    def claim(self, now_ms: int, batches_max: int) -> tuple[list[Batch], list[PopQueue]]:
-        """Take what is due: batches, which the caller copies and then settles, and queues that are unblocked."""
-        batches: list[Batch] = []
+    def claim(self, now_ms: int, count_max: int) -> tuple[list[Batch], list[PopQueue]]:
+        """Take some ``count_max`` messages that are due: batches, which the caller copies and then settles.
+
+        And queues that are unblocked. What is due later passes what did not fit (`store.pop.due_tail`).
+        """
+        due: list[Batch] = []
         unblocked: list[PopQueue] = []
         with self.lock:
             self._let_go(_GO_MAX)
-            for item in self._wheel.advance(now_ms, batches_max)[1]:
+            for item in self._wheel.advance(now_ms, _DUE_MAX)[1]:
                 if isinstance(item, PopQueue):
                     unblocked.append(item)
                 elif item.waiting and not item.queue.gone:
-                    item.claimed = True
-                    batches.append(item)
+                    due.append(item)
+            batches = self._tail.choose(due, count_max)
+            for batch in batches:
+                batch.claimed = True
         return batches, unblocked
 
     def next_due_ms(self) -> int | None:
         """When `claim` has something to do (0: at once); None if nothing is in flight."""
         with self.lock:
-            return 0 if self._going else self._wheel.next_wake_ms()
+            return 0 if self._going or self._tail else self._wheel.next_wake_ms()
 
     def put_back(self, batch: Batch, due_ms: int) -> None:
         """A batch could not be copied: it is due again then, and acknowledged by its handles until then."""

@@ -17,6 +17,7 @@ meanwhile. ``docs/disk-format.md`` has the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from struct import error as struct_error
 from typing import NamedTuple
 
 from remoting.layout import FILE_HEADER, FILE_HEADER_BYTES
@@ -178,7 +179,14 @@ def block_row(ref: int, block: OrderBlock) -> bytes:
 
 
 def read_rows(data: bytes) -> Iterator[Row]:
-    """Read the rows of a frame, whose checksum was right. Raises StoreFormatError for a kind that is not known."""
+    """Read the rows of a frame, whose checksum was right. Raises StoreFormatError for what is no row that is known."""
+    try:
+        yield from _rows(data)
+    except (struct_error, UnicodeDecodeError) as error:
+        raise StoreFormatError(f"a row that no program has written: {error}") from error
+
+
+def _rows(data: bytes) -> Iterator[Row]:
     at = 0
     while at < len(data):
         kind = data[at]
@@ -211,6 +219,8 @@ def read_rows(data: bytes) -> Iterator[Row]:
             at = end
         else:
             raise StoreFormatError(f"a row of kind {kind}, this program knows {QUEUE} to {BLOCK}")
+    if at > len(data):
+        raise StoreFormatError(f"a row of {at - len(data)} bytes more than its frame has")
 
 
 def _block(attempt_id: str, pop_ms: int, entries: bytes) -> OrderBlock:

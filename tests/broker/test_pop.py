@@ -559,3 +559,30 @@ class TestRefusals:
         assert (reply.code, text in reply.remark) == (code, True), reply.remark
         assert rig.core.processors.pop.in_flight.count == 0
         assert bodies(popper.pop()) == [b"a"]
+
+
+def test_what_comes_due_later_does_not_wait_for_all_of_a_hot_moment(rig):
+    send(rig, *(b"hot%d" % n for n in range(2_000)))
+    rig.client().heartbeat("c", "G")
+    popper = Popper(rig.client())
+    while popper.pop(invisibleTime=1_000, initMode=0):
+        pass
+    assert rig.client().send("Other", body=b"probe").code == OK
+    other = Popper(rig.client(), topic="Other")
+    (_,) = other.pop(invisibleTime=1_010, initMode=0)
+    pop = rig.core.processors.pop
+    rig.pass_ms(1_000)
+    for _ in range(3):
+        pop.reviver.step(rig.now_ms)
+        rig.core.end_turn()
+    hot = pop.reviver.revived_count
+    assert 0 < hot < 1_000
+    rig.pass_ms(10)
+    pop.reviver.step(rig.now_ms)
+    rig.core.end_turn()
+    (again,) = other.pop()
+    assert again.body == b"probe"
+    assert pop.reviver.revived_count < hot + 400
+    revive(rig)
+    assert pop.reviver.revived_count == 2_001
+    assert pop.in_flight.check() == []

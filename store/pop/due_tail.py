@@ -1,0 +1,60 @@
+"""`DueTail`: who goes first when more comes due at one moment than can be copied in it.
+
+The times of 100,000 popped messages may end in one millisecond. They are copied in slices; what comes due after them
+must not wait for the last of them. So what does not fit into a slice becomes a tail: whatever is due later than the
+tail passes it, and the tail takes the rest of each slice, a quarter at least. What is due by then at or before the
+tail's own time goes behind it. This is the rule that delayed messages follow (``broker_plugin``).
+
+=================  ==========================  =====================
+due                chosen, a slice being 2     tail
+=================  ==========================  =====================
+a10 b10 c10 d10    a10 b10                     c10 d10, up to 10
+e11                e11 c10                     d10
+f11 g11 h11        f11 g11 d10                 h11, up to 11
+=================  ==========================  =====================
+
+Nothing in the tail is claimed: its handles still acknowledge it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from store.pop.pop_queue import Batch
+
+__all__ = ["DueTail"]
+
+
+class DueTail:
+    """The tail. Pure; the caller holds the lock of what batches stand in."""
+
+    __slots__ = ("_tail", "_to_ms")
+
+    def __init__(self) -> None:
+        self._tail: deque[Batch] = deque()
+        self._to_ms = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._tail)
+
+    def choose(self, due: Iterable[Batch], count_max: int) -> list[Batch]:
+        """Choose what is copied now, of what has just come due, in order, and of the tail: some ``count_max`` messages.
+
+        A batch is not divided, so there may be more by one batch, and by a quarter for the tail.
+        """
+        tail, chosen, count = self._tail, [], 0
+        for batch in due:
+            if (tail and batch.due_ms <= self._to_ms) or count >= count_max:
+                tail.append(batch)
+                self._to_ms = max(self._to_ms, batch.due_ms) if len(tail) > 1 else batch.due_ms
+            else:
+                chosen.append(batch)
+                count += batch.waiting.bit_count()
+        room = max(count_max - count, count_max // 4)
+        while tail and room > 0:
+            batch = tail.popleft()
+            if batch.waiting and not batch.queue.gone:
+                chosen.append(batch)
+                room -= batch.waiting.bit_count()
+        return chosen
