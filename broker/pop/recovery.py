@@ -131,7 +131,9 @@ class Recovering:
         if queue is None:
             return
         for batch in saved.batches.values():
-            bits = batch.bits & ((1 << max(0, end - batch.start)) - 1)
+            bits, there = batch.bits, max(0, end - batch.start)
+            if there < bits.bit_length():
+                bits &= (1 << there) - 1
             if bits:
                 in_flight.restored(queue, batch.number, batch.start, bits, batch.pop_ms, batch.due_ms)
         if saved.block is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.fuzz import config_targets, spill_targets, store_targets, wire_targets
+from tests.fuzz import config_targets, pop_targets, spill_targets, store_targets, wire_targets
 from tests.fuzz.engine import Target
 
 __all__ = ["TARGETS", "WEIGHTS", "shares"]
@@ -28,6 +28,7 @@ WEIGHTS = {
     "acl_file": 12,
     "tags": 10,
     "journal": 6,
+    "pop_journal": 6,
     "delay_store": 1,
     **dict.fromkeys(("key_index", "config_tables", "identity", "apache_files", "delay_offsets"), 8),
     **dict.fromkeys(("run", "commit_log", "consume_queue", "properties_file"), 5),
@@ -36,7 +37,7 @@ WEIGHTS = {
 
 TARGETS: dict[str, Target] = {
     target.name: target
-    for targets in (wire_targets, store_targets, spill_targets, config_targets)
+    for targets in (wire_targets, store_targets, spill_targets, pop_targets, config_targets)
     for target in targets.TARGETS
 }
 
