@@ -1,13 +1,15 @@
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Collections;
-import java.util.Map;
+import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
@@ -16,12 +18,34 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
-/** One run of RocketMQ 5's client: ENDPOINTS TOPIC GROUP KIND CONSUMER COUNT SECONDS. Prints a line for each event. */
+/** RocketMQ 5's client: ENDPOINTS SECONDS KIND/CONSUMER/COUNT/TOPIC/GROUP ... Prints a line for each event of a job. */
 public class ProxyClient {
     static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
+    static final int ATTEMPTS = 3;
 
-    static synchronized void say(String what, String body, long atMs, int attempt) {
-        System.out.println(what + " " + body + " " + atMs + " " + attempt);
+    final ClientConfiguration config;
+    final String job, kind, consumer, topic, group;
+    final int count;
+    final long untilMs;
+    final AtomicInteger done = new AtomicInteger();
+
+    ProxyClient(String endpoints, String job, long untilMs) {
+        String[] words = job.split("/");
+        this.config = ClientConfiguration.newBuilder().setEndpoints(endpoints).enableSsl(false)
+            .setRequestTimeout(Duration.ofSeconds(10)).build();
+        this.job = job;
+        this.kind = words[0];
+        this.consumer = words[1];
+        this.count = Integer.parseInt(words[2]);
+        this.topic = words[3];
+        this.group = words[4];
+        this.untilMs = untilMs;
+    }
+
+    void say(String what, String body, long atMs, int attempt) {
+        synchronized (System.out) {
+            System.out.println(job + " " + what + " " + body + " " + atMs + " " + attempt);
+        }
     }
 
     static String text(MessageView view) {
@@ -32,39 +56,82 @@ public class ProxyClient {
     }
 
     public static void main(String[] args) throws Exception {
-        String topic = args[1], group = args[2], kind = args[3];
-        int count = Integer.parseInt(args[5]);
-        long untilMs = System.currentTimeMillis() + Long.parseLong(args[6]) * 1000;
-        ClientConfiguration config = ClientConfiguration.newBuilder().setEndpoints(args[0]).enableSsl(false)
-            .setRequestTimeout(Duration.ofSeconds(10)).build();
-        Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(config).setTopics(topic)
-            .setTransactionChecker(view -> TransactionResolution.COMMIT).build();
-        for (int i = 0; i < count; i++) {
-            send(producer, topic, kind, i);
+        long untilMs = System.currentTimeMillis() + Long.parseLong(args[1]) * 1000;
+        List<Thread> threads = new ArrayList<>();
+        for (int i = 2; i < args.length; i++) {
+            ProxyClient client = new ProxyClient(args[0], args[i], untilMs);
+            Thread thread = new Thread(() -> {
+                try {
+                    client.run();
+                } catch (Throwable failure) {
+                    client.say("failed", String.valueOf(failure).replaceAll("\\s+", "_"), 0, 0);
+                }
+            });
+            thread.start();
+            threads.add(thread);
         }
-        AtomicInteger got = new AtomicInteger();
-        Map<String, FilterExpression> all = Collections.singletonMap(topic, FilterExpression.SUB_ALL);
-        if (args[4].equals("push")) {
-            PushConsumer consumer = PROVIDER.newPushConsumerBuilder().setClientConfiguration(config)
-                .setConsumerGroup(group).setSubscriptionExpressions(all).setMessageListener(view -> {
-                    say("got", text(view), System.currentTimeMillis(), view.getDeliveryAttempt());
-                    got.incrementAndGet();
-                    return ConsumeResult.SUCCESS;
-                }).build();
-            while (got.get() < count && System.currentTimeMillis() < untilMs) {
-                Thread.sleep(50);
-            }
-            Thread.sleep(2000); // what comes twice would come now
-            consumer.close();
-        } else {
-            simple(config, group, all, args[4].equals("again"), count, untilMs);
+        for (Thread thread : threads) {
+            thread.join();
         }
-        producer.close();
         System.exit(0);
     }
 
-    static void send(Producer producer, String topic, String kind, int i) throws Exception {
-        MessageBuilder builder = PROVIDER.newMessageBuilder().setTopic(topic)
+    void run() throws Exception {
+        Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(config).setTopics(topic)
+            .setTransactionChecker(view -> TransactionResolution.COMMIT).build();
+        for (int i = 0; i < count; i++) {
+            send(producer, i);
+        }
+        if (consumer.equals("push")) {
+            push();
+        } else {
+            simple();
+        }
+        producer.close();
+    }
+
+    FilterExpression wanted() {
+        switch (kind) {
+            case "tag": return new FilterExpression("tag-0 || tag-2", FilterExpressionType.TAG);
+            case "sql": return new FilterExpression("n > 4 AND name IS NOT NULL", FilterExpressionType.SQL92);
+            default: return FilterExpression.SUB_ALL;
+        }
+    }
+
+    /** How many deliveries end a job. */
+    int goal() {
+        switch (kind) {
+            case "tag": return (count + 2) / 3 + count / 3;
+            case "sql": return count / 2;
+            case "transaction": return count * 9 / 10;
+            case "dead": return count / 10 * 9 + count / 10 * ATTEMPTS;
+            default: return count;
+        }
+    }
+
+    /** Whether it is a message that its consumer never takes. */
+    boolean fails(String body) {
+        return kind.equals("dead") && Integer.parseInt(body) % 10 == 0;
+    }
+
+    void push() throws Exception {
+        PushConsumer push = PROVIDER.newPushConsumerBuilder().setClientConfiguration(config).setConsumerGroup(group)
+            .setSubscriptionExpressions(Collections.singletonMap(topic, wanted())).setMessageListener(view -> {
+                String body = text(view);
+                say("got", body, System.currentTimeMillis(), view.getDeliveryAttempt());
+                done.incrementAndGet();
+                return fails(body) ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+            }).build();
+        while (done.get() < goal() && System.currentTimeMillis() < untilMs) {
+            Thread.sleep(50);
+        }
+        Thread.sleep(kind.equals("dead") ? 5000 : 2000); // what comes twice would come now
+        push.close();
+    }
+
+    void send(Producer producer, int i) throws Exception {
+        MessageBuilder builder = PROVIDER.newMessageBuilder().setTopic(topic).setTag("tag-" + i % 3)
+            .addProperty("n", String.valueOf(i % 10)).addProperty("name", "a \u00fc\u4e2d " + i)
             .setBody(String.valueOf(i).getBytes(StandardCharsets.UTF_8));
         long dueMs = 0;
         if (kind.equals("delay")) {
@@ -88,24 +155,32 @@ public class ProxyClient {
         say("sent", String.valueOf(i), dueMs, 0);
     }
 
-    static void simple(ClientConfiguration config, String group, Map<String, FilterExpression> all, boolean again,
-        int count, long untilMs) throws Exception {
-        SimpleConsumer consumer = PROVIDER.newSimpleConsumerBuilder().setClientConfiguration(config)
-            .setConsumerGroup(group).setAwaitDuration(Duration.ofSeconds(2)).setSubscriptionExpressions(all).build();
-        int acked = 0, idle = 0;
-        while (idle < 2 && System.currentTimeMillis() < untilMs) {
-            idle = acked < count ? 0 : idle + 1;
-            for (MessageView view : consumer.receive(32, Duration.ofSeconds(20))) {
-                say("got", text(view), System.currentTimeMillis(), view.getDeliveryAttempt());
-                if (again && view.getDeliveryAttempt() == 1) {
-                    consumer.changeInvisibleDuration(view, Duration.ofMillis(500));
-                    say("changed", text(view), System.currentTimeMillis(), 1);
+    void simple() throws Exception {
+        SimpleConsumer simple = PROVIDER.newSimpleConsumerBuilder().setClientConfiguration(config)
+            .setConsumerGroup(group).setAwaitDuration(Duration.ofSeconds(2))
+            .setSubscriptionExpressions(Collections.singletonMap(topic, wanted())).build();
+        boolean again = consumer.equals("again");
+        int idle = 0;
+        long lastMs = System.currentTimeMillis();
+        // The proxy moves messages to the dead letters when they are asked for after their last time.
+        while ((idle < 2 || kind.equals("dead") && System.currentTimeMillis() < lastMs + 8000)
+            && System.currentTimeMillis() < untilMs) {
+            idle = done.get() < goal() ? 0 : idle + 1;
+            for (MessageView view : simple.receive(32, Duration.ofSeconds(20))) {
+                String body = text(view);
+                lastMs = System.currentTimeMillis();
+                say("got", body, lastMs, view.getDeliveryAttempt());
+                if (fails(body) || again && view.getDeliveryAttempt() == 1) {
+                    simple.changeInvisibleDuration(view, Duration.ofMillis(500));
+                    say("changed", body, System.currentTimeMillis(), view.getDeliveryAttempt());
                 } else {
-                    consumer.ack(view);
-                    acked++;
+                    simple.ack(view);
+                }
+                if (!again || view.getDeliveryAttempt() > 1) {
+                    done.incrementAndGet();
                 }
             }
         }
-        consumer.close();
+        simple.close();
     }
 }
