@@ -219,6 +219,7 @@ def _requests(parts: BrokerParts, pull: PullProcessor) -> list[Bound]:
                 "turns.large_batch:LargeBatch.waiting",
                 "turns.large_batch:LargeBatch.held_ids",
                 "turns.large_batch:LargeBatch._held_rows",
+                "turns.large_batch:LargeBatch._late",
                 "transactions.resume:ResumeProcessor._resuming",
             ),
         ),

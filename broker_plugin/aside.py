@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from broker_plugin.pending.keyed_turn import KeyedShare
+from broker_plugin.pending.limits import LimitedShare
 from store.spill.rows.format import encode_rows
 
 if TYPE_CHECKING:
+    from broker_plugin.pending.keyed_turn import KeyedTurn
+    from broker_plugin.pending.limits import PendingLimits
     from store.spill.rows.model import Block
 
 __all__ = ["ROW_BYTES", "AsideFrame", "GateAside", "parts_of"]
@@ -55,30 +59,33 @@ class AsideFrame:
         self.size += size
 
 
-class Cutter(Protocol):
+class Gated(Protocol):
     """What an aside needs of the gate (`broker_plugin.hook.Gate`)."""
 
     asides: list[GateAside]
-    """Asides that the present turn journals."""
+    entries: list[Entry]
+    frame_bytes: int
+    keyed: KeyedTurn | None
+    limits: PendingLimits | None
 
-    def mark(self) -> int:
-        """Where the present turn's held messages end."""
-
-    def cut(self, mark: int, frames: list[AsideFrame]) -> None:
-        """Move what is held behind a mark out of the turn, into frames."""
-
-    def forget(self, aside: GateAside) -> None:
-        """Take an aside out of its turn, journalled or not."""
+    def take_out(self, blocks: list[Block]) -> None:
+        """Cancel what was journalled already."""
+        ...
 
 
 class GateAside:
     """See `store.put.plugin_api.Aside`."""
 
-    __slots__ = ("_gate", "_mark", "blocks", "frames")
+    __slots__ = ("_gate", "_joined", "_mark", "blocks", "frames", "keyed", "limited")
 
-    def __init__(self, gate: Cutter) -> None:
+    def __init__(self, gate: Gated) -> None:
         self._gate = gate
         self._mark = 0
+        self._joined = False
+        self.keyed = None if gate.keyed is None else KeyedShare()
+        """What it has of messages with a delay key; None once its turn has failed."""
+        self.limited = None if gate.limits is None else LimitedShare()
+        """What it has of what is limited; None once its turn has failed."""
         self.frames: list[AsideFrame] = []
         self.blocks: list[Block] = []  # of the turn that journalled it
 
@@ -87,16 +94,47 @@ class GateAside:
 
     def begin(self) -> None:
         """A slice begins."""
-        self._mark = self._gate.mark()
+        gate = self._gate
+        self._mark = len(gate.entries)
+        if gate.keyed is not None and self.keyed is not None:
+            gate.keyed.mark(self.keyed)
+        if gate.limits is not None and self.limited is not None:
+            gate.limits.mark(self.limited)
 
     def take(self) -> None:
         """The slice is over: what it had the gate hold is no part of the present turn."""
-        self._gate.cut(self._mark, self.frames)
+        gate, frames = self._gate, self.frames
+        if gate.keyed is not None and self.keyed is not None:
+            gate.keyed.cut(self.keyed)
+        if gate.limits is not None and self.limited is not None:
+            gate.limits.cut(self.limited)
+        entries = gate.entries[self._mark :]
+        if not entries:
+            return
+        del gate.entries[self._mark :]
+        for part, size in parts_of(entries, gate.frame_bytes):
+            if not frames or frames[-1].size + size > gate.frame_bytes:
+                frames.append(AsideFrame())
+            frames[-1].add(part, size)
 
     def put_back(self) -> None:
         """Make all of it a part of the present turn."""
-        self._gate.asides.append(self)
+        gate = self._gate
+        gate.asides.append(self)
+        self._joined = True
+        if gate.keyed is not None and self.keyed is not None:
+            gate.keyed.join(self.keyed)
+        if gate.limits is not None and self.limited is not None:
+            gate.limits.join(self.limited)
 
     def take_back(self) -> None:
         """Forget it, if need be also after its turn was journalled."""
-        self._gate.forget(self)
+        gate = self._gate
+        waits = self in gate.asides
+        if waits:
+            gate.asides.remove(self)
+        if gate.limits is not None and self.limited is not None:
+            gate.limits.forget(self.limited, self._joined, self._joined and not waits)
+        if gate.keyed is not None and self.keyed is not None:
+            gate.keyed.forget(self.keyed)
+        gate.take_out(self.blocks)

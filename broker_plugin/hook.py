@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker_plugin.aside import ROW_BYTES, AsideFrame, GateAside, parts_of
+from broker_plugin.aside import ROW_BYTES, GateAside, parts_of
 from broker_plugin.figures.tally import Accepted
 from broker_plugin.pending.delay_keys import FirstStays, Taken
 from broker_plugin.pending.keyed_turn import KeyedTurn
@@ -105,10 +105,12 @@ class Gate:
         self._max_delay_ms = max_delay_ms
         self._most_ahead_ms = DUE_MAX_MS if max_delay_ms is None else max_delay_ms
         self._max_body_bytes = max_body_bytes
-        self._frame_bytes = spill.append_bytes_max
-        self._max_record_bytes = min(max_record_bytes, self._frame_bytes - ROW_BYTES) - ROOM_FOR_MOVES_BYTES
+        self.frame_bytes = spill.append_bytes_max
+        """How large a frame of the journal may be, as `aside.parts_of` counts it."""
+        self._max_record_bytes = min(max_record_bytes, self.frame_bytes - ROW_BYTES) - ROOM_FOR_MOVES_BYTES
         self._disk_refusal = disk_refusal
-        self._entries: list[tuple[int, int, bytes]] = []
+        self.entries: list[tuple[int, int, bytes]] = []
+        """What this turn holds: due time, delay id, record."""
         self._blocks: list[Block] = []  # of the last turn
         self.limits: PendingLimits | None = None
         self.keyed: KeyedTurn | None = None
@@ -162,7 +164,7 @@ class Gate:
             return _ONE_BY_ONE  # which says why
         texts = stamped_texts(batch.texts, delay_ids, dues)
         rows = RecordRows(batch.message, self._store_host, batch.flags, batch.bodies, texts)
-        self._entries += zip(dues, delay_ids, rows.records(now_ms), strict=True)
+        self.entries += zip(dues, delay_ids, rows.records(now_ms), strict=True)
         if self.tally is not None:
             self._topics += [batch.message.topic] * len(dues)
         return HeldBatch(delay_ids, min(dues))
@@ -218,7 +220,7 @@ class Gate:
             if why_not:
                 return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, why_not)
             self.limits.hold(message.topic, len(record))
-        self._entries.append((due_ms, delay_id, record))
+        self.entries.append((due_ms, delay_id, record))
         if self.tally is not None:
             self._topics.append(message.topic)
         return Held(delay_id, due_ms)
@@ -271,7 +273,7 @@ class Gate:
 
     def take_back(self, held: Held) -> None:
         """Forget one that was held in this turn, or in the one that was just journalled (under the delivery lock)."""
-        entries = self._entries
+        entries = self.entries
         if self.keyed is not None and self.keyed.take_back(held):
             return
         for at in range(len(entries) - 1, -1, -1):
@@ -284,6 +286,8 @@ class Gate:
             if held.offset in block.ids:
                 self._withdrawn = True
                 self._spill.withdraw(block, held.offset)
+                if self.limits is not None:
+                    self.limits.withdrawn(held.offset)
 
     def taken_back(self) -> Ticket | None:
         """Done when what was written since the last call, to cancel what was journalled already, is durable."""
@@ -294,12 +298,12 @@ class Gate:
 
     def commit_turn(self) -> Ticket | None:
         """Journal what was held since the last call; raises StoreError, and then none of it is pending."""
-        entries, asides = self._entries, self.asides
+        entries, asides = self.entries, self.asides
         keyed = None if self.keyed is None or self.keyed.is_idle else self.keyed
         if not entries and not asides and keyed is None:
             return None
         topics, self._topics = self._topics, []
-        self._entries, self.asides = [], []
+        self.entries, self.asides = [], []
         ticket: Ticket | None = None
         self._blocks = []
         try:
@@ -316,9 +320,13 @@ class Gate:
                 keyed.failed()
             if self.limits is not None:
                 self.limits.turn_over(False)
+            for aside in asides:
+                aside.keyed = aside.limited = None
             raise
+        more = [] if keyed is None else keyed.accepted
         if self.limits is not None:
             self.limits.turn_over(True)
+            self.limits.committed(entries, more)
         for block in self._blocks:
             soonest_ms = min(block.dues)
             ticket = block.ticket.joined(ticket)
@@ -326,9 +334,11 @@ class Gate:
                 self._flusher.submit(block.ticket, partial(self._synced, block, soonest_ms))
             else:
                 self._sweeper.offer(block, soonest_ms)
-        self._stats.accepted += len(entries) + sum(map(len, asides))
+        self._stats.accepted += len(entries) + len(more) + sum(map(len, asides))
         if self.tally is not None:
             self.tally.add(topics, entries)
+            if more:
+                self.tally.add((), more)
             for frame in (frame for aside in asides for frame in aside.frames):
                 self.tally.add((), list(zip(frame.dues, frame.ids, frame.records, strict=True)))
         return ticket
@@ -345,45 +355,22 @@ class Gate:
                     blocks.append(block)
                     aside.blocks.append(block)
             if entries:
-                if sum([len(entry[2]) for entry in entries]) + len(entries) * ROW_BYTES <= self._frame_bytes:
+                if sum([len(entry[2]) for entry in entries]) + len(entries) * ROW_BYTES <= self.frame_bytes:
                     blocks.append(self._spill.append(entries))
                 else:
-                    for part, _ in parts_of(entries, self._frame_bytes):
+                    for part, _ in parts_of(entries, self.frame_bytes):
                         blocks.append(self._spill.append(part))
         except StoreError:
-            self._take_out(blocks)
+            self.take_out(blocks)
             raise
         return blocks
 
-    def _take_out(self, blocks: list[Block]) -> None:
+    def take_out(self, blocks: list[Block]) -> None:
         """Cancel what of a failed turn was written already: its senders are told that it was not."""
         with self._spill.lock:
             for block in blocks:
                 self._withdrawn = True
                 self._spill.withdraw_block(block)
-
-    # ------------------------------------------------------------------------------------------------ large batches
-
-    def mark(self) -> int:
-        """How many messages this turn holds so far."""
-        return len(self._entries)
-
-    def cut(self, mark: int, frames: list[AsideFrame]) -> None:
-        """Take what was held since the mark out of this turn and into frames."""
-        entries = self._entries[mark:]
-        if not entries:
-            return
-        del self._entries[mark:]
-        for part, size in parts_of(entries, self._frame_bytes):
-            if not frames or frames[-1].size + size > self._frame_bytes:
-                frames.append(AsideFrame())
-            frames[-1].add(part, size)
-
-    def forget(self, aside: GateAside) -> None:
-        """Forget a large batch that is a part of this turn, or of the one that was just journalled."""
-        if aside in self.asides:
-            self.asides.remove(aside)
-        self._take_out(aside.blocks)
 
     def _synced(self, block: Block, soonest_ms: int, ok: bool) -> None:
         # After a failed sync the sender was told that nothing is promised; but the bytes are in the journal and

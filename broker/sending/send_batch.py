@@ -183,6 +183,20 @@ class BatchSends:
         self, channel: Channel, command: RemotingCommand, header: SendHeader, batch: LargeBatch
     ) -> RemotingCommand | None:
         """Go on with a batch when all of it was looked at; the reply if it is refused."""
+        taken = False
+        try:
+            reply = self._refusal_of_large(channel, command, header, batch)
+            if reply is None and not channel.closed:
+                self._gather_large(channel, command, header, batch)
+                taken = True
+            return reply
+        finally:
+            if not taken:
+                batch.drop()
+
+    def _refusal_of_large(
+        self, channel: Channel, command: RemotingCommand, header: SendHeader, batch: LargeBatch
+    ) -> RemotingCommand | None:
         if channel.closed:
             return None
         if batch.error is not None:
@@ -194,8 +208,9 @@ class BatchSends:
         if self._turn.refusing:
             return self._admission.overloaded(command)
         admitted = self._admission.admit(channel, command, header)  # what was right when it came may have changed
-        if isinstance(admitted, RemotingCommand):
-            return admitted
+        return admitted if isinstance(admitted, RemotingCommand) else None
+
+    def _gather_large(self, channel: Channel, command: RemotingCommand, header: SendHeader, batch: LargeBatch) -> None:
         unique_key = get_property(header.properties, UNIQ_KEY)
 
         def answer(results: list[PutResult]) -> RemotingCommand:
@@ -210,7 +225,6 @@ class BatchSends:
             )
 
         self._turn.put_large(channel, command, batch, answer)
-        return None
 
     # ------------------------------------------------------------------------------------------------ replies
 

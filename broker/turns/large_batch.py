@@ -61,6 +61,7 @@ class LargeBatch:
         "_complete",
         "_element",
         "_held_rows",
+        "_late",
         "_looking",
         "_messages_max",
         "_now_ms",
@@ -106,6 +107,7 @@ class LargeBatch:
         self.held_ids: list[int] = []
         """Virtual offsets of what plug-ins hold."""
         self._held_rows: list[int] = []
+        self._late: list[tuple[int, Held]] = []  # those looked at one by one, by their place in ``held_ids``
         self.count = 0
         self.level_delay_ms = 0
         """The shortest level's; 0: no level message."""
@@ -178,6 +180,7 @@ class LargeBatch:
                 self.refused = (looked.status, looked.remark)
                 return
             if isinstance(looked, Held):
+                self._late.append((len(self.held_ids), looked))
                 self._hold((looked.offset,))
             else:
                 put, delay_ms = looked
@@ -193,7 +196,14 @@ class LargeBatch:
 
     def ids(self, store_host: bytes, position: int) -> str:
         """The ids of all its messages, joined by commas; ``position`` is where the first record stands."""
+        for at, held in self._late:  # what was to take another's place may have got a place of its own
+            self.held_ids[at] = held.offset
         return self.ready.ids(store_host, position, self._held_rows, self.held_ids)
+
+    def drop(self) -> None:
+        """Have plug-ins forget what they keep of it: it is refused before it was a part of a turn."""
+        for aside in self.asides:
+            aside.take_back()
 
     @property
     def first_is_held(self) -> bool:

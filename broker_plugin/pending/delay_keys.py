@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from broker_plugin.pending.key_table import KeyTable
-from broker_plugin.pending.records import key_hash
+from broker_plugin.pending.records import accepted_ms, key_hash
 from remoting.messages.message import RecordError, record_fields
 from remoting.messages.properties import DELAY_KEY, DELAY_KEY_MODE, get_property
-from store.disk.errors import StoreError
+from store.disk.errors import StoreError, StoreFullError
 from store.put.plugin_api import PutStatus, Refused
 from store.spill.state.message_rows import MessageRow
 
@@ -94,7 +95,12 @@ class DelayKeys:
         self._fresh: list[tuple[int, int, int]] = []  # (hash, delay id, due) of this turn
 
     def load(self, rows: Iterable[MessageRow], records: Iterable[tuple[int, int, bytes]]) -> None:
-        """Fill the table at open: from rows, then from (due, delay id, record) of what they may lack."""
+        """Fill the table at open: from rows, then from (due, delay id, record) of what they may lack.
+
+        A power cut may have taken a row whose message is there. It is written again, because the next checkpoint lets
+        the next start read no more than the rows. Raises StoreError.
+        """
+        lacking: list[MessageRow] = []
         for row in rows:
             if row.key_hash:
                 self._table.put(row.key_hash, row.delay_id, row.due_ms)
@@ -105,7 +111,13 @@ class DelayKeys:
                 continue
             key = get_property(text, DELAY_KEY)
             if key:
-                self._table.put(key_hash(topic, key), delay_id, due_ms)
+                hash_ = key_hash(topic, key)
+                if self._table.get(hash_) != (delay_id, due_ms):
+                    lacking.append(MessageRow(delay_id, due_ms, accepted_ms(record), hash_, 0, 0))
+                self._table.put(hash_, delay_id, due_ms)
+        if lacking:
+            with suppress(StoreFullError):
+                self.rows.add(lacking)
 
     def __len__(self) -> int:
         return len(self._table)
@@ -176,20 +188,37 @@ class DelayKeys:
     def forget(self, delay_id: int) -> None:
         """Note that a message of this turn is not held after all."""
         self._recent.pop(delay_id, None)
-        for entry in [entry for entry in self._fresh if entry[1] == delay_id]:
-            self._fresh.remove(entry)
+        gone = [entry for entry in self._fresh if entry[1] == delay_id]
+        if gone:
+            self._fresh = [entry for entry in self._fresh if entry[1] != delay_id]
+            self.forget_all(gone)
+
+    def forget_all(self, entries: Iterable[tuple[int, int, int]]) -> None:
+        """Note that these (hash, delay id, due) are not held after all."""
+        for hash_, delay_id, _ in entries:
+            self._recent.pop(delay_id, None)
             with self._lock:
-                self._table.remove(entry[0], delay_id)
+                self._table.remove(hash_, delay_id)
 
     def forget_turn(self) -> None:
         """Note that nothing of this turn is held."""
-        for _, delay_id, _ in list(self._fresh):
-            self.forget(delay_id)
+        fresh, self._fresh = self._fresh, []
+        self.forget_all(fresh)
+
+    def cut(self, begin: int) -> list[tuple[int, int, int]]:
+        """Take out of this turn what it holds from a place on."""
+        fresh = self._fresh[begin:]
+        del self._fresh[begin:]
+        return fresh
+
+    def join(self, entries: Iterable[tuple[int, int, int]]) -> None:
+        """Make what was cut out of another turn a part of this one."""
+        self._fresh += entries
 
     @property
-    def has_fresh(self) -> bool:
-        """Whether this turn holds a message with a key."""
-        return bool(self._fresh)
+    def fresh_count(self) -> int:
+        """How many messages with a key this turn holds."""
+        return len(self._fresh)
 
     def is_of(self, hash_: int, delay_id: int, due_ms: int) -> None:
         """Note whose a key is now."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker_plugin.pending.delay_keys import DelayKeys, FirstStays, Taken
-from broker_plugin.pending.records import fresh_copy, restamped, with_delay
+from broker_plugin.pending.records import fresh_copy, restamped, sent_delay_ms, with_delay
 from store.disk.flusher import Ticket
 from store.put.plugin_api import Held
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from store.spill.rows.model import Block
     from store.spill.spill_store import SpillStore
 
-__all__ = ["KeyedTurn"]
+__all__ = ["KeyedShare", "KeyedTurn"]
 
 
 class _Replacement:
@@ -37,6 +37,18 @@ class _Replacement:
         self.moved = False
 
 
+class KeyedShare:
+    """What a large batch has of it, while its slices are looked at over several turns."""
+
+    __slots__ = ("fresh", "kept", "mark", "replacing")
+
+    def __init__(self) -> None:
+        self.mark = (0, 0, 0)
+        self.kept: list[Held] = []
+        self.replacing: list[_Replacement] = []
+        self.fresh: list[tuple[int, int, int]] = []
+
+
 class KeyedTurn:
     """Network loop only."""
 
@@ -48,11 +60,13 @@ class KeyedTurn:
         self._kept_before: list[Held] = []  # of the turn that was just journalled
         self._replacing: list[_Replacement] = []
         self._replaced: list[_Replacement] = []  # of the turn that was just journalled
+        self.accepted: list[tuple[int, int, bytes]] = []
+        """Of the turn that was just journalled: what was to be replaced and was gone, so it is one message more."""
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do for this turn."""
-        return not (self._kept or self._replacing or self.keys.has_fresh)
+        return not (self._kept or self._replacing or self.keys.fresh_count)
 
     def keep(self, kept: FirstStays) -> Held:
         """Have a sender be told of a message that is there already, once that is durable."""
@@ -68,7 +82,7 @@ class KeyedTurn:
 
     def begin(self) -> Ticket:
         """Write the rows of this turn, before its frames; answers what has to be durable for them."""
-        self._replaced = []
+        self._replaced, self.accepted = [], []
         self._kept_before, self._kept = self._kept, []
         self.keys.write([(one.taken.hash, one.taken.found.delay_id, one.due_ms) for one in self._replacing])
         return Ticket((self.keys.rows, self.keys.rows.written))
@@ -95,8 +109,10 @@ class KeyedTurn:
             one.moved = True
             return spill.move(found, restamped(one.record, found, one.due_ms), one.due_ms)
         offset = spill.next_id()
-        block = spill.append([(one.due_ms, offset, fresh_copy(one.record, offset, one.due_ms))])
+        entry = (one.due_ms, offset, fresh_copy(one.record, offset, one.due_ms))
+        block = spill.append([entry])
         one.held.offset = offset
+        self.accepted.append(entry)
         return block
 
     def failed(self) -> None:
@@ -104,6 +120,35 @@ class KeyedTurn:
         self._kept = []
         self._replacing = []
         self.keys.forget_turn()
+
+    # ------------------------------------------------------------------------------------------------ large batches
+
+    def mark(self, share: KeyedShare) -> None:
+        """Note where this turn's part ends, before a slice is looked at."""
+        share.mark = len(self._kept), len(self._replacing), self.keys.fresh_count
+
+    def cut(self, share: KeyedShare) -> None:
+        """Take what was held since the mark out of this turn: it belongs to the turn that its batch will be in."""
+        kept, replacing, fresh = share.mark
+        share.kept += self._kept[kept:]
+        share.replacing += self._replacing[replacing:]
+        share.fresh += self.keys.cut(fresh)
+        del self._kept[kept:], self._replacing[replacing:]
+
+    def join(self, share: KeyedShare) -> None:
+        """Make it a part of this turn."""
+        self._kept += share.kept
+        self._replacing += share.replacing
+        self.keys.join(share.fresh)
+
+    def forget(self, share: KeyedShare) -> None:
+        """Undo it, also if it was just journalled."""
+        for one in share.replacing:
+            self.take_back(one.held)
+        for held in share.kept:
+            if held in self._kept:
+                self._kept.remove(held)
+        self.keys.forget_all(share.fresh)
 
     def take_back(self, held: Held) -> bool:
         """Undo one message of this turn, or of the one that was just journalled; False: it is nothing of this."""
@@ -128,7 +173,9 @@ class KeyedTurn:
             if found is None or found.done:
                 return
             if one.moved:
-                due_ms = one.taken.found.due_ms
-                self._sweeper.offer(spill.move(found, restamped(one.taken.record, found, due_ms), due_ms), due_ms)
+                before = one.taken.found
+                record = with_delay(one.taken.record, sent_delay_ms(one.taken.record, before))
+                block = spill.move(found, restamped(record, found, before.due_ms), before.due_ms)
+                self._sweeper.offer(block, before.due_ms)
             else:
                 spill.cancel(one.held.offset)

@@ -6,7 +6,8 @@ what is pending is then read once at open, which takes some microseconds a messa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from broker_plugin.figures.tally import Delivered
@@ -16,9 +17,20 @@ if TYPE_CHECKING:
     from store.put.plugin_api import PutRecord
     from store.spill.spill_store import SpillStore
 
-__all__ = ["LimitedTally", "PendingLimits"]
+__all__ = ["LimitedShare", "LimitedTally", "PendingLimits"]
 
 _READ_AT_ONCE = 512
+
+
+class LimitedShare:
+    """What a large batch has of what is limited, while its slices are looked at over several turns."""
+
+    __slots__ = ("bytes", "count", "mark", "topics")
+
+    def __init__(self) -> None:
+        self.mark: tuple[int, int, dict[str, int]] = (0, 0, {})
+        self.count = self.bytes = 0
+        self.topics: Counter[str] = Counter()
 
 
 class PendingLimits:
@@ -41,6 +53,9 @@ class PendingLimits:
         self._count: int | None = None  # pending before this turn, once it was asked for
         self._bytes = 0
         self._held = 0
+        self._held_bytes = 0
+        self._aside = LimitedShare()  # of all large batches that belong to no turn yet
+        self._committed: dict[int, str] = {}  # delay id to topic, of the turn that was just journalled
 
     @property
     def is_set(self) -> bool:
@@ -83,15 +98,16 @@ class PendingLimits:
         """Say why a message of so many bytes may not be held; empty if it may."""
         if self._count is None or not self._held:
             self._count, self._bytes = self._spill.pending_count, self._spill.pending_bytes
-        if 0 < self._count_max <= self._count:
-            return f"{self._count} messages are pending, at most {self._count_max} are allowed (timewheelPendingMax)"
-        if 0 < self._bytes_max < self._bytes + size:
+        count, size_now = self._count + self._aside.count, self._bytes + self._aside.bytes
+        if 0 < self._count_max <= count:
+            return f"{count} messages are pending, at most {self._count_max} are allowed (timewheelPendingMax)"
+        if 0 < self._bytes_max < size_now + size:
             return (
-                f"{self._bytes} bytes are pending, {size} more would be above the {self._bytes_max} that are allowed "
+                f"{size_now} bytes are pending, {size} more would be above the {self._bytes_max} that are allowed "
                 "(timewheelPendingBytesMax)"
             )
         if self._topic_max:
-            count = self.topics.get(topic, 0) + self._turn.get(topic, 0)
+            count = self.topics.get(topic, 0) + self._turn.get(topic, 0) + self._aside.topics[topic]
             if count >= self._topic_max:
                 return (
                     f"{count} messages are pending of topic {topic}, at most {self._topic_max} are allowed "
@@ -104,6 +120,7 @@ class PendingLimits:
         self._held += 1
         self._count = (self._count or 0) + 1
         self._bytes += size
+        self._held_bytes += size
         if self._topic_max:
             self._turn[topic] = self._turn.get(topic, 0) + 1
 
@@ -113,18 +130,87 @@ class PendingLimits:
             self._held -= 1
             self._count -= 1
             self._bytes -= len(record)
+            self._held_bytes -= len(record)
         if self._topic_max:
             topic = record_fields(record)[0]
             self._turn[topic] = self._turn.get(topic, 0) - 1
 
     def turn_over(self, stored: bool) -> None:
         """Note that this turn is journalled, or that nothing of it is."""
-        self._count, self._held = None, 0
+        self._count, self._held, self._held_bytes = None, 0, 0
         turn, self._turn = self._turn, {}
         if stored and turn:
-            with self._spill.lock:
-                for topic, count in turn.items():
-                    self._change(topic, count)
+            self._add(turn, 1)
+
+    def _add(self, topics: Mapping[str, int], sign: int) -> None:
+        with self._spill.lock:
+            for topic, count in topics.items():
+                self._change(topic, sign * count)
+
+    def mark(self, share: LimitedShare) -> None:
+        """Note what this turn holds, before a slice of a large batch is looked at."""
+        share.mark = self._held, self._held_bytes, dict(self._turn)
+
+    def cut(self, share: LimitedShare) -> None:
+        """Take what was held since the mark out of this turn; it goes on counting."""
+        held, held_bytes, turn = share.mark
+        count, size = self._held - held, self._held_bytes - held_bytes
+        topics = Counter(self._turn)
+        topics.subtract(turn)
+        self._turn, self._held, self._held_bytes = turn, held, held_bytes
+        if self._count is not None:
+            self._count -= count
+            self._bytes -= size
+        for one in (share, self._aside):
+            one.count += count
+            one.bytes += size
+            one.topics.update(topics)
+
+    def _no_longer_aside(self, share: LimitedShare) -> None:
+        self._aside.count -= share.count
+        self._aside.bytes -= share.bytes
+        self._aside.topics.subtract(share.topics)
+        self._aside.topics += Counter()  # without those of which there is nothing left
+
+    def join(self, share: LimitedShare) -> None:
+        """Make it a part of this turn."""
+        self._no_longer_aside(share)
+        if self._count is None or not self._held:
+            self._count, self._bytes = self._spill.pending_count, self._spill.pending_bytes
+        self._held += share.count
+        self._held_bytes += share.bytes
+        self._count += share.count
+        self._bytes += share.bytes
+        for topic, count in share.topics.items():
+            self._turn[topic] = self._turn.get(topic, 0) + count
+
+    def forget(self, share: LimitedShare, joined: bool, journalled: bool) -> None:
+        """Count a large batch no more."""
+        if not joined:
+            self._no_longer_aside(share)
+        elif journalled:
+            self._add(share.topics, -1)
+        else:
+            turn = Counter(self._turn)
+            turn.subtract(share.topics)
+            self._turn = dict(turn)
+            self._held -= share.count
+            self._held_bytes -= share.bytes
+            self._count = (self._count or 0) - share.count
+            self._bytes -= share.bytes
+
+    def committed(self, entries: Iterable[tuple[int, int, bytes]], more: Iterable[tuple[int, int, bytes]]) -> None:
+        """Note what was just journalled, and ``more`` that was not held by `hold`."""
+        if not self._topic_max:
+            return
+        self._committed = {delay_id: record_fields(record)[0] for _, delay_id, record in entries}
+        self._add(Counter(record_fields(record)[0] for _, _, record in more), 1)
+
+    def withdrawn(self, delay_id: int) -> None:
+        """Note that a message which was just journalled is withdrawn."""
+        topic = self._committed.pop(delay_id, None)
+        if topic is not None:
+            self._add({topic: 1}, -1)
 
     # ------------------------------------------------------------------------------------------------ gone
 

@@ -53,6 +53,7 @@ class DeskRooms:
         self._was_used = files.is_dir(directory / "keys")
         self.past = MessageRows(files, directory / "cancelled", store_id, self._keep_ms)
         self.key_rows = MessageRows(files, directory / "keys", store_id, self._keep_ms, files_max=KEY_FILES_MAX)
+        spill.before_switch(self.key_rows.sync)
 
     def furnish(
         self, sweeper: Delivery, recovery: Overdue, flusher: Flusher, target: DeliveryTarget, stats: Stats

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -329,6 +329,10 @@ class SpillStore(SpillView):
         self._moved += 1
         return block
 
+    def before_switch(self, call: Callable[[], object]) -> None:
+        """Have something called before records leave the journal (`records_unsaved`). If it raises, they stay."""
+        self._state.directory.before_switch = call
+
     def records_unsaved(self) -> Iterator[tuple[int, int, bytes]]:
         """At open: (due, delay id, record) of what was journalled behind the last checkpoint and is pending."""
         return records_behind(self._state, self._saved_end)
@@ -354,9 +358,8 @@ class SpillStore(SpillView):
 
     # ------------------------------------------------------------------------------------------------ background
 
-    def spill_step(self, now_ms: int, frontier_ms: int) -> bool:
+    def spill_step(self, now_ms: int, _frontier_ms: int) -> bool:
         """Do one slice of background work (about half a millisecond); True if there is more to do now."""
-        del frontier_ms  # the one that counts is set under the lock
         if self._closed or not self._stepping.acquire(blocking=False):
             return False
         try:

@@ -244,7 +244,7 @@ def test_a_turn_that_cannot_be_written_leaves_nothing_pending() -> None:
 
 def test_a_turn_larger_than_a_frame_is_several_frames() -> None:
     rig = Rig()
-    rig.gate._frame_bytes = 1000
+    rig.gate.frame_bytes = 1000
     for number in range(20):
         rig.send(b"%02d" % number + bytes(150), at_ms=NOW + 50, commit=False)
     ticket = rig.gate.commit_turn()
@@ -276,7 +276,7 @@ def test_a_large_batch_comes_before_what_its_turn_has_besides() -> None:
 @pytest.mark.parametrize("cancels", [True, False])
 def test_a_turn_of_which_only_the_first_frame_could_be_written_is_taken_out_again(cancels: bool) -> None:
     rig = Rig()
-    rig.gate._frame_bytes = 1000
+    rig.gate.frame_bytes = 1000
     append, cancel = rig.spill.append, rig.spill.cancel
     calls = []
 
@@ -326,7 +326,7 @@ def test_the_largest_record_can_be_moved() -> None:
     )
     rig.gate = limited
     fitting = next(n for n in range(700, 0, -1) if isinstance(offer(rig, bytes(n), TIMER_DELAY_MS="5")[0], Held))
-    limited._entries.clear()
+    limited.entries.clear()
     held, _ = offer(rig, bytes(fitting), TIMER_DELAY_MS="5")
     assert isinstance(held, Held)
     limited.commit_turn()

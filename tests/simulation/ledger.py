@@ -24,6 +24,7 @@ from remoting.messages.properties import TW_LEVEL, get_property, parse_propertie
 from store.derived.dispatch import SCHEDULE_TOPIC
 from store.put.plugin_api import CommandOutcome
 from tests.simulation.decisions import COMMIT, DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, ROLLBACK, BrokenError, Decisions
+from tests.simulation.keyed import Desk, Note
 from tests.simulation.kinds import Kind, Violation
 from tests.simulation.names import Names
 from tests.simulation.pops import Pops, retry_of
@@ -64,6 +65,7 @@ class Sent:
         "end",
         "kind",
         "looked_ms",
+        "note",
         "number",
         "offset",
         "place",
@@ -98,6 +100,7 @@ class Sent:
         self.acked_ms: int | None = None  # by the clock that nobody sets
         self.looked_ms: int | None = None  # when the flusher first looked since
         self.durable = False  # by the ledger's own clock
+        self.note: Note | None = None  # if it has a delay key
 
     @property
     def refusal(self) -> Kind:
@@ -112,6 +115,8 @@ class Sent:
     @property
     def must(self) -> bool:
         """Whether it has to be delivered in the end."""
+        if self.note is not None and self.note.role != "plain":
+            return False  # its id must, whoever holds that
         return self.state == "acked" and not self.cancel
 
     def __repr__(self) -> str:
@@ -152,6 +157,7 @@ class Ledger:
         self.decisions = Decisions()
         self.names = Names()
         self.pops = Pops()
+        self.desk = Desk()
         self.deleted: dict[str, int] = {}  # topic to the log's end when it was known to be deleted for the last time
         self.fewer: set[str] = set()  # topics that had fewer queues once: what was to go to one of the others may not
         self.check_max = 0  # checks after which a half message may be given up
@@ -166,6 +172,7 @@ class Ledger:
             twin = other.sent[number] = copy.copy(message)
             twin.dues = {version: set(dues) for version, dues in message.dues.items()}
             twin.asked = set(message.asked)
+            twin.note = copy.copy(message.note)
         other.by_offset = dict(self.by_offset)
         other.entries = list(self.entries)
         other.delivered = dict(self.delivered)
@@ -176,6 +183,7 @@ class Ledger:
         other.decisions = self.decisions.clone()
         other.names = self.names.clone()
         other.pops = self.pops.clone()
+        other.desk = self.desk.clone()
         other._last = dict(self._last)
         return other
 
@@ -196,8 +204,12 @@ class Ledger:
             message.durable = sure
         else:
             self.unflushed.append(number)
-        if offset >= VIRTUAL:
+        if offset >= VIRTUAL and message.note is None:
             self.by_offset[offset] = number
+            if offset in self.desk.cancelled:
+                message.cancel = "done"
+            elif number in self.desk.maybe:
+                message.cancel = message.cancel or "maybe"
 
     def flushed(self, began_ms: int, trouble_ms: int) -> None:
         """The flusher has done a step that began then; the disk and the clock were last in trouble at ``trouble_ms``.
@@ -365,6 +377,8 @@ class Ledger:
             own = own_properties_of(properties)
             if message.cancel == "done":
                 raise Violation(Kind.COMMAND, f"{where}: {message} was cancelled, and delivered")
+            if own is not None:
+                self.desk.not_cancelled(message, own[0], where)
             if own is None:
                 due_ms = message.due_ms
                 if message.state == "acked" and message.held:
@@ -373,7 +387,9 @@ class Ledger:
                 offset, version, due_ms = own
                 if message.state == "acked" and offset != message.offset:
                     raise Violation(Kind.CONTENT, f"{where}: {message} was delivered under the delay id {offset:#x}")
-                if due_ms not in message.dues.get(version, ()):
+                if message.note is not None:
+                    self.desk.comes(self, message, own, where)
+                elif due_ms not in message.dues.get(version, ()):
                     raise Violation(
                         Kind.COMMAND, f"{where}: {message} was delivered as version {version}, due {due_ms}"
                     )
@@ -384,8 +400,10 @@ class Ledger:
 
     def _check_order(self, entry: Entry, message: Sent) -> None:
         """Equal due times of one topic and queue in the order of their acceptance; so, too, what is sent now."""
-        if message.kind in ("level", "half", "wild") or (
-            message.kind == "timed" and (len(message.dues) > 1 or 0 not in message.dues)
+        if (
+            message.kind in ("level", "half", "wild")
+            or message.note is not None
+            or (message.kind == "timed" and (len(message.dues) > 1 or 0 not in message.dues))
         ):
             return
         if message.kind == "timed" and not (self.order_holds and message.held):
@@ -460,7 +478,8 @@ class Ledger:
         for message in self.missing():
             raise Violation(Kind.LOST, f"{message}: lost")
         for message in self.sent.values():
-            if message.batch and message.state == "sent":  # its client has gone, and nothing has crashed since
+            # Its client has gone, and nothing has crashed since; of a batch with delay keys some may be kept out.
+            if message.batch and message.state == "sent" and message.note is None:
                 stored = [number in self.delivered or number in self.originals for number in message.batch]
                 if any(stored) and not all(stored):
                     raise Violation(
@@ -469,7 +488,7 @@ class Ledger:
 
     def missing(self) -> list[Sent]:
         """What must have come to its end, and has not."""
-        return [
+        return self.desk.missing(self) + [
             message
             for message in self.sent.values()
             if message.must and message.number not in self.delivered and not self.decisions.ended(message.number)

@@ -85,7 +85,7 @@ class _Story:
     def command_some(self) -> None:
         """Cancel or move something that was acknowledged; also what is delivered already."""
         sent = self.world.ledger.sent.values()
-        known = [m.number for m in sent if m.held and m.state == "acked" and m.kind == "timed"]
+        known = [m.number for m in sent if m.held and m.state == "acked" and m.kind == "timed" and m.note is None]
         if not known:
             return
         self.command(self.rng.choice(known[-12:] if self.rng.random() < 0.8 else known))
@@ -103,6 +103,30 @@ class _Story:
         for sent in known[-self.rng.randint(1, 6) :]:
             if not sent.asked or self.rng.random() < 0.2:
                 self.world.producer.end(sent.number, COMMIT if self.rng.random() < 0.6 else ROLLBACK)
+
+    def pend_some(self) -> None:
+        """Sends with delay keys, changes of what is pending by key and by query, the remains of a deleted topic."""
+        world, rng = self.world, self.rng
+        what = rng.choice(("send",) * 6 + ("change",) * 5 + ("bulk",) * 2 + ("purge",))
+        topic = rng.choice(TOPICS)
+        if what == "purge" and world.ledger.pops.held:
+            what = "bulk"  # what becomes of popped messages of a topic that goes is told elsewhere
+        if what == "send":
+            for _ in range(rng.randint(1, 3)):
+                dues = [self.due(world.wall_ms) for _ in range(rng.choice((1, 1, 1, 2, 3)))]
+                world.clerk.send(dues, topic, rng.randrange(QUEUES), rng)
+        elif what == "change":
+            for _ in range(rng.randint(1, 4)):
+                world.clerk.change(rng)
+        elif what == "bulk":
+            world.clerk.bulk(topic, rng)
+        else:
+            world.delete_topic(topic)
+            world.turns(rng.randint(5, 30), world.wall_ms + rng.choice((1, 600)))
+            world.clerk.purge(topic)
+        world.turns(rng.randint(1, 30), world.wall_ms + rng.choice((1, 1, 40, 600)))
+        if what == "purge":
+            world.put_topic(topic)
 
     def pop_some(self) -> None:
         """Pop, acknowledge and change."""
@@ -214,7 +238,10 @@ class _Story:
         world = self.world
         world.fault = world.read_fault = None
         world.missing.clear()
+        world.frozen.clear()
         world.disk.free = 1 << 40
+        while any(kind.startswith("delete ") for _, kind in world.waiting.values()):
+            world.turns(1)  # a topic that is made while it is being deleted may be gone after that
         for topic in TOPICS:
             world.put_topic(topic)
         world.switch = 0.0 if world.switch is not None else None
@@ -289,6 +316,8 @@ class Aftermath(_Story):
                 self.decide_some()
             if world.ledger.pops.held and rng.random() < 0.5:
                 self.pop_some()
+            if world.swarm.happens.get("pending") and rng.random() < 0.5:
+                self.pend_some()
             world.turns(rng.randint(3, 25))
             if rng.random() < 0.15:
                 world.die(draw_keep(rng), rng)
@@ -314,6 +343,8 @@ class Life(_Story):
         self.seed = seed
         self.length = length
         shape, swarm = Shape(rng), Swarm(rng)
+        habits = Random(f"{seed} pending")
+        shape.values |= swarm.keep_keys(habits)
         if fond:
             swarm.be_fond_of(fond)
         switch = rng.choice((0.02, 0.1, 0.3))
@@ -360,6 +391,8 @@ class Life(_Story):
             world.turns(rng.randint(1, 30))
         elif what == "pop":
             self.pop_some()
+        elif what == "pending":
+            self.pend_some()
         elif what == "pull":
             world.pull(rng.choice(TOPICS), rng.randrange(QUEUES))
             world.turns(rng.randint(1, 10))
@@ -557,7 +590,7 @@ class Life(_Story):
         if rng.random() < 0.5:  # the very ones, and nobody else does anything
             sent = world.ledger.sent
             for number in range(first, world.number + 1):
-                if sent[number].held and sent[number].state == "acked":
+                if sent[number].held and sent[number].state == "acked" and sent[number].note is None:
                     self.command(number)
             for _ in range(60):
                 if not world.commands and "commands" not in world.tasks:

@@ -22,9 +22,9 @@ import store.spill.upkeep.opening
 from broker.core import BrokerCore
 from broker.tables.late_tables import LateTable
 from broker.turns.turn import Turn
+from broker_plugin.aside import GateAside
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import UNREADABLE, Failures
-from broker_plugin.hook import Gate
 from broker_plugin.plugin import DelayPlugin
 from broker_plugin.sweeper import Sweeper
 from store.disk.checkpoint import DeliveryCheckpoint
@@ -49,6 +49,7 @@ from store.spill.spill_store import SpillStore
 from store.spill.upkeep.housekeeping import Housekeeping
 from tests.simulation.kinds import Kind
 from tests.simulation.plant import Plant, swap
+from tests.simulation.planted_pending import PLANTED_PENDING
 from tests.simulation.planted_pops import PLANTED_POPS
 from timewheel import TimingWheel
 
@@ -349,6 +350,7 @@ _PENDING = (Kind.LOST, Kind.QUEUES)
 
 PLANTED: dict[str, Plant] = {
     **PLANTED_POPS,
+    **PLANTED_PENDING,
     "progress is written before the append": Plant(
         swap((Deliverer, "_put", _progress_before_append), _UNNOTICED), *_LOST
     ),
@@ -419,7 +421,7 @@ PLANTED: dict[str, Plant] = {
         swap((Turn, "_take_back_refused", lambda *_: None)), Kind.BATCH, share=0, fond="between slices"
     ),
     "what waits of a refused large batch is not taken back": Plant(
-        swap((Gate, "forget", lambda *_: None)), Kind.BATCH, share=0, fond="between slices"
+        swap((GateAside, "take_back", lambda _: None)), Kind.BATCH, share=0, fond="between slices"
     ),
     "a message that cannot be read is forgotten": Plant(swap((Failures, "add", _what_fails_is_forgotten)), *_LOST),
     "a message without a topic is forgotten": Plant(

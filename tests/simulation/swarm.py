@@ -69,6 +69,18 @@ class Swarm:
         self.settings = rng.choice((0.0, 0.0, 0.1, 0.6))
         """How often the next start has other settings."""
 
+    def keep_keys(self, habits: Random) -> dict[str, str]:
+        """Have delay keys, and changes of what is pending, in some stories; answers settings of the broker.
+
+        Drawn from a source of its own, so that all other stories stay as they are.
+        """
+        self.happens["pending"] = float(habits.choice((0, 0, 8, 30)))
+        if not self.happens["pending"]:
+            return {}
+        limits = {"timewheelPendingMax": (0, 0, 0, 6, 15), "timewheelTopicPendingMax": (0, 0, 3, 8)}
+        drawn = {name: habits.choice(values) for name, values in limits.items()}
+        return {name: str(value) for name, value in drawn.items() if value}
+
     def be_fond_of(self, name: str) -> None:
         """Let one of the things that happen be half of them all."""
         self.happens[name] = 0.0

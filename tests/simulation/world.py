@@ -29,6 +29,7 @@ from store.disk.errors import StoreError
 from store.put.pending_api import PendingName, PendingOrder, PendingVerb, PendingVerdict
 from store.put.plugin_api import CommandOutcome, PutStatus
 from tests.simulation.baton import Baton, SimLock, Task, simulated
+from tests.simulation.clerk import Clerk
 from tests.simulation.decisions import COMMIT, ROLLBACK, Producer
 from tests.simulation.durable import check_durable
 from tests.simulation.inline import run_inline
@@ -177,10 +178,14 @@ class World:
         self.freeze = self.swarm.freeze
         self.producer = Producer(self)
         self.poppers = Poppers(self)
+        self.clerk = Clerk(self)
         self.pops_synced = 0  # of the journal of pops, when the last broker ended
         self.check_ms = 0
         self.flush_ms = 0  # when the flusher began its last step, by the clock that nobody sets
         self.ending = False  # from here on nothing goes wrong any more
+        ledger.desk.count_max = int(shape.values.get("timewheelPendingMax", 0))
+        ledger.desk.topic_max = int(shape.values.get("timewheelTopicPendingMax", 0))
+        ledger.desk.strict = self.swarm.calm
         ledger.check_max = 0 if shape.retention else int(shape.values["transactionCheckMax"])
 
     # ------------------------------------------------------------------------------------------------ life
@@ -220,6 +225,7 @@ class World:
             )
         plugin.deliverer.block_min = self.shape.block_min
         self.core, self.plugin, self.store = core, plugin, core.store
+        self.ledger.desk.epoch = plugin.spill.epoch
         core.large_batches.slice_messages = self.shape.slice_messages
         self.connections = [_Connection(50001, self._heard), _Connection(50002, self._heard)]
         self._guard = self.store.topic_guard
@@ -597,13 +603,19 @@ class World:
         """Send one message, or several as a batch: all of them or none."""
         if connection is None:
             connection = int(self.rng.random() < self.swarm.second)
-        made = [self.message(kind, due_ms, topic, queue_id, size) for kind, due_ms in kinds]
-        numbers = [sent.number for sent, _ in made]
-        half = kinds[0][0] in ("half", "illegal")
+        self.send_made(
+            [self.message(*kind, topic, queue_id, size) for kind in kinds], topic, queue_id, size, connection
+        )
+
+    def send_made(self, made: list[tuple[Sent, str]], topic: str, queue_id: int, size: int, connection: int) -> None:
+        """Send what was made: one message with its properties, or a batch."""
+        numbers, kind = [sent.number for sent, _ in made], made[0][0].kind
+        self.ledger.desk.sends(self.ledger, [sent for sent, _ in made])
+        half = kind in ("half", "illegal")
         for sent, _ in made:
             sent.connection = connection
             sent.batch = numbers if len(made) > 1 else []
-        sys_flag = hostile.sys_flag(self.rng) if kinds[0][0] == "wild" else 4 * half
+        sys_flag = hostile.sys_flag(self.rng) if kind == "wild" else 4 * half
         values = ("pg", topic, "TBW102", QUEUES, queue_id, sys_flag, self.wall_ms if half else 5, 0, 0, "false")
         head: dict[str, Any] = dict(zip("abcdefghjk", values, strict=True))
         if self.say is not None:
@@ -658,6 +670,8 @@ class World:
             return
         if kind == "name":
             self.tell(f"reply to {reply.opaque}: {reply.code} {reply.remark or ''}")
+        if kind == "topic":
+            self.tell(f"reply to a topic's change: {reply.code} {reply.remark or ''}")
         if kind in ("heartbeat", "name", "topic"):
             return
         if kind.partition(" ")[0] in ("pop", "ack", "change"):
@@ -685,15 +699,26 @@ class World:
         elif reply.code == ResponseCode.SYSTEM_ERROR and not _DISK_FAILED.match(reply.remark or ""):
             raise Violation(Kind.ANSWER, f"messages {numbers} were answered with a system error: {reply.remark}")
         else:
+            illegal, remark = reply.code == ResponseCode.MESSAGE_ILLEGAL, reply.remark or ""
+            unsure = self.ledger.desk.refused(self.ledger, numbers, illegal, remark)
             for number in numbers:
-                self.ledger.refused(number)
+                if number in unsure:
+                    self.ledger.sent[number].state = "unsure"
+                else:
+                    self.ledger.refused(number)
 
     def _stored(self, numbers: list[int], ids: list[str], sure: bool) -> None:
         for number, text in zip(numbers, ids, strict=True):
             offset = int(text[-16:], 16)
             held = offset >= VIRTUAL
             end = self.plugin.spill.journal.written if held else self.store.commit_log.end
+            sent = self.ledger.sent[number]
+            if sent.note is not None and held:
+                sent.offset = offset
             self.ledger.acked(number, offset, end, sure, None if self.shape.sync else self.passed_ms)
+            if sent.note is not None:
+                self.ledger.desk.acked(self.ledger, sent, self.wall_ms, self.shift_ms)
+        self.ledger.desk.bounded(self.ledger)
 
     def _pulled(self, topic: str, queue_id: int, body: bytes) -> None:
         at = 0

@@ -63,6 +63,8 @@ class SpillDirectory:
         self._going: set[int] = set()
         """Numbers of files that are forgotten, or about to be, and whose removal is not durable."""
         self.manifest = Manifest(store_id)
+        self.before_switch: Callable[[], object] = lambda: None
+        """Makes durable what has to be when records leave the journal."""
 
     def load(self) -> None:
         """Read the manifest (or begin with an empty one) and tidy up what a crash left behind.
@@ -268,6 +270,7 @@ class SpillDirectory:
 
         ``uppers`` are the new bounds of segments, ``ends`` those of runs, by file number.
         """
+        self.before_switch()
         with self._lock:
             before = (self.manifest.segments, self.manifest.runs)
             self._set_bounds([*(entry for entry in before[1] if entry.no != run.no), run], uppers, ends)

@@ -114,6 +114,7 @@ class MessageRows:
         self.name = f"rows of {directory.name} messages"
         self._lock = threading.Lock()
         self._written = self._synced = 0
+        self._doubtful = False  # whether a sync of the last file has failed
         self._parts: list[_Part] = []
         if files.is_dir(directory):
             for name in sorted(name for name in files.listdir(directory) if name.isdecimal()):
@@ -180,7 +181,12 @@ class MessageRows:
                 self._sync()
 
     def _sync(self) -> None:
-        self._parts[-1].file.sync()
+        part = self._parts[-1]
+        if self._doubtful:  # after a failed sync another one may succeed and have written nothing
+            part.file.pwrite(part.file.pread(part.count * _ROW.size, 0), 0)
+        self._doubtful = True
+        part.file.sync()
+        self._doubtful = False
         self._synced = self._written
 
     def each(self) -> Iterator[MessageRow]:
