@@ -16,12 +16,15 @@ from rich.console import Console
 from bench.figures.results import Section, document, read, sections_of, write
 from bench.figures.table import markdown, print_section
 from bench.peers.catalogue import OURS, PEERS, VARIANTS
-from bench.peers.rocketmq import ours_with
+from bench.peers.rocketmq import OURS_PURE, ours_with
+from bench.peers.system import System
 from bench.report import ReportError, write_report
 from bench.running.machine import PageCache, describe
 from bench.running.session import BenchError, Session
 from bench.workloads import send
-from bench.workloads.catalogue import WORKLOADS
+from bench.workloads.catalogue import SITTING, WORKLOADS
+from bench.workloads.sitting import sitting
+from remoting.messages.build import build_name
 from remoting.printable import printable
 
 __all__ = ["bench"]
@@ -56,7 +59,7 @@ def _list(context: click.Context, _option: click.Parameter, value: bool) -> None
     if not value:
         return
     click.echo("workloads:")
-    for name, (text, _) in WORKLOADS.items():
+    for name, text in [*((name, text) for name, (text, _) in WORKLOADS.items()), SITTING]:
         click.echo(f"  {name:<12}{text}")
     click.echo("systems:")
     for name, system in {OURS.name: OURS, **PEERS}.items():
@@ -66,10 +69,18 @@ def _list(context: click.Context, _option: click.Parameter, value: bool) -> None
 
 
 @click.command("bench", short_help="Measure our broker and its peers, in turn.")
-@click.argument("workload", type=click.Choice([*WORKLOADS, "all"]))
+@click.argument("workload", type=click.Choice([*WORKLOADS, SITTING[0], "all"]))
 @click.option("--peers", callback=_peers, default=",".join(PEERS), show_default=True, help='Beside ours; "" for none.')
 @click.option(
     "--shards", type=click.IntRange(1, 64), multiple=True, help="Also ours with so many shards; may be repeated."
+)
+@click.option("--pure", is_flag=True, help="Also ours without its native modules, if this is a compiled build.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(1, 1_440),
+    default=60.0,
+    show_default=True,
+    help="sitting: end after so many minutes.",
 )
 @click.option("--quick", is_flag=True, help="Short runs, once, small numbers: a few minutes for all.")
 @click.option("--repeats", type=click.IntRange(1, 50), help="Turns through all systems (5; quick: 1).")
@@ -120,6 +131,8 @@ def bench(
     workload: str,
     peers: list[str],
     shards: tuple[int, ...],
+    pure: bool,
+    minutes: float,
     quick: bool,
     repeats: int | None,
     seconds: float | None,
@@ -156,6 +169,7 @@ def bench(
             generators=generators,
             peers=peers,
             shards=shards,
+            pure=pure,
             counts=counts,
             page_cache=PageCache(folder) if fill_cache else None,
         )
@@ -163,7 +177,7 @@ def bench(
             usual = send.default_choice(session)
             choice = send.SendChoice(kinds or usual.kinds, shapes or usual.shapes, flushes or usual.flushes)
             chosen["send"] = partial(send.run, choice=choice)
-        failed = _run(session, chosen, out, details)
+        failed = _run(session, chosen, out, details, minutes if workload == SITTING[0] else None)
     except BenchError as error:
         raise click.ClickException(str(error)) from None
     finally:
@@ -172,30 +186,50 @@ def bench(
         sys.exit(1)
 
 
-def _run(session: Session, chosen: dict[str, Callable[[Session], Section]], out: Path | None, details: bool) -> bool:
-    """Run the workloads, printing each section when it is there; say whether ours lost anything or was early."""
+def _run(
+    session: Session,
+    chosen: dict[str, Callable[[Session], Section]],
+    out: Path | None,
+    details: bool,
+    minutes: float | None,
+) -> bool:
+    """Run the workloads, printing each section when it is there; say whether ours lost anything or was early.
+
+    ``minutes``: it is a sitting of that length instead.
+    """
     console, errors = Console(), Console(stderr=True)
     if not console.is_terminal:
         console = Console(width=160)
     machine = describe(session.folder)
     sections: list[Section] = []
+
+    def keep(found: list[Section]) -> None:
+        if out is not None:
+            _write(session, machine, found, out)
+
     with errors.status("timewheel bench") as status:
         session.say = status.update if errors.is_terminal else partial(click.echo, err=True)
         session.measure_limits()
         machine["limits"] = session.limits
-        session.systems = session.available(
-            [OURS, *map(ours_with, session.shards), *(PEERS[name] for name in session.peers)]
-        )
+        session.systems = session.available([OURS, *_others_of_ours(session), *(PEERS[name] for name in session.peers)])
         for note in session.notes.values():
             if note.left_out:
                 console.print(f"left out: {note.title}: {note.left_out}", highlight=False, markup=False)
+        if minutes is not None:
+            sections = sitting(session, minutes, keep)
+            for section in sections:
+                print_section(console, section, details)
         for run in chosen.values():
             section = run(session)
             sections.append(section)
             print_section(console, section, details)
-            if out is not None:
-                _write(session, machine, sections, out)
+            keep(sections)
     return any(section.failures for section in sections)
+
+
+def _others_of_ours(session: Session) -> list[System]:
+    pure = [OURS_PURE] if session.pure and build_name() == "compiled" else []
+    return [*map(ours_with, session.shards), *pure]
 
 
 def _write(session: Session, machine: dict[str, Any], sections: list[Section], out: Path) -> None:

@@ -26,7 +26,7 @@ class OurBroker:
     """`timewheel broker` in a process of its own; with its embedded name server unless ``namesrv`` names others.
 
     ``settings`` go to ``--set``. The store is ``folder/store`` unless ``store`` says another place. With ``shards``
-    it is a supervisor and so many brokers, ten ports apart (``addresses``).
+    it is a supervisor and so many brokers, ten ports apart (``addresses``). ``sources``: another place of the packages.
     """
 
     def __init__(
@@ -37,8 +37,10 @@ class OurBroker:
         store: Path | None = None,
         port: int | None = None,
         shards: int = 0,
+        sources: Path | None = None,
     ) -> None:
         self.shards = shards
+        self._sources = sources
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.store = store or folder / "store"
@@ -69,7 +71,8 @@ class OurBroker:
 
     def spawn(self) -> Child:
         """Start the process without waiting for it."""
-        self._child = Child(self.command(), ROOT, self.log, BYTECODE)
+        place = {} if self._sources is None else {"PYTHONPATH": str(self._sources)}
+        self._child = Child(self.command(), self._sources or ROOT, self.log, BYTECODE | place)
         return self._child
 
     def start(self) -> OurBroker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,17 +15,19 @@ from bench.peers.ours import ROOT, OurBroker
 from bench.peers.system import Setup, System
 from bench.peers.wire import Wire
 
-__all__ = ["APACHE", "APACHE_POP_VARIANTS", "APACHE_VARIANTS", "OURS", "ours_with"]
+__all__ = ["APACHE", "APACHE_POP_VARIANTS", "APACHE_VARIANTS", "OURS", "OURS_PURE", "ours_with"]
 
+_PACKAGES = ("broker", "broker_plugin", "remoting", "store", "timewheel", "timewheel_client")
 STOP_SECONDS = 180  # with millions pending Apache's broker takes long
 
 
 class _Ours:
     """`timewheel broker` as a process, or as a supervisor and its shards, with its embedded name server."""
 
-    def __init__(self, folder: Path, setup: Setup, shards: int = 0) -> None:
+    def __init__(self, folder: Path, setup: Setup, shards: int = 0, pure: bool = False) -> None:
         self.configuration = {"flushDiskType": setup.flush}
-        self._broker = OurBroker(folder, self.configuration, shards=shards)
+        sources = _pure_copy(folder / "sources") if pure else None
+        self._broker = OurBroker(folder, self.configuration, shards=shards, sources=sources)
         self.port, self.store = self._broker.port, self._broker.store
 
     def start(self) -> None:
@@ -149,6 +152,20 @@ def ours_with(shards: int) -> System:
     )
 
 
+def _pure_copy(place: Path) -> Path:
+    """Copy our packages without their native modules, so that a compiled build can be measured beside the pure one."""
+    for package in _PACKAGES:
+        shutil.copytree(ROOT / package, place / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    return place
+
+
+OURS_PURE = dataclasses.replace(
+    OURS,
+    name="timewheel-pure",
+    title="Timewheel, pure Python",
+    version=lambda: _our_version().replace("compiled", "pure Python"),
+    make=lambda folder, setup: _Ours(folder, setup, pure=True),
+)
 APACHE = _apache("apache", "Apache RocketMQ", {})
 # Where lateness is measured: its finest precision, and its timer that keeps messages in RocksDB.
 APACHE_VARIANTS = (

@@ -59,6 +59,7 @@ class Session:
     limits: dict[str, float] = dataclasses.field(default_factory=dict)
     page_cache: PageCache | None = None
     shards: tuple[int, ...] = ()
+    pure: bool = False
     brokers: int = 1
 
     def measure_limits(self) -> None:

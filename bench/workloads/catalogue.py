@@ -8,7 +8,9 @@ from bench.figures.results import Section
 from bench.running.session import Session
 from bench.workloads import crash, disk, hot_second, lateness, pending, pop, send, wheel
 
-__all__ = ["WORKLOADS"]
+__all__ = ["SITTING", "WORKLOADS"]
+
+SITTING = ("sitting", "the table beside Apache again, in --minutes: worst rows first, systems stay warm (not in all)")
 
 WORKLOADS: dict[str, tuple[str, Callable[[Session], Section]]] = {
     "send": ("sends accepted a second: kinds, senders, flush modes", send.run),

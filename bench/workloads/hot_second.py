@@ -9,11 +9,11 @@ from bench.figures.results import Case, Section
 from bench.figures.stats import percentile
 from bench.generator.arrivals import Arrivals
 from bench.generator.load import Load
-from bench.peers.system import Setup, System
+from bench.peers.system import Running, Setup, System
 from bench.running.session import Session
 from bench.workloads.lateness import count_losses
 
-__all__ = ["run"]
+__all__ = ["measure_on", "run"]
 
 QUEUES = 8
 PROBES_PER_SECOND = 200
@@ -37,57 +37,72 @@ def run(session: Session) -> Section:
 
 
 def _measure(session: Session, section: Section, system: System, count: int) -> None:
-    case: Case = {"due at once": count, "of": "hot"}
     with session.running(system, Setup(quick=session.quick)) as running:
-        for topic in ("Hot", "Probe", "Warm"):
-            running.prepare(topic, QUEUES)
-        hot = Load(
-            port=running.port,
-            protocol=system.protocol,  # type: ignore[arg-type]
-            topic="Hot",
-            body_bytes=session.bodies[0],
-            connections=16,
-            in_flight=16,
-            queues=QUEUES,
-        )
-        hot_ms, hot = _planned(session, section, system, hot, count)
-        probes = dataclasses.replace(
-            hot,
-            topic="Probe",
-            connections=2,
-            in_flight=1 << 30,
-            count=0,
-            rate=PROBES_PER_SECOND,
-            seconds=LEAD_SECONDS + TAIL_SECONDS,
-            due_at_ms=0,
-            due_from_ms=PROBE_DELAY_MS,
-            due_to_ms=PROBE_DELAY_MS + 1,
-            first_number=PROBE_NUMBERS,
-        )
-        with (
-            session.receiving(system, running, "Hot", QUEUES) as hot_catch,
-            session.receiving(system, running, "Probe", QUEUES) as probe_catch,
-        ):
-            sent = session.generate(hot)
-            if sent.accepted < count or time.time() > hot_ms / 1000 - LEAD_SECONDS:
-                section.note(f"{system.title}: took only {sent.per_second:,.0f}/s, so {count:,} were not there in time")
-                if sent.accepted < count:
-                    return
-            time.sleep(max(0.0, hot_ms / 1000 - LEAD_SECONDS - time.time()))
-            probed = session.generate(probes)
-            until_ms = time.time() * 1000 + (60_000 if session.quick else 240_000)
-            came = hot_catch.wait(sent.accepted, until_ms)
-            probes_came = probe_catch.wait(probed.accepted, time.time() * 1000 + 30_000)
+        running.prepare("Warm", QUEUES)
+        warm = dataclasses.replace(_load(session, system, running), topic="Warm", first_number=WARM_NUMBERS)
+        measure_on(session, section, system, running, count, session.warm(system, warm, section).rates[-1])
+
+
+def _load(session: Session, system: System, running: Running) -> Load:
+    return Load(
+        port=running.port,
+        protocol=system.protocol,  # type: ignore[arg-type]
+        topic="Hot",
+        body_bytes=session.bodies[0],
+        connections=16,
+        in_flight=16,
+        queues=QUEUES,
+    )
+
+
+def measure_on(
+    session: Session, section: Section, system: System, running: Running, count: int, per_second: float
+) -> None:
+    """Measure on a system that runs, is warm, and has accepted so many messages a second.
+
+    The topics are those of this count: a reception begins at a topic's first message.
+    """
+    case: Case = {"due at once": count, "of": "hot"}
+    topics = f"Hot{count}", f"Probe{count}"
+    for topic in topics:
+        running.prepare(topic, QUEUES)
+    load = dataclasses.replace(_load(session, system, running), topic=topics[0])
+    hot_ms, hot = _planned(load, count, per_second)
+    probes = dataclasses.replace(
+        hot,
+        topic=topics[1],
+        connections=2,
+        in_flight=1 << 30,
+        count=0,
+        rate=PROBES_PER_SECOND,
+        seconds=LEAD_SECONDS + TAIL_SECONDS,
+        due_at_ms=0,
+        due_from_ms=PROBE_DELAY_MS,
+        due_to_ms=PROBE_DELAY_MS + 1,
+        first_number=PROBE_NUMBERS,
+    )
+    with (
+        session.receiving(system, running, topics[0], QUEUES) as hot_catch,
+        session.receiving(system, running, topics[1], QUEUES) as probe_catch,
+    ):
+        sent = session.generate(hot)
+        if sent.accepted < count or time.time() > hot_ms / 1000 - LEAD_SECONDS:
+            section.note(f"{system.title}: took only {sent.per_second:,.0f}/s, so {count:,} were not there in time")
+            if sent.accepted < count:
+                return
+        time.sleep(max(0.0, hot_ms / 1000 - LEAD_SECONDS - time.time()))
+        probed = session.generate(probes)
+        until_ms = time.time() * 1000 + (60_000 if session.quick else 240_000)
+        came = hot_catch.wait(sent.accepted, until_ms)
+        probes_came = probe_catch.wait(probed.accepted, time.time() * 1000 + 30_000)
     _add(section, system, case, hot_ms, came, probes_came)
     count_losses(section, system, case, came.judge(), sent.accepted)
     count_losses(section, system, {**case, "of": "probes"}, probes_came.judge(), probed.accepted)
 
 
-def _planned(session: Session, section: Section, system: System, load: Load, count: int) -> tuple[int, Load]:
-    """Warm the system up, and say from how fast it was when the moment can be; return that, and the load for it."""
-    warm = dataclasses.replace(load, topic="Warm", first_number=WARM_NUMBERS)
-    per_second = max(500.0, session.warm(system, warm, section).rates[-1])
-    lead = SPARE * count / per_second + LEAD_SECONDS + 2
+def _planned(load: Load, count: int, per_second: float) -> tuple[int, Load]:
+    """Say from how fast the system was when the moment can be; return that, and the load for it."""
+    lead = SPARE * count / max(500.0, per_second) + LEAD_SECONDS + 2
     hot_ms = (int(time.time() + lead) + 1) * 1000
     return hot_ms, dataclasses.replace(load, count=count, seconds=lead, due_at_ms=hot_ms, due_from_ms=0, due_to_ms=0)
 

@@ -16,7 +16,7 @@ from bench.peers.catalogue import VARIANTS
 from bench.peers.system import Running, Setup, System
 from bench.running.session import Session
 
-__all__ = ["LatenessCase", "add_lateness", "count_losses", "latencies", "run", "sustained"]
+__all__ = ["LatenessCase", "add_lateness", "count_losses", "latencies", "measure_on", "run", "sustained"]
 
 QUEUES = 8
 WAIT_MS = 30_000
@@ -86,16 +86,35 @@ def _measure(session: Session, section: Section, system: System, one: LatenessCa
             running.prepare(topic, QUEUES)
         load = _load(system, running, session, one, seconds)
         _warm(session, section, system, load)
-        with session.receiving(system, running, "Bench", QUEUES) as catch:
-            if one.beside:
-                other = dataclasses.replace(load, kind="normal", topic="Other", rate=one.beside, seconds=seconds + 6)
-                with session.generating(other) as others:
-                    result = session.generate(load)
-                    others()
-            else:
+        _hold(session, section, system, running, one, load)
+
+
+def measure_on(
+    session: Session, section: Section, system: System, running: Running, one: LatenessCase, seconds: float
+) -> None:
+    """Measure on a system that runs and has sent for a while, after ``seconds / 3`` of the same load.
+
+    The topic is one of this rate: a reception begins at a topic's first message.
+    """
+    load = dataclasses.replace(_load(system, running, session, one, seconds), topic=f"Bench{one.rate}")
+    for topic in (load.topic, "Other", "Warm"):
+        running.prepare(topic, QUEUES)
+    _warm_deliveries(session, load, min(WARM_TIMED_SECONDS, seconds / 3))
+    _hold(session, section, system, running, one, load)
+
+
+def _hold(session: Session, section: Section, system: System, running: Running, one: LatenessCase, load: Load) -> None:
+    seconds = load.seconds
+    with session.receiving(system, running, load.topic, QUEUES) as catch:
+        if one.beside:
+            other = dataclasses.replace(load, kind="normal", topic="Other", rate=one.beside, seconds=seconds + 6)
+            with session.generating(other) as others:
                 result = session.generate(load)
-            until_ms = time.time() * 1000 + one.due_to_ms + WAIT_MS
-            arrivals = catch.wait(result.accepted, until_ms)
+                others()
+        else:
+            result = session.generate(load)
+        until_ms = time.time() * 1000 + one.due_to_ms + WAIT_MS
+        arrivals = catch.wait(result.accepted, until_ms)
     verdict = arrivals.judge()
     case = one.case()
     add_lateness(section, system, case, verdict)
@@ -135,9 +154,12 @@ def _warm(session: Session, section: Section, system: System, load: Load) -> Non
     warm = dataclasses.replace(load, topic="Warm", first_number=WARM_NUMBERS)
     if load.protocol == "rocketmq":
         session.warm(system, dataclasses.replace(warm, kind="normal", rate=0.0, in_flight=16), section)
-        seconds = 1.0 if session.quick else WARM_TIMED_SECONDS
-        session.generate(dataclasses.replace(warm, seconds=seconds, first_number=WARM_NUMBERS * 2))
-        time.sleep(load.due_to_ms / 1000)  # what was sent to warm it has been delivered
+        _warm_deliveries(session, load, 1.0 if session.quick else WARM_TIMED_SECONDS)
+
+
+def _warm_deliveries(session: Session, load: Load, seconds: float) -> None:
+    session.generate(dataclasses.replace(load, topic="Warm", seconds=seconds, first_number=WARM_NUMBERS * 2))
+    time.sleep(load.due_to_ms / 1000)  # what was sent to warm it has been delivered
 
 
 def add_lateness(section: Section, system: System, case: Case, verdict: Verdict) -> None:

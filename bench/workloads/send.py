@@ -11,7 +11,7 @@ from bench.peers.system import Running, Setup, System
 from bench.running.machine import CpuMeter
 from bench.running.session import BenchError, Session
 
-__all__ = ["BATCH", "FLUSHES", "KINDS", "SHAPES", "SendChoice", "default_choice", "run"]
+__all__ = ["BATCH", "FLUSHES", "KINDS", "SHAPES", "SendChoice", "default_choice", "load_of", "measure_on", "run"]
 
 BATCH = "16x1 b100"
 # Connections, requests in flight on each, messages in a request.
@@ -91,20 +91,9 @@ def _one_start(
     """Start a system once and send to it in each shape."""
     if not shapes:
         return
-    sort, due_from_ms, due_to_ms = KINDS[kind]
     with session.running(system, Setup(flush, session.quick)) as running:
         running.prepare("Bench", QUEUES)
-        base = Load(
-            port=running.port,
-            protocol=system.protocol,  # type: ignore[arg-type]
-            kind=sort,
-            body_bytes=body_bytes,
-            due_from_ms=due_from_ms,
-            due_to_ms=due_to_ms,
-            seconds=session.seconds,
-            queues=QUEUES,
-            seed=repeat + 1,
-        )
+        base = dataclasses.replace(load_of(session, system, running, kind), body_bytes=body_bytes, seed=repeat + 1)
         warm_load = dataclasses.replace(base, connections=16, in_flight=16, first_number=WARM_NUMBERS)
         session.warm(system, warm_load, section)
         for number, shape in enumerate(shapes):
@@ -113,12 +102,32 @@ def _one_start(
                 base, connections=connections, in_flight=in_flight, batch=batch, first_number=(number + 1) << 40
             )
             case: Case = {"kind": kind, "shape": shape, "flush": flush, "body_bytes": body_bytes}
-            _measure(session, section, system, running, load, case)
+            measure_on(session, section, system, running, load, case)
             if kind == "timed near":
                 time.sleep(2)  # what is still to be delivered must not weigh on the next shape
 
 
-def _measure(session: Session, section: Section, system: System, running: Running, load: Load, case: Case) -> None:
+def load_of(session: Session, system: System, running: Running, kind: str, shape: str = "1x1") -> Load:
+    """Make the load of a kind in a shape."""
+    sort, due_from_ms, due_to_ms = KINDS[kind]
+    connections, in_flight, batch = SHAPES[shape]
+    return Load(
+        port=running.port,
+        protocol=system.protocol,  # type: ignore[arg-type]
+        kind=sort,
+        body_bytes=session.bodies[0],
+        due_from_ms=due_from_ms,
+        due_to_ms=due_to_ms,
+        seconds=session.seconds,
+        queues=QUEUES,
+        connections=connections,
+        in_flight=in_flight,
+        batch=batch,
+    )
+
+
+def measure_on(session: Session, section: Section, system: System, running: Running, load: Load, case: Case) -> None:
+    """Measure a load on a system that runs and is warm. Raises BenchError if it accepts nothing."""
     meter = CpuMeter(running.pids())
     result = session.generate(load)
     cores = meter.share()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.key import ConfigError
 from broker.shards.layout import shard_name
 
-__all__ = ["PORTS_APART", "Start", "check_ports", "own_settings"]
+__all__ = ["PORTS_APART", "Start", "check_ports", "own_settings", "scrape_list"]
 
 PORTS_APART = 10
 """Between the ports of two shards: the VIP port is 2 below each, the HA port that routes name 1 above."""
@@ -53,6 +54,24 @@ def check_ports(config: BrokerConfig, indexes: list[int]) -> None:
             )
     if "storePathCommitLog" in config.values:
         raise ConfigError("storePathCommitLog cannot be set with --shards: each shard's CommitLog is in its own store")
+
+
+def scrape_list(config: BrokerConfig, indexes: list[int]) -> list[dict[str, Any]] | None:
+    """Where Prometheus finds the metrics of each shard, as its ``file_sd_configs`` reads it; None without metrics.
+
+    The labels say the shard, since all have the same host.
+    """
+    listens = config.metrics_listen or config.http_listen
+    if listens is None or not listens[1]:
+        return None
+    host = config.advertised if listens[0] in ("0.0.0.0", "::") else listens[0]
+    return [
+        {
+            "labels": {"broker": shard_name(config.broker_name, index), "cluster": config.cluster_name},
+            "targets": [f"{host}:{listens[1] + PORTS_APART * index}"],
+        }
+        for index in indexes
+    ]
 
 
 def own_settings(config: BrokerConfig, index: int, directory: Path, port: int = 0) -> dict[str, str]:

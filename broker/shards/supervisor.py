@@ -20,8 +20,9 @@ from broker.shards.inheriting import inherit
 from broker.shards.keeper import ShardKeeper, ShardState
 from broker.shards.layout import SHARDS_MAX, Layout, shard_name
 from broker.shards.processes import ShardProcess, start_shard
-from broker.shards.start import Start, check_ports, own_settings
+from broker.shards.start import Start, check_ports, own_settings, scrape_list
 from broker.shards.summary import EVERY_MS, summary
+from remoting.json_dialect import dumps
 from store.disk.errors import StoreError
 from store.disk.files import Files
 
@@ -113,6 +114,7 @@ class Supervisor:
                     raise StoreError(self._why_not)
                 if not self._complete and not self.keeper.in_state(ShardState.DOWN, ShardState.STARTING):
                     self._complete = True
+                    self._write_scrape_list()
                     self.front.listen()
                     ready(self.ready_line())
                 await self._pause()
@@ -164,8 +166,20 @@ class Supervisor:
                 await self.front.catch_up()
                 if self._draining is not None and self._complete:
                     await self._draining.look()
+                    self._write_scrape_list()
             except Exception as error:
                 _LOG.error("looking after the shards failed: %s", error, exc_info=not isinstance(error, StoreError))
+
+    def _write_scrape_list(self) -> None:
+        """Keep the list for Prometheus as the shards are."""
+        path = self._shards_dir / "prometheus.json"
+        listed = scrape_list(self.config, self.layout.members)
+        if listed is not None:
+            data = dumps(listed)
+            if not self._files.exists(path) or self._files.read_file(path) != data:
+                self._files.replace_file(path, data)
+        elif self._files.exists(path):
+            self._files.remove(path)
 
     def hang_up(self) -> None:
         """Have all shards read their files again (SIGHUP)."""

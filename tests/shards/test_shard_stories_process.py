@@ -8,6 +8,7 @@ import os
 import signal
 import ssl
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -22,6 +23,7 @@ from tests.interop.bad_pops import ACK, MODES, POP, SET_MODE, ack_fields, pop_fi
 from tests.shards.test_shards_process import RULES, alike, alive, command, reachable
 from tests.support.certificates import make_certificate
 from tests.support.hostile import body as hostile_body
+from tests.support.ports import free_ports_around
 from tests.support.shards import ShardedBroker
 from tests.support.wait import wait_until
 from tests.support.wire import Wire, WireError
@@ -360,3 +362,35 @@ def pop(broker: ShardedBroker, index: int, invisible_ms: int) -> dict[bytes, tup
         found[bytes(stored.message().body)] = handle, stored.queue_offset
         at += int.from_bytes(data[at : at + 4], "big")
     return found
+
+
+def test_figures_of_all_shards_at_once(start: Callable[..., ShardedBroker]) -> None:
+    port = free_ports_around(0, 10)
+    broker = start({"metricsExporterType": "PROM", "metricsPromExporterPort": str(port)})
+    with Wire(broker.addresses[0]) as wire:
+        wire.create_topic("counted")
+    story = Story(broker.namesrv, "counted")
+    story.send(10)
+    story.send(8, 600_000)
+    done = command("status", "--namesrv", broker.namesrv)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == ["broker", "broker-a-0", "broker-a-1", "together"]
+    assert rows[-1][3] == "8", "pending"
+    figures = json.loads(command("status", "--namesrv", broker.namesrv, "--json").stdout)
+    assert sum(int(one["timewheelPending"]) for one in figures.values()) == 8
+    assert min(int(one["timewheelPending"]) for one in figures.values()) > 0
+
+    listed = json.loads((broker.store / "shards" / "prometheus.json").read_bytes())
+    assert [one["labels"]["broker"] for one in listed] == ["broker-a-0", "broker-a-1"]
+    assert [one["targets"] for one in listed] == [[f"127.0.0.1:{port}"], [f"127.0.0.1:{port + 10}"]]
+    for one in listed:
+        with urllib.request.urlopen(f"http://{one['targets'][0]}/metrics", timeout=SECONDS) as answer:
+            assert f'node_id="{one["labels"]["broker"]}"' in answer.read().decode()
+
+    os.kill(broker.pid(1), signal.SIGSTOP)
+    done = command("status", "--namesrv", broker.namesrv)
+    assert done.returncode == 1
+    assert done.stdout.count("broker-a-0") == 1, "those that answer are shown"
+    assert "no figures of broker-a-1" in done.stderr
+    os.kill(broker.pid(1), signal.SIGCONT)

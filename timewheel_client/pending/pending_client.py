@@ -253,6 +253,27 @@ class PendingClient:
             return {self._broker: found[self._broker]}
         return found
 
+    async def figures(self) -> dict[str, dict[str, str] | Exception]:
+        """Figures of each broker (GET_BROKER_RUNTIME_INFO) by its name; the error of one that does not answer.
+
+        Raises ClientError if the name server does not tell its brokers.
+        """
+
+        async def of(address: str) -> dict[str, str]:
+            table = (await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, {})).get("table")
+            if not isinstance(table, dict):
+                raise BrokerError(ResponseCode.SYSTEM_ERROR, "its figures cannot be read", address)
+            return {"address": address, **{str(name): str(value) for name, value in table.items()}}
+
+        brokers = await self.brokers()
+        found = await asyncio.gather(*map(of, brokers.values()), return_exceptions=True)
+        answers: dict[str, dict[str, str] | Exception] = {}
+        for name, answer in zip(brokers, found, strict=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, Exception):
+                raise answer
+            answers[name] = answer
+        return answers
+
     async def _ask(self, address: str, code: RequestCode, fields: dict[str, Any]) -> dict[str, Any]:
         ext = {name: str(value) for name, value in fields.items() if value not in ("", None)}
         reply = await self._core.ask(address, code, ext, timeout_ms=self._timeout_ms)
