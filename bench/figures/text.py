@@ -10,6 +10,7 @@ from remoting.printable import printable
 __all__ = [
     "count",
     "lateness_text",
+    "limit_text",
     "milliseconds",
     "name_text",
     "percent",
@@ -47,6 +48,18 @@ def lateness_text(value: int) -> str:
     ('9,999 ms', '12.4 s', '59 min', '-1 d')
     """
     return f"{value:,} ms" if abs(value) < 10_000 else short_ms(value).replace("\u00a0", " ")
+
+
+def limit_text(value: int) -> str:
+    """A limit as people set it: whole seconds, minutes and hours as such.
+
+    >>> limit_text(10), limit_text(1_000), limit_text(1_500), limit_text(90_000), limit_text(3_600_000)
+    ('10 ms', '1 s', '1,500 ms', '90 s', '1 h')
+    """
+    for unit_ms, unit in ((3_600_000, "h"), (60_000, "min"), (1_000, "s")):
+        if value and value % unit_ms == 0:
+            return f"{value // unit_ms:,} {unit}"
+    return f"{value:,} ms"
 
 
 def name_text(name: str, letters: int = 120) -> str:

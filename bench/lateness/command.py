@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,20 +22,19 @@ from bench.lateness.checking import (
     pairs,
     task_bytes,
 )
-from bench.lateness.engines.job import Engine, root_of
+from bench.lateness.engines.ending import ends_on_sigterm, stop_event
+from bench.lateness.engines.job import Engine
 from bench.lateness.engines.local_engine import LOCAL_BYTES_MAX, LocalEngine
 from bench.lateness.engines.session import JavaMissingError, is_brief, spark_session
 from bench.lateness.logs.packing import parts_for
-from bench.lateness.logs.planning import plan_log
 from bench.lateness.logs.reading import APACHE_LEVELS, DamagedLogError, parse_levels
-from bench.lateness.logs.sources import LogSource
-from bench.lateness.logs.spill_files import SpillMovedError, plan_spill
-from bench.lateness.logs.storage import StorageError, storage_for
+from bench.lateness.logs.spill_files import SpillMovedError
+from bench.lateness.logs.storage import StorageError
 from bench.lateness.options import EXAMPLES, WORDS, ExpectType, InstantType, TablesType, TargetType, Words
-from bench.lateness.pipeline import Job, find_sources, run_job
-from bench.lateness.reading_progress import progress_for
-from bench.lateness.results.compare import differences, in_words
+from bench.lateness.pipeline import Job, find_sources, look_around, run_job
+from bench.lateness.reading_progress import ReadingProgress, progress_for, watched
 from bench.lateness.results.result import Result
+from bench.lateness.saying import last_lines
 from bench.lateness.state.rounds import check_state, repeat
 from bench.lateness.state.state import StateFolder
 from bench.lateness.summary import verdict
@@ -123,7 +119,7 @@ def lateness_command(
     """
     say = _quiet if quiet else _say
     resources = click.get_current_context().with_resource(ExitStack())
-    with _in_a_line():
+    with _in_a_line(), ends_on_sigterm():
         _check_words(levels, since_ms, until_ms, master, received)
         memory = check_memory(memory)
         given = executors(executor_memory, executor_cores) | pairs(settings)
@@ -135,10 +131,12 @@ def lateness_command(
         jobs |= {"tables": by, "task_bytes": memory_of_task, "split_bytes": (split_mb or 0) << 20}
         check_state(state, since_ms, until_ms, received)
         kept = resources.enter_context(StateFolder(state, storage, found)) if state else None
-        size = sum(_bytes_of(source, kept.end_of(place) if kept else 0) for place, source in enumerate(found))
-        _exit_on_sigterm()
+        first = Job(found, out, **jobs)
+        look_around(first, kept)
+        size = first.bytes_to_read
         local = _is_local(engine, size, follows and not kept)
-        make = _job_maker(found, out, jobs | {"about": _about("local" if local else "spark", before)})
+        first.about = _about("local" if local else "spark", before)
+        make = _job_maker(first, jobs, again=follows and not kept)
         if local:
             runs = Runs(LocalEngine(told=progress_for(size, quiet).add), make, kept, refresh, rounds, out, say)
             summary: dict[str, Any] | None = _run(runs, follows)
@@ -146,7 +144,7 @@ def lateness_command(
             say("starting Spark")
             brief, partitions = is_brief(master, size, follows), parts_for(size, memory_of_task)
             with spark_session(master, memory=memory, partitions=partitions, settings=given, brief=brief) as spark:
-                summary = _on_spark(spark, make, kept, follows, refresh, rounds, quiet, out, say)
+                summary = _on_spark(spark, make, kept, follows, refresh, rounds, progress_for(size, quiet), out, say)
     _finish(summary, out, before)
 
 
@@ -171,8 +169,17 @@ def _in_a_line() -> Iterator[None]:
         raise click.UsageError(str(error)) from None
 
 
-def _job_maker(found: Any, out: Path, values: dict[str, Any]) -> Callable[[], Job]:
-    return lambda: Job(found, out, **values)
+def _job_maker(first: Job, values: dict[str, Any], again: bool) -> Callable[[], Job]:
+    """A way to make jobs: the one that was looked at already, then, with each result and each new try, a fresh one.
+
+    ``again``: fresh ones only, because the run looks in an order of its own.
+    """
+    looked_at = [] if again else [first]
+
+    def make() -> Job:
+        return looked_at.pop() if looked_at else Job(first.sources, first.out, **values | {"about": first.about})
+
+    return make
 
 
 def _about(engine: str, before: Result | None) -> dict[str, Any]:
@@ -184,19 +191,9 @@ def _finish(summary: dict[str, Any] | None, out: Path, before: Result | None) ->
     """Print the verdict and end with its exit status; without a summary the run was interrupted."""
     if summary is None:
         raise SystemExit(130)
-    click.echo(verdict(summary))
-    for line in in_words(differences(before.summary, summary), brief=True) if before else ():
-        click.echo(f"against {before.folder if before else ''}: {line}")
-    damaged = sum(source["damaged_count"] for source in summary["sources"])
-    if damaged:
-        click.echo(f"{damaged} damaged region{'s' if damaged > 1 else ''}, see {out / 'summary.json'}")
-    broken = [item for item in summary["expectations"] if not item["holds"]]
-    for source in summary["sources"]:
-        for text in source["not_known"]:
-            click.echo(printable(f"not known of {source['name']}: {text}"))
-    for item in summary["expectations"]:
-        click.echo(printable(f"{'holds' if item['holds'] else 'FAILS'}: {item['text']} (found {item['value']})"))
-    raise SystemExit(1 if broken else 0)
+    for line in last_lines(summary, out, before):
+        click.echo(printable(line))
+    raise SystemExit(0 if all(item["holds"] for item in summary["expectations"]) else 1)
 
 
 def _told(out: Path, say: Callable[[str], None]) -> Callable[[dict[str, Any]], None]:
@@ -219,16 +216,6 @@ def _check_files(paths: tuple[str, ...]) -> None:
     for path in paths:
         if "://" not in path and not Path(path).exists():
             raise StorageError(f"{path}: there is no such file")
-
-
-def _bytes_of(source: LogSource, counted_to: int) -> int:
-    """Bytes of a source that are there to read: its log from a position on, and what waits in its delay store."""
-    files = storage_for(source.path, source.storage)
-    waiting = plan_spill(root_of(source), files) if source.kind == "timewheel" else []
-    log = plan_log(source.path, source.storage, counted_to)
-    return sum(segment.end for segment in log.segments if segment.base >= counted_to) + sum(
-        file.size for file in waiting
-    )
 
 
 def _is_local(engine: str, size: int, follows: bool) -> bool:
@@ -262,7 +249,8 @@ def _run(runs: Runs, follows: bool) -> dict[str, Any] | None:
         return _with_retries(lambda: run_job(runs.engine, runs.make(), runs.say, runs.state))
 
     if follows:
-        return repeat(once, runs.refresh, runs.rounds, _told(runs.out, runs.say), _stop_event())
+        with stop_event() as stop:
+            return repeat(once, runs.refresh, runs.rounds, _told(runs.out, runs.say), stop)
     summary = once()
     _draw(runs.out, runs.say)
     return summary
@@ -275,7 +263,7 @@ def _on_spark(
     follows: bool,
     refresh: float,
     rounds: int | None,
-    quiet: bool,
+    progress: ReadingProgress,
     out: Path,
     say: Callable[[str], None],
 ) -> dict[str, Any] | None:
@@ -283,8 +271,9 @@ def _on_spark(
     from bench.lateness.follow import follow
 
     if follows and kept is None:
-        return follow(spark, make, refresh, rounds, _told(out, say), _stop_event(), _moved)
-    with _progress(spark, quiet):
+        with stop_event() as stop:
+            return follow(spark, make, refresh, rounds, _told(out, say), stop, _moved)
+    with watched(spark.sparkContext.statusTracker(), progress):
         return _run(Runs(SparkEngine(spark), make, kept, refresh, rounds, out, say), follows)
 
 
@@ -331,52 +320,3 @@ def _draw(out: Path, say: Callable[[str], None]) -> None:
         say(f"report: {write_report(out)}")
     except ReportError as error:
         say(str(error))
-
-
-def _exit_on_sigterm() -> None:
-    """Let SIGTERM end the run as an exception would, so that temporary folders and Java go, too."""
-
-    def caught(*_: object) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
-
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, caught)
-
-
-def _stop_event() -> threading.Event:
-    stop = threading.Event()
-
-    def caught(*_: object) -> None:
-        stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, caught)
-    return stop
-
-
-@contextmanager
-def _progress(spark: Any, quiet: bool) -> Iterator[None]:
-    """Say on a terminal how many of the tasks at work are done."""
-    if quiet or not sys.stderr.isatty():
-        yield
-        return
-    done = threading.Event()
-    tracker = spark.sparkContext.statusTracker()
-
-    def watch() -> None:
-        while not done.wait(0.3):
-            infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            tasks = sum(info.numTasks for info in infos if info)
-            finished = sum(info.numCompletedTasks for info in infos if info)
-            if tasks:
-                click.echo(f"\r{finished} of {tasks} tasks  ", nl=False, err=True)
-        click.echo("\r" + " " * 40 + "\r", nl=False, err=True)
-
-    thread = threading.Thread(target=watch, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()

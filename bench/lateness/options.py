@@ -25,6 +25,14 @@ Examples:
   timewheel lateness STORE --out today --since 2026-11-23T00:00Z --received seen.jsonl
   timewheel lateness STORE --out today --baseline yesterday
   timewheel lateness STORE --out report --follow --refresh 10
+\b
+Each night, reading only what has come since:
+  timewheel lateness STORE --out report --state /var/lib/lateness/broker-a
+\b
+From S3, from HDFS (by the name node's HTTP port), on a cluster:
+  timewheel lateness s3://logs/broker-a --out report --storage '{"key": "…", "secret": "…"}'
+  timewheel lateness webhdfs://namenode:9870/logs/broker-a --out report
+  timewheel lateness s3://logs/broker-a --out report --master spark://HOST:7077 --executor-memory 8g --executor-cores 4
 """
 
 

@@ -18,16 +18,23 @@ from bench.lateness.results.result import CELLS, HISTOGRAMS, RECEIVED, SUMMARY
 from bench.lateness.state.state import StateFolder
 from bench.lateness.summary import Seen, make_summary
 
-__all__ = ["Engine", "Job", "LogSource", "find_sources", "look_at_delay_stores", "run_job", "write_result"]
+__all__ = [
+    "Engine",
+    "Job",
+    "LogSource",
+    "find_sources",
+    "look_around",
+    "look_at_delay_stores",
+    "run_job",
+    "write_result",
+]
 
 Say = Callable[[str], None]
 
 
 def run_job(engine: Engine, job: Job, say: Say, state: StateFolder | None = None) -> dict[str, Any]:
     """Do it; answers the summary, which also stands in the result folder. ``state``: what earlier runs have counted."""
-    if state is not None:
-        job.counted_to = [state.end_of(number) for number in range(len(job.sources))]
-    look_at_logs(job)
+    look_around(job, state)
     if state is not None:
         state.narrow(job)
     count = len(job.plans)
@@ -56,6 +63,15 @@ def run_job(engine: Engine, job: Job, say: Say, state: StateFolder | None = None
     summary = make_summary(job, job.as_of_ms, seen, tables, received)
     write_result(job.out, summary, tables)
     return summary
+
+
+def look_around(job: Job, state: StateFolder | None) -> None:
+    """Fix what there is to read, once: a job that has been looked at stays as it is."""
+    if job.plans:
+        return
+    if state is not None:
+        job.counted_to = [state.end_of(number) for number in range(len(job.sources))]
+    look_at_logs(job)
 
 
 def _hosts(notes: Sequence[dict[str, Any]], sources: int) -> dict[int, set[str]]:

@@ -10,15 +10,19 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
-__all__ = ["ReadingProgress", "progress_for"]
+__all__ = ["ReadingProgress", "progress_for", "watched"]
 
 _EVERY_S = 5.0
 _TERMINAL_EVERY_S = 0.2
+_LOOK_S = 0.2
 
 
 class ReadingProgress:
@@ -52,6 +56,17 @@ class ReadingProgress:
             f"{rate / 1e6:,.1f} MB/s, {left_s:,.0f} s left"
         )
 
+    def reach(self, part: int, whole: int, now_s: float | None = None) -> None:
+        """``part`` of ``whole`` equal shares of the logs have been read."""
+        self.add(max(0, self._whole * part // max(whole, 1) - self._done), now_s)
+
+    def after(self, words: str) -> None:
+        """Say what is done when everything has been read, as often as how far the reading was."""
+        now_s = self._clock_s()
+        if now_s - self._told_s >= self._every_s:
+            self._told_s = now_s
+            self._tell(words)
+
 
 def progress_for(whole_bytes: int, quiet: bool) -> ReadingProgress:
     """One for this process's standard error."""
@@ -64,3 +79,34 @@ def progress_for(whole_bytes: int, quiet: bool) -> ReadingProgress:
 
 def _over(text: str) -> None:
     click.echo(f"\r{text:<78}\r", nl=False, err=True)
+
+
+@contextmanager
+def watched(tracker: Any, progress: ReadingProgress) -> Iterator[None]:
+    """Say how far Spark is, from its ``statusTracker``: its first stage reads the logs in shares of one size."""
+    done = threading.Event()
+
+    def watch() -> None:
+        reads: int | None = None
+        while not done.wait(_LOOK_S):
+            try:
+                stages = sorted(tracker.getActiveStageIds())
+                infos = {number: tracker.getStageInfo(number) for number in stages}
+            except Exception:  # Java is gone: whoever waits for the result says so
+                return
+            for number, info in infos.items():
+                if info is None or not info.numTasks:
+                    continue
+                reads = number if reads is None else reads
+                if number == reads:
+                    progress.reach(info.numCompletedTasks, info.numTasks)
+                elif reads not in infos:
+                    progress.after(f"read; adding up: {info.numCompletedTasks} of {info.numTasks} tasks")
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

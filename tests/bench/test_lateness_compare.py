@@ -25,7 +25,7 @@ def test_what_is_later_and_what_is_worse() -> None:
     assert (found["p99"].words, found["p99"].worse) == ("12 ms later (7.0 times as late)", True)
     assert found["max"].words == "60 min later (1,800,000 times as late)"
     assert (found["within 10 ms"].words, found["within 10 ms"].worse) == ("2 points less", True)
-    assert found["within 1,000 ms (target)"].worse is True
+    assert found["within 1 s (target)"].worse is True
     back = {one.name: one for one in differences(summary_of([14] * 10), summary_of([2] * 10))}
     assert (back["p99"].words, back["p99"].worse) == ("12 ms earlier (7.0 times less late)", False)
     assert back["sent"].words == ""

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.lateness.counting.latest import LATE_MOST, late_rows, latest_messages
+from bench.lateness.counting.latest import LATE_MOST, late_rows, latest_messages, said_of
 from bench.lateness.engines.local_engine import LocalEngine
+from bench.lateness.logs import planning
 from bench.lateness.logs.packing import NONE
+from bench.lateness.logs.planning import plan_log
 from bench.lateness.logs.sources import LogSource
 from bench.lateness.pipeline import Job, find_sources, run_job
 from bench.log_maker import FIRST_DUE_MS, make_log
+from remoting.messages.message import Message
+from tests.support.lateness_world import Log
 
 
 def columns(messages: list[tuple[int, int, int, int]]) -> dict[str, Any]:
@@ -58,3 +62,51 @@ def test_records_are_read_by_their_place(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert {one["topic"] for one in summary["latest"]} != {""}
     assert all(one["offset"] % 300 == 0 and one["delay_id"] and not one["overdue"] for one in summary["latest"])
+
+
+class Asked:
+    """A storage over a network, as far as this is concerned: what it was asked for."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.asked: list[tuple[int, int]] = []
+
+    def peek(self, path: str, position: int, count: int) -> bytes:
+        del path
+        self.asked.append((position, count))
+        return self.data[position : position + count]
+
+    def open(self, path: str) -> Any:
+        raise AssertionError(f"{path} is read ahead of by the megabyte")
+
+
+def test_a_record_costs_one_small_request_wherever_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(3)
+    log = Log(tmp_path, 1 << 16)
+    for number, size in enumerate((10, 9_000, 300, 4_096)):
+        log.append(Message(f"T{number}", 0, body=rng.randbytes(size), properties=f"KEYS\x01k{number}\x02"), number)
+    log.close()
+    storage = Asked((tmp_path / "commitlog" / f"{0:020d}").read_bytes())
+    monkeypatch.setattr("bench.lateness.counting.latest.storage_for", lambda *_: storage)
+    source, plan = LogSource("a", "s3://logs/a", "timewheel"), plan_log(str(tmp_path))
+    found = [said_of(source, plan, place) for place, _ in log.places]
+    assert found == [(f"T{number}", f"k{number}", None) for number in range(4)]
+    assert len(storage.asked) == 4 + 2
+    assert max(count for _, count in storage.asked) < 9_000
+    assert all(position + count <= 1 << 16 for position, count in storage.asked)
+    assert said_of(source, plan, log.places[0][0] + 1) == (None, None, None)
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 70_000, 3 << 20, 30 << 20])
+def test_the_end_of_a_zero_filled_segment_far_away(zeros: int) -> None:
+    """Zeros behind the data are read once, in requests that grow; a full segment costs one small request."""
+
+    class Remote(Asked):
+        def open(self, path: str) -> Any:
+            del path
+            return type("File", (), {"data_end": lambda _, size: size, "close": lambda _: None})()
+
+    storage = Remote(b"record" + bytes(zeros))
+    assert planning._not_zero_end(storage, "x", 6 + zeros) == 6  # type: ignore[arg-type]
+    assert sum(count for _, count in storage.asked) <= 6 + zeros
+    assert len(storage.asked) <= 12

@@ -79,6 +79,8 @@ def test_the_same_figures_as_from_disk(bucket: Bucket, store: Path, tmp_path: Pa
     there = run("s3://logs/brokers/a", tmp_path / "there", "--storage", bucket.storage)
     here = run(str(store), tmp_path / "here")
     assert there == here
+    again = run("s3a://logs/brokers/a", tmp_path / "again", "--storage", bucket.storage, "--engine", "local")
+    assert again == here, "the scheme of Hadoop's own client names the same store"
     assert there["source"]["kind"] == "timewheel"
     assert there["source"]["damaged_count"] == 1
     assert there["source"]["pending"] > EACH

@@ -86,6 +86,14 @@ class Job:
     """The files of each source's delay store, where they have been looked at already."""
 
     @property
+    def bytes_to_read(self) -> int:
+        """Bytes of the logs that earlier runs have not counted, and of the delay stores; after `look_at_logs`."""
+        ends = self.counted_to or [0] * len(self.sources)
+        logs = zip(self.plans, ends, strict=True)
+        size = sum(segment.end for plan, end in logs for segment in plan.segments if segment.base >= end)
+        return size + sum(file.size for files in self.delay_stores or () for file in files)
+
+    @property
     def log_bytes(self) -> int:
         """Bytes of all logs, as `look_at_logs` found them."""
         return sum(segment.end for plan in self.to_read or self.plans for segment in plan.segments)

@@ -12,11 +12,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from bench.lateness.engines.ending import held, terminated
 
 __all__ = ["JavaMissingError", "is_brief", "java_version", "need_java", "package_zip", "spark_session"]
 
@@ -147,38 +150,42 @@ def spark_session(
     from bench.lateness.engines.source import CommitLogSource
     from bench.lateness.engines.spill_source import SpillSource
 
-    folder = Path(tempfile.mkdtemp(prefix="timewheel-spark-"))
-    (folder / "scratch").mkdir()
-    (folder / "log4j2.properties").write_text(_LOGGING)
-    logging.getLogger("py4j").setLevel(logging.ERROR)
-    kept = dict(os.environ)
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1" if master.startswith("local") else os.environ.get("SPARK_LOCAL_IP", "")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(_SHORT_RUN))
-    if not os.environ["SPARK_LOCAL_IP"]:
-        del os.environ["SPARK_LOCAL_IP"]
-    if master.startswith("local-cluster"):
-        os.environ["SPARK_HOME"] = str(_spark_home(folder))
-    try:
-        builder = SparkSession.builder.master(master).appName("timewheel lateness")
-        for name, value in {**_settings(folder, master, memory, partitions, brief), **(settings or {})}.items():
-            builder = builder.config(name, value)
-        with _quiet_start(folder):
-            spark = builder.getOrCreate()
-        try:
+    with ExitStack() as ends:
+        with held():
+            folder = Path(tempfile.mkdtemp(prefix="timewheel-spark-"))
+            ends.callback(shutil.rmtree, folder, ignore_errors=True)
+            (folder / "scratch").mkdir()
+            (folder / "log4j2.properties").write_text(_LOGGING)
+            logging.getLogger("py4j").setLevel(logging.ERROR)
+            ends.callback(_set_environment, dict(os.environ))
+            _prepare_environment(master, folder)
+            builder = SparkSession.builder.master(master).appName("timewheel lateness")
+            for name, value in {**_settings(folder, master, memory, partitions, brief), **(settings or {})}.items():
+                builder = builder.config(name, value)
+            with _quiet_start(folder):
+                spark = builder.getOrCreate()
+            ends.callback(_stop, spark)
             spark.sparkContext.setLogLevel("ERROR")
             spark.sparkContext.addPyFile(str(package_zip(folder)))
             spark.dataSource.register(CommitLogSource)
             spark.dataSource.register(SpillSource)
-            yield spark
-        finally:
-            spark.stop()
-            _end_gateway()
-    finally:
-        for name in set(os.environ) - set(kept):
-            del os.environ[name]
-        os.environ.update(kept)
-        shutil.rmtree(folder, ignore_errors=True)
+        yield spark
+
+
+def _prepare_environment(master: str, folder: Path) -> None:
+    """Say to Spark's launcher what it takes from the environment alone."""
+    if master.startswith("local"):
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(_SHORT_RUN))
+    if master.startswith("local-cluster"):
+        os.environ["SPARK_HOME"] = str(_spark_home(folder))
+
+
+def _set_environment(kept: Mapping[str, str]) -> None:
+    for name in set(os.environ) - set(kept):
+        del os.environ[name]
+    os.environ.update(kept)
 
 
 def _spark_home(folder: Path) -> Path:
@@ -202,24 +209,37 @@ def _quiet_start(folder: Path) -> Iterator[None]:
         os.dup2(file.fileno(), 2)
     try:
         yield
-    except BaseException:
+    except Exception:
         os.dup2(saved, 2)
-        sys.stderr.write(path.read_text(errors="replace"))
+        if not terminated():
+            sys.stderr.write(path.read_text(errors="replace"))
         raise
     finally:
         os.dup2(saved, 2)
         os.close(saved)
 
 
-def _end_gateway() -> None:
-    """End the Java process, too, so that the next session starts with settings of its own."""
+def _stop(spark: Any) -> None:
+    """Stop Spark and end the Java process, too, so that the next session starts with settings of its own.
+
+    Java may be gone, by a signal to the process group: then there is nothing to stop, and nothing to complain of.
+    """
     from pyspark import SparkContext
 
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # Py4J writes its tracebacks to the root logger
+    try:
+        with suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            spark.stop()
+    finally:
+        logging.disable(before)
     gateway = SparkContext._gateway
     if gateway is None:
         return
     process = getattr(gateway, "proc", None)
-    gateway.shutdown()
+    with suppress(Exception):
+        gateway.shutdown()
     if process is not None:
         process.stdin.close()
         process.wait(timeout=60)

@@ -14,10 +14,20 @@ from dataclasses import asdict, dataclass
 from bench.lateness.logs.records import LogSegment, SplitReader
 from bench.lateness.logs.storage import Storage, StorageError, StoredFile, storage_for
 
-__all__ = ["LogPlan", "NoStoreError", "Split", "log_folder", "plan_from_json", "plan_log", "plan_to_json", "whole_end"]
+__all__ = [
+    "LogPlan",
+    "NoStoreError",
+    "Split",
+    "log_folder",
+    "plan_from_json",
+    "plan_log",
+    "plan_to_json",
+    "some_segments",
+    "whole_end",
+]
 
 SPLIT_BYTES = 32 << 20
-_LOOK_BYTES = 1 << 20
+_LOOK_BYTES, _LOOK_BYTES_MOST = 64 << 10, 8 << 20
 _NAME_DIGITS = 20
 
 
@@ -104,20 +114,36 @@ def plan_log(path: str, options: str = "", counted_to: int = 0) -> LogPlan:
     return LogPlan(folder, tuple(segments), tuple(missing))
 
 
+def some_segments(storage: Storage, folder: str, most: int) -> list[LogSegment]:
+    """A sample of a CommitLog folder: segments with data, the last one among them, without a look at all others."""
+    sizes = storage.sizes(folder)
+    names = _names(sizes)
+    while names and not _not_zero_end(storage, f"{folder}/{names[-1]}", sizes[names[-1]]):
+        names.pop()
+    found = []
+    for name in dict.fromkeys((*names[:: max(1, len(names) // most)], *names[-1:])):
+        path, size = f"{folder}/{name}", sizes[name]
+        found.append(LogSegment(path, int(name), size, _not_zero_end(storage, path, size), name == names[-1]))
+    return found
+
+
 def _not_zero_end(storage: Storage, path: str, size: int) -> int:
-    """Position behind the last byte that is not zero; 0 if there is none."""
+    """Position behind the last byte that is not zero; 0 if there is none.
+
+    Looks at few bytes first, as most segments are full, and takes more at a time the longer the zeros are.
+    """
     file = storage.open(path)
     try:
         at = file.data_end(size)
-        while at > 0:
-            begin = max(0, at - _LOOK_BYTES)
-            data = file.read(begin, at - begin)
-            found = len(data.rstrip(b"\0"))
-            if found:
-                return begin + found
-            at = begin
     finally:
         file.close()
+    step = _LOOK_BYTES
+    while at > 0:
+        begin = max(0, at - step)
+        found = len(storage.peek(path, begin, at - begin).rstrip(b"\0"))
+        if found:
+            return begin + found
+        at, step = begin, min(step * 2, _LOOK_BYTES_MOST)
     return 0
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from bench.lateness.logs.planning import LogPlan, log_folder, plan_log
+from bench.lateness.logs.planning import log_folder, some_segments
 from bench.lateness.logs.reading import APACHE_LEVELS
 from bench.lateness.logs.records import LogSegment, SplitReader
 from bench.lateness.logs.storage import Storage, storage_for
@@ -71,11 +72,12 @@ def _short_names(paths: Sequence[str]) -> list[str]:
 def _kind_of(path: str, options: str) -> tuple[str, tuple[str, ...]]:
     """Whose a log is, and what cannot be known of it."""
     storage = storage_for(path, options)
-    root = log_folder(storage, path).rpartition("/")[0]
+    folder = log_folder(storage, path)
+    root = folder.rpartition("/")[0]
     not_known = []
     if storage.is_folder(f"{root}/timewheel"):
         kind = OURS
-    elif _has_marks(storage, plan_log(path, options)):
+    elif _has_marks(storage, folder):
         kind = OURS
         not_known.append(_NO_DELAY_STORE)
     else:
@@ -85,21 +87,18 @@ def _kind_of(path: str, options: str) -> tuple[str, tuple[str, ...]]:
     return kind, tuple(not_known)
 
 
-def _has_marks(storage: Storage, plan: LogPlan) -> bool:
+def _has_marks(storage: Storage, folder: str) -> bool:
     """Whether a record in one of the samples has a mark of ours among its properties."""
-    step = max(1, len(plan.segments) // _SEGMENTS_MAX)
-    return any(_marked(storage, segment) for segment in (*plan.segments[::step], *plan.segments[-1:]))
+    return any(_marked(storage, segment) for segment in some_segments(storage, folder, _SEGMENTS_MAX))
 
 
 def _marked(storage: Storage, segment: LogSegment) -> bool:
-    file = storage.open(segment.path)
-    try:
-        for begin in {0, max(0, segment.end - _LOOK_BYTES)}:
-            reader = SplitReader(file.read, segment, begin, min(begin + _LOOK_BYTES, segment.end))
-            if any(_in_properties(text) for text in _properties(reader)):
-                return True
-    finally:
-        file.close()
+    read = partial(storage.peek, segment.path)
+    for begin in {0, max(0, segment.end - _LOOK_BYTES)}:
+        stop = min(begin + _LOOK_BYTES, segment.end)
+        reader = SplitReader(read, segment, begin, stop, chunk_bytes=_LOOK_BYTES)
+        if any(_in_properties(text) for text in _properties(reader)):
+            return True
     return False
 
 

@@ -195,6 +195,8 @@ class _Remote:
         return _RemoteFile(self._system, path)
 
     def peek(self, path: str, position: int, count: int) -> bytes:
+        if count <= 0:
+            return b""
         try:
             data: bytes = self._system.cat_file(path, start=position, end=position + count)
         except Exception as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.figures.text import count, lateness_text, percent
+from bench.figures.text import count, lateness_text, limit_text, percent
 from bench.lateness.results.result import COUNTS, QUANTILES, WITHIN_MS
 
 __all__ = ["Difference", "differences", "in_words"]
@@ -33,7 +33,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Diffe
     old, new = before["total"], now["total"]
     found = [_late(name, old, new) for name in (*QUANTILES, "max")]
     if (before["target"]["share"], before["target"]["limit_ms"]) == (now["target"]["share"], now["target"]["limit_ms"]):
-        name = f"within {lateness_text(now['target']['limit_ms'])} (target)"
+        name = f"within {limit_text(now['target']['limit_ms'])} (target)"
         found.append(_share(name, before["target"]["found"], now["target"]["found"]))
     found += [_share(f"within {n:,} ms", old["within"].get(str(n)), new["within"].get(str(n))) for n in WITHIN_MS]
     return found + [_count(name, old[name], new[name]) for name in COUNTS]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.figures.text import percent
+from bench.figures.text import limit_text, percent
 from bench.report.charts.canvas import INK, PAPER, SERIES, Chart, Size, new_figure, quiet_axes, style_of
 from bench.report.charts.histogram import Histogram
 from bench.report.charts.panels import LINES
@@ -34,7 +34,7 @@ def within_chart(key: str, title: str, limits: Mapping[str, Sequence[Limit]], ta
     if not found:
         return None
     says = "; ".join(
-        f"{source}: " + ", ".join(f"{percent(x.within, x.whole)} within {x.limit_ms:,} ms" for x in some)
+        f"{source}: " + ", ".join(f"{percent(x.within, x.whole)} within {limit_text(x.limit_ms)}" for x in some)
         for source, some in found.items()
     )
     return Chart(key, title, f"Share of deliveries within a limit. {says}.", lambda size: _within(size, found, target))
@@ -77,7 +77,7 @@ def _within(size: Size, limits: Mapping[str, Sequence[Limit]], target: float) ->
     )
     axes.set_xlim(0, top + 1)
     names = next(iter(limits.values()))
-    axes.set_yticks(range(len(names)), [f"within {limit.limit_ms:,} ms" for limit in names])
+    axes.set_yticks(range(len(names)), [f"within {limit_text(limit.limit_ms)}" for limit in names])
     axes.invert_yaxis()
     figure.legend(loc="outside upper left", ncols=3 if size.panels > 1 else 1)
     return figure

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from bench.figures.text import count, lateness_text, milliseconds, short_ms
+from bench.figures.text import count, limit_text, milliseconds, short_ms
 from bench.report.charts.canvas import INK, SERIES, Chart, Size, new_figure, quiet_axes, style_of
 from bench.report.charts.histogram import EMPTY, Histogram, merged
 from bench.report.charts.scales import bent, lateness_scale, set_ticks
@@ -125,7 +125,7 @@ def _corner(axes: Axes, target: tuple[float, int], foot: float) -> None:
     may, right = max(1 - share, foot), axes.get_xlim()[1]
     axes.plot(
         [limit_ms, limit_ms, right], [1.6, may, may], color=INK, linewidth=1.1, linestyle=(0, (4, 2)),
-        label=f"target: {share * 100:g} % within {lateness_text(limit_ms)}",
+        label=f"target: {share * 100:g} % within {limit_text(limit_ms)}",
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.figures.text import count, lateness_text, name_text, percent, short_ms, utc
+from bench.figures.text import count, lateness_text, limit_text, name_text, percent, short_ms, utc
 from bench.report.charts.ccdf import DrawnCurve
 from bench.report.charts.histogram import Histogram, Integers, merged
 from bench.report.pieces.page import Cell, Html, Tile, joined, note, table, tiles
@@ -109,7 +109,7 @@ def budget_section(summary: Mapping[str, Any], cells: Groups, width_ms: int) -> 
     if not due:
         return note("Nothing was due: no budget was used.", "soft")
     missed = sum(int(one.missed.sum()) for one in judged.values())
-    words = f"{share * 100:g}\u00a0% within {lateness_text(limit_ms)}"
+    words = f"{share * 100:g}\u00a0% within {limit_text(limit_ms)}"
     return joined([
         _budget(share, due, missed),
         note(f"Target: {words}. The budget is what may miss it. At a burn rate of 1 it lasts as long as this run, "

@@ -9,6 +9,7 @@ direction are written as escapes. Whatever returns or takes `Html` is markup alr
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -40,6 +41,8 @@ __all__ = [
 ]
 
 Html = NewType("Html", str)
+_FIGURE = re.compile(r"[-\d,.]+ (ms|s|min|h|d|y)")
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d UTC)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,14 @@ def _cell(cell: str | Cell, column: int, words: bool) -> str:
 
 
 def _isolated(words: str) -> Html:
-    """Text in a box of its own direction where it may be written from the right: its neighbours stay where they are."""
+    """Text in a box of its own direction where it may be written from the right: its neighbours stay where they are.
+
+    A figure stays with its unit, and a moment breaks between day and time only.
+    """
+    if _FIGURE.fullmatch(words):
+        return text(words.replace(" ", "\u00a0"))
+    if moment := _MOMENT.fullmatch(words):
+        return Html(" ".join(f'<span class="one">{text(part)}</span>' for part in moment.groups()))
     return text(words) if words.isascii() else Html(f"<bdi>{text(words)}</bdi>")
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.figures.text import count, lateness_text, milliseconds, percent, utc
+from bench.figures.text import count, lateness_text, limit_text, milliseconds, percent, utc
 from bench.lateness.results.result import COUNTS, QUANTILES, WITHIN_MS
 from bench.report.charts.bars import Limit, within_chart
 from bench.report.charts.ccdf import DrawnCurve
@@ -74,7 +74,7 @@ def headline_tiles(summary: Mapping[str, Any]) -> Html:
         for name in _QUANTILE_NAMES
     ]  # fmt: skip
     if target["found"] is not None:
-        within = f"within {lateness_text(target['limit_ms'])}"
+        within = f"within {limit_text(target['limit_ms'])}".replace(" ", "\u00a0")
         style = "good" if target["holds"] else "bad"
         shown.append(Tile(within, _share(target["found"]), style, f"target {target['share'] * 100:g}\u00a0%"))
     return tiles(shown, "tiles large")
@@ -105,7 +105,7 @@ def verdict_section(
     if len(columns) > 1:
         names = ("", *(name for name, _ in columns))
         rows = list(zip(_QUANTILE_NAMES, *(_percentiles(found) for _, found in columns), strict=True))
-        limits = [f"{limit:,} ms" for limit in WITHIN_MS]
+        limits = [limit_text(limit) for limit in WITHIN_MS]
         within = list(zip(limits, *(_within(found) for _, found in columns), strict=True))
         parts += [
             table("Lateness of what was due, percentiles by nearest rank", names, rows),
@@ -172,7 +172,8 @@ def _limit(limit_ms: int, curve: DrawnCurve) -> Limit:
 
 
 def _target(target: Mapping[str, Any]) -> str:
-    return f"{target['share'] * 100:g}\u00a0% within {lateness_text(target['limit_ms'])}"
+    limit = limit_text(target["limit_ms"]).replace(" ", "\u00a0")
+    return f"{target['share'] * 100:g}\u00a0% within {limit}"
 
 
 def _expected(expectations: Sequence[Mapping[str, Any]]) -> Html:
@@ -210,7 +211,7 @@ def compared(sources: Sequence[Mapping[str, Any]]) -> Html:
     rows: list[list[str]] = [
         *([name, *(count(s[name]) for s in sources)] for name in COUNTS),
         *([f"lateness {name}", *(row[place] for row in late)] for place, name in enumerate(_QUANTILE_NAMES)),
-        *([f"within {n:,} ms", *(_share(s["within"].get(str(n))) for s in sources)] for n in WITHIN_MS),
+        *([f"within {limit_text(n)}", *(_share(s["within"].get(str(n))) for s in sources)] for n in WITHIN_MS),
     ]
     if any(s.get("end_to_end") for s in sources):
         ends = [(s.get("end_to_end") or {"percentiles": {}})["percentiles"] for s in sources]

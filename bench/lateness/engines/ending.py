@@ -1,0 +1,95 @@
+"""How a run ends before its time: SIGTERM, to this process alone or to its whole group, leaves no folder and no trace.
+
+A service manager, ``timeout`` and a closed terminal signal the process group. Java is in it, and is gone before Python
+has tidied up: whatever it is asked then raises. Those errors say nothing that the signal has not said.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["TERMINATED", "ends_on_sigterm", "held", "stop_event", "terminated"]
+
+TERMINATED = 128 + signal.SIGTERM
+"""The exit status of a process that SIGTERM has ended."""
+
+
+class _Sigterm:
+    """Whether the signal came, and whether it has to wait."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self.holds = 0
+
+    def caught(self, *_: object) -> None:
+        if not self.came:
+            self.came = True
+            self.end()
+
+    def end(self) -> None:
+        if self.came and not self.holds:
+            raise SystemExit(TERMINATED)
+
+
+_SIGTERM = _Sigterm()
+
+
+@contextmanager
+def ends_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end what is inside as an exception would, with the status `TERMINATED`; later errors are left out."""
+    _SIGTERM.came = False
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _SIGTERM.caught)
+    try:
+        yield
+    except Exception:
+        if _SIGTERM.came:
+            raise SystemExit(TERMINATED) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Let SIGTERM wait until the end of what is inside: a library that starts something may swallow any exception."""
+    _SIGTERM.holds += 1
+    try:
+        yield
+    finally:
+        _SIGTERM.holds -= 1
+    _SIGTERM.end()
+
+
+def terminated() -> bool:
+    """Whether SIGTERM came while `ends_on_sigterm` was at work."""
+    return _SIGTERM.came
+
+
+@contextmanager
+def stop_event() -> Iterator[threading.Event]:
+    """Give an event that SIGINT and SIGTERM set, so that a run that goes on ends after its result.
+
+    Where SIGTERM has taken Java away, too, no result comes: the run ends with the status `TERMINATED`.
+    """
+    stop, terminated = threading.Event(), threading.Event()
+
+    def caught(number: int, _: object) -> None:
+        stop.set()
+        if number == signal.SIGTERM:
+            terminated.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, caught)
+    try:
+        yield stop
+    except Exception:
+        if terminated.is_set():
+            raise SystemExit(TERMINATED) from None
+        raise

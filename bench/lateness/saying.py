@@ -1,0 +1,34 @@
+"""What a run says on the terminal when it ends: the verdict, and a line for all that is not as it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.figures.text import limit_text, percent
+from bench.lateness.results.compare import differences, in_words
+from bench.lateness.results.result import Result
+from bench.lateness.summary import verdict
+
+__all__ = ["last_lines"]
+
+
+def last_lines(summary: dict[str, Any], out: Path, before: Result | None) -> Iterator[str]:
+    """Yield the lines, the verdict first; ``before`` is the result of ``--baseline``."""
+    yield verdict(summary)
+    target = summary["target"]
+    if not target["holds"]:
+        wanted = f"{target['share'] * 100:g}\u00a0% within {limit_text(target['limit_ms'])}"
+        found = percent(round(target["found"] * 10**12), 10**12)
+        yield f"target missed: {wanted} is wanted, {found} came in time".replace("\u00a0", " ")
+    for line in in_words(differences(before.summary, summary), brief=True) if before else ():
+        yield f"against {before.folder if before else ''}: {line}"
+    damaged = sum(source["damaged_count"] for source in summary["sources"])
+    if damaged:
+        yield f"{damaged} damaged region{'s' if damaged > 1 else ''}, see {out / 'summary.json'}"
+    for source in summary["sources"]:
+        for text in source["not_known"]:
+            yield f"not known of {source['name']}: {text}"
+    for item in summary["expectations"]:
+        yield f"{'holds' if item['holds'] else 'FAILS'}: {item['text']} (found {item['value']})"

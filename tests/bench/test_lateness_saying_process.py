@@ -1,0 +1,107 @@
+"""What a run says when it ends, and how it ends before its time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.figures.text import limit_text
+from bench.lateness.reading_progress import ReadingProgress, watched
+from bench.log_maker import make_log
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.spark
+
+CODE = "from bench.lateness.command import lateness_command; lateness_command()"
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", CODE, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+
+
+def test_a_missed_target_is_said_and_changes_no_status(tmp_path: Path) -> None:
+    make_log(tmp_path / "store", np.array([0, 0, 0, 70_000]), segment_bytes=1 << 20)
+    done = run(tmp_path / "store", "--out", tmp_path / "out", "--quiet", "--target", "99.9% within 1m")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:] == ["target missed: 99.9 % within 1 min is wanted, 75 % came in time"]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "within 1 s" in page
+    assert "within 1,000 ms" not in page
+    met = run(tmp_path / "store", "--out", tmp_path / "out", "--quiet", "--target", "75% within 1m")
+    assert "target" not in met.stdout
+
+
+@pytest.mark.parametrize("number", [999, 1_500, 61_000])
+def test_limits_without_a_whole_unit(number: int) -> None:
+    assert limit_text(number) == ("61 s" if number == 61_000 else f"{number:,} ms")
+
+
+def left_behind(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.startswith(("timewheel-spark-", "blockmgr", "spark-"))]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("said", "whole_group"), [("starting Spark", False), ("reading", True)])
+def test_sigterm_in_the_middle_of_spark_leaves_nothing(tmp_path: Path, said: str, whole_group: bool) -> None:
+    """A service manager signals the whole group, Java too: whatever Java is asked then raises."""
+    make_log(tmp_path / "store", np.zeros(400_000, np.int64), segment_bytes=64 << 20)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    words = ["--out", str(tmp_path / "out"), "--engine", "spark", "--split-mb", "1"]
+    with open(tmp_path / "said", "wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CODE, str(tmp_path / "store"), *words],
+            stdout=file,
+            stderr=file,
+            env=os.environ | {"TMPDIR": str(scratch)},
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: said in (tmp_path / "said").read_text(), 120, said)
+        if said == "starting Spark":
+            wait_until(lambda: left_behind(scratch), 120, "Spark's folder")
+        (os.killpg if whole_group else os.kill)(process.pid, signal.SIGTERM)
+        assert process.wait(120) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
+    text = (tmp_path / "said").read_text()
+    assert "Traceback" not in text, text
+    assert "Error" not in text, text
+    assert left_behind(scratch) == []
+    assert [path.name for path in (tmp_path / "out").iterdir()] == []
+
+
+class Tracker:
+    """What Spark says of its stages: first one that reads, then one that adds up."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[int, tuple[int, int]]] = [{3: (8, 0)}, {3: (8, 4)}, {4: (2, 1)}]
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802
+        return list(self.steps[0])
+
+    def getStageInfo(self, number: int) -> Any:  # noqa: N802
+        tasks, done = self.steps[0][number]
+        if len(self.steps) > 1:
+            self.steps.pop(0)
+        return type("Info", (), {"numTasks": tasks, "numCompletedTasks": done})
+
+
+def test_sparks_tasks_are_told_as_bytes_then_as_tasks() -> None:
+    said: list[str] = []
+    progress = ReadingProgress(80_000_000, said.append, time.monotonic)
+    with watched(Tracker(), progress):
+        wait_until(lambda: any("adding up" in line for line in said), 10, "the second stage")
+    assert said[0].startswith("0.0 of 80.0 MB, 0 %")
+    assert said[1].startswith("40.0 of 80.0 MB, 50 %")
+    assert said[2] == "read; adding up: 1 of 2 tasks"
