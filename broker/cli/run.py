@@ -59,7 +59,8 @@ def broker_command(
 
     RocketMQ 5's gRPC clients come through Apache's proxy (org.apache.rocketmq:rocketmq-proxy:5.5.0, unmodified),
     started beside this broker and given its name server: java -cp 'lib/*' org.apache.rocketmq.proxy.ProxyStartup
-    -pm cluster -n NAMESRV_ADDRESS. docs/rocketmq5-clients.md has the whole of it, and what the proxy limits (delays: one day).
+    -pm cluster -n NAMESRV_ADDRESS. docs/rocketmq5-clients.md has the whole of it, and what the proxy limits (delays:
+    one day).
     """
     options = options_to_values(store, listen, namesrv_listen, namesrv_addr, http_listen)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # ignored until the broker can reload its files
