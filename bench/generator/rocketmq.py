@@ -55,7 +55,7 @@ def _frame(load: Load, queue: int, body: bytes, properties: bytes) -> bytes:
             "b": load.topic,
             "c": "TBW102",
             "d": str(load.queues),
-            "e": str(queue),
+            "e": f"{queue:0{len(str(load.queues - 1))}d}",  # of one length: a ring's templates have equal places
             "f": "0",
             "g": "1700000000000",
             "h": "0",

@@ -12,6 +12,7 @@ import pytest
 from bench.generator.load import Load
 from bench.generator.pop_frames import Portion, batch_ack_frame, records, taken_by_queue
 from bench.generator.popper import PopTask
+from bench.generator.rocketmq import templates
 from bench.peers.catalogue import OURS
 from bench.peers.wire import Wire
 from bench.running.session import Session, answer, end, spawn
@@ -65,6 +66,12 @@ def test_what_has_come_again_brings_its_handle(body: bytes) -> None:
         2,
         "1",
     )
+
+
+def test_a_topic_may_have_more_than_ten_queues() -> None:
+    made = templates(Load(1, kind="normal", queues=250))
+    assert len({len(one.data) for one in made}) == 1
+    assert [b'"e":"%03d"' % queue in one.data for queue, one in enumerate(made)] == [True] * 250
 
 
 @pytest.mark.process

@@ -68,6 +68,11 @@ DIFFERENCES = [
         _LOOK_UP,
     ),
     Difference("consumerProgress -g unheard-of", r"Caused by: .*MQClientException: CODE: (17|206) DESC: .*", _LOOK_UP),
+    Difference(
+        "setConsumeMode -b {B} -t %RETRY%",
+        r"Caused by: .*MQClientException: CODE: 16 DESC: retry topic is not allowed to set mode(: %RETRY%pop-group)?",
+        "the refusal names the topic",
+    ),
     Difference("consumerConnection -g unheard-of", r"Caused by: .*Exception: CODE: (17|206) DESC: .*", _LOOK_UP),
 ]
 """The one table of what mqadmin deliberately shows otherwise."""

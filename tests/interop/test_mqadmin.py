@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
 TOPIC, GROUP = "administered", "admin-group"
 RESET_TOPIC, RESET_GROUP = "reset", "reset-group"
 """Where offsets are reset while a consumer runs: it learns of that within a pull and a rebalance, half a minute."""
+POP_TOPIC, POP_GROUP = "popped", "pop-group"
+"""What a consumer pops that leaves it to the broker who gets what; each message comes twice."""
 COUNT = 8
 
 # {B} is the broker's address, {ID} and {UNIQUE} the ids of message 1, {MIDDLE} a time between messages 3 and 4.
@@ -91,6 +93,10 @@ topicRoute -t administered
 addWritePerm -b broker-a
 topicRoute -t administered
 wipeWritePerm -b unheard-of
+setConsumeMode -b {B} -t administered -g pop-group -m POP -q 8
+setConsumeMode -c DefaultCluster -t administered -g pop-group -m PULL
+setConsumeMode -b {B} -t %RETRY%pop-group -g pop-group -m POP -q 8
+setConsumeMode -b {B} -t unheard-of -g unheard-of -m POP -q 2
 cleanExpiredCQ -b {B}
 cleanUnusedTopic -b {B}
 deleteExpiredCommitLog -b {B}
@@ -126,6 +132,7 @@ class Side:
         self.folder = folder
         self.printed: dict[str, list[str]] = {}
         self.received_again: list[int] = []
+        self.popped: list[dict[str, Any]] = []
 
     def run(self) -> None:
         """Run all commands."""
@@ -142,17 +149,25 @@ class Side:
                 self.printed.setdefault(command, []).append(admin.run(*words))
             again = client.wait_received("reset", COUNT + COUNT // 2, 100)[COUNT:]
             self.received_again = sorted(int(event["keys"].removeprefix("key")) for event in again)
+            self.popped = self._pop(admin, client)
         finally:
             client.stop()
             admin.stop()
 
+    def _pop(self, admin: MqAdmin, client: Client) -> list[dict[str, Any]]:
+        """What a consumer gets in pop mode; last, as Apache's broker writes each pop into its CommitLog."""
+        admin("setConsumeMode", "-b", self.broker.address, "-t", POP_TOPIC, "-g", POP_GROUP, "-m", "POP", "-q", "8")
+        client.consume("popped", POP_GROUP, {POP_TOPIC: "*"}, client_rebalance="no", retries={POP_TOPIC: "1"})
+        client.produce("pops", "admin-p", [_message(n, POP_TOPIC) for n in range(COUNT)], threads=1)
+        return client.wait_received("popped", 2 * COUNT, 100)
+
     def _prepare(self, admin: MqAdmin, client: Client) -> dict[str, str]:
         address = self.broker.address
-        for topic, queues in ((TOPIC, "4"), (RESET_TOPIC, "4"), ("single", "1")):
+        for topic, queues in ((TOPIC, "4"), (RESET_TOPIC, "4"), (POP_TOPIC, "4"), ("single", "1")):
             assert "success" in admin("updateTopic", "-b", address, "-t", topic, "-r", queues, "-w", queues)
         assert "success" in admin("updateSubGroup", "-b", address, "-g", GROUP)
         with Wire(self.broker.namesrv) as names:
-            for topic in (TOPIC, RESET_TOPIC, "single"):
+            for topic in (TOPIC, RESET_TOPIC, POP_TOPIC, "single"):
                 names.wait_route(topic, 30)
         client.consume("first", GROUP, {TOPIC: "*"})
         client.consume("reset", RESET_GROUP, {RESET_TOPIC: "*"})
@@ -215,6 +230,19 @@ def test_every_difference_is_needed(sides: tuple[Side, Side]) -> None:
 def test_a_running_consumer_goes_back(sides: tuple[Side, Side]) -> None:
     ours, apache = sides
     assert ours.received_again == apache.received_again == list(range(COUNT // 2, COUNT))
+
+
+def test_a_remoting_consumer_pops_what_the_broker_deals_out(sides: tuple[Side, Side]) -> None:
+    """Each message comes by a pop, and once more: by then it was not acknowledged."""
+    for side in sides:
+        came = sorted((int(event["keys"].removeprefix("key")), event["reconsume_times"]) for event in side.popped)
+        assert came == [(n, tries) for n in range(COUNT) for tries in (0, 1)]
+        assert all(event["topic"] == POP_TOPIC and "POP_CK" in event["properties"] for event in side.popped)
+        first = {event["keys"]: event["received_ms"] for event in side.popped if event["reconsume_times"] == 0}
+        again = {event["keys"]: event["received_ms"] for event in side.popped if event["reconsume_times"] == 1}
+        assert all(again[key] - first[key] >= 9_900 for key in first), "its first time is ten seconds"
+    with Wire(sides[0].broker.address) as wire:
+        assert wire.offset_of(POP_GROUP, POP_TOPIC, 0) == COUNT // 4
 
 
 def _shape(value: str) -> str:

@@ -330,6 +330,9 @@ final class RocketClient extends Driver {
         if (text(command, "model", "").equals("broadcasting")) {
             broadcasting(consumer);
         }
+        if (text(command, "client_rebalance", "").equals("no")) { // came with 5.0
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
         for (Map.Entry<String, String> topic : map(command, "topics").entrySet()) {
             consumer.subscribe(topic.getKey(), selector(command, topic.getValue()));
         }
