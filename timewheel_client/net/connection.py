@@ -38,6 +38,7 @@ CLOSE_TIMEOUT_MS = 1_000
 MUTE_MS = 2_000
 """Silence of a peer, with requests waiting, after which a timeout counts against its connection."""
 KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+UNACKNOWLEDGED = ("TCP_USER_TIMEOUT",)
 """Socket options, where supported: probe after 15 s idle, every 5 s, 3 times; give up data unacknowledged for 30 s."""
 _OPAQUE_MASK = 0x7FFFFFFF
 
@@ -209,6 +210,40 @@ class ClientConnection(asyncio.Protocol):
             timer.cancel()
             if self._waiting.get(opaque) is waiter:
                 del self._waiting[opaque]
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether what is written now goes out at once: the peer keeps up."""
+        return self._transport is not None and self._writable.is_set()
+
+    def request_now(
+        self, code: int, ext: Mapping[str, str], body: bytes, *, timeout_ms: int
+    ) -> asyncio.Future[RemotingCommand]:
+        """Write a request in this turn of the loop, without waiting for anything; the future has its reply or error.
+
+        For a sender who may write now and perhaps not a moment later. Raises as `request` does, but for timeouts; if it
+        raises, nothing was written.
+        """
+        opaque = self._free_opaque()
+        waiter: asyncio.Future[RemotingCommand] = self._loop.create_future()
+        self._write(encode_command(request(code, self._fields(ext, body), body, opaque=opaque)))
+        self._waiting[opaque] = waiter
+        if self._unanswered_since is None:
+            self._unanswered_since = self._loop.time()
+        timer = self._loop.call_later(timeout_ms / 1000, self._expire, opaque, code, timeout_ms)
+        waiter.add_done_callback(lambda _: timer.cancel())
+        return waiter
+
+    def limit_unacknowledged(self, most_ms: int) -> None:
+        """Have the kernel break the connection, and drop what is unsent, when the peer does not take it in time.
+
+        Where the system can (TCP_USER_TIMEOUT): else a cut that heals may deliver what was written long before.
+        """
+        plain = self._transport.get_extra_info("socket") if self._transport else None
+        for name in UNACKNOWLEDGED:
+            option = getattr(socket, name, None)
+            if plain is not None and option is not None:
+                plain.setsockopt(socket.IPPROTO_TCP, option, most_ms)
 
     async def oneway(
         self,

@@ -1,0 +1,112 @@
+"""``timewheel service``: arbitrary delay beside an existing cluster; see docs/cluster.md."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from remoting.printable import printable
+from service.link.cluster import ClusterLink
+from service.running.service import DelayService
+from store.disk.errors import StoreError
+from store.disk.files import Files
+from timewheel_client.consuming.subscriptions import need_name
+from timewheel_client.net.credentials import credentials_of
+from timewheel_client.net.tls import Tls, tls_context
+from timewheel_client.values.errors import ClientError
+
+__all__ = ["service_command"]
+
+SECRET_VARIABLE = "TIMEWHEEL_SECRET_KEY"
+SWITCH_INTERVAL_S = 0.0005
+
+
+def _say(text: str) -> None:
+    click.echo(printable(text))
+    sys.stdout.flush()
+
+
+def _tls(tls: bool, tls_ca: str | None) -> Tls:
+    if tls_ca is None:
+        return tls
+    try:
+        return tls_context(tls_ca)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+async def _serve(service: DelayService) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def caught(number: signal.Signals) -> None:
+        stop.set()
+        loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, caught, number)
+    await service.run(stop)
+
+
+@click.command("service", short_help="Deliver at any millisecond beside an existing cluster.")
+@click.option("--namesrv-addr", required=True, envvar="NAMESRV_ADDR", metavar="HOST:PORT[;…]", help="Name servers.")
+@click.option(
+    "--store",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for caches; may be lost.",
+)
+@click.option("--topic", default="TIMEWHEEL", show_default=True, help="The entry topic.")
+@click.option(
+    "--access-key",
+    envvar="TIMEWHEEL_ACCESS_KEY",
+    help=f"Sign requests as this account, with the secret key from the environment variable {SECRET_VARIABLE}.",
+)
+@click.option(
+    "--roll-after",
+    "roll_after_s",
+    type=click.IntRange(1),
+    default=86_400,
+    show_default=True,
+    metavar="SECONDS",
+    help="Write again what still waits so long after it was stored; below the brokers' fileReservedTime.",
+)
+@click.option("--tls", is_flag=True, help="Encrypt; check certificates with the system's authorities.")
+@click.option(
+    "--tls-ca", type=click.Path(exists=True, dir_okay=False), help="Encrypt; trust the authorities of this PEM."
+)
+def service_command(
+    namesrv_addr: str, store: Path, topic: str, access_key: str | None, roll_after_s: int, tls: bool, tls_ca: str | None
+) -> None:
+    """Deliver messages at their millisecond, as a service beside an existing RocketMQ cluster.
+
+    Senders send to the entry topic, with the properties TW_TOPIC (where to) and TW_DELIVER_MS (when, epoch ms). Several
+    instances share the queues of that topic. What waits lives in the cluster, nothing that matters in --store.
+    """
+    secret = os.environ.get(SECRET_VARIABLE) if access_key else None
+    if access_key and not secret:
+        raise click.UsageError(f"--access-key {access_key} needs its secret key in {SECRET_VARIABLE}")
+    try:
+        need_name("--topic", topic)
+        cluster = ClusterLink(namesrv_addr, topic, credentials_of(access_key, secret), _tls(tls, tls_ca))
+    except (ValueError, TypeError) as error:
+        raise click.UsageError(str(error)) from None
+    try:
+        files = Files()
+        files.makedirs(store)
+        release = files.lock(store / "lock")
+        try:
+            gc.collect()
+            gc.freeze()
+            sys.setswitchinterval(SWITCH_INTERVAL_S)
+            asyncio.run(_serve(DelayService(cluster, namesrv_addr, store, _say, roll_after_s * 1000)))
+        finally:
+            release()
+    except (ClientError, StoreError, OSError) as error:
+        raise click.ClickException(printable(str(error), lines=True)) from None

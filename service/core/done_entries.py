@@ -1,0 +1,120 @@
+"""Which entries of a queue need nothing any more: an offset below which all are done, and a bitmap from there.
+
+Entries come in by queue offset and are delivered by due time, so the done ones lie scattered. A bit for each entry
+between the oldest pending one and the newest read one is the plainest form that is exact: 1,000,000 entries are 125 kB
+before compression, and a union of two sets (facts do not contradict each other) is an ``or``.
+
+>>> done = DoneEntries(10)
+>>> done.add(12); done.add(10)
+True
+True
+>>> done.low, 11 in done, 12 in done
+(11, False, True)
+>>> done.add(11), done.low
+(True, 13)
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+
+__all__ = ["SPAN_MAX", "DoneEntries"]
+
+SPAN_MAX = 1 << 28
+"""Most entries between the oldest pending one and the newest: 32 MiB of bits."""
+_TRIM_BYTES = 4096
+
+
+class DoneEntries:
+    """Done offsets. Not thread-safe.
+
+    ``low`` is the offset below which all are done; it never decreases.
+    """
+
+    __slots__ = ("_base", "_bits", "low")
+
+    def __init__(self, low: int = 0) -> None:
+        self.low = low
+        self._base = low - low % 8
+        self._bits = bytearray()
+
+    def __contains__(self, offset: int) -> bool:
+        if offset < self.low:
+            return True
+        at, bit = divmod(offset - self._base, 8)
+        return at < len(self._bits) and bool(self._bits[at] >> bit & 1)
+
+    def add(self, offset: int) -> bool:
+        """Mark one; False if it was done before. Raises ValueError beyond `SPAN_MAX`."""
+        if offset in self:
+            return False
+        at, bit = divmod(offset - self._base, 8)
+        if at >= len(self._bits):
+            if offset - self.low > SPAN_MAX:
+                raise ValueError(f"offset {offset} is {offset - self.low} ahead of {self.low}, at most {SPAN_MAX}")
+            self._bits += bytes(at + 1 - len(self._bits))
+        self._bits[at] |= 1 << bit
+        if offset == self.low:
+            self._rise()
+        return True
+
+    def raise_to(self, low: int) -> None:
+        """Count everything below an offset as done."""
+        if low > self.low:
+            self.low = low
+            self._rise()
+
+    def _rise(self) -> None:
+        """Move ``low`` over what is done, and drop bytes that it has passed."""
+        bits, low = self._bits, self.low
+        while low in self:
+            at, bit = divmod(low - self._base, 8)
+            low += 8 if bit == 0 and bits[at] == 0xFF else 1
+        self.low = low
+        spare = (low - self._base) // 8
+        if spare > _TRIM_BYTES or spare > len(bits):
+            del bits[:spare]
+            self._base = low - low % 8
+
+    def pending(self, first: int, until: int) -> Iterator[int]:
+        """What is not done of these offsets, ascending."""
+        return (offset for offset in range(max(first, self.low), until) if offset not in self)
+
+    def merge(self, low: int, offsets: Iterable[int]) -> None:
+        """Add another set's facts."""
+        self.raise_to(low)
+        for offset in offsets:
+            self.add(offset)
+
+    def offsets(self) -> Iterator[int]:
+        """What is done at and above ``low``, ascending."""
+        for at in range((self.low - self._base) // 8, len(self._bits)):
+            byte = self._bits[at]
+            if byte:
+                first = self._base + 8 * at
+                for bit in range(8):
+                    if byte >> bit & 1 and first + bit >= self.low:
+                        yield first + bit
+
+    def pack(self) -> bytes:
+        """The bitmap, compressed; `unpack` reads it with ``low``."""
+        begin = self.low - self.low % 8
+        return zlib.compress(bytes(self._bits[(begin - self._base) // 8 :]), 1)
+
+    @classmethod
+    def unpack(cls, low: int, data: bytes) -> DoneEntries:
+        """Read it back; raises ValueError for what was not packed so."""
+        found = cls(low)
+        try:
+            found._bits = bytearray(zlib.decompress(data)) if data else bytearray()
+        except zlib.error as error:
+            raise ValueError(f"not a packed set: {error}") from None
+        found._rise()
+        return found
+
+    def copy(self) -> DoneEntries:
+        """A copy that changes alone."""
+        found = DoneEntries(self.low)
+        found._base, found._bits = self._base, bytearray(self._bits)
+        return found

@@ -1,0 +1,62 @@
+"""Until when an owner may deliver: it must have read its queue to the end within the last 2 s.
+
+::
+
+      asked for the queue's end        answered: nothing there that was not read
+    ──┬────────────────────────────────┬──────────────────────┬──────────────► monotonic clock of this machine
+      └──────────── LEASE_MS ──────────────────────────────── ┘ from here on nothing is sent
+
+It counts from when it *asked*: a takeover that was stored later than that may be missing in the answer. The new owner
+waits from when it has *seen* its own takeover record in the queue, which is after it was stored. So it waits longer
+than the lease of everybody who has not read that record can last, and no two machines' clocks are compared.
+"""
+
+from __future__ import annotations
+
+__all__ = ["DRIFT_MS", "LEASE_MS", "SETTLE_MS", "Lease", "Timing"]
+
+LEASE_MS = 2000
+"""How long an owner may deliver after it has asked for the end of its queue."""
+DRIFT_MS = 200
+"""What two monotonic clocks may differ by within a lease: a tenth, which no working clock does."""
+SETTLE_MS = 1000
+"""How long a send that was written before the lease ended may take until its broker has stored it."""
+
+
+class Timing:
+    """The spans of the protocol, ms; see the constants of the same names."""
+
+    __slots__ = ("drift_ms", "lease_ms", "settle_ms")
+
+    def __init__(self, lease_ms: int = LEASE_MS, drift_ms: int = DRIFT_MS, settle_ms: int = SETTLE_MS) -> None:
+        self.lease_ms = lease_ms
+        self.drift_ms = drift_ms
+        self.settle_ms = settle_ms
+
+    @property
+    def fence_ms(self) -> int:
+        """How long a new owner waits after it has seen its own takeover record."""
+        return self.lease_ms + self.drift_ms + self.settle_ms
+
+
+class Lease:
+    """The right to deliver, renewed by reading."""
+
+    __slots__ = ("_asked_ms", "_length_ms")
+
+    def __init__(self, length_ms: int = LEASE_MS) -> None:
+        self._length_ms = length_ms
+        self._asked_ms: int | None = None
+
+    def renew(self, asked_ms: int) -> None:
+        """The queue was read to its end, as of when this was asked (monotonic ms)."""
+        if self._asked_ms is None or asked_ms > self._asked_ms:
+            self._asked_ms = asked_ms
+
+    def holds(self, mono_ms: int) -> bool:
+        """Whether something may be sent now.
+
+        >>> lease = Lease(2000); lease.renew(500); lease.holds(2499), lease.holds(2500)
+        (True, False)
+        """
+        return self._asked_ms is not None and mono_ms - self._asked_ms < self._length_ms

@@ -1,0 +1,156 @@
+"""Progress of a shard, as records of a topic: which entries are done, and how far each target queue is accounted for.
+
+A *chain* is a whole picture (a snapshot) and the changes behind it, written by one generation, each acknowledged before
+the next is sent. Everything in it is a fact that stays true:
+
+==============  ==================================================================================================
+``done``        these entries were delivered (acknowledged by their target), rolled, cancelled or rejected
+``tails``       target queue to offset: every delivery of this generation below it is among the done ones. A queue is
+                named here, durably, *before* anything is sent to it. So whoever comes next finds all that may have
+                been delivered without being done by reading these queues from there on
+``doubts``      what this generation has not yet read of its predecessors' tails
+==============  ==================================================================================================
+
+Format: the body is one line of JSON, and behind it the packed offsets (a snapshot: the bitmap; a change: 8 bytes each,
+both compressed by zlib).
+
+A reader takes the records of the highest generation. What a fenced owner wrote later has a lower one; the next owner's
+snapshot, written before its first delivery, accounts for it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from struct import pack, unpack
+
+from service.core.done_entries import DoneEntries
+
+__all__ = ["Doubt", "Picture", "ProgressRecord", "TargetQueue", "read_record"]
+
+FORMAT = 1
+TargetQueue = tuple[str, str, int]
+"""Topic, broker name, queue id."""
+
+
+@dataclass(slots=True)
+class Doubt:
+    """Deliveries of earlier generations that may stand in target queues and are not among the done ones yet.
+
+    ``limit``: entries below this offset are concerned; ``due_ms``: those due until then (no earlier owner delivered
+    what is due later, even with a clock that was a minute ahead); ``tails``: where to look.
+    """
+
+    limit: int
+    due_ms: int
+    tails: dict[TargetQueue, int]
+
+    def concerns(self, offset: int, due_ms: int, topics: Collection[str]) -> bool:
+        """Whether an entry for one of these topics may have been delivered already."""
+        return offset < self.limit and due_ms <= self.due_ms and any(queue[0] in topics for queue in self.tails)
+
+
+@dataclass(slots=True)
+class ProgressRecord:
+    """One record of a chain: a snapshot has all that is ``done``, a change what was ``added`` since."""
+
+    shard: str
+    generation: int
+    sequence: int
+    low: int
+    low_generation: int
+    tails: dict[TargetQueue, int]
+    doubts: list[Doubt] = field(default_factory=list)
+    done: DoneEntries | None = None
+    added: Sequence[int] = ()
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it is a whole picture."""
+        return self.done is not None
+
+    def encode(self) -> bytes:
+        """Its bytes."""
+        head = {
+            "v": FORMAT,
+            "shard": self.shard,
+            "generation": self.generation,
+            "sequence": self.sequence,
+            "low": self.low,
+            "lowGeneration": self.low_generation,
+            "tails": _tails_out(self.tails),
+            "doubts": [[doubt.limit, doubt.due_ms, _tails_out(doubt.tails)] for doubt in self.doubts],
+            "snapshot": self.is_snapshot,
+        }
+        packed = zlib.compress(pack(f">{len(self.added)}q", *self.added), 1) if self.done is None else self.done.pack()
+        return json.dumps(head, separators=(",", ":")).encode() + b"\n" + packed
+
+
+def _tails_out(tails: dict[TargetQueue, int]) -> list[list[str | int]]:
+    return [[*queue, at] for queue, at in sorted(tails.items())]
+
+
+def _tails_in(rows: Iterable[Sequence[object]]) -> dict[TargetQueue, int]:
+    return {(str(topic), str(broker), int(str(queue))): int(str(at)) for topic, broker, queue, at in rows}
+
+
+def read_record(body: bytes) -> ProgressRecord:
+    """Read a record; raises ValueError for bytes that are none, naming what is wrong."""
+    line, _, packed = body.partition(b"\n")
+    try:
+        head = json.loads(line)
+        if head["v"] != FORMAT:
+            raise ValueError(f"progress of format {head['v']!r}, this program knows {FORMAT}")
+        low = int(head["low"])
+        done, added = None, ()
+        if head["snapshot"]:
+            done = DoneEntries.unpack(low, packed)
+        else:
+            raw = zlib.decompress(packed)
+            added = unpack(f">{len(raw) // 8}q", raw)
+        doubts = [Doubt(int(limit), int(due), _tails_in(tails)) for limit, due, tails in head["doubts"]]
+        return ProgressRecord(
+            str(head["shard"]),
+            int(head["generation"]),
+            int(head["sequence"]),
+            low,
+            int(head["lowGeneration"]),
+            _tails_in(head["tails"]),
+            doubts,
+            done,
+            added,
+        )
+    except (KeyError, TypeError, IndexError, AttributeError, zlib.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"not a progress record: {type(error).__name__}: {error}") from None
+
+
+@dataclass(slots=True)
+class Picture:
+    """What a chain says when it was read to its end; an empty one for a shard without progress."""
+
+    generation: int = -1
+    low: int = 0
+    low_generation: int = -1
+    done: DoneEntries = field(default_factory=DoneEntries)
+    tails: dict[TargetQueue, int] = field(default_factory=dict)
+    doubts: list[Doubt] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, records: Iterable[ProgressRecord]) -> Picture:
+        """Put a chain together; records in the order of their queue, of any generations."""
+        rows = list(records)
+        newest = max((row.generation for row in rows), default=-1)
+        picture = cls()
+        for row in (row for row in rows if row.generation == newest):
+            if row.done is not None:
+                picture.done = row.done.copy()
+            elif picture.generation < 0:
+                continue  # its snapshot is not among them: whoever reads must begin there
+            picture.generation = newest
+            picture.done.merge(row.low, row.added)
+            picture.low_generation = row.low_generation
+            picture.tails, picture.doubts = dict(row.tails), row.doubts
+        picture.low = picture.done.low
+        return picture

@@ -1,0 +1,53 @@
+"""The states of an instance towards one shard, and which may follow which: one table, which is executed.
+
+==============  =================================================================================================
+FOLLOWER        somebody else's, or nobody's: nothing is sent
+TAKING_OVER     its takeover record is asked for, and not yet seen in the shard's queue
+READING_BACK    the record was seen: it reads the queue up to it and waits until the last owner must have stopped
+OWNING          it delivers, as long as it has read the queue to its end within the last 2 s
+RELEASING       it was told to give the shard up: what is under way is awaited, nothing new is sent
+FENCED          it has read somebody else's later takeover: it never delivers again under this takeover
+==============  =================================================================================================
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+__all__ = ["MOVES", "IllegalStateError", "OwnerState", "moved"]
+
+
+class OwnerState(Enum):
+    """Where an instance stands towards a shard."""
+
+    FOLLOWER = "follower"
+    TAKING_OVER = "taking over"
+    READING_BACK = "reading back"
+    OWNING = "owning"
+    RELEASING = "releasing"
+    FENCED = "fenced"
+
+
+class IllegalStateError(Exception):
+    """A move that is not in the table: a bug."""
+
+
+MOVES: dict[OwnerState, frozenset[OwnerState]] = {
+    OwnerState.FOLLOWER: frozenset({OwnerState.TAKING_OVER}),
+    OwnerState.TAKING_OVER: frozenset({OwnerState.READING_BACK, OwnerState.FOLLOWER}),
+    OwnerState.READING_BACK: frozenset({OwnerState.OWNING, OwnerState.FENCED, OwnerState.FOLLOWER}),
+    OwnerState.OWNING: frozenset({OwnerState.RELEASING, OwnerState.FENCED}),
+    OwnerState.RELEASING: frozenset({OwnerState.FENCED, OwnerState.FOLLOWER}),
+    OwnerState.FENCED: frozenset({OwnerState.FOLLOWER}),
+}
+
+
+def moved(old: OwnerState, new: OwnerState) -> OwnerState:
+    """The new state; IllegalStateError if the table does not have the move.
+
+    >>> moved(OwnerState.FOLLOWER, OwnerState.TAKING_OVER).value
+    'taking over'
+    """
+    if new not in MOVES[old]:
+        raise IllegalStateError(f"{old.value} -> {new.value}")
+    return new

@@ -1,0 +1,1 @@
+"""The service towards the cluster: requests, the progress topic, membership of the group."""

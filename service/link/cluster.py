@@ -1,0 +1,269 @@
+"""What the service asks of the cluster, one method for each request, over the client's connections and routes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from remoting.codes import PullSysFlag, RequestCode, ResponseCode
+from remoting.command import ProtocolError, RemotingCommand
+from remoting.headers import need_long
+from remoting.messages.message import StoredMessage
+from service.core.progress import TargetQueue
+from timewheel_client.consuming.pulled import read_pulled
+from timewheel_client.net.client_core import ClientCore
+from timewheel_client.net.connection import ClientConnection
+from timewheel_client.net.credentials import Credentials
+from timewheel_client.net.tls import Tls
+from timewheel_client.net.tries import STORED, send_header
+from timewheel_client.values.errors import BrokerError, ClientError, NoRouteError
+
+__all__ = ["ClusterLink", "Fate", "Pull", "Sent"]
+
+GROUP = "TIMEWHEEL_SERVICE"
+SUSPEND_MS = 15_000
+HOLD_MORE_MS = 15_000
+"""By how much a broker may hold a pull longer than it was asked to: Apache looks every 5 s."""
+PULL_COUNT = 1024
+UNACKNOWLEDGED_MS = 800
+"""How long the kernel tries to get what was written to the other side: less than `service.core.lease.SETTLE_MS`."""
+SEND_TIMEOUT_MS = 3000
+ASK_TIMEOUT_MS = 3000
+_CERTAIN = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    }
+)
+"""Answers to a send that say for certain that nothing was stored; after any other, the queue is read."""
+
+
+_BODY_FLAGS = 0x701
+"""Of a sysflag, what says how the body is compressed."""
+
+
+class Fate(Enum):
+    """What became of a send."""
+
+    STORED = "stored"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The answer to a send: ``at`` is the queue offset of what was stored; ``code`` and ``remark`` of a refusal."""
+
+    fate: Fate
+    at: int = -1
+    code: int = 0
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """What a pull has brought: messages in order, and where to go on. ``moved``: the offset did not exist."""
+
+    messages: list[StoredMessage]
+    next_offset: int
+    moved: bool = False
+
+
+class ClusterLink:
+    """The cluster, as the service sees it; for one event loop.
+
+    Args:
+        namesrv: Name servers, ``HOST:PORT;HOST:PORT``.
+        topic: The entry topic.
+        credentials, tls: As of `timewheel_client.Producer`.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        topic: str,
+        credentials: Credentials | None = None,
+        tls: Tls = False,
+    ) -> None:
+        self.topic = topic
+        self.version = 0
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when members of the group have come or gone."""
+        self.core = ClientCore(namesrv, self._heartbeat, self._serve, self._changed, credentials, tls)
+
+    def _changed(self) -> None:
+        self.on_change()
+
+    def _serve(self, command: RemotingCommand) -> RemotingCommand | None:
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self.on_change()
+            return command.reply()
+        return None
+
+    @property
+    def group(self) -> str:
+        """The consumer group whose members share the shards."""
+        return f"{GROUP}_{self.topic}"
+
+    def _heartbeat(self) -> dict[str, object]:
+        subscription = {
+            "topic": self.topic,
+            "subString": "*",
+            "tagsSet": [],
+            "codeSet": [],
+            "subVersion": self.version,
+            "expressionType": "TAG",
+            "classFilterMode": False,
+        }
+        consumer = {
+            "groupName": self.group,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "subscriptionDataSet": [subscription],
+            "unitMode": False,
+        }
+        return {"producerDataSet": [{"groupName": self.group}], "consumerDataSet": [consumer]}
+
+    # ------------------------------------------------------------------------------------------------ where
+
+    async def address(self, topic: str, broker: str) -> str:
+        """The address of a broker that serves a topic; raises NoRouteError."""
+        route = await self.core.route(topic)
+        address = route.brokers.get(broker, {}).get(0)
+        if address is None:
+            self.core.refresh_soon(topic)
+            raise NoRouteError(f"no address of a master for broker {broker} of topic {topic}")
+        return address
+
+    async def connection(self, topic: str, broker: str) -> ClientConnection:
+        """An open connection to a broker's master, which drops what cannot be sent in time. Raises ClientError."""
+        address = await self.address(topic, broker)
+        connection = await self.core.connections.get(address)
+        connection.limit_unacknowledged(UNACKNOWLEDGED_MS)
+        return connection
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    async def end(self, queue: TargetQueue) -> int:
+        """The offset of the next message of a queue; raises ClientError."""
+        return await self._offset(queue, RequestCode.GET_MAX_OFFSET)
+
+    async def begin(self, queue: TargetQueue) -> int:
+        """The offset of the first message that a queue still has; raises ClientError."""
+        return await self._offset(queue, RequestCode.GET_MIN_OFFSET)
+
+    async def _offset(self, queue: TargetQueue, code: int, **more: str) -> int:
+        topic, broker, number = queue
+        await self.connection(topic, broker)
+        ext = {"topic": topic, "queueId": str(number), **more}
+        reply = await self.core.ask(await self.address(topic, broker), code, ext, timeout_ms=ASK_TIMEOUT_MS)
+        try:
+            return max(0, need_long(reply.ext, "offset"))
+        except ProtocolError as error:
+            raise ClientError(f"the end of {queue}: {error}") from None
+
+    async def end_before(self, queue: TargetQueue, store_ms: int) -> int:
+        """The offset of the first message of a queue that was stored at this time (epoch ms) or later."""
+        return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(store_ms))
+
+    async def probe(self, topic: str, broker: str) -> None:
+        """Have a broker answer something; raises ClientError."""
+        await self.end((topic, broker, 0))
+
+    async def pull(self, queue: TargetQueue, offset: int, *, wait: bool) -> Pull:
+        """Read a queue from an offset; with ``wait`` the broker holds the request until there is something.
+
+        Raises ClientError. A record that cannot be read is left out, and reported by the gap in the offsets.
+        """
+        topic, broker, number = queue
+        address = await self.address(topic, broker)
+        flags = PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if wait else 0)
+        ext = {
+            "consumerGroup": self.group,
+            "topic": topic,
+            "queueId": str(number),
+            "queueOffset": str(offset),
+            "maxMsgNums": str(PULL_COUNT),
+            "sysFlag": str(int(flags)),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(SUSPEND_MS if wait else 0),
+            "subscription": "*",
+            "subVersion": str(self.version),
+            "expressionType": "TAG",
+        }
+        timeout_ms = SUSPEND_MS + HOLD_MORE_MS if wait else ASK_TIMEOUT_MS
+        reply = await self.core.connections.request(address, RequestCode.PULL_MESSAGE, ext, timeout_ms=timeout_ms)
+        if reply.code not in (
+            ResponseCode.SUCCESS,
+            ResponseCode.PULL_NOT_FOUND,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            ResponseCode.PULL_OFFSET_MOVED,
+        ):
+            raise BrokerError(reply.code, reply.remark, address)
+        try:
+            next_offset = need_long(reply.ext, "nextBeginOffset")
+        except ProtocolError as error:
+            raise ClientError(f"a pull of {queue}: {error}") from None
+        if reply.code != ResponseCode.SUCCESS:
+            return Pull([], next_offset, reply.code == ResponseCode.PULL_OFFSET_MOVED)
+        found = read_pulled(reply.body).records
+        messages = [record for record in found if isinstance(record, StoredMessage) and record.queue_offset >= offset]
+        return Pull(messages, next_offset)
+
+    # ------------------------------------------------------------------------------------------------ writing
+
+    def send_now(
+        self,
+        connection: ClientConnection,
+        queue: TargetQueue,
+        properties: str,
+        body: bytes,
+        *,
+        like: StoredMessage | None = None,
+    ) -> asyncio.Future[RemotingCommand]:
+        """Write a send to one queue at once; `fate_of` reads what became of it. ``like``: whose flags and times it has.
+
+        Raises ClientError: then nothing was written.
+        """
+        topic, _, number = queue
+        ext = send_header(self.group, topic, properties)
+        ext["e"] = str(number)
+        if like is not None:
+            ext["f"], ext["g"], ext["h"] = str(like.sys_flag & _BODY_FLAGS), str(like.born_ms), str(like.flag)
+            ext["j"] = str(like.reconsume_times)
+        try:
+            return connection.request_now(RequestCode.SEND_MESSAGE_V2, ext, body, timeout_ms=SEND_TIMEOUT_MS)
+        except ProtocolError as error:
+            raise ClientError(f"cannot be sent to {topic}: {error}") from None
+
+    async def send(self, queue: TargetQueue, properties: str, body: bytes) -> Sent:
+        """Send to one queue and wait. ClientError only where nothing was written."""
+        connection = await self.connection(queue[0], queue[1])
+        return await fate_of(self.send_now(connection, queue, properties, body))
+
+
+async def fate_of(reply: asyncio.Future[RemotingCommand]) -> Sent:
+    """What became of a send; never raises ClientError."""
+    try:
+        answer = await reply
+    except (ClientError, ProtocolError) as error:
+        return Sent(Fate.UNKNOWN, remark=str(error))
+    return fate_of_answer(answer)
+
+
+def fate_of_answer(answer: RemotingCommand) -> Sent:
+    """Read a broker's answer to a send."""
+    if answer.code in STORED:
+        text = answer.ext.get("queueOffset", "")
+        if text.isascii() and text.isdigit() and len(text) < 20:
+            return Sent(Fate.STORED, int(text))
+        return Sent(Fate.UNKNOWN, remark="stored, and the answer has no queueOffset")
+    fate = Fate.REFUSED if answer.code in _CERTAIN else Fate.UNKNOWN
+    return Sent(fate, code=answer.code, remark=answer.remark or "")

@@ -1,0 +1,74 @@
+"""What must be there before the service starts: the three topics, with queues enough, readable and writable.
+
+Each error names what is missing and the command that makes it.
+"""
+
+from __future__ import annotations
+
+from remoting.codes import RequestCode
+from remoting.json_dialect import loads
+from service.core.progress import TargetQueue
+from service.link.cluster import ClusterLink
+from service.link.progress_log import PROGRESS_TOPIC
+from timewheel_client.values.errors import ClientError, NoRouteError
+from timewheel_client.values.routes import TopicRoute
+
+__all__ = ["SetupError", "check_topics", "shards_of"]
+
+
+class SetupError(ClientError):
+    """The cluster lacks something that the service needs; the text says what to do."""
+
+
+def _make(topic: str, queues: int, namesrv: str, cluster: str) -> str:
+    return f"sh mqadmin updateTopic -n '{namesrv}' -c {cluster} -t {topic} -r {queues} -w {queues}"
+
+
+def shards_of(route: TopicRoute) -> list[TargetQueue]:
+    """The shards of an entry topic: queues that are both read and written, sorted."""
+    return [
+        (queue.topic, queue.broker_name, queue.queue_id) for queue in route.read_queues if queue in route.write_queues
+    ]
+
+
+async def _cluster_name(cluster: ClusterLink) -> str:
+    """The name of the cluster, for a command that one can copy; CLUSTER if it is not known."""
+    try:
+        reply = await cluster.core.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        return str(min(loads(reply.body)["clusterAddrTable"]))
+    except Exception:
+        return "CLUSTER"
+
+
+async def check_topics(cluster: ClusterLink, namesrv: str, rejected: str) -> list[TargetQueue]:
+    """Answer the shards; raises SetupError for what is missing, ClientError for a cluster that does not answer."""
+    wanted = {cluster.topic: 8, PROGRESS_TOPIC: 8, rejected: 4}
+    routes: dict[str, TopicRoute] = {}
+    missing: list[str] = []
+    for topic in wanted:
+        try:
+            routes[topic] = await cluster.core.route(topic)
+        except NoRouteError:
+            missing.append(topic)
+    if missing:
+        name = await _cluster_name(cluster)
+        lines = "\n  ".join(_make(topic, wanted[topic], namesrv, name) for topic in missing)
+        raise SetupError(f"topics are missing: {', '.join(missing)}. Make them:\n  {lines}")
+    for topic, route in routes.items():
+        if not route.write_queues or not route.read_queues:
+            text = "written" if not route.write_queues else "read"
+            raise SetupError(
+                f"topic {topic} cannot be {text}: its permission at all brokers must be 6 (read and write)"
+            )
+    shards = shards_of(routes[cluster.topic])
+    if not shards:
+        raise SetupError(f"topic {cluster.topic} has no queue that can be both read and written")
+    there = {(queue.broker_name, queue.queue_id) for queue in routes[PROGRESS_TOPIC].write_queues}
+    short = sorted({broker for _, broker, number in shards if (broker, number) not in there})
+    if short:
+        count = 1 + max(number for _, _, number in shards)
+        line = _make(PROGRESS_TOPIC, count, namesrv, await _cluster_name(cluster))
+        raise SetupError(
+            f"topic {PROGRESS_TOPIC} needs as many queues as {cluster.topic} on broker {', '.join(short)}:\n  {line}"
+        )
+    return shards

@@ -1,0 +1,125 @@
+"""What waits of one shard, on this machine's disk: the delay plug-in's spill store, wheel, sweeper and recovery.
+
+It is a cache of the cluster: it begins empty at each takeover, is filled from the entry queue, and is thrown away when
+the shard is given up. So nothing in it is synced for anybody's sake; only its checkpoint is written from time to time,
+which lets delivered files go.
+
+A message's delay id in the cache is the offset of its entry, so it is found by it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from broker_plugin.plugin import DelayPlugin
+from service.running.entries import Waiting
+from store.disk.checkpoint import DeliveryCheckpoint
+from store.disk.delay_id import delay_id
+from store.disk.files import Files
+from store.disk.flusher import Flusher
+from store.put.plugin_api import DeliveryTarget, PluginContext
+
+__all__ = ["ShardCache", "throw_away"]
+
+SEGMENT_BYTES = 16 << 20
+CHECKPOINT_MS = 1000
+_NO_HOST = bytes(8)
+_NEVER_MS = 1 << 40
+
+
+def throw_away(directory: Path) -> None:
+    """Remove what earlier takeovers have left."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+class ShardCache:
+    """One shard's pending messages.
+
+    `add` belongs to the event loop. `take`, `drop` and `close` must not be called there: they wait for the delivery
+    lock, and who holds it may be waiting for the event loop to deliver.
+
+    Args:
+        directory: A new directory for this takeover.
+        target: Where due messages go; called from the threads of the plug-in.
+        now_ms: The wall clock, epoch ms.
+        warn: Told of what goes wrong.
+    """
+
+    def __init__(
+        self, directory: Path, target: DeliveryTarget, now_ms: Callable[[], int], warn: Callable[[str], None]
+    ) -> None:
+        self._directory = directory
+        files = Files()
+        files.makedirs(directory)
+        store_id = os.urandom(16)
+        checkpoint = DeliveryCheckpoint.open(files, directory / "checkpoint", store_id)
+        self._flusher = Flusher(now_ms, warn, pause_ms=50)
+        self.plugin = DelayPlugin()
+        self.plugin.open(
+            PluginContext(
+                target=target,
+                files=files,
+                directory=directory / "delay",
+                store_id=store_id,
+                store_host=_NO_HOST,
+                config={"timewheelSegmentBytes": str(SEGMENT_BYTES), "flushIntervalCommitLog": str(_NEVER_MS)},
+                flush_sync=False,
+                flusher=self._flusher,
+                checkpoint=checkpoint,
+                warn=warn,
+            )
+        )
+        self.plugin.deliverer.block_min = _NEVER_MS  # a remote target gets records one by one
+
+        def step(now_ms: int) -> int:
+            checkpoint.step(now_ms, lambda: 0, lambda: None)
+            return checkpoint.next_step_ms() or now_ms + CHECKPOINT_MS
+
+        self._flusher.add_chore("checkpoint of the cache", step)
+        self._started = False
+
+    def start(self) -> None:
+        """Begin to deliver."""
+        if not self._started:
+            self._started = True
+            self._flusher.start()
+            self.plugin.start()
+
+    def add(self, waiting: Sequence[Waiting]) -> None:
+        """Take entries that were read; raises StoreError, and then none of them is in."""
+        if not waiting:
+            return
+        epoch = self.plugin.spill.epoch
+        entries = [(one.due_ms, delay_id(epoch, one.offset), one.record) for one in waiting]
+        block = self.plugin.spill.append(entries)
+        self.plugin.sweeper.offer(block, min(one.due_ms for one in waiting))
+
+    def take(self, offsets: Sequence[int]) -> list[bytes | None]:
+        """The finished records of entries, None for what does not wait; raises StoreError."""
+        epoch = self.plugin.spill.epoch
+        return [self.plugin.view(delay_id(epoch, offset)) for offset in offsets]
+
+    def drop(self, offsets: Sequence[int]) -> None:
+        """Forget entries that are done without having been delivered from here; raises StoreError."""
+        plugin = self.plugin
+        with plugin.lock:
+            plugin.sweeper.publish_all()
+            for offset in offsets:
+                plugin.spill.cancel(delay_id(plugin.spill.epoch, offset))
+
+    @property
+    def pending_count(self) -> int:
+        """How many wait."""
+        return self.plugin.pending_count()
+
+    def close(self) -> None:
+        """End the threads and throw it away. Takes as long as a delivery that is under way."""
+        try:
+            self.plugin.stop()
+            self._flusher.stop()
+            self.plugin.close()
+        finally:
+            throw_away(self._directory)

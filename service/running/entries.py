@@ -1,0 +1,219 @@
+"""From a message of the entry topic to what waits in the cache, or to what is rejected and why.
+
+==================  ================================================================================================
+``TW_TOPIC``        the topic that the message is for
+due time            the first that is there of ``TW_DELIVER_MS`` (epoch ms), ``TW_DELAY_MS`` (ms from when the broker
+                    stored it), ``__STARTDELIVERTIME``, ``TIMER_DELAY_SEC``, ``TIMER_DELAY_MS``, ``TIMER_DELIVER_MS``
+==================  ================================================================================================
+
+The first two are names that no broker looks at. An Apache broker of version 5 delays ``TIMER_*`` itself, and so does a
+Timewheel broker with all the others: such a message comes into the entry topic when it is due, and goes out at once.
+
+A delivered message has the sender's body, tags, keys and properties, but for ``TW_TOPIC`` and what would delay it once
+more; and ``TW_DELAY_ID`` (broker, queue and offset of the entry) and ``TW_DUE_MS``. Everything depends on the message
+alone, so every owner reads the same out of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker_plugin.rules.properties import PRECEDENCE, TimerError, read_due
+from remoting.messages.message import Message, MessageError, StoredMessage, encode_record
+from remoting.messages.properties import (
+    DELAY,
+    OWN_PROPERTIES,
+    STARTDELIVERTIME,
+    get_property,
+    remove_properties,
+    with_property,
+)
+from service.core.lines import Line, LineKind
+from timewheel_client.consuming.subscriptions import NAME
+
+__all__ = [
+    "DELAY_ID",
+    "DUE",
+    "REJECTED_TOPIC",
+    "Waiting",
+    "control",
+    "delay_id_of",
+    "line_of",
+    "rejected_again",
+    "waiting_of",
+]
+
+KIND, OWNER, GENERATION, ABOUT = "TW_KIND", "TW_OWNER", "TW_GENERATION", "TW_ABOUT"
+TOPIC, DELIVER_MS, DELAY_MS = "TW_TOPIC", "TW_DELIVER_MS", "TW_DELAY_MS"
+DELAY_ID, DUE, REASON = "TW_DELAY_ID", "TW_DUE_MS", "TW_REASON"
+ORIGINAL_TOPIC = "TW_REJECTED_TOPIC"
+REJECTED_TOPIC = "TIMEWHEEL_REJECTED"
+_SERVICE = (KIND, OWNER, GENERATION, ABOUT, DELAY_ID, DUE, REASON, ORIGINAL_TOPIC)
+_STRIPPED = (TOPIC, DELIVER_MS, DELAY_MS, DELAY, *PRECEDENCE[1:], *OWN_PROPERTIES, *_SERVICE)
+_NO_HOST = bytes(8)
+_REASON_CHARS = 300
+_DUE_MAX_MS = 253_402_300_799_999
+_SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_")
+_SYSTEM_TOPICS = frozenset({"SCHEDULE_TOPIC_XXXX", "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An entry as the cache keeps it: ``record`` is the finished delivery; ``rejected`` says why it is one, or ""."""
+
+    offset: int
+    due_ms: int
+    record: bytes
+    rejected: str = ""
+
+
+def control(kind: LineKind, **fields: object) -> str:
+    """The property text of a record of the service.
+
+    >>> control(LineKind.TAKEOVER, TW_OWNER="a")
+    'TW_KIND\\x01takeover\\x02TW_OWNER\\x01a\\x02'
+    """
+    return "".join(f"{name}\x01{value}\x02" for name, value in {KIND: kind.value, **fields}.items())
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 19 else -1
+
+
+def line_of(message: StoredMessage) -> Line:
+    """What a message of the entry topic is, as far as ownership is concerned; the due time of an entry is not read."""
+    text = message.properties
+    if KIND not in text:
+        return Line(message.queue_offset)
+    try:
+        kind = LineKind(get_property(text, KIND) or "")
+    except ValueError:
+        return Line(message.queue_offset)
+    return Line(
+        message.queue_offset,
+        kind,
+        owner=get_property(text, OWNER) or "",
+        generation=_number(get_property(text, GENERATION)),
+        about=_number(get_property(text, ABOUT)),
+    )
+
+
+class _RejectedError(Exception):
+    pass
+
+
+def waiting_of(message: StoredMessage, shard: str) -> Waiting:
+    """Make the delivery of an entry, or that of a rejected one to `REJECTED_TOPIC`; never raises."""
+    try:
+        topic, due_ms = _wanted(message)
+        return _finished(message, shard, topic, due_ms, "")
+    except _RejectedError as error:
+        return rejected_of(message, shard, str(error))
+
+
+def rejected_of(message: StoredMessage, shard: str, why: str) -> Waiting:
+    """The delivery of an entry to the topic of the rejected: body and properties as they were, with the reason."""
+    return _finished(message, shard, REJECTED_TOPIC, message.store_ms, why[:_REASON_CHARS])
+
+
+def _wanted(message: StoredMessage) -> tuple[str, int]:
+    text = message.properties
+    topic = get_property(text, TOPIC)
+    if not topic:
+        raise _RejectedError(f"property {TOPIC} is missing: the topic that the message is for")
+    if NAME.fullmatch(topic) is None or len(topic) > 127:
+        raise _RejectedError(f"property {TOPIC}: {topic[:130]!r} is no name of a topic")
+    if topic.startswith(_SYSTEM_PREFIXES) or topic in _SYSTEM_TOPICS or topic == message.topic:
+        raise _RejectedError(f"property {TOPIC}: {topic!r} is not for messages of senders")
+    return topic, _due(text, message.store_ms)
+
+
+def _due(text: str, store_ms: int) -> int:
+    for name, base in ((DELIVER_MS, 0), (DELAY_MS, store_ms)):
+        value = get_property(text, name)
+        if value is None:
+            continue
+        number = _number(value)
+        if number < 0 or base + number > _DUE_MAX_MS:
+            raise _RejectedError(f"property {name}: {value[:60]!r} is not a number of milliseconds up to the year 9999")
+        return base + number
+    try:
+        due_ms = read_due(text, store_ms)
+    except TimerError as error:
+        raise _RejectedError(str(error)) from None
+    if due_ms is None:
+        raise _RejectedError(f"no due time: set {DELIVER_MS}, {DELAY_MS} or __STARTDELIVERTIME")
+    return due_ms
+
+
+def _finished(message: StoredMessage, shard: str, topic: str, due_ms: int, why: str) -> Waiting:
+    text = remove_properties(message.properties, _STRIPPED)
+    if why:
+        original = get_property(message.properties, TOPIC) or ""
+        clean = "".join(max(char, " ") for char in why)
+        for name, value in ((REASON, clean), (ORIGINAL_TOPIC, original[:127])):
+            text = with_property(text, name, value) if value else text
+    text = with_property(text, DELAY_ID, f"{shard}/{message.queue_offset}")
+    text = with_property(text, DUE, str(due_ms))
+    made = Message(
+        topic,
+        0,
+        message.flag,
+        message.sys_flag,
+        message.born_ms,
+        _NO_HOST,
+        message.reconsume_times,
+        0,
+        message.body,
+        text,
+    )
+    try:
+        record = encode_record(made, _NO_HOST, message.store_ms)
+    except MessageError as error:
+        if why:  # not even room for the reason: the bytes go without the sender's properties
+            made.properties = f"{DELAY_ID}\x01{shard}/{message.queue_offset}\x02{REASON}\x01{error}\x02"
+            return Waiting(message.queue_offset, due_ms, encode_record(made, _NO_HOST, message.store_ms), why)
+        raise _RejectedError(f"no room for the properties of the delay: {error}") from None
+    return Waiting(message.queue_offset, due_ms, record, why)
+
+
+def due_of(text: str) -> int:
+    """The due time of a finished delivery, epoch ms.
+
+    >>> due_of("TW_DUE_MS\x015\x02")
+    5
+    """
+    return _number(get_property(text, DUE))
+
+
+def rolled_of(delivery: StoredMessage, offset: int, generation: int) -> str:
+    """The property text of a roll: the sender's own, the due time as an absolute one, and what it is a roll of.
+
+    ``delivery`` is the finished delivery that the cache has of the entry at ``offset``.
+    """
+    text = remove_properties(delivery.properties, (*_SERVICE, STARTDELIVERTIME))
+    due = get_property(delivery.properties, DUE) or "0"
+    for name, value in ((TOPIC, delivery.topic), (DELIVER_MS, due)):
+        text = with_property(text, name, value)
+    return text + control(LineKind.ROLL, **{GENERATION: generation, ABOUT: offset})
+
+
+def rejected_again(delivery: StoredMessage, why: str) -> StoredMessage:
+    """Turn a finished delivery that no broker will ever take into one to `REJECTED_TOPIC`."""
+    clean = "".join(max(char, " ") for char in why[:_REASON_CHARS])
+    delivery.properties = with_property(delivery.properties, REASON, clean)
+    delivery.properties = with_property(delivery.properties, ORIGINAL_TOPIC, delivery.topic)
+    delivery.topic = REJECTED_TOPIC
+    return delivery
+
+
+def delay_id_of(text: str, shard: str) -> int:
+    """The entry offset that a delivered message names, if it is of this shard; -1 otherwise.
+
+    >>> delay_id_of("TW_DELAY_ID\\x01broker-a/3/17\\x02", "broker-a/3"), delay_id_of("A\\x01b\\x02", "broker-a/3")
+    (17, -1)
+    """
+    if DELAY_ID not in text:
+        return -1
+    name, _, offset = (get_property(text, DELAY_ID) or "").rpartition("/")
+    return _number(offset) if name == shard else -1

@@ -1,0 +1,354 @@
+"""One takeover of one shard, as it runs: reads, renews its lease, saves progress, looks for what is in doubt.
+
+All decisions are those of `service.core.shard.Shard`; here is what makes requests of them. Three tasks run side by
+side, and a slow answer to one of them delays no other:
+
+=========  =====================================================================================================
+reading    pulls the entry queue from `Shard.read_from` on, and fills the cache
+lease      asks for the end of the queue
+upkeep     the steps of the takeover, progress about once a second, scans of target queues
+=========  =====================================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from remoting.messages.message import StoredMessage
+from service.core.calm import Calm
+from service.core.lines import LineKind
+from service.core.progress import TargetQueue
+from service.core.shard import Shard
+from service.core.states import OwnerState
+from service.link.clock import mono_ms, wall_ms
+from service.link.cluster import ClusterLink, Fate
+from service.link.progress_log import PROGRESS_TOPIC, ProgressLog
+from service.running.cache import ShardCache
+from service.running.entries import Waiting, control, delay_id_of, line_of, waiting_of
+from service.running.roller import Roller
+from service.running.target import RemoteTarget
+from store.disk.errors import StoreError
+from timewheel_client.values.errors import ClientError
+
+__all__ = ["Owner", "TakeoverError"]
+
+LEASE_EVERY_MS = 400
+UPKEEP_EVERY_MS = 100
+SAVE_EVERY_MS = 1000
+CHAIN_MAX = 48
+"""Records of a chain; fewer than `service.link.progress_log.LOOK_BACK`, so that one look finds the whole of it."""
+SNAPSHOT_EVERY_MS = 3_600_000
+"""How old a snapshot becomes at most, so that retention never takes the last one."""
+RELEASE_MS = 5000
+PAUSE_MS = 500
+ROLL_EVERY_MS = 60_000
+ROLL_MARGIN_MS = 600_000
+"""What is due within this span is not rolled any more."""
+SAY_AGAIN_MS = 30_000
+
+
+class TakeoverError(Exception):
+    """The shard cannot be taken over now; the text says why."""
+
+
+class Owner:
+    """Owns a shard from `run`'s begin to its end.
+
+    Args:
+        cluster: The cluster.
+        queue: The shard's queue of the entry topic.
+        owner: A name that is used for this takeover only.
+        directory: For the cache; must not exist.
+        say: Told of what happens, one line each.
+        roll_after_ms: How long after it was stored an entry is written again, if it still waits.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterLink,
+        queue: TargetQueue,
+        owner: str,
+        directory: Path,
+        say: Callable[[str], None],
+        roll_after_ms: int,
+    ) -> None:
+        self.cluster = cluster
+        self.queue = queue
+        self.name = f"{queue[1]}/{queue[2]}"
+        self.shard = Shard(self.name)
+        self._owner = owner
+        self._directory = directory
+        self._tell = say
+        self._told: dict[str, int] = {}
+        self.calm = Calm()
+        self._progress = ProgressLog(cluster, self.name, (PROGRESS_TOPIC, queue[1], queue[2]))
+        self._saver: asyncio.Task[None] | None = None
+        self._scanning: dict[TargetQueue, asyncio.Task[None]] = {}
+        self._records = 0  # of the present chain
+        self._saved_ms = self._snapshot_ms = 0
+        self._leaving = asyncio.Event()
+        self._backlog: list[Waiting] = []
+        self._dropped: list[int] = []
+        self.target = RemoteTarget(self, asyncio.get_running_loop())
+        self.cache: ShardCache | None = None
+        self.roller = Roller(self, roll_after_ms, min(ROLL_MARGIN_MS, roll_after_ms // 4))
+        self.took_ms = 0
+        """How long it took from the begin of the takeover to the right to deliver."""
+
+    def lost(self, queue: TargetQueue) -> None:
+        """A delivery to a queue has got no answer."""
+        self.calm.disturbed(queue[1], mono_ms())
+
+    def leave(self) -> None:
+        """Give the shard up; `run` ends soon."""
+        self._leaving.set()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it was told to give the shard up."""
+        return self._leaving.is_set()
+
+    def _say(self, text: str) -> None:
+        """Say something, the same text once in `SAY_AGAIN_MS`: a broker that is away is asked twice a second."""
+        now_ms = mono_ms()
+        if now_ms - self._told.get(text, -SAY_AGAIN_MS) >= SAY_AGAIN_MS:
+            self._told[text] = now_ms
+            self._tell(text)
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    async def run(self) -> None:
+        """Take over, own, and end: released, fenced, or failed (TakeoverError, ClientError)."""
+        begin_ms = mono_ms()
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            await self._begin()
+            tasks = [asyncio.ensure_future(work()) for work in (self._read_on, self._renew, self._upkeep, self._roll)]
+            leaving = asyncio.ensure_future(self._leaving.wait())
+            tasks.append(asyncio.ensure_future(self._until_owning(begin_ms)))
+            done, _ = await asyncio.wait([*tasks[:4], leaving], return_when=asyncio.FIRST_COMPLETED)
+            if leaving in done:
+                await self._release()
+            else:
+                leaving.cancel()
+            for task in tasks[:4]:
+                if task.done() and not task.cancelled():
+                    task.result()
+        finally:
+            if self._saver is not None:
+                tasks.append(self._saver)
+            tasks += self._scanning.values()
+            self.shard.ended()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self.cache is not None:
+                await asyncio.to_thread(self.cache.close)
+
+    async def _begin(self) -> None:
+        self.shard.take_over(self._owner)
+        picture = await self._progress.read()
+        self.shard.load(picture, await self.cluster.begin(self.queue))
+        if self.shard.expired:
+            self._say(f"{self.name}: the cluster has deleted {self.shard.expired} entries that were not delivered yet")
+        self.cache = await asyncio.to_thread(ShardCache, self._directory, self.target, wall_ms, self._say)
+        text = control(LineKind.TAKEOVER, TW_OWNER=self._owner)
+        sent = await self.cluster.send(self.queue, text, b"takeover")
+        if sent.fate is not Fate.STORED:
+            raise TakeoverError(f"{self.name}: the takeover record: {sent.fate.value} ({sent.remark or 'no remark'})")
+
+    async def _until_owning(self, begin_ms: int) -> None:
+        while self.shard.state is not OwnerState.OWNING:
+            await asyncio.sleep(UPKEEP_EVERY_MS / 1000)
+        self.took_ms = mono_ms() - begin_ms
+        assert self.cache is not None
+        self.cache.start()
+        self._say(f"{self.name}: owning after {self.took_ms} ms, {self.cache.pending_count} messages wait")
+
+    async def _release(self) -> None:
+        """Wait until all is known, say so in the queue: then the next owner need not wait."""
+        shard = self.shard
+        shard.release()
+        until_ms = mono_ms() + RELEASE_MS
+        while shard.state is OwnerState.RELEASING and mono_ms() < until_ms:
+            if shard.may_release:
+                text = control(LineKind.RELEASE, TW_GENERATION=shard.generation)
+                try:
+                    await self.cluster.send(self.queue, text, b"release")
+                except ClientError as error:
+                    self._say(f"{self.name}: the release record: {error}")
+                return
+            await self.save_now()
+            await asyncio.sleep(0.02)
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    async def _read_on(self) -> None:
+        shard, cluster = self.shard, self.cluster
+        wait = False
+        while shard.state is not OwnerState.FENCED:
+            try:
+                pull = await cluster.pull(self.queue, shard.read_from, wait=wait)
+            except ClientError as error:
+                self._say(f"{self.name}: reading: {error}")
+                cluster.core.refresh_soon(self.queue[0])
+                await asyncio.sleep(PAUSE_MS / 1000)
+                continue
+            if pull.next_offset < shard.read_from:
+                raise TakeoverError(
+                    f"{self.name}: the queue ends at {pull.next_offset}, but {shard.read_from} was read already: the "
+                    "broker has lost the end of its log. Its offsets would mean other messages than before"
+                )
+            self._take(pull.messages, pull.next_offset)
+            wait = not pull.messages
+            while self._backlog and not self._fill():
+                await asyncio.sleep(PAUSE_MS / 1000)
+            await asyncio.sleep(0)
+
+    def _take(self, messages: list[StoredMessage], next_offset: int) -> None:
+        by_offset = {message.queue_offset: message for message in messages}
+        lines = [line_of(message) for message in messages]
+        for line in self.shard.read(lines, next_offset, mono_ms()):
+            if line.kind is LineKind.ROLL and self.cache is not None:
+                self._dropped.append(line.about)
+            self._backlog.append(waiting_of(by_offset[line.offset], self.name))
+
+    def _fill(self) -> bool:
+        """Move what was read into the cache; False if the disk does not take it now."""
+        assert self.cache is not None
+        try:
+            self.cache.add(self._backlog)
+        except StoreError as error:
+            self._say(f"{self.name}: the cache: {error}")
+            return False
+        self._backlog = []
+        return True
+
+    async def _renew(self) -> None:
+        while self.shard.state is not OwnerState.FENCED:
+            asked_ms = mono_ms()
+            try:
+                self.shard.end_seen(asked_ms, await self.cluster.end(self.queue))
+            except ClientError as error:
+                self._say(f"{self.name}: asking for the end of the queue: {error}")
+            await asyncio.sleep(LEASE_EVERY_MS / 1000)
+
+    async def _roll(self) -> None:
+        """Keep entries that wait for long from being deleted by the cluster."""
+        while self.shard.state is not OwnerState.FENCED:
+            done = 0
+            if self.shard.state is OwnerState.OWNING:
+                try:
+                    done = await self.roller.step()
+                    dropped, self._dropped = self._dropped, []
+                    if dropped and self.cache is not None:
+                        await asyncio.to_thread(self.cache.drop, dropped)
+                except (ClientError, StoreError) as error:  # what was not dropped is done, and only takes room
+                    self._say(f"{self.name}: rolling: {error}")
+            await asyncio.sleep((PAUSE_MS if done else min(ROLL_EVERY_MS, self.roller.after_ms)) / 1000)
+
+    # ------------------------------------------------------------------------------------------------ upkeep
+
+    async def _upkeep(self) -> None:
+        shard = self.shard
+        settled = False
+        while shard.state is not OwnerState.FENCED:
+            try:
+                if not settled and shard.state is OwnerState.READING_BACK and shard.fence_is_over(mono_ms()):
+                    shard.settle(await self._progress.read(), wall_ms())
+                    settled = True
+                    for queue in shard.scans():
+                        self.calm.disturbed(queue[1], mono_ms())
+                    await self.save_now()
+                await self._look_for_doubts()
+                await self._save_in_time()
+            except ClientError as error:
+                self._say(f"{self.name}: {error}")
+                await asyncio.sleep(PAUSE_MS / 1000)
+            await asyncio.sleep(UPKEEP_EVERY_MS / 1000)
+
+    async def _save_in_time(self) -> None:
+        now_ms = mono_ms()
+        if self.shard.state is not OwnerState.OWNING or now_ms - self._saved_ms < SAVE_EVERY_MS:
+            return
+        if self._records >= CHAIN_MAX or now_ms - self._snapshot_ms >= SNAPSHOT_EVERY_MS:
+            self.shard.renew_chain()
+        elif not self.shard.is_changed:
+            return
+        await self.save_now()
+
+    async def save_now(self) -> None:
+        """Write a progress record, or await the one that is under way."""
+        if self._saver is None or self._saver.done():
+            self._saver = asyncio.ensure_future(self._save())
+        await asyncio.shield(self._saver)
+
+    async def _save(self) -> None:
+        record = self.shard.record()
+        if record is None:
+            await asyncio.sleep(UPKEEP_EVERY_MS / 1000)
+            return
+        while True:
+            try:
+                sent = await self._progress.append(record)
+                if sent.fate is Fate.STORED:
+                    break
+                text = f"{sent.fate.value} ({sent.code} {sent.remark})"
+            except ClientError as error:
+                text = str(error)
+            self._say(f"{self.name}: a progress record: {text}")
+            await asyncio.sleep(PAUSE_MS / 1000)
+        self._saved_ms = mono_ms()
+        self._records += 1
+        if record.is_snapshot:
+            self._records, self._snapshot_ms = 1, self._saved_ms
+        if self.shard.state is not OwnerState.FENCED:
+            self.shard.saved()
+
+    async def _look_for_doubts(self) -> None:
+        """Probe brokers, and read their queues once they are calm; a broker that is away holds up no other."""
+        scans = self.shard.scans()
+        probed = set(self.calm.probes())
+        for queue, begin in scans.items():
+            task = self._scanning.get(queue)
+            if task is not None and not task.done():
+                continue
+            if queue[1] in probed:
+                probed.discard(queue[1])
+                self._scanning[queue] = asyncio.ensure_future(self._probe(queue))
+            elif self.calm.is_calm(queue[1], mono_ms()):
+                self._scanning[queue] = asyncio.ensure_future(self._scan(queue, begin))
+        if self.queue[1] in probed:
+            await self._probe(self.queue)
+        for queue in [queue for queue, task in self._scanning.items() if task.done() and queue not in scans]:
+            del self._scanning[queue]
+
+    async def _probe(self, queue: TargetQueue) -> None:
+        asked_ms = mono_ms()
+        try:
+            await self.cluster.probe(queue[0], queue[1])
+            self.calm.answered(queue[1], asked_ms, mono_ms())
+        except ClientError:
+            await asyncio.sleep(PAUSE_MS / 1000)
+
+    async def _scan(self, queue: TargetQueue, begin: int) -> None:
+        """Read a target queue to its end: which entries of the shard stand in it."""
+        lost = [offset for offset, at in self.shard.lost.items() if at == queue]
+        found: list[int] = []
+        try:
+            end = await self.cluster.end(queue)
+            offset = max(begin, await self.cluster.begin(queue))
+            while offset < end:
+                pull = await self.cluster.pull(queue, offset, wait=False)
+                ids = (delay_id_of(message.properties, self.name) for message in pull.messages)
+                found += [entry for entry in ids if entry >= 0]
+                if pull.next_offset <= offset:
+                    raise ClientError(f"{queue} ends at {end}, and nothing is read at {offset}")
+                offset = pull.next_offset
+        except ClientError as error:
+            self._say(f"{self.name}: looking for deliveries in {queue}: {error}")
+            await asyncio.sleep(PAUSE_MS / 1000)
+            return
+        self.shard.scanned(queue, found, lost)

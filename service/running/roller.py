@@ -1,0 +1,124 @@
+"""Writes entries again before the cluster deletes them: at the end of the same queue, with a note of what they replace.
+
+An entry is never in no place. The first copy counts until the roll is *read* in the queue, by whoever owns the shard
+then; from there on the roll counts, and the first copy does not. Between the decision and that moment nobody delivers
+it. So only entries are rolled that are due a good while later; what is due sooner is delivered from where it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import Protocol
+
+from remoting.messages.message import RecordError, decode_record
+from service.core.calm import Calm
+from service.core.progress import TargetQueue
+from service.core.shard import Shard
+from service.link.clock import mono_ms, wall_ms
+from service.link.cluster import ClusterLink, Fate, fate_of
+from service.running.cache import ShardCache
+from service.running.entries import due_of, rolled_of
+from store.disk.errors import StoreError
+from timewheel_client.values.errors import ClientError
+
+__all__ = ["Roller", "RollingOwner"]
+
+AT_ONCE = 64
+"""Rolls under way at a time: they compete with what senders send."""
+CHUNKS_MAX = 64
+"""So many times in one step."""
+
+
+class RollingOwner(Protocol):
+    """On whose behalf a `Roller` works."""
+
+    queue: TargetQueue
+    shard: Shard
+    cluster: ClusterLink
+    calm: Calm
+    cache: ShardCache | None
+
+
+class Roller:
+    """Rolls the entries of one shard; for one event loop.
+
+    Args:
+        owner: The shard's owner.
+        after_ms: Entries stored longer ago than this are rolled.
+        margin_ms: Not if they are due within this span.
+    """
+
+    def __init__(self, owner: RollingOwner, after_ms: int, margin_ms: int) -> None:
+        self._owner = owner
+        self.after_ms = after_ms
+        self._margin_ms = margin_ms
+        self._unknown: set[int] = set()  # entries whose roll got no answer
+        self.count = 0
+
+    async def step(self) -> int:
+        """Roll some; how many. Raises ClientError where nothing was written."""
+        await self._settle()
+        owner, shard = self._owner, self._owner.shard
+        until = await owner.cluster.end_before(owner.queue, wall_ms() - self.after_ms)
+        pending = shard.done.pending(shard.done.low, min(until, shard.read_to))
+        rolled = 0
+        for _ in range(CHUNKS_MAX):
+            chosen = list(islice(pending, AT_ONCE))
+            rolled += await self._roll_some(chosen)
+            if len(chosen) < AT_ONCE:
+                break
+        self.count += rolled
+        return rolled
+
+    async def _roll_some(self, offsets: list[int]) -> int:
+        cache = self._owner.cache
+        if cache is None or not offsets:
+            return 0
+        try:
+            records = await asyncio.to_thread(cache.take, offsets)
+        except StoreError as error:
+            raise ClientError(f"an entry cannot be read back: {error}") from None
+        found = [(offset, record) for offset, record in zip(offsets, records, strict=True) if record is not None]
+        return sum(await asyncio.gather(*(self._roll(offset, record) for offset, record in found)))
+
+    async def _roll(self, offset: int, record: bytes) -> bool:
+        owner, shard = self._owner, self._owner.shard
+        connection = await owner.cluster.connection(owner.queue[0], owner.queue[1])
+        try:
+            delivery = decode_record(record)
+        except RecordError:
+            return False
+        if self._is_soon(delivery.properties):
+            return False
+        line = shard.roll(offset)
+        if line is None:
+            return False
+        text = rolled_of(delivery, offset, line.generation)
+        try:
+            reply = owner.cluster.send_now(connection, owner.queue, text, delivery.body, like=delivery)
+        except ClientError:
+            shard.roll_failed(offset)
+            raise
+        sent = await fate_of(reply)
+        if sent.fate is Fate.REFUSED:
+            shard.roll_failed(offset)
+        elif sent.fate is Fate.UNKNOWN:
+            self._unknown.add(offset)
+            owner.calm.disturbed(owner.queue[1], mono_ms())
+        return sent.fate is Fate.STORED
+
+    def _is_soon(self, text: str) -> bool:
+        return due_of(text) <= wall_ms() + self._margin_ms
+
+    async def _settle(self) -> None:
+        """What got no answer stands in the queue, or nowhere: known once the broker is calm and all of it is read."""
+        owner = self._owner
+        if not self._unknown or not owner.calm.is_calm(owner.queue[1], mono_ms()):
+            return
+        unknown = set(self._unknown)
+        end = await owner.cluster.end(owner.queue)
+        if owner.shard.read_to >= end:
+            self._unknown -= unknown
+            for offset in unknown:
+                owner.shard.roll_failed(offset)

@@ -1,0 +1,177 @@
+"""An instance of the service: a member of the group that shares the shards by RocketMQ's own rebalancing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from remoting.codes import RequestCode
+from remoting.command import ProtocolError
+from remoting.json_dialect import loads
+from service.core.progress import TargetQueue
+from service.link.clock import wall_ms
+from service.link.cluster import ClusterLink
+from service.link.startup import check_topics, shards_of
+from service.running.cache import throw_away
+from service.running.entries import REJECTED_TOPIC
+from service.running.owner import Owner, TakeoverError
+from store.disk.errors import StoreError
+from timewheel_client.consuming.allocation import allocate_evenly
+from timewheel_client.values.errors import ClientError, NoRouteError
+
+__all__ = ["DelayService"]
+
+REBALANCE_MS = 10_000
+RELEASE_PAUSE_MS = 700
+"""How long a new owner gives the old one to release the shard before it takes it over."""
+RETRY_MS = 3000
+"""Pause after a takeover that ended otherwise than by order."""
+REPORT_MS = 30_000
+
+
+class DelayService:
+    """Shares the shards of an entry topic with the other instances, and owns its part.
+
+    Args:
+        cluster: The cluster, not started.
+        namesrv: Its name servers, for texts.
+        directory: For the caches; belongs to this process alone.
+        say: Told of what happens, one line each.
+        roll_after_ms: When what still waits is written again, ms after it was stored.
+    """
+
+    def __init__(
+        self, cluster: ClusterLink, namesrv: str, directory: Path, say: Callable[[str], None], roll_after_ms: int
+    ) -> None:
+        self._cluster = cluster
+        self._namesrv = namesrv
+        self._directory = directory
+        self._say = say
+        self._roll_after_ms = roll_after_ms
+        self._owners: dict[TargetQueue, Owner] = {}
+        self._runs: dict[TargetQueue, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        self._wanted: set[TargetQueue] = set()
+        self._not_before: dict[TargetQueue, float] = {}
+        self._count = 0
+        self.delivered = self.rejected = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until told to stop; raises SetupError or ClientError if it cannot begin."""
+        cluster = self._cluster
+        cluster.version = wall_ms()
+        await cluster.core.start()
+        try:
+            shards = await check_topics(cluster, self._namesrv, REJECTED_TOPIC)
+            throw_away(self._directory / "shards")
+            cluster.on_change = self._wake.set
+            await cluster.core.send_heartbeats()
+            self._say(f"member {cluster.core.client_id} of {cluster.group}, {len(shards)} shards in {cluster.topic}")
+            chores = [asyncio.ensure_future(self._balance()), asyncio.ensure_future(self._report())]
+            try:
+                await stop.wait()
+            finally:
+                for chore in chores:
+                    chore.cancel()
+                await asyncio.gather(*chores, return_exceptions=True)
+                await self._leave()
+        finally:
+            await cluster.core.close()
+
+    async def _leave(self) -> None:
+        for owner in self._owners.values():
+            owner.leave()
+        await asyncio.gather(*self._runs.values(), return_exceptions=True)
+        await self._cluster.core.unregister("consumerGroup", self._cluster.group)
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_MS / 1000)
+            owners = list(self._owners.values())
+            pending = sum(owner.cache.pending_count for owner in owners if owner.cache is not None)
+            delivered = self.delivered + sum(owner.target.delivered for owner in owners)
+            rejected = self.rejected + sum(owner.target.rejected for owner in owners)
+            rolled = sum(owner.roller.count for owner in owners)
+            doubtful = sum(len(owner.shard.lost) + len(owner.shard.doubts) for owner in owners)
+            self._say(
+                f"shards {len(owners)}, pending {pending}, delivered {delivered}, rejected {rejected}, "
+                f"rolled {rolled}, in doubt {doubtful}"
+            )
+
+    # ------------------------------------------------------------------------------------------------ sharing
+
+    async def _balance(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                await self._rebalance()
+            except (ClientError, ProtocolError) as error:
+                self._say(f"sharing the shards: {error}")
+            timeout_s = REBALANCE_MS / 1000
+            for at in self._not_before.values():
+                timeout_s = min(timeout_s, max(0.05, at - time.monotonic()))
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _rebalance(self) -> None:
+        route = await self._cluster.core.route(self._cluster.topic)
+        members = await self._members(route.addresses())
+        wanted = set(allocate_evenly(self._cluster.core.client_id, members, shards_of(route)))
+        now = time.monotonic()
+        for queue in wanted - self._wanted:
+            if len(members) > 1:
+                self._not_before[queue] = now + RELEASE_PAUSE_MS / 1000
+        self._wanted = wanted
+        for queue in self._owners.keys() - wanted:
+            self._owners[queue].leave()
+        for queue in sorted(wanted - self._owners.keys()):
+            if self._not_before.get(queue, 0.0) <= now:
+                self._not_before.pop(queue, None)
+                self._take_over(queue)
+        for queue in self._not_before.keys() - wanted:
+            del self._not_before[queue]
+
+    async def _members(self, addresses: set[str]) -> list[str]:
+        """The group's members, this one always among them; raises ClientError if no broker tells."""
+        failure: Exception = NoRouteError("no broker")
+        me = self._cluster.core.client_id
+        for address in sorted(addresses):
+            try:
+                ext = {"consumerGroup": self._cluster.group}
+                reply = await self._cluster.core.ask(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
+                members = set(map(str, loads(reply.body)["consumerIdList"]))
+            except (ClientError, ProtocolError, ValueError, KeyError, TypeError) as error:
+                failure = error if isinstance(error, ClientError) else ProtocolError(f"consumer list: {error}")
+                continue
+            if me not in members:
+                await self._cluster.core.send_heartbeats()
+            return sorted(members | {me})
+        raise failure
+
+    def _take_over(self, queue: TargetQueue) -> None:
+        self._count += 1
+        name = f"{self._cluster.core.client_id}#{os.urandom(4).hex()}"
+        directory = self._directory / "shards" / f"{queue[1]}-{queue[2]}-{self._count}"
+        owner = self._owners[queue] = Owner(self._cluster, queue, name, directory, self._say, self._roll_after_ms)
+        self._runs[queue] = asyncio.ensure_future(self._run(queue, owner))
+
+    async def _run(self, queue: TargetQueue, owner: Owner) -> None:
+        try:
+            await owner.run()
+            self._say(f"{owner.name}: {'given up' if owner.is_leaving else 'another owner took over'}")
+        except (ClientError, StoreError, TakeoverError) as error:
+            self._say(f"{owner.name}: {error}")
+        except Exception as error:  # a bug: the shard must have an owner all the same
+            self._say(f"{owner.name}: {type(error).__name__}: {error}")
+        finally:
+            self.delivered += owner.target.delivered
+            self.rejected += owner.target.rejected
+            del self._owners[queue], self._runs[queue]
+            self._not_before[queue] = time.monotonic() + RETRY_MS / 1000
+            self._wake.set()

@@ -1,0 +1,292 @@
+"""Where due messages go: topics of the cluster, each delivery admitted by the shard and accounted for there.
+
+The threads of the cache call `RemoteTarget.put_batch`; the work is done in the event loop, where the shard lives::
+
+    admitted? ─► queue chosen ─► named in the progress? ─► connection open, writable? ─► admitted still? ─► written
+                                  │ no: its end is asked for, a progress record is saved
+
+The last question and the write happen in one turn of the loop, with nothing between them.
+
+==================  ==================================================================================================
+stored              the entry is done
+refused             it stays; the cache tries again. A refusal for good (the topic does not exist, is not writable, the
+                    message is illegal) makes it a rejected message, which goes to `TIMEWHEEL_REJECTED`
+no answer           it is lost: nobody sends it again before the target queue was read, see `service.core.calm`
+==================  ==================================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from remoting.codes import ResponseCode
+from remoting.command import RemotingCommand
+from remoting.messages.message import RecordError, StoredMessage, decode_record
+from remoting.messages.properties import SHARDING_KEY, get_property
+from service.core.progress import TargetQueue
+from service.core.shard import MaySend, Shard
+from service.link.clock import mono_ms, wall_ms
+from service.link.cluster import ClusterLink, Fate, Sent, fate_of
+from service.running.entries import REJECTED_TOPIC, delay_id_of, rejected_again
+from store.disk.errors import StoreClosedError, StoreError
+from store.put.plugin_api import Put, PutRecord, PutResult, PutStatus
+from timewheel_client.net.connection import ClientConnection
+from timewheel_client.values.errors import ClientError, NoRouteError
+from timewheel_client.values.routes import MessageQueue, queue_for_key
+
+__all__ = ["Principal", "RemoteTarget"]
+
+PUT_SECONDS_MAX = 30
+NAMING_MS = 2000
+MISSING_MS = 10_000
+"""How long a topic that was never seen must be unknown to the name servers before its messages are rejected."""
+REFUSALS_MAX = 3
+"""Refusals for good of one message after which it is rejected: another broker may have taken it."""
+SUSPECT_MS = 5000
+"""How long a broker is avoided after a delivery to it was lost."""
+_FOR_GOOD = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.MESSAGE_ILLEGAL})
+_STATUS = {
+    MaySend.ALREADY: PutStatus.PUT_OK,
+    MaySend.NOT_DUE: PutStatus.NOT_DUE,
+    MaySend.NOT_OWNER: PutStatus.SERVICE_NOT_AVAILABLE,
+    MaySend.DOUBT: PutStatus.UNKNOWN_ERROR,
+}
+
+
+class Principal(Protocol):
+    """On whose behalf a `RemoteTarget` delivers: the owner of a shard."""
+
+    name: str
+    shard: Shard
+    cluster: ClusterLink
+
+    def lost(self, queue: TargetQueue) -> None:
+        """A delivery to a queue has got no answer."""
+        ...
+
+    async def save_now(self) -> None:
+        """Write a progress record, or await the one that is under way."""
+        ...
+
+
+class _ClosedError(NoRouteError):
+    """The topic is there, with a master, and takes no writes."""
+
+
+class _Parcel:
+    """One message on its way out."""
+
+    __slots__ = ("due_ms", "message", "offset", "queue", "result", "topics")
+
+    def __init__(self, offset: int, due_ms: int, message: StoredMessage) -> None:
+        self.offset = offset
+        self.due_ms = due_ms
+        self.message = message
+        self.topics = (message.topic, REJECTED_TOPIC)
+        self.queue: TargetQueue | None = None
+        self.result: PutResult | None = None
+
+
+class RemoteTarget:
+    """A `store.put.plugin_api.DeliveryTarget`: a producer to the cluster, on behalf of one shard's owner."""
+
+    def __init__(self, owner: Principal, loop: asyncio.AbstractEventLoop) -> None:
+        self._owner = owner
+        self._loop = loop
+        self._turn = itertools.count()
+        self._seen: set[str] = set()
+        self._missing_ms: dict[str, int] = {}
+        self._suspect_ms: dict[str, int] = {}
+        self._refusals: dict[int, tuple[int, str]] = {}  # entries that a broker has refused for good: how often, why
+        self.delivered = 0
+        self.rejected = 0
+        self.outcomes: Counter[str] = Counter()
+
+    # ------------------------------------------------------------------------------------------------ any thread
+
+    def put_batch(self, puts: Sequence[Put]) -> list[PutResult]:
+        """Deliver what may be delivered; see `store.put.plugin_api.DeliveryTarget`.
+
+        Raises StoreClosedError when the service ends, StoreError when it takes too long.
+        """
+        if not all(isinstance(put, PutRecord) for put in puts):
+            return [PutResult(PutStatus.NOT_AS_ONE)] * len(puts)
+        try:
+            future = asyncio.run_coroutine_threadsafe(self._put(puts), self._loop)
+        except RuntimeError:
+            raise StoreClosedError("the service is being stopped") from None
+        try:
+            return future.result(PUT_SECONDS_MAX)
+        except TimeoutError:
+            # It goes on: what is under way must be accounted for, and is not admitted a second time meanwhile.
+            raise StoreError(f"{len(puts)} deliveries took more than {PUT_SECONDS_MAX} s") from None
+
+    def scan(self, from_offset: int) -> Iterable[tuple[int, bytes]]:
+        """Nothing: a cache begins empty."""
+        del from_offset
+        return ()
+
+    # ------------------------------------------------------------------------------------------------ event loop
+
+    async def _put(self, puts: Sequence[Put]) -> list[PutResult]:
+        parcels = [self._parcel(put) for put in puts if isinstance(put, PutRecord)]
+        going = [parcel for parcel in parcels if self._admitted(parcel)]
+        for parcel in going:
+            await self._address(parcel)
+        going = [parcel for parcel in going if parcel.queue is not None and parcel.result is None]
+        await self._name({parcel.queue for parcel in going if parcel.queue is not None})
+        by_broker: dict[tuple[str, str], list[_Parcel]] = {}
+        for parcel in going:
+            assert parcel.queue is not None
+            by_broker.setdefault((parcel.queue[0], parcel.queue[1]), []).append(parcel)
+        await asyncio.gather(*(self._to_broker(where, some) for where, some in by_broker.items()))
+        now_ms = wall_ms()
+        results = []
+        for parcel in parcels:
+            result = parcel.result or PutResult(PutStatus.UNKNOWN_ERROR)
+            if result.status is PutStatus.PUT_OK:
+                result.store_ms = now_ms
+            results.append(result)
+        return results
+
+    def _parcel(self, put: PutRecord) -> _Parcel:
+        try:
+            message = decode_record(bytes(put.record))
+        except RecordError as error:
+            raise StoreError(f"a record of the cache: {error}") from None
+        parcel = _Parcel(delay_id_of(message.properties, self._owner.name), put.due_ms, message)
+        times, why = self._refusals.get(parcel.offset, (0, ""))
+        if times >= REFUSALS_MAX:
+            self._reject(parcel, why)
+        return parcel
+
+    def _admitted(self, parcel: _Parcel) -> bool:
+        """Whether it may be written now; its result says why not."""
+        owner = self._owner
+        admission = owner.shard.may_send(parcel.offset, parcel.due_ms, wall_ms(), mono_ms(), parcel.topics)
+        if admission is MaySend.GO:
+            return True
+        self.outcomes[admission.name] += 1
+        parcel.result = PutResult(_STATUS[admission], remark=admission.value)
+        return False
+
+    async def _address(self, parcel: _Parcel) -> None:
+        """Choose the queue; a message whose topic does not exist is rejected, if that is certain."""
+        topic = parcel.message.topic
+        try:
+            route = await self._owner.cluster.core.route(topic)
+            queues = route.write_queues
+            if not queues:
+                # A broker whose master is away may take writes again; one whose master is there does not.
+                closed = any(0 in addresses for addresses in route.brokers.values())
+                raise (
+                    _ClosedError(f"topic {topic} is not writable") if closed else NoRouteError(f"{topic} has no master")
+                )
+        except NoRouteError as error:
+            parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark=str(error))
+            since_ms = self._missing_ms.setdefault(topic, mono_ms())
+            certain = isinstance(error, _ClosedError) or topic not in self._seen
+            if certain and mono_ms() - since_ms >= MISSING_MS:
+                self._reject(parcel, str(error))
+                await self._address_rejected(parcel)
+            return
+        except ClientError as error:
+            parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark=str(error))
+            return
+        self._seen.add(topic)
+        self._missing_ms.pop(topic, None)
+        parcel.queue = self._choose(queues, get_property(parcel.message.properties, SHARDING_KEY))
+
+    async def _address_rejected(self, parcel: _Parcel) -> None:
+        if parcel.message.topic == REJECTED_TOPIC:
+            parcel.result = None
+            await self._address(parcel)
+
+    def _reject(self, parcel: _Parcel, why: str) -> None:
+        """From now on it is a rejected message."""
+        if parcel.message.topic != REJECTED_TOPIC:
+            parcel.message = rejected_again(parcel.message, why)
+
+    def _choose(self, queues: Sequence[MessageQueue], key: str | None) -> TargetQueue:
+        if key:
+            chosen = queue_for_key(queues, key)
+        else:
+            now_ms = mono_ms()
+            well = [queue for queue in queues if self._suspect_ms.get(queue.broker_name, 0) <= now_ms]
+            among = well or queues
+            chosen = among[next(self._turn) % len(among)]
+        return (chosen.topic, chosen.broker_name, chosen.queue_id)
+
+    async def _name(self, queues: set[TargetQueue]) -> None:
+        """See to it that a durable progress record names these queues."""
+        shard = self._owner.shard
+        new = [queue for queue in queues if queue not in shard.tails]
+        ends = await asyncio.gather(*map(self._owner.cluster.end, new), return_exceptions=True)
+        for queue, end in zip(new, ends, strict=True):
+            if isinstance(end, int):
+                shard.aim(queue, end)
+        until_ms = mono_ms() + NAMING_MS
+        while mono_ms() < until_ms:
+            if all(shard.is_named(queue) for queue in queues if queue in shard.tails):
+                return
+            await self._owner.save_now()
+
+    async def _to_broker(self, where: tuple[str, str], parcels: list[_Parcel]) -> None:
+        cluster = self._owner.cluster
+        replies: list[tuple[_Parcel, asyncio.Future[RemotingCommand]]] = []
+        try:
+            connection = await cluster.connection(*where)
+            for parcel in parcels:
+                while not connection.is_writable and not connection.closed:
+                    await asyncio.sleep(0.002)
+                reply = self._write(connection, parcel)
+                if reply is not None:
+                    replies.append((parcel, reply))
+        except ClientError as error:
+            self._suspect_ms[where[1]] = mono_ms() + SUSPECT_MS
+            cluster.core.refresh_soon(where[0])
+            for parcel in parcels:
+                if parcel.result is None and all(parcel is not sent for sent, _ in replies):
+                    parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark=str(error))
+        for parcel, reply in replies:
+            self._account(parcel, await fate_of(reply))
+
+    def _write(self, connection: ClientConnection, parcel: _Parcel) -> asyncio.Future[RemotingCommand] | None:
+        """The last look and the write, in one turn of the loop."""
+        shard, queue = self._owner.shard, parcel.queue
+        assert queue is not None
+        if not shard.is_named(queue):
+            parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark="its queue is not named in the progress yet")
+            return None
+        if not self._admitted(parcel):
+            return None
+        message = parcel.message
+        reply = self._owner.cluster.send_now(connection, queue, message.properties, message.body, like=message)
+        shard.sending(parcel.offset, queue)
+        return reply
+
+    def _account(self, parcel: _Parcel, sent: Sent) -> None:
+        shard, queue = self._owner.shard, parcel.queue
+        assert queue is not None
+        self.outcomes[sent.fate.name] += 1
+        if sent.fate is Fate.STORED:
+            shard.acknowledged(parcel.offset, queue, sent.at)
+            parcel.result = PutResult(PutStatus.PUT_OK)
+            self.delivered += 1
+            self._refusals.pop(parcel.offset, None)
+            self.rejected += queue[0] == REJECTED_TOPIC
+        elif sent.fate is Fate.UNKNOWN:
+            shard.lose(parcel.offset)
+            self._suspect_ms[queue[1]] = mono_ms() + SUSPECT_MS
+            self._owner.lost(queue)
+            parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark=sent.remark)
+        else:
+            shard.refused(parcel.offset)
+            parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark=sent.remark)
+            if sent.code in _FOR_GOOD and queue[0] != REJECTED_TOPIC:
+                times, _ = self._refusals.get(parcel.offset, (0, ""))
+                self._refusals[parcel.offset] = times + 1, f"{ResponseCode(sent.code).name}: {sent.remark}"

@@ -1,0 +1,472 @@
+"""A cluster and a few instances of the delay service in virtual time: every fault from one seed, one ledger.
+
+One entry queue with its progress queue, two target brokers. Requests are delayed, reordered (each takes its own time),
+executed without an answer, or not executed at all; instances are killed, stopped and continued, cut off, and told by
+rebalancing that they own the shard when another one still does; brokers hang and then work off what piled up.
+
+`Node` is what the real shell does round `service.core.shard.Shard`, without bytes. The rules that make one copy are the
+core's; `tests.service.planted` breaks them one at a time, and each break must be found by this world.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.core.calm import Calm
+from service.core.lines import Line, LineKind
+from service.core.progress import Picture, ProgressRecord, TargetQueue, read_record
+from service.core.shard import MaySend, Shard
+from service.core.states import OwnerState
+
+TIMEOUT_MS = 3000
+TICK_MS = 50
+NAME = "broker-e/0"
+
+
+@dataclass
+class Broker:
+    """A broker: it executes requests in the order of arrival, or when it goes on."""
+
+    name: str
+    hangs_until: int = 0
+    queues: dict[TargetQueue, list[int]] = field(default_factory=dict)
+
+
+class World:
+    """Time, network, brokers and the ledger."""
+
+    def __init__(self, seed: int, shard: Callable[[str], Shard] = Shard, calm: Callable[[], Calm] = Calm) -> None:
+        self.random = random.Random(seed)
+        self.make_shard, self.make_calm = shard, calm
+        self.now = 0
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+        self.entry_log: list[Line] = []
+        self.progress_log: list[bytes] = []
+        self.entry = Broker("broker-e")
+        self.targets = {name: Broker(name, queues={("T", name, 0): []}) for name in ("broker-a", "broker-b")}
+        self.nodes: list[Node] = []
+        self.due: dict[int, int] = {}
+        self.origin: dict[int, int] = {}
+        """Entry to the one that a sender wrote: itself, unless it is a roll."""
+        self.copies: Counter[int] = Counter()
+        self.early: list[tuple[int, int]] = []
+        self.faulty = True
+        self.takeovers = self.rolls = 0
+
+    # -- time
+
+    def at(self, when: int, event: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (max(when, self.now), self._count, event))
+
+    def run(self, until: int) -> None:
+        while self._events and self._events[0][0] <= until:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+        self.now = until
+
+    # -- network
+
+    def request(
+        self,
+        node: Node,
+        broker: Broker,
+        execute: Callable[[], Any],
+        answer: Callable[[Any], None],
+        lost: Callable[[], None],
+    ) -> None:
+        """Have a broker execute something; ``answer`` its result, or ``lost`` after the timeout."""
+        chance = self.random.random() if self.faulty else 1.0
+        there = self._travel()
+        back = self._travel()
+        drop = node.cut or chance < 0.02
+        mute = chance < 0.05
+        answered = [False]
+
+        def arrive() -> None:
+            if broker.hangs_until > self.now:
+                self.at(broker.hangs_until + self.random.randrange(300), arrive)
+                return
+            result = execute()
+            if not mute and not node.cut:
+                self.at(self.now + back, lambda: node.when_running(lambda: reply(result)))
+
+        def reply(result: Any) -> None:
+            if not answered[0] and not node.dead:
+                answered[0] = True
+                answer(result)
+
+        def timeout() -> None:
+            if not answered[0] and not node.dead:
+                answered[0] = True
+                lost()
+
+        if not drop:
+            self.at(self.now + there, arrive)
+        self.at(self.now + TIMEOUT_MS, lambda: node.when_running(timeout))
+
+    def _travel(self) -> int:
+        if self.faulty and self.random.random() < 0.02:
+            return self.random.randrange(900)
+        return self.random.randrange(1, 20)
+
+    # -- what brokers do
+
+    def send(self, due_ms: int) -> None:
+        """A producer's send."""
+        offset = len(self.entry_log)
+        self.entry_log.append(Line(offset, LineKind.ENTRY, due_ms))
+        self.due[offset] = due_ms
+        self.origin[offset] = offset
+
+    def append(self, line: Line) -> int:
+        offset = len(self.entry_log)
+        self.entry_log.append(Line(offset, line.kind, line.due_ms, line.owner, line.generation, line.about))
+        self.takeovers += line.kind is LineKind.TAKEOVER
+        if line.kind is LineKind.ROLL:
+            self.rolls += 1
+            self.origin[offset] = self.origin[line.about]
+        return offset
+
+    def append_progress(self, record: ProgressRecord) -> bool:
+        self.progress_log.append(record.encode())
+        return True
+
+    def picture(self) -> Picture:
+        return Picture.of(map(read_record, self.progress_log))
+
+    def deliver(self, queue: TargetQueue, entry: int) -> int:
+        log = self.targets[queue[1]].queues[queue]
+        log.append(entry)
+        origin = self.origin[entry]
+        self.copies[origin] += 1
+        if self.now < self.due[origin]:
+            self.early.append((entry, self.now))
+        return len(log) - 1
+
+    def verdict(self) -> dict[str, int]:
+        """Lost, early, twice."""
+        return {
+            "lost": sum(1 for entry in self.due if not self.copies[entry]),
+            "early": len(self.early),
+            "twice": sum(1 for count in self.copies.values() if count > 1),
+        }
+
+
+class Node:
+    """An instance: the shell's loop round the core."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.cut = self.dead = self.assigned = False
+        self.paused_until = 0
+        self.shard: Shard | None = None
+        self.takes = 0
+        world.nodes.append(self)
+        world.at(world.now + world.random.randrange(TICK_MS), self.tick)
+
+    def when_running(self, event: Callable[[], None]) -> None:
+        """A stopped process does everything later."""
+        if self.dead:
+            return
+        if self.paused_until > self.world.now:
+            self.world.at(self.paused_until, lambda: self.when_running(event))
+        else:
+            event()
+
+    def ask(
+        self,
+        broker: Broker,
+        execute: Callable[[], Any],
+        answer: Callable[[Any], None],
+        lost: Callable[[], None] | None = None,
+    ) -> None:
+        """A request on behalf of the present shard: answers for an earlier one are dropped."""
+        shard = self.shard
+
+        def current(result: Any) -> None:
+            if self.shard is shard:
+                answer(result)
+
+        def failed() -> None:
+            if self.shard is shard and lost is not None:
+                lost()
+
+        self.world.request(self, broker, execute, current, failed)
+
+    # -- the loop
+
+    def tick(self) -> None:
+        world = self.world
+        if self.dead:
+            return
+        if self.paused_until <= world.now:
+            self.step()
+        world.at(max(world.now + TICK_MS, self.paused_until), self.tick)
+
+    def step(self) -> None:
+        shard = self.shard
+        if shard is not None and shard.state is OwnerState.FENCED:
+            shard.ended()
+        if shard is None or shard.state is OwnerState.FOLLOWER:
+            self.shard = None
+            if self.assigned:
+                self.begin()
+            return
+        if not self.assigned:
+            shard.release()
+        self.pull()
+        if shard.state is OwnerState.READING_BACK and shard.fence_is_over(self.world.now) and not self.settling:
+            self.settling = True
+            self.ask(self.world.entry, self.world.picture, self.settle, self.again)
+        self.save()
+        self.scan()
+        self.deliver()
+        self.roll()
+        if shard.may_release and not self.releasing:
+            self.releasing = True
+            line = Line(-1, LineKind.RELEASE, generation=shard.generation)
+            self.ask(self.world.entry, lambda: self.world.append(line), lambda _: shard.ended(), shard.ended)
+
+    def begin(self) -> None:
+        world, self.takes = self.world, self.takes + 1
+        shard = self.shard = world.make_shard(NAME)
+        self.pending: dict[int, int] = {}
+        self.pulling = self.settling = self.saving = self.settled = self.releasing = self.loaded = False
+        self.scanning: set[TargetQueue] = set()
+        self.calm = world.make_calm()
+        self.aiming: set[TargetQueue] = set()
+        self.unknown_rolls: set[int] = set()
+        owner = f"{self.name}#{self.takes}"
+        shard.take_over(owner)
+
+        def load(picture: Picture) -> None:
+            shard.load(picture, 0)
+            self.loaded = True
+            self.ask(
+                world.entry, lambda: world.append(Line(-1, LineKind.TAKEOVER, owner=owner)), lambda _: None, give_up
+            )
+
+        def give_up() -> None:
+            if shard.state is OwnerState.TAKING_OVER:
+                shard.release()
+
+        self.ask(world.entry, world.picture, load, give_up)
+
+    def again(self) -> None:
+        self.settling = False
+
+    def settle(self, picture: Picture) -> None:
+        shard = self.shard
+        assert shard is not None
+        if shard.state is OwnerState.READING_BACK:
+            shard.settle(picture, self.world.now)
+            for queue in shard.scans():
+                self.calm.disturbed(queue[1], self.world.now)
+
+    def pull(self) -> None:
+        shard, world = self.shard, self.world
+        if self.pulling or shard is None or not self.loaded:
+            return
+        self.pulling = True
+        asked, begin = world.now, shard.read_from
+
+        def execute() -> tuple[list[Line], int]:
+            return world.entry_log[begin : begin + 64], len(world.entry_log)
+
+        def read(result: tuple[list[Line], int]) -> None:
+            self.pulling = False
+            lines, end = result
+            for line in shard.read(lines, begin + len(lines), world.now):
+                self.pending[line.offset] = line.due_ms
+            shard.end_seen(asked, end)
+
+        def lost() -> None:
+            self.pulling = False
+
+        self.ask(world.entry, execute, read, lost)
+
+    def save(self) -> None:
+        shard, world = self.shard, self.world
+        if shard is None or self.saving or (shard.state is not OwnerState.READING_BACK and not shard.is_changed):
+            return
+        if world.random.random() < 0.1:
+            shard.renew_chain()
+        record = shard.record()
+        if record is not None:
+            self.saving = True
+            self.put_progress(shard, record)
+
+    def put_progress(self, shard: Shard, record: ProgressRecord) -> None:
+        def saved(_: Any) -> None:
+            self.saving = False
+            shard.saved()
+
+        self.ask(
+            self.world.entry,
+            lambda: self.world.append_progress(record),
+            saved,
+            lambda: self.put_progress(shard, record),
+        )
+
+    def scan(self) -> None:
+        shard, world = self.shard, self.world
+        assert shard is not None
+        for name in self.calm.probes():
+            asked = world.now
+            self.ask(
+                world.entry if name == world.entry.name else world.targets[name],
+                lambda: True,
+                lambda _, name=name, asked=asked: self.calm.answered(name, asked, world.now),  # type: ignore[misc]
+            )
+        for queue, begin in shard.scans().items():
+            if queue in self.scanning or not self.calm.is_calm(queue[1], world.now):
+                continue
+            self.scanning.add(queue)
+            lost = [offset for offset, at in shard.lost.items() if at == queue]
+
+            def read(found: list[int], queue: TargetQueue = queue, lost: list[int] = lost) -> None:
+                self.scanning.discard(queue)
+                shard.scanned(queue, found, lost)
+
+            self.ask(
+                world.targets[queue[1]],
+                lambda queue=queue, begin=begin: world.targets[queue[1]].queues[queue][begin:],  # type: ignore[misc]
+                read,
+                lambda queue=queue: self.scanning.discard(queue),  # type: ignore[misc]
+            )
+
+    def roll(self) -> None:
+        """Write one of the entries again that are due in more than two seconds; look for what got no answer."""
+        shard, world, entry = self.shard, self.world, self.world.entry
+        assert shard is not None
+        if self.unknown_rolls and self.calm.is_calm(entry.name, world.now):
+            unknown, self.unknown_rolls = self.unknown_rolls, set()
+
+            def ended(end: int) -> None:
+                if shard.read_to >= end:
+                    for offset in unknown:
+                        shard.roll_failed(offset)
+                else:
+                    self.unknown_rolls |= unknown
+
+            self.ask(entry, lambda: len(world.entry_log), ended, lambda: self.unknown_rolls.update(unknown))
+        far = [offset for offset, due_ms in self.pending.items() if due_ms > world.now + 2000]
+        if not far or world.random.random() > 0.1:
+            return
+        offset = world.random.choice(far)
+        line = shard.roll(offset)
+        if line is None:
+            return
+        line = Line(-1, line.kind, self.pending[offset], generation=line.generation, about=offset)
+
+        def lost() -> None:
+            self.unknown_rolls.add(offset)
+            self.calm.disturbed(entry.name, world.now)
+
+        self.ask(entry, lambda: world.append(line), lambda _: None, lost)
+
+    def deliver(self) -> None:
+        shard, world = self.shard, self.world
+        assert shard is not None
+        for offset, due_ms in list(self.pending.items()):
+            admission = shard.may_send(offset, due_ms, world.now, world.now, ("T",))
+            if admission is MaySend.ALREADY:
+                del self.pending[offset]
+            elif admission is MaySend.GO:
+                broker = world.targets[world.random.choice(sorted(world.targets))]
+                (queue,) = broker.queues
+                if shard.is_named(queue):
+                    self.put(shard, broker, queue, offset)
+                else:
+                    self.aim(shard, broker, queue)
+
+    def aim(self, shard: Shard, broker: Broker, queue: TargetQueue) -> None:
+        if queue in self.aiming or queue in shard.tails:
+            return
+        self.aiming.add(queue)
+
+        def ended(end: int) -> None:
+            self.aiming.discard(queue)
+            shard.aim(queue, end)
+
+        self.ask(broker, lambda: len(broker.queues[queue]), ended, lambda: self.aiming.discard(queue))
+
+    def put(self, shard: Shard, broker: Broker, queue: TargetQueue, offset: int) -> None:
+        shard.sending(offset, queue)
+
+        def lost() -> None:
+            shard.lose(offset)
+            self.calm.disturbed(broker.name, self.world.now)
+
+        self.ask(
+            broker,
+            lambda: self.world.deliver(queue, offset),
+            lambda at: shard.acknowledged(offset, queue, at),
+            lost,
+        )
+
+
+def story(world: World, seconds: int = 90) -> dict[str, int]:
+    """A minute and a half of sends and faults, then peace until everything is delivered; answers the verdict."""
+    draw = world.random
+    for number in range(3):
+        Node(world, f"n{number}")
+    for _ in range(300):
+        when = draw.randrange(seconds * 1000)
+        world.at(when, lambda when=when: world.send(when + draw.randrange(20_000)))  # type: ignore[misc]
+    for when in range(0, seconds * 1000, 250):
+        world.at(when, lambda: fault(world))
+    world.at(0, lambda: assign(world, lying=False))
+    world.run(seconds * 1000)
+    world.faulty = False
+    for node in world.nodes:
+        node.cut, node.paused_until = False, min(node.paused_until, world.now)
+    assign(world, lying=False)
+    for _ in range(120):
+        world.run(world.now + 1000)
+        if world.now > seconds * 1000 + 30_000 and not world.verdict()["lost"]:
+            break
+    return world.verdict()
+
+
+def assign(world: World, *, lying: bool) -> None:
+    """Rebalance; while views differ, several may be told that the shard is theirs. Who is away hears nothing of it."""
+    alive = [node for node in world.nodes if not node.dead]
+    deaf = [node for node in alive if node.cut or node.paused_until > world.now]
+    if len(deaf) < len(alive):
+        alive = [node for node in alive if node not in deaf]
+    chosen = world.random.sample(alive, min(len(alive), world.random.choice((0, 1, 2, 2)) if lying else 1))
+    for node in alive:
+        node.assigned = node in chosen
+
+
+def fault(world: World) -> None:
+    """One draw of bad luck."""
+    draw = world.random
+    node = draw.choice([node for node in world.nodes if not node.dead])
+    luck = draw.random()
+    if luck < 0.02:
+        node.dead = True
+        Node(world, f"n{len(world.nodes)}")
+        world.at(world.now + draw.randrange(500), lambda: assign(world, lying=False))
+    elif luck < 0.04:
+        node.paused_until = world.now + draw.choice((1500, 4000, 12_000))
+        if draw.random() < 0.5:
+            assign(world, lying=False)
+    elif luck < 0.06:
+        node.cut = True
+        if draw.random() < 0.5:
+            world.at(world.now + 500, lambda: assign(world, lying=False))
+        world.at(world.now + draw.choice((1000, 5000, 15_000)), lambda: setattr(node, "cut", False))
+    elif luck < 0.10:
+        assign(world, lying=draw.random() < 0.6)
+    elif luck < 0.12:
+        broker = draw.choice([world.entry, *world.targets.values()])
+        broker.hangs_until = world.now + draw.choice((500, 3000, 10_000))

@@ -1,0 +1,199 @@
+"""Bugs that are planted into the core, each with the violation that it must be found by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from service.core.calm import Calm
+from service.core.lease import Timing
+from service.core.lines import Line, LineKind
+from service.core.progress import Picture, TargetQueue
+from service.core.shard import MaySend, Shard
+from service.core.states import OwnerState
+
+__all__ = ["BUGS", "AlwaysCalm"]
+
+
+class AlwaysCalm(Calm):
+    def is_calm(self, broker: str, mono_ms: int) -> bool:
+        del broker, mono_ms
+        return True
+
+
+class NoFence(Shard):
+    """The new owner does not wait."""
+
+    def __init__(self, name: str, timing: Timing | None = None) -> None:
+        super().__init__(name, timing)
+        self.timing.lease_ms = self.timing.drift_ms = self.timing.settle_ms = 0
+
+
+class NoLease(Shard):
+    """An owner delivers however long ago it has read its queue."""
+
+    def may_send(self, offset: int, due_ms: int, wall_ms: int, mono_ms: int, topics: Collection[str]) -> MaySend:
+        self.lease.renew(mono_ms)
+        return super().may_send(offset, due_ms, wall_ms, mono_ms, topics)
+
+
+class RenewsUnread(Shard):
+    """The lease is renewed by any answer, whether the queue was read to its end or not."""
+
+    def end_seen(self, asked_ms: int, end: int) -> None:
+        del end
+        self.lease.renew(asked_ms)
+
+    def read(self, lines: Sequence[Line], next_offset: int, mono_ms: int) -> list[Line]:
+        # slow to read: what is behind the first sixteenth comes with a later pull
+        return super().read(lines[:4], lines[3].offset + 1 if len(lines) > 4 else next_offset, mono_ms)
+
+
+class NoDoubts(Shard):
+    """Nobody looks for what the predecessor has delivered since its last progress."""
+
+    def settle(self, picture: Picture, wall_ms: int) -> None:
+        super().settle(picture, wall_ms)
+        self.doubts = []
+
+
+class ForgetsOldDoubts(Shard):
+    """What the predecessor had not yet looked for is nobody's business any more."""
+
+    def settle(self, picture: Picture, wall_ms: int) -> None:
+        picture.doubts = []
+        super().settle(picture, wall_ms)
+
+
+class SendsLostAgain(Shard):
+    """A delivery whose answer was lost is sent again at once."""
+
+    def lose(self, offset: int) -> None:
+        self._in_flight.pop(offset)
+
+
+class TailsTooFar(Shard):
+    """A tail moves past deliveries that are under way."""
+
+    def _raise_tail(self, queue: TargetQueue) -> None:
+        self.tails[queue] = max(self.tails.get(queue, 0), self._top.get(queue, 0))
+
+
+class NamesTooLate(Shard):
+    """A target queue is used before the progress names it."""
+
+    def is_named(self, queue: TargetQueue) -> bool:
+        return queue in self.tails
+
+    def sending(self, offset: int, queue: TargetQueue) -> None:
+        self._named |= {queue}
+        super().sending(offset, queue)
+
+
+class IgnoresTakeovers(Shard):
+    """An owner goes on although it has read somebody else's takeover."""
+
+    def _see_takeover(self, line: Line, mono_ms: int) -> None:
+        if line.owner == self.owner or self.state in (OwnerState.TAKING_OVER, OwnerState.FOLLOWER):
+            super()._see_takeover(line, mono_ms)
+
+
+class ForgetsDone(Shard):
+    """The progress is read, and what it says is done is not."""
+
+    def load(self, picture: Picture, first_offset: int) -> None:
+        del picture
+        super().load(Picture(), first_offset)
+
+    def settle(self, picture: Picture, wall_ms: int) -> None:
+        picture.done = type(picture.done)()
+        super().settle(picture, wall_ms)
+
+
+class ReadsFromNow(Shard):
+    """A new owner reads its queue from the last takeover on."""
+
+    def load(self, picture: Picture, first_offset: int) -> None:
+        super().load(picture, max(first_offset, picture.generation))
+
+
+class EarlyBird(Shard):
+    """An entry is delivered when it is read."""
+
+    def may_send(self, offset: int, due_ms: int, wall_ms: int, mono_ms: int, topics: Collection[str]) -> MaySend:
+        del due_ms
+        return super().may_send(offset, 0, wall_ms, mono_ms, topics)
+
+
+class TrustsAnyRelease(Shard):
+    """Once somebody has released the shard, no later owner counts."""
+
+    def _see_takeover(self, line: Line, mono_ms: int) -> None:
+        before = self._released
+        super()._see_takeover(line, mono_ms)
+        self._released = before
+
+
+class FinishesRefused(Shard):
+    """What is lost counts as delivered."""
+
+    def lose(self, offset: int) -> None:
+        queue = self._in_flight[offset]
+        super().lose(offset)
+        self.scanned(queue, [offset], [offset])
+
+
+class ReleasesEarly(Shard):
+    """A shard is released while deliveries are under way."""
+
+    @property
+    def may_release(self) -> bool:
+        return self.state is OwnerState.RELEASING
+
+
+class RollsForAnybody(Shard):
+    """A roll counts, whoever wrote it."""
+
+    def _control(self, line: Line, mono_ms: int) -> bool:
+        if line.kind is LineKind.ROLL:
+            line = Line(line.offset, line.kind, line.due_ms, generation=self._seen_generation, about=line.about)
+        return super()._control(line, mono_ms)
+
+
+class DeliversWhatItRolls(Shard):
+    """An entry whose roll got no answer is delivered all the same."""
+
+    def roll(self, offset: int) -> Line | None:
+        line = super().roll(offset)
+        self._held.pop(offset, None)
+        return line
+
+
+class ForgetsRolled(Shard):
+    """What was rolled and then read again by another owner is taken for done."""
+
+    def _control(self, line: Line, mono_ms: int) -> bool:
+        rolled = line.about in self.done
+        return super()._control(line, mono_ms) and not rolled
+
+
+BUGS: dict[str, tuple[Callable[[str], Shard], str]] = {
+    "no fence": (NoFence, "twice"),
+    "no lease": (NoLease, "twice"),
+    "lease without reading": (RenewsUnread, "twice"),
+    "no doubts": (NoDoubts, "twice"),
+    "old doubts forgotten": (ForgetsOldDoubts, "twice"),
+    "lost is sent again": (SendsLostAgain, "twice"),
+    "tails too far": (TailsTooFar, "twice"),
+    "named too late": (NamesTooLate, "twice"),
+    "takeovers ignored": (IgnoresTakeovers, "twice"),
+    "done forgotten": (ForgetsDone, "twice"),
+    "released early": (ReleasesEarly, "twice"),
+    "any release": (TrustsAnyRelease, "twice"),
+    "any roll": (RollsForAnybody, "twice"),
+    "rolled and delivered": (DeliversWhatItRolls, "twice"),
+    "rolled is done": (ForgetsRolled, "lost"),
+    "read from now": (ReadsFromNow, "lost"),
+    "lost is done": (FinishesRefused, "lost"),
+    "early": (EarlyBird, "early"),
+}
+"""Name to (the core with the bug, the violation that it plants)."""

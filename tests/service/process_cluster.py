@@ -1,0 +1,193 @@
+"""A real cluster of processes for the delay service: name server, brokers, instances of the service; and its ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from remoting.codes import RequestCode
+from remoting.messages.message import StoredMessage
+from remoting.messages.properties import get_property
+from service.link.cluster import ClusterLink
+from service.link.progress_log import PROGRESS_TOPIC
+from service.running.entries import DUE, REJECTED_TOPIC
+from tests.support.apache import ApacheBroker, ApacheNameServer
+from tests.support.ours import ROOT, OurBroker
+from tests.support.processes import Child
+from tests.support.wait import happens, wait_until
+from timewheel_client import ClientConnection, Producer
+
+ENTRY = "TIMEWHEEL"
+NUMBER = "number"
+
+
+async def make_topic(address: str, topic: str, queues: int, perm: int = 6) -> None:
+    """What mqadmin's updateTopic asks of a broker."""
+    connection = await ClientConnection.open(address)
+    ext = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": str(perm),
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    try:
+        reply = await connection.request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+        assert reply.code == 0, reply.remark
+    finally:
+        await connection.close()
+
+
+@dataclass
+class Copies:
+    """What stands in the target topics: number to (store time, due time) of each copy."""
+
+    found: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    messages: list[StoredMessage] = field(default_factory=list)
+
+    def verdict(self, sent: Sequence[int]) -> dict[str, int]:
+        return {
+            "lost": sum(1 for number in sent if number not in self.found),
+            "early": sum(1 for rows in self.found.values() for stored, due in rows if stored < due),
+            "twice": sum(1 for rows in self.found.values() if len(rows) > 1),
+        }
+
+    def late(self) -> list[int]:
+        """How late each was, ms, ascending."""
+        return sorted(rows[0][0] - rows[0][1] for rows in self.found.values())
+
+
+class RealCluster:
+    """Name server, brokers ``broker-0`` …, and instances of the service."""
+
+    def __init__(self, folder: Path, brokers: int = 1, *, ours: bool = False) -> None:
+        self.folder = folder
+        self.names: ApacheNameServer | None = None
+        self.brokers: list[ApacheBroker | OurBroker] = []
+        if ours:
+            broker = OurBroker(folder / "broker").start()
+            self.namesrv = broker.namesrv
+            self.brokers.append(broker)
+        else:
+            self.names = ApacheNameServer(folder / "names")
+            self.namesrv = self.names.address
+            for number in range(brokers):
+                name = {"brokerName": f"broker-{number}"}
+                self.brokers.append(ApacheBroker(folder / f"b{number}", self.namesrv, name, "512m").start())
+        self.services: list[Child] = []
+        self._count = 0
+
+    def topics(self, queues: int = 4, *targets: str) -> None:
+        async def make() -> None:
+            for broker in self.brokers:
+                for topic in (ENTRY, PROGRESS_TOPIC, REJECTED_TOPIC, *targets):
+                    await make_topic(broker.address, topic, queues)
+
+        asyncio.run(make())
+
+    def service(self, *more: str) -> Child:
+        """Start one more instance."""
+        self._count += 1
+        home = self.folder / f"s{self._count}"
+        command = [sys.executable, "-m", "broker.cli", "service", "--namesrv-addr", self.namesrv, "--store", str(home)]
+        child = Child([*command, *more], ROOT, self.folder / f"s{self._count}.log", {"PYTHONDONTWRITEBYTECODE": ""})
+        self.services.append(child)
+        return child
+
+    def owned(self, child: Child) -> int:
+        """How many shards an instance has come to own so far."""
+        return child.log.read_text(errors="replace").count(": owning after")
+
+    def wait_owned(self, count: int, within_s: float = 60) -> None:
+        wait_until(
+            lambda: sum(map(self.owned, self.services)) >= count,
+            within_s,
+            f"{count} takeovers:\n" + "\n".join(child.tail() for child in self.services),
+        )
+
+    def send(self, numbers: Sequence[int], topic: str, due_ms: Sequence[int], body: bytes = b"x" * 100) -> None:
+        async def work() -> None:
+            async with Producer(self.namesrv) as producer:
+                for at in range(0, len(numbers), 64):
+                    await asyncio.gather(
+                        *(
+                            producer.send(
+                                ENTRY,
+                                body,
+                                properties={"TW_TOPIC": topic, "TW_DELIVER_MS": str(due), NUMBER: str(number)},
+                            )
+                            for number, due in zip(numbers[at : at + 64], due_ms[at : at + 64], strict=True)
+                        )
+                    )
+
+        asyncio.run(work())
+
+    def read(self, *topics: str) -> Copies:
+        """Read all queues of some topics from their begin to their end."""
+        return asyncio.run(read_all(self.namesrv, topics))
+
+    def wait_delivered(self, count: int, within_s: float, *topics: str) -> Copies:
+        copies = Copies()
+
+        def all_there() -> bool:
+            nonlocal copies
+            copies = self.read(*topics)
+            return len(copies.found) >= count
+
+        assert happens(all_there, within_s), (
+            f"{count} messages in {topics}, {len(copies.found)} are there\n"
+            + "\n".join(child.tail() for child in self.services)
+        )
+        return copies
+
+    def stop(self) -> None:
+        for child in self.services:
+            child.kill()
+        for broker in self.brokers:
+            broker.kill()
+        if self.names is not None:
+            self.names.stop()
+
+
+async def read_all(namesrv: str, topics: Sequence[str]) -> Copies:
+    copies = Copies()
+    cluster = ClusterLink(namesrv, "READER")  # a group of its own
+    await cluster.core.start()
+    try:
+        for topic in topics:
+            route = await cluster.core.route(topic)
+            for queue in route.read_queues:
+                where = (topic, queue.broker_name, queue.queue_id)
+                offset, end = await cluster.begin(where), await cluster.end(where)
+                while offset < end:
+                    pull = await cluster.pull(where, offset, wait=False)
+                    copies.messages += pull.messages
+                    offset = pull.next_offset
+    finally:
+        await cluster.core.close()
+    for message in copies.messages:
+        number = int(get_property(message.properties, NUMBER) or -1)
+        due = int(get_property(message.properties, DUE) or 0)
+        copies.found.setdefault(number, []).append((message.store_ms, due))
+    return copies
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def stopped(child: Child) -> None:
+    os.killpg(child.process.pid, signal.SIGSTOP)
+
+
+def continued(child: Child) -> None:
+    os.killpg(child.process.pid, signal.SIGCONT)

@@ -1,0 +1,25 @@
+"""Each bug that is planted into the core is found by the violation that it plants; without one nothing is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.core.calm import Calm
+from service.core.shard import Shard
+from tests.service.cluster_world import World, story
+from tests.service.planted import BUGS, AlwaysCalm
+
+STORIES = 40
+"""Most stories that a bug may take to be found."""
+FIRST = {"no lease": 5, "any roll": 20}
+"""Stories before this one did not show it when it was planted."""
+
+
+@pytest.mark.parametrize("name", [*BUGS, "broker not calm"])
+def test_a_planted_bug_is_found(name: str) -> None:
+    shard, violation = BUGS.get(name, (Shard, "twice"))
+    calm = AlwaysCalm if name == "broker not calm" else Calm
+    for seed in range(FIRST.get(name, 0), STORIES):
+        if story(World(seed, shard, calm))[violation]:
+            return
+    raise AssertionError(f"{name!r} was not found by {violation!r} in {STORIES} stories")
