@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from broker.net.channel import Channel, peer_text
@@ -22,6 +23,15 @@ POP_MAX = 32
 INVISIBLE_MAX_MS = 12 * 3_600_000
 """The longest invisible time; the proxy's own limit (``maxInvisibleTimeMills``)."""
 _READ = int(Permission.READ)
+_ATTEMPT_CHARS_MAX = 128
+"""The proxy's have 36."""
+
+
+def _short(attempt_id: str) -> str:
+    """The name of an attempt, or what stands for it: one is kept for each queue that is popped in order."""
+    if len(attempt_id) <= _ATTEMPT_CHARS_MAX:
+        return attempt_id
+    return sha256(attempt_id.encode()).hexdigest()
 
 
 class PopHeader:
@@ -46,7 +56,7 @@ class PopHeader:
         self.expression_type = opt_str(ext, "expType")
         self.expression = opt_str(ext, "exp")
         self.order = opt_bool(ext, "order")
-        self.attempt_id = opt_str(ext, "attemptId")
+        self.attempt_id = _short(opt_str(ext, "attemptId"))
 
     @property
     def end_ms(self) -> int:

@@ -586,3 +586,17 @@ def test_what_comes_due_later_does_not_wait_for_all_of_a_hot_moment(rig):
     revive(rig)
     assert pop.reviver.revived_count == 2_001
     assert pop.in_flight.check() == []
+
+
+def test_the_name_of_an_attempt_is_kept_short(rig):
+    """One is kept for each queue and group that is popped in order, and a header may have 256 KiB."""
+    send(rig, b"first")
+    rig.client().heartbeat("c", "G")
+    popper = Popper(rig.client())
+    name = "попытка\t" * 9_000
+    (_,) = popper.pop(order="true", initMode=0, attemptId=name)
+    assert popper.pop(order="true", attemptId=name[:-1] + "x") == []
+    (again,) = popper.pop(order="true", attemptId=name)
+    assert again.body == b"first"
+    block = rig.core.processors.pop.in_flight.find("G", "T", 0).block
+    assert len(block.attempt_id) <= 128
