@@ -146,12 +146,17 @@ def _due(text: str, store_ms: int) -> int:
     return due_ms
 
 
+def _clean(text: str) -> str:
+    """A text as the value of a property: no control characters, no halves of characters, not too long."""
+    plain = "".join(max(char, " ") for char in text[:_REASON_CHARS])
+    return plain.encode("utf-8", "replace").decode()
+
+
 def _finished(message: StoredMessage, shard: str, topic: str, due_ms: int, why: str) -> Waiting:
     text = remove_properties(message.properties, _STRIPPED)
     if why:
         original = get_property(message.properties, TOPIC) or ""
-        clean = "".join(max(char, " ") for char in why)
-        for name, value in ((REASON, clean), (ORIGINAL_TOPIC, original[:127])):
+        for name, value in ((REASON, _clean(why)), (ORIGINAL_TOPIC, _clean(original[:127]))):
             text = with_property(text, name, value) if value else text
     text = with_property(text, DELAY_ID, f"{shard}/{message.queue_offset}")
     text = with_property(text, DUE, str(due_ms))
@@ -171,7 +176,7 @@ def _finished(message: StoredMessage, shard: str, topic: str, due_ms: int, why: 
         record = encode_record(made, _NO_HOST, message.store_ms)
     except MessageError as error:
         if why:  # not even room for the reason: the bytes go without the sender's properties
-            made.properties = f"{DELAY_ID}\x01{shard}/{message.queue_offset}\x02{REASON}\x01{error}\x02"
+            made.properties = f"{DELAY_ID}\x01{shard}/{message.queue_offset}\x02{REASON}\x01{_clean(str(error))}\x02"
             return Waiting(message.queue_offset, due_ms, encode_record(made, _NO_HOST, message.store_ms), why)
         raise _RejectedError(f"no room for the properties of the delay: {error}") from None
     return Waiting(message.queue_offset, due_ms, record, why)
@@ -200,8 +205,7 @@ def rolled_of(delivery: StoredMessage, offset: int, generation: int) -> str:
 
 def rejected_again(delivery: StoredMessage, why: str) -> StoredMessage:
     """Turn a finished delivery that no broker will ever take into one to `REJECTED_TOPIC`."""
-    clean = "".join(max(char, " ") for char in why[:_REASON_CHARS])
-    delivery.properties = with_property(delivery.properties, REASON, clean)
+    delivery.properties = with_property(delivery.properties, REASON, _clean(why))
     delivery.properties = with_property(delivery.properties, ORIGINAL_TOPIC, delivery.topic)
     delivery.topic = REJECTED_TOPIC
     return delivery

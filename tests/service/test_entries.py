@@ -1,0 +1,151 @@
+"""What an entry is delivered as, and what is rejected: whatever stands in its properties, nobody stumbles over it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remoting.messages.message import Message, StoredMessage, decode_record, encode_record
+from remoting.messages.properties import get_property, parse_properties
+from service.core.lines import LineKind
+from service.running.entries import (
+    REJECTED_TOPIC,
+    control,
+    delay_id_of,
+    due_of,
+    line_of,
+    rejected_again,
+    rolled_of,
+    waiting_of,
+)
+
+SHARD = "broker-a/3"
+STORE_MS = 1_700_000_000_000
+HOST = bytes(8)
+
+
+def entry(text: str, body: bytes = b"body", offset: int = 17, topic: str = "TIMEWHEEL") -> StoredMessage:
+    """As a broker stores it."""
+    stored = decode_record(encode_record(Message(topic, 3, 5, 0, 4, HOST, 0, 0, body, text), HOST, STORE_MS))
+    stored.queue_offset = offset
+    return stored
+
+
+def text_of(**properties: str) -> str:
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+
+
+@pytest.mark.parametrize(
+    ("properties", "due_ms"),
+    [
+        ({"TW_DELIVER_MS": "1800000000000"}, 1_800_000_000_000),
+        ({"TW_DELIVER_MS": "5"}, 5),
+        ({"TW_DELAY_MS": "250"}, STORE_MS + 250),
+        ({"TW_DELIVER_MS": "7", "TW_DELAY_MS": "250", "__STARTDELIVERTIME": "9"}, 7),
+        ({"__STARTDELIVERTIME": "1800000000001"}, 1_800_000_000_001),
+        ({"TIMER_DELAY_SEC": "3"}, STORE_MS + 3000),
+        ({"TIMER_DELIVER_MS": "1800000000002"}, 1_800_000_000_002),
+    ],
+)
+def test_due_times(properties: dict[str, str], due_ms: int) -> None:
+    waiting = waiting_of(entry(text_of(TW_TOPIC="orders", **properties)), SHARD)
+    assert (waiting.offset, waiting.due_ms, waiting.rejected) == (17, due_ms, "")
+    delivery = decode_record(waiting.record)
+    assert (delivery.topic, delivery.flag, delivery.born_ms, delivery.body) == ("orders", 5, 4, b"body")
+    assert due_of(delivery.properties) == due_ms
+    assert delay_id_of(delivery.properties, SHARD) == 17
+    assert delay_id_of(delivery.properties, "broker-a/30") == -1
+    left = parse_properties(delivery.properties)
+    assert set(left) <= {"TW_DELAY_ID", "TW_DUE_MS", "__STARTDELIVERTIME"}
+
+
+def test_what_the_sender_gave_stays() -> None:
+    given_ = text_of(UNIQ_KEY="A1", KEYS="k1 k2", TAGS="t", own="x", TW_TOPIC="orders", TW_DELAY_MS="1")
+    delivery = decode_record(waiting_of(entry(given_), SHARD).record)
+    left = parse_properties(delivery.properties)
+    assert {name: left[name] for name in ("UNIQ_KEY", "KEYS", "TAGS", "own")} == {
+        "UNIQ_KEY": "A1",
+        "KEYS": "k1 k2",
+        "TAGS": "t",
+        "own": "x",
+    }
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({"TW_DELAY_MS": "1"}, "TW_TOPIC is missing"),
+        ({"TW_TOPIC": "orders"}, "no due time"),
+        ({"TW_TOPIC": "orders", "TW_DELIVER_MS": "-1"}, "'-1'"),
+        ({"TW_TOPIC": "orders", "TW_DELIVER_MS": "9" * 30}, "year 9999"),
+        ({"TW_TOPIC": "orders", "TW_DELAY_MS": "253402300799999"}, "year 9999"),
+        ({"TW_TOPIC": "orders", "__STARTDELIVERTIME": "soon"}, "__STARTDELIVERTIME"),
+        ({"TW_TOPIC": "a b", "TW_DELAY_MS": "1"}, "'a b'"),
+        ({"TW_TOPIC": "a\x01b", "TW_DELAY_MS": "1"}, "no name of a topic"),
+        ({"TW_TOPIC": "x" * 128, "TW_DELAY_MS": "1"}, "no name of a topic"),
+        ({"TW_TOPIC": "TIMEWHEEL", "TW_DELAY_MS": "1"}, "not for messages of senders"),
+        ({"TW_TOPIC": "%RETRY%g", "TW_DELAY_MS": "1"}, "not for messages of senders"),
+        ({"TW_TOPIC": "SCHEDULE_TOPIC_XXXX", "TW_DELAY_MS": "1"}, "not for messages of senders"),
+    ],
+)
+def test_rejections_say_why(properties: dict[str, str], why: str) -> None:
+    waiting = waiting_of(entry(text_of(**properties)), SHARD)
+    assert why in waiting.rejected
+    delivery = decode_record(waiting.record)
+    assert (delivery.topic, delivery.body, waiting.due_ms) == (REJECTED_TOPIC, b"body", STORE_MS)
+    assert why in (get_property(delivery.properties, "TW_REASON") or "")
+    assert delay_id_of(delivery.properties, SHARD) == 17
+
+
+NAMES = ("TW_TOPIC", "TW_DELIVER_MS", "TW_DELAY_MS", "TW_KIND", "TW_ABOUT", "TW_GENERATION", "TW_DELAY_ID", "TW_DUE_MS")
+VALUES = st.one_of(
+    st.sampled_from(["", "orders", "0", "1" * 40, "-5", "٣", "\x01", "a\x01b", "roll", "takeover", "\0", "é" * 400]),
+    st.text(st.characters(exclude_characters="\x02", exclude_categories=["Cs"]), max_size=20),
+)
+
+
+@given(st.lists(st.tuples(st.one_of(st.sampled_from(NAMES), VALUES), VALUES), max_size=12), st.booleans())
+def test_nobody_stumbles_over_hostile_properties(pairs: list[tuple[str, str]], cut: bool) -> None:
+    text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+    message = entry(text[:-1] if cut else text)
+    line_of(message)
+    waiting = waiting_of(message, SHARD)
+    delivery = decode_record(waiting.record)
+    assert delay_id_of(delivery.properties, SHARD) == 17, "a sender cannot pretend to be another entry"
+    assert due_of(delivery.properties) == waiting.due_ms >= 0
+    assert delivery.body == b"body"
+    rejected_again(delivery, "why\x01\x02 not")
+    assert delay_id_of(delivery.properties, SHARD) == 17
+
+
+def test_properties_without_room_are_rejected_not_dropped() -> None:
+    text = text_of(TW_TOPIC="orders", TW_DELAY_MS="1", big="x" * 32_725)
+    waiting = waiting_of(entry(text), SHARD)
+    delivery = decode_record(waiting.record)
+    assert waiting.rejected and delivery.topic == REJECTED_TOPIC and delivery.body == b"body"
+    assert delay_id_of(delivery.properties, SHARD) == 17
+
+
+def test_records_of_the_service_are_told_from_entries() -> None:
+    takeover = line_of(entry(control(LineKind.TAKEOVER, TW_OWNER="me")))
+    assert (takeover.kind, takeover.owner) == (LineKind.TAKEOVER, "me")
+    release = line_of(entry(control(LineKind.RELEASE, TW_GENERATION=5)))
+    assert (release.kind, release.generation) == (LineKind.RELEASE, 5)
+    assert line_of(entry(text_of(TW_KIND="nonsense"))).kind is LineKind.ENTRY
+    assert line_of(entry(text_of(TW_KIND="release", TW_GENERATION="-1"))).generation == -1
+
+
+def test_a_roll_is_delivered_like_its_entry() -> None:
+    given_ = text_of(UNIQ_KEY="A1", TAGS="t", TW_TOPIC="orders", TIMER_DELAY_SEC="3")
+    first = decode_record(waiting_of(entry(given_), SHARD).record)
+    roll = entry(rolled_of(first, 17, 9), offset=40)
+    line = line_of(roll)
+    assert (line.kind, line.about, line.generation) == (LineKind.ROLL, 17, 9)
+    waiting = waiting_of(roll, SHARD)
+    again = decode_record(waiting.record)
+    assert (waiting.due_ms, again.topic, again.body) == (STORE_MS + 3000, "orders", b"body")
+    assert delay_id_of(again.properties, SHARD) == 40
+    left = parse_properties(again.properties)
+    assert (left["UNIQ_KEY"], left["TAGS"]) == ("A1", "t")
+    assert "TW_KIND" not in left and "TW_ABOUT" not in left
