@@ -71,6 +71,6 @@ def _said(log: str) -> list[str]:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_each_message_comes_once(world: tuple[OurBroker, Proxy, Path], language: str) -> None:
     found = _run(world, language)
-    wrong = {job: problems for job, lines in found.items() if (problems := list(problems(job, lines)))}
+    wrong = {job: said for job, lines in found.items() if (said := list(problems(job, lines)))}
     log = (world[2] / f"{language}.log").read_text()
-    assert not wrong, "\n".join([*(f"{job}: {problems}" for job, problems in wrong.items()), *_said(log)])
+    assert not wrong, "\n".join([*(f"{job}: {said}" for job, said in wrong.items()), *_said(log)])
