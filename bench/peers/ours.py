@@ -26,7 +26,8 @@ class OurBroker:
     """`timewheel broker` in a process of its own; with its embedded name server unless ``namesrv`` names others.
 
     ``settings`` go to ``--set``. The store is ``folder/store`` unless ``store`` says another place. With ``shards``
-    it is a supervisor and so many brokers, ten ports apart (``addresses``). ``sources``: another place of the packages.
+    it is a supervisor and so many brokers, ten ports apart (``addresses``). ``sources``: another place of the packages;
+    ``module``: what is run instead of the command.
     """
 
     def __init__(
@@ -38,9 +39,11 @@ class OurBroker:
         port: int | None = None,
         shards: int = 0,
         sources: Path | None = None,
+        module: str = "broker.cli",
     ) -> None:
         self.shards = shards
         self._sources = sources
+        self._module = module
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.store = store or folder / "store"
@@ -60,7 +63,7 @@ class OurBroker:
         names = ["--namesrv-listen" if self.embedded else "--namesrv-addr", self.namesrv]
         settings = {**PATIENCE, **self.settings}
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        base = [sys.executable, "-m", "broker.cli", "broker", "--store", str(self.store)]
+        base = [sys.executable, "-m", self._module, "broker", "--store", str(self.store)]
         many = ["--shards", str(self.shards)] if self.shards else []
         return [*base, "--listen", self.address, *names, *sets, *many]
 

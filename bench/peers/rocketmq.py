@@ -15,7 +15,7 @@ from bench.peers.ours import ROOT, OurBroker
 from bench.peers.system import Setup, System
 from bench.peers.wire import Wire
 
-__all__ = ["APACHE", "APACHE_POP_VARIANTS", "APACHE_VARIANTS", "OURS", "OURS_PURE", "ours_with"]
+__all__ = ["APACHE", "APACHE_POP_VARIANTS", "APACHE_VARIANTS", "OURS", "OURS_NAMED", "OURS_PURE", "ours_with"]
 
 _PACKAGES = ("broker", "broker_plugin", "remoting", "store", "timewheel", "timewheel_client")
 STOP_SECONDS = 180  # with millions pending Apache's broker takes long
@@ -24,10 +24,12 @@ STOP_SECONDS = 180  # with millions pending Apache's broker takes long
 class _Ours:
     """`timewheel broker` as a process, or as a supervisor and its shards, with its embedded name server."""
 
-    def __init__(self, folder: Path, setup: Setup, shards: int = 0, pure: bool = False) -> None:
+    def __init__(
+        self, folder: Path, setup: Setup, shards: int = 0, pure: bool = False, module: str = "broker.cli"
+    ) -> None:
         self.configuration = {"flushDiskType": setup.flush}
         sources = _pure_copy(folder / "sources") if pure else None
-        self._broker = OurBroker(folder, self.configuration, shards=shards, sources=sources)
+        self._broker = OurBroker(folder, self.configuration, shards=shards, sources=sources, module=module)
         self.port, self.store = self._broker.port, self._broker.store
 
     def start(self) -> None:
@@ -165,6 +167,12 @@ OURS_PURE = dataclasses.replace(
     title="Timewheel, pure Python",
     version=lambda: _our_version().replace("compiled", "pure Python"),
     make=lambda folder, setup: _Ours(folder, setup, pure=True),
+)
+# Whose threads can be told apart from outside.
+OURS_NAMED = dataclasses.replace(
+    OURS,
+    make=lambda folder, setup: _Ours(folder, setup, module="bench.running.named"),
+    title="Timewheel, threads named",
 )
 APACHE = _apache("apache", "Apache RocketMQ", {})
 # Where lateness is measured: its finest precision, and its timer that keeps messages in RocksDB.

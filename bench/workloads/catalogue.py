@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bench.figures.results import Section
 from bench.running.session import Session
-from bench.workloads import crash, disk, hot_second, lateness, pending, pop, send, wheel
+from bench.workloads import crash, disk, hot_second, lateness, pending, pop, profile, send, wheel
 
 __all__ = ["SITTING", "WORKLOADS"]
 
@@ -21,6 +21,7 @@ WORKLOADS: dict[str, tuple[str, Callable[[Session], Section]]] = {
     "memory": ("memory, disk and idle processor time with messages pending", pending.memory),
     "crash": ("kill -9 under load: lost, repeated, longest lateness", crash.run),
     "pop": ("popping: messages a second, how late un-acknowledged ones come again, memory", pop.run),
+    "profile": ("where our processor time goes at 20,000 a second: by thread and by code", profile.run),
     "wheel": ("the wheel beside heapq, sortedcontainers and asyncio, in one process", wheel.run),
     "disk": ("the bare disk beside the spill journal", disk.run),
 }

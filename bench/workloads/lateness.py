@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bench.figures.results import Case, Curve, Section
 from bench.figures.stats import ccdf, percentile
 from bench.generator.arrivals import Verdict
-from bench.generator.load import Kind, Load
+from bench.generator.load import Kind, Load, LoadResult
 from bench.peers.catalogue import VARIANTS
 from bench.peers.system import Running, Setup, System
 from bench.running.session import Session
@@ -91,19 +91,21 @@ def _measure(session: Session, section: Section, system: System, one: LatenessCa
 
 def measure_on(
     session: Session, section: Section, system: System, running: Running, one: LatenessCase, seconds: float
-) -> None:
+) -> LoadResult:
     """Measure on a system that runs and has sent for a while, after ``seconds / 3`` of the same load.
 
-    The topic is one of this rate: a reception begins at a topic's first message.
+    Returns what was sent. The topic is one of this rate: a reception begins at a topic's first message.
     """
     load = dataclasses.replace(_load(system, running, session, one, seconds), topic=f"Bench{one.rate}")
     for topic in (load.topic, "Other", "Warm"):
         running.prepare(topic, QUEUES)
     _warm_deliveries(session, load, min(WARM_TIMED_SECONDS, seconds / 3))
-    _hold(session, section, system, running, one, load)
+    return _hold(session, section, system, running, one, load)
 
 
-def _hold(session: Session, section: Section, system: System, running: Running, one: LatenessCase, load: Load) -> None:
+def _hold(
+    session: Session, section: Section, system: System, running: Running, one: LatenessCase, load: Load
+) -> LoadResult:
     seconds = load.seconds
     with session.receiving(system, running, load.topic, QUEUES) as catch:
         if one.beside:
@@ -130,6 +132,7 @@ def _hold(session: Session, section: Section, system: System, running: Running, 
     if result.accepted < 0.98 * one.rate * seconds:
         rate = result.accepted / result.seconds
         section.note(f"{system.title}, {one.rate:,}/s: took only {rate:,.0f}/s ({result.refused:,} refused)")
+    return result
 
 
 def _load(system: System, running: Running, session: Session, one: LatenessCase, seconds: float) -> Load:

@@ -1,0 +1,169 @@
+"""Where the processor time of one broker of ours goes at 20,000 messages a second in and out: by thread, and by code.
+
+By thread, from /proc: user and system time, time that it was ready and had no core, pages that it touched first, and
+how often it gave the core away, each a message. A message is one that was accepted and delivered.
+
+By code, if there is ``perf``: a sample says which thread was where. Samples are put together by what the code is: our
+native modules by package (in a compiled build), the interpreter, NumPy, checksums, the C library, the kernel. So many
+µs a message are a thread's processor time in proportion to its samples.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.figures.results import Case, Section
+from bench.peers.rocketmq import OURS_NAMED
+from bench.peers.system import Setup
+from bench.running.session import Session
+from bench.workloads import lateness
+from bench.workloads.lateness import LatenessCase
+
+__all__ = ["Usage", "code_of", "read_threads", "run"]
+
+RATE = 20_000
+_TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
+_SAMPLES_A_SECOND = 499
+
+Usage = dict[str, float]
+"""Of one thread: ``user``, ``system``, ``ready`` in µs, ``touches`` of pages, ``switches``."""
+
+
+def read_threads(pid: int) -> dict[str, Usage]:
+    """Read what each thread of a process has used so far, by its name; threads of one name are added up."""
+    found: dict[str, Usage] = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            name = (task / "comm").read_text().strip()
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            waited_ns = int((task / "schedstat").read_text().split()[1])
+            status = (task / "status").read_text()
+        except OSError:
+            continue  # it has ended
+        usage = found.setdefault(name, dict.fromkeys(("user", "system", "ready", "touches", "switches"), 0.0))
+        usage["user"] += int(fields[11]) * _TICK_US
+        usage["system"] += int(fields[12]) * _TICK_US
+        usage["ready"] += waited_ns / 1000
+        usage["touches"] += int(fields[7])
+        usage["switches"] += sum(map(int, re.findall(r"ctxt_switches:\s+(\d+)", status)))
+    return found
+
+
+def code_of(symbol: str, place: str) -> str:
+    """Say what a sample was in, from its symbol and the file of the code.
+
+    >>> code_of("CPyDef_put_rows___PutRows___add", "/x/e82a__mypyc.cpython-311-x86_64-linux-gnu.so")
+    'our native code'
+    >>> code_of("_PyEval_EvalFrameDefault", "/usr/bin/python3.11")
+    'the interpreter'
+    """
+    if "kernel" in place or place.startswith("[k"):
+        return "the kernel"
+    file = place.rpartition("/")[2]
+    if "__mypyc" in file:
+        return "our native code"
+    if "numpy" in place or "_multiarray" in file:
+        return "NumPy"
+    if "isal" in file or "igzip" in file:
+        return "checksums"
+    if file.startswith(("libc.", "libc-", "libm", "libpthread", "ld-")):
+        return "the C library"
+    if file.startswith(("python", "libpython")) or symbol.startswith("_Py"):
+        return "the interpreter"
+    return "other libraries"
+
+
+def run(session: Session) -> Section:
+    """Measure our broker, alone, in turns."""
+    section = Section("profile", f"Where the processor time goes, {RATE:,} messages a second in and out")
+    seconds = session.seconds * 3 if session.quick else max(30.0, session.seconds)
+    (system,) = session.available([OURS_NAMED])
+    for _ in range(session.repeats):
+        with session.running(system, Setup(quick=session.quick)) as running:
+            session.say(f"profile: {system.title}")
+            late = Section("lateness", "")
+            one = LatenessCase("timed", 2_000 if session.quick else RATE)
+            pid = running.pids()[0]
+            lateness.measure_on(session, late, system, running, one, max(3.0, seconds / 3))  # warms it
+            before = read_threads(pid)
+            samples = _Samples(pid, session.folder)
+            other = LatenessCase("timed", one.rate + 1)  # another topic
+            sent = lateness.measure_on(session, late, system, running, other, seconds)
+            by_code = samples.end()
+            used = {name: _minus(usage, before.get(name, {})) for name, usage in read_threads(pid).items()}
+            messages = sent.accepted / seconds * (seconds + min(lateness.WARM_TIMED_SECONDS, seconds / 3))
+        section.notes += [note for note in late.notes if note not in section.notes]
+        _add(section, used, by_code, messages)
+        for figure in late.figures:
+            if figure.metric in ("broker p50", "broker p99") and figure.case["a second"] == other.rate:
+                section.add(
+                    system.name, {"thread": "all"}, f"lateness {figure.metric}", "ms", "lower", figure.values[-1]
+                )
+    if not shutil.which("perf"):
+        section.note("by code: perf is not installed (Debian: apt-get install linux-perf)")
+    return section
+
+
+def _minus(usage: Usage, before: Mapping[str, float]) -> Usage:
+    return {key: value - before.get(key, 0.0) for key, value in usage.items()}
+
+
+def _add(
+    section: Section, used: Mapping[str, Usage], by_code: Mapping[tuple[str, str], float], messages: float
+) -> None:
+    units = {"user": "µs", "system": "µs", "ready": "µs", "touches": "", "switches": ""}
+    for name, usage in sorted(used.items(), key=lambda entry: -entry[1]["user"] - entry[1]["system"]):
+        if usage["user"] + usage["system"] < 0.001 * messages:
+            continue
+        case: Case = {"thread": name}
+        for key, unit in units.items():
+            section.add("timewheel", case, f"{key} a message", unit, "lower", round(usage[key] / messages, 3))
+        spent = (usage["user"] + usage["system"]) / messages
+        for (thread, code), share in sorted(by_code.items(), key=lambda entry: -entry[1]):
+            if thread == name and share * spent >= 0.05:
+                section.add("timewheel", case, f"in {code}", "µs", "lower", round(share * spent, 2))
+
+
+class _Samples:
+    """``perf`` beside a measurement: the share of each thread's samples by code; nothing without it."""
+
+    def __init__(self, pid: int, folder: Path) -> None:
+        self._path = folder / "perf.data"
+        self._process: subprocess.Popen[bytes] | None = None
+        if shutil.which("perf"):
+            command = ["perf", "record", "-q", "-F", str(_SAMPLES_A_SECOND), "-p", str(pid), "-o", str(self._path)]
+            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def end(self) -> dict[tuple[str, str], float]:
+        """End it; shares by thread and code."""
+        if self._process is None:
+            return {}
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait()
+        command = ["perf", "script", "-i", str(self._path), "-F", "comm,ip,sym,dso"]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        self._path.unlink(missing_ok=True)
+        return shares_of(done.stdout)
+
+
+def shares_of(text: str) -> dict[tuple[str, str], float]:
+    """Read the output of ``perf script``: the share of each thread's samples in each kind of code.
+
+    >>> shares_of("loop  55d0 _PyEval_Frame (/usr/bin/python3.11)\\nloop  ffff do_sys ([kernel.kallsyms])\\n")
+    {('loop', 'the interpreter'): 0.5, ('loop', 'the kernel'): 0.5}
+    """
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    totals: collections.Counter[str] = collections.Counter()
+    for line in text.splitlines():
+        found = re.match(r"\s*(.+?)\s+([0-9a-f]+) (.*) \((.*)\)\s*$", line)
+        if found:
+            counts[found[1], code_of(found[3], found[4])] += 1
+            totals[found[1]] += 1
+    return {key: count / totals[key[0]] for key, count in counts.items()}
