@@ -334,7 +334,10 @@ class DelayPlugin:
         """Begin to count by topic."""
         balance = TopicBalance()
         with self.lock:
-            balance.load(self.spill)
+            balance.load(self.spill, self.clock.now_ms())
+        if balance.is_reading:
+            step = partial(balance.step, self.spill, self._let_others)
+            self._workers.append(Worker("counter", step, self.clock, self.spiller.pace, self._context.warn))
         self._accepted = self.gate.tally = Accepted(self.clock.now_ms, topics_max, balance)
         self._delivered = Delivered(topics_max, balance)
         self.deliverer.tally = self._delivered
@@ -345,9 +348,8 @@ class DelayPlugin:
     def families(self) -> Iterable[Family]:
         """Make the metrics."""
         accepted, delivered = self._accepted.rows(), self._delivered.rows()
-        pending, behind_ms = self.spill.pending_count, self.sweeper.behind_ms
-        steps_ms = (self.watch.forward_ms, self.watch.backward_ms)
-        failures = dict(self.stats.put_failures)
+        steps_ms, behind_ms = (self.watch.forward_ms, self.watch.backward_ms), self.sweeper.behind_ms
+        pending, failures = self.spill.pending_count, dict(self.stats.put_failures)
         return plugin_families(self.lateness, failures, steps_ms, accepted, delivered, pending, behind_ms)
 
     @property

@@ -26,6 +26,7 @@ from store.put.pending_api import (
     PAGE_MAX,
     PendingAnswer,
     PendingError,
+    PendingName,
     PendingQuery,
     PendingRow,
     PendingVerb,
@@ -138,7 +139,7 @@ class Api:
         given = request.query
         known_only(given, frozenset(("topic", "body_max")))
         shown = whole("body_max", given.get("body_max", BODY_SHOWN_BYTES), 0, BODY_SHOWN_MAX)
-        name = read_name(request.match_info["id"], given.get("topic", ""))
+        name = self._named(request)
         _demand(request, name.topic)
         answer = await self._state.work(self._state.control.get, name)
         document = self._answer(answer)
@@ -166,12 +167,16 @@ class Api:
         _demand(request, "")
         return _json(await self._state.work(overview, self._state))
 
+    def _named(self, request: web.Request) -> PendingName:
+        host = self._state.core.store.store_host
+        return read_name(request.match_info["id"], request.query.get("topic", ""), host)
+
     # ------------------------------------------------------------------------------------------------ changing
 
     async def change(self, request: web.Request) -> web.Response:
         """``POST pending/{id}/{verb}``: change one message; the verdict is durable."""
         known_only(request.query, frozenset(("topic",)))
-        name = read_name(request.match_info["id"], request.query.get("topic", ""))
+        name = self._named(request)
         _demand(request, name.topic)
         now_ms = self._state.core.now_ms()
         order = order_of(PendingVerb(request.match_info["verb"]), name, read_document(await request.read()), now_ms)

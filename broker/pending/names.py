@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from broker.turns.recall_handle import RecallHandle
 from remoting.errors import MessageError, ProtocolError
-from remoting.hosts import message_id, parse_message_id
+from remoting.hosts import decode_host, message_id, parse_message_id
 from store.disk.delay_id import DELAY_ID_BASE
 from store.put.pending_api import PendingError, PendingName
 
@@ -23,10 +23,14 @@ NAME_CHARS_MAX = 4096
 """The longest text that is looked at."""
 _OFFSET_DIGITS_MAX = 19
 _HOST_AND_OFFSET = (32, 56)
+_OFFSET_HEX = 16
 
 
-def read_name(text: str, topic: str = "") -> PendingName:
+def read_name(text: str, topic: str = "", store_host: bytes = b"") -> PendingName:
     """Read a name; PendingError says what was wrong with it. A ``topic`` that is given must be the message's.
+
+    ``store_host`` is the broker's address: the message id of another broker is refused, because the same offset may be
+    another message here.
 
     >>> read_name("key:order-1", "Orders")
     PendingName(offset=0, topic='Orders', key='order-1', unique_key='')
@@ -46,6 +50,12 @@ def read_name(text: str, topic: str = "") -> PendingName:
             raise PendingError(
                 f"{text!r:.80} names no message that waits: take the offsetMsgId of the send's answer (a message id "
                 "that the client made is found by listing with the property UNIQ_KEY)"
+            )
+        if store_host and len(text) in _HOST_AND_OFFSET and bytes.fromhex(text[:-_OFFSET_HEX]) != store_host:
+            ip, port = decode_host(parse_message_id(text)[0])
+            raise PendingError(
+                f"{text!r:.80} is an id of the broker at {ip}:{port}: ask there; if this broker had that address "
+                f"once, name the message by its offset {offset:#x}"
             )
         return PendingName(offset=offset, topic=topic)
     try:

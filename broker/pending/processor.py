@@ -100,13 +100,13 @@ class PendingProcessor:
         return dict.fromkeys(work, answer)
 
     def _get(self, control: PendingControl, ext: Mapping[str, str], _now_ms: int) -> Answer:
-        answer = control.get(read_name(ext.get("name", ""), ext.get("topic", "")))
+        answer = control.get(read_name(ext.get("name", ""), ext.get("topic", ""), self._store_host()))
         return answer_document(answer, self._store_host()), {"verdict": answer.verdict.value}
 
     def _change(self, control: PendingControl, ext: Mapping[str, str], now_ms: int) -> Answer:
         order = PendingOrder(
             verb=_verb(ext),
-            name=read_name(ext.get("name", ""), ext.get("topic", "")),
+            name=read_name(ext.get("name", ""), ext.get("topic", ""), self._store_host()),
             due_ms=_number(ext, "dueMs"),
             by_ms=_number(ext, "byMs"),
             version=_number(ext, "version"),

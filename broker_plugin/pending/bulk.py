@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker_plugin.pending.changes import Changes
-from broker_plugin.pending.looking import SLICE, Cursor, Looker
+from broker_plugin.pending.looking import Cursor, Looker
 from store.disk.flusher import Ticket
 from store.put.pending_api import (
     BULK_MAX,
@@ -91,15 +91,16 @@ class Bulk:
         looked_at = 0
         last: Ticket | None = None
         while cursor is not None and len(answers) < limit and looked_at < LOOKED_AT_MAX:
+            versions: list[int] = []
             with self._lock:
-                found = self._looker.slice_locked(query, cursor, min(SLICE, limit - len(answers)))
+                found = self._looker.slice_locked(query, cursor, min(self._changes.frame_rows, limit - len(answers)))
                 if found.ids:
                     last, versions = self._changes.cancel_slice(found, now_ms)
-                    answers += [
-                        PendingAnswer(verdict=_V.DONE, offset=delay_id, version=version, due_ms=due_ms, when_ms=now_ms)
-                        for delay_id, version, due_ms in zip(found.ids, versions, found.dues, strict=True)
-                    ]
             self._looker.pause()
+            answers += [
+                PendingAnswer(verdict=_V.DONE, offset=delay_id, version=version, due_ms=due_ms, when_ms=now_ms)
+                for delay_id, version, due_ms in zip(found.ids, versions, found.dues, strict=True)
+            ]
             looked_at += found.looked_at
             cursor = found.next
         if last is not None:

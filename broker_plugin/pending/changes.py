@@ -23,7 +23,7 @@ from broker_plugin.pending.looking import shown
 from broker_plugin.pending.records import key_hash, restamped, sent_delay_ms
 from broker_plugin.rules.properties import DUE_MAX_MS, own_properties_of
 from broker_plugin.rules.states import Move, State, after
-from remoting.layout import QUEUE_OFFSET_AT
+from remoting.layout import FRAME_ROW_BYTES, QUEUE_OFFSET_AT
 from remoting.layout_table import LONG
 from remoting.messages.message import RecordError, record_fields, store_ms_at
 from remoting.messages.properties import DELAY_KEY, UNIQ_KEY, get_property
@@ -53,8 +53,12 @@ _KEY_MARK = DELAY_KEY.encode()
 class ChangeWatcher(Protocol):
     """Who wants to know what is no longer pending. Called under the delivery lock."""
 
-    def cancelled(self, delay_id: int, topic: str, text: str, record_bytes: int) -> None:
+    def cancelled(self, delay_id: int, due_ms: int, topic: str, text: str, record_bytes: int) -> None:
         """Note that a message was cancelled."""
+        ...
+
+    def moved(self, delay_id: int, due_ms: int, topic: str) -> None:
+        """Note that a message leaves its place in the order: it gets another due time, or is replaced."""
         ...
 
 
@@ -82,6 +86,8 @@ class Changes:
         self._settle = target.settle if isinstance(target, SettlingTarget) else _is_settled
         self._lookup = target if isinstance(target, LookupTarget) else None
         self.watchers: list[ChangeWatcher] = []
+        self.frame_rows = max(1, spill.append_bytes_max // FRAME_ROW_BYTES)
+        """Messages that one frame of the journal can cancel."""
         self.keys: DelayKeys | None = None
 
     # ------------------------------------------------------------------------------------------------ the changes
@@ -115,13 +121,12 @@ class Changes:
         after(State.SPILLED, Move.CANCEL)
         self._settle()
         if self._past is not None:
-            rows = []
-            for due_ms, delay_id, record in zip(found.dues, found.ids, found.records, strict=True):
-                plain = found.topic and _KEY_MARK not in record
-                topic, key = (topic_crc(found.topic), 0) if plain else _topic_and_key(record)
-                rows.append(MessageRow(delay_id, due_ms, now_ms, key, 0, topic))
+            topics, keys = [topic_crc(found.topic)] * len(found.ids), [0] * len(found.ids)
+            for at, record in enumerate(found.records):
+                if not found.topic or _KEY_MARK in record:
+                    topics[at], keys[at] = _topic_and_key(record)
             with suppress(StoreFullError):
-                self._past.add(rows)
+                self._past.add_columns(found.ids, found.dues, now_ms, keys, topics)
         ticket, versions = self._spill.cancel_many(Columns(found.dues, found.ids, found.refs))
         if self.watchers or self._recovery.failed_count:
             for due_ms, delay_id, record in zip(found.dues, found.ids, found.records, strict=True):
@@ -155,8 +160,10 @@ class Changes:
                 self._settle()
                 fresh = restamped(record, found, due_ms)
                 block = self._spill.move(found, fresh, due_ms)
+                topic, _, text = record_fields(record)
+                for watcher in self.watchers:
+                    watcher.moved(found.delay_id, found.due_ms, topic)
                 if self.keys is not None:
-                    topic, _, text = record_fields(record)
                     self.keys.moved(topic, text, found.delay_id, due_ms, now_ms)
                 self._no_longer_failed(found.due_ms, record)
                 self._sweeper.offer(block, due_ms)
@@ -236,7 +243,7 @@ class Changes:
         if record and self.watchers:
             topic, _, text = record_fields(record)
             for watcher in self.watchers:
-                watcher.cancelled(delay_id, topic, text, len(record))
+                watcher.cancelled(delay_id, due_ms, topic, text, len(record))
         self._no_longer_failed(due_ms, record)
 
     def _no_longer_failed(self, due_ms: int, record: bytes) -> None:

@@ -11,10 +11,12 @@ back as it was.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker_plugin.pending.delay_keys import DelayKeys, FirstStays, Taken
 from broker_plugin.pending.records import fresh_copy, restamped, sent_delay_ms, with_delay
+from remoting.messages.message import record_fields
 from store.disk.flusher import Ticket
 from store.put.plugin_api import Held
 
@@ -60,6 +62,8 @@ class KeyedTurn:
         self._kept_before: list[Held] = []  # of the turn that was just journalled
         self._replacing: list[_Replacement] = []
         self._replaced: list[_Replacement] = []  # of the turn that was just journalled
+        self.moved: Callable[[int, int, str], object] = lambda *_: None
+        """Told delay id, due time and topic of what is replaced. Under the delivery lock."""
         self.accepted: list[tuple[int, int, bytes]] = []
         """Of the turn that was just journalled: what was to be replaced and was gone, so it is one message more."""
 
@@ -107,6 +111,7 @@ class KeyedTurn:
         found = spill.find(one.held.offset)
         if found is not None and not found.done:
             one.moved = True
+            self.moved(found.delay_id, found.due_ms, record_fields(one.record)[0])
             return spill.move(found, restamped(one.record, found, one.due_ms), one.due_ms)
         offset = spill.next_id()
         entry = (one.due_ms, offset, fresh_copy(one.record, offset, one.due_ms))

@@ -214,9 +214,12 @@ class PendingLimits:
 
     # ------------------------------------------------------------------------------------------------ gone
 
-    def cancelled(self, _delay_id: int, topic: str, _text: str, _record_bytes: int) -> None:
+    def cancelled(self, _delay_id: int, _due_ms: int, topic: str, _text: str, _record_bytes: int) -> None:
         """Note that a message was cancelled."""
         self._gone(topic, 1)
+
+    def moved(self, _delay_id: int, _due_ms: int, _topic: str) -> None:
+        """Note nothing: it is pending as before."""
 
     def put(self, puts: Sequence[PutRecord]) -> None:
         """Note deliveries."""

@@ -22,8 +22,8 @@ __all__ = ["Cursor", "Looker", "Slice", "checked", "cursor_of", "cursor_text", "
 
 Cursor = Key
 """The key behind which to go on."""
-SLICE = 64
-"""Messages looked at under one hold of the delivery lock, if they are read."""
+SLICE = 256
+"""Messages looked at under one hold of the delivery lock: 2 to 3 ms. A slice costs 0.8 ms, a message 9 us more."""
 SLICE_BYTES = 512 << 10
 TEXT_MAX = 32_767
 """Longest text of a condition; no property is longer."""

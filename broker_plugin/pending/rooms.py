@@ -77,6 +77,7 @@ class DeskRooms:
     def count_topics(self, balance: TopicBalance) -> None:
         """Have the desk show what is pending by topic, and the counts be told of cancels."""
         self._changes.watchers.append(balance)
+        self.keyed.moved = balance.moved
         self.desk.balance = balance
 
     def told(self, tally: Delivered) -> Delivered:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -257,14 +258,69 @@ def test_pending_by_topic_over_deliveries_cancels_and_restarts(tmp_path: Path) -
     again.rig.close()
 
 
-def test_what_is_too_much_to_be_counted_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_much_to_be_counted_at_once_is_counted_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is read, messages are cancelled, moved over the reader's place in both ways, sent and delivered."""
     world = World(tmp_path / "store")
-    for _ in range(3):
-        world.send("T", 50_000)
+    for number in range(12):
+        world.send("T" if number % 3 else "U", 50_000 + 1000 * number)
+    world.send("T", 1000)
+    rows = world.plugin.pending.page(PendingQuery(), 100).rows
+    now_ms = world.rig.now_ms
     world.rig.close()
     monkeypatch.setattr(balance, "READ_MAX", 2)
+    monkeypatch.setattr(balance, "_READ_AT_ONCE", 2)
     again = World(tmp_path / "store")
-    again.send("T", 50_000)
+    again.rig.now_ms = now_ms
+    plugin = again.plugin
+    (counter,) = [worker for worker in plugin._workers if worker.name == "counter"]
+
+    def change(verb: PendingVerb, place: int, due_ms: int | None = None) -> None:
+        order = PendingOrder(verb=verb, name=PendingName(offset=rows[place].offset), due_ms=due_ms)
+        assert plugin.pending.change(order, again.rig.now_ms).verdict is PendingVerdict.DONE
+
+    again.send("T", 20_000)  # before the reader's place, and new
+    assert pending_of(again) == {}
+    assert plugin.pending.topics() == []
+    assert counter._step(again.rig.now_ms) <= again.rig.now_ms
+    assert counter._step(again.rig.now_ms) <= again.rig.now_ms
+    change(PendingVerb.CANCEL, 1)  # read already
+    change(PendingVerb.CANCEL, 9)  # not read yet
+    change(PendingVerb.MOVE, 2, now_ms + 900_000)  # read, and moved to where it would be read again
+    change(PendingVerb.MOVE, 10, now_ms + 10_000)  # not read, and moved to where it would never be
+    change(PendingVerb.MOVE, 10, now_ms + 950_000)
+    again.send("U", 70_000)
+    again.rig.pass_ms(1500)
+    again.deliver()
+    assert pending_of(again) == {}
+    while counter._step(again.rig.now_ms) <= again.rig.now_ms:
+        pass
+    truth = Counter(row.topic for row in plugin.pending.page(PendingQuery(), 100).rows)
+    assert sum(truth.values()) == plugin.pending_count() == 12
+    assert pending_of(again) == truth
+    change(PendingVerb.CANCEL, 10)
+    again.rig.pass_ms(30_000)
+    again.deliver()
+    truth = Counter(row.topic for row in plugin.pending.page(PendingQuery(), 100).rows)
+    assert pending_of(again) == truth
+    again.rig.close()
+
+
+def test_a_count_that_deliveries_have_overtaken_stays_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path / "store")
+    for number in range(6):
+        world.send("T", 7000 + number)
+    now_ms = world.rig.now_ms
+    world.rig.close()
+    monkeypatch.setattr(balance, "READ_MAX", 2)
+    monkeypatch.setattr(balance, "_READ_AT_ONCE", 2)
+    again = World(tmp_path / "store")
+    again.rig.now_ms = now_ms
+    (counter,) = [worker for worker in again.plugin._workers if worker.name == "counter"]
+    again.rig.pass_ms(7002)
+    again.deliver()
+    assert counter._step(again.rig.now_ms) > again.rig.now_ms
     assert pending_of(again) == {}
     again.rig.close()
 

@@ -6,7 +6,7 @@ import pytest
 
 from broker.pending.names import name_text, read_name
 from broker.turns.recall_handle import RecallHandle
-from remoting.hosts import encode_host
+from remoting.hosts import encode_host, message_id
 from store.disk.delay_id import delay_id
 from store.put.pending_api import PendingError, PendingName
 
@@ -43,3 +43,12 @@ def test_a_key_needs_its_topic() -> None:
 def test_garbage_is_refused_with_words(text: str) -> None:
     with pytest.raises(PendingError):
         read_name(text)
+
+
+def test_an_id_of_another_broker_is_refused_with_its_address() -> None:
+    """The same offset may be another message here."""
+    here, there = encode_host("127.0.0.1", 10911), encode_host("127.0.0.1", 10921)
+    assert read_name(message_id(here, OFFSET), "T", here) == PendingName(offset=OFFSET, topic="T")
+    assert read_name(hex(OFFSET), "T", here) == PendingName(offset=OFFSET, topic="T")
+    with pytest.raises(PendingError, match=r"127\.0\.0\.1:10921: ask there.*its offset 0x4"):
+        read_name(message_id(there, OFFSET), "T", here)

@@ -351,7 +351,7 @@ def test_a_message_that_cannot_be_read_gets_no_verdict_about_its_name() -> None:
 
 def test_others_get_their_turn_between_two_slices() -> None:
     desk = Desk()
-    for number in range(150):
+    for number in range(600):
         desk.send(NOW + 60_000 + number)
     owned: list[bool] = []
     desk.desk.pause_by(lambda: owned.append(desk.world.plugin.lock._is_owned()))

@@ -85,11 +85,12 @@ def run_seed(
     first: bool = True,
     until: Collection[Kind] = tuple(Kind),
     fond: str = "",
+    keys: bool = True,
 ) -> Tally:
     """Tell a seed's story, with crash points at a share of its calls, or at ``only`` one of them.
 
-    ``first``: stop at the first finding of a kind in ``until``. ``fond``: see `Life`. The tally has what was run and
-    found.
+    ``first``: stop at the first finding of a kind in ``until``. ``fond``, ``keys``: see `Life`. The tally has
+    what was run and found.
     """
     tally = Tally()
     choose = Random(f"{seed} chosen")
@@ -128,7 +129,7 @@ def run_seed(
             tally.starts += story.world.starts
             story.world.disk.fault = None
 
-    life = Life(seed, probe if share or only is not None else None, say, fond=fond)
+    life = Life(seed, probe if share or only is not None else None, say, fond=fond, keys=keys)
     try:
         life.run()
     except _Enough:

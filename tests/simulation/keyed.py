@@ -246,7 +246,8 @@ class Desk:
             if free and not any(self._may_be_taken(ledger, number) for number in free):
                 raise Violation(Kind.ANSWER, f"{ledger.sent[free[0]]} was refused, and its key is free: {remark}")
         # If a turn fails after a replacement was journalled, it stands (`broker_plugin.pending.keyed_turn`).
-        return set() if illegal else {number for number, note in notes if note.mode == "replace"}
+        sure = illegal or "try again" in remark or "are allowed (timewheel" in remark
+        return set() if sure else {number for number, note in notes if note.mode == "replace"}
 
     def _may_be_taken(self, ledger: Ledger, number: int) -> bool:
         message = ledger.sent[number]

@@ -328,7 +328,8 @@ class Aftermath(_Story):
 class Life(_Story):
     """The story of a seed. ``probe`` is called at each call of the disk, with its number.
 
-    ``fond``: what half of it is to be about (`tests.simulation.swarm.HAPPENS`).
+    ``fond``: what half of it is to be about (`tests.simulation.swarm.HAPPENS`). ``keys``: whether there may be messages
+    with delay keys, and what belongs to them.
     """
 
     def __init__(
@@ -338,13 +339,15 @@ class Life(_Story):
         say: Callable[[str], None] | None = None,
         length: int = 36,
         fond: str = "",
+        keys: bool = True,
     ) -> None:
         rng = Random(seed)
         self.seed = seed
         self.length = length
         shape, swarm = Shape(rng), Swarm(rng)
         habits = Random(f"{seed} pending")
-        shape.values |= swarm.keep_keys(habits)
+        if keys:
+            shape.values |= swarm.keep_keys(habits)
         if fond:
             swarm.be_fond_of(fond)
         switch = rng.choice((0.02, 0.1, 0.3))

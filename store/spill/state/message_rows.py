@@ -142,16 +142,31 @@ class MessageRows:
 
     def add(self, rows: Sequence[MessageRow]) -> None:
         """Write rows; `sync` makes them durable. Raises StoreError."""
+        if rows:
+            ids, dues = [row.delay_id for row in rows], [row.due_ms for row in rows]
+            self._add(b"".join(map(self._encoded, rows)), ids, dues)
+
+    def add_columns(
+        self, ids: Sequence[int], dues: Sequence[int], at_ms: int, keys: Sequence[int], topics: Sequence[int]
+    ) -> None:
+        """The same for many with version 0 that are noted at one time; half the cost of a row. Raises StoreError."""
+        rows = np.zeros(len(ids), _DTYPE)
+        rows["id"], rows["due"], rows["at"], rows["key"], rows["topic"] = ids, dues, at_ms, keys, topics
+        data, seed = memoryview(rows.tobytes()), self._seed
+        rows["crc"] = [crc32(data[at : at + _PROVEN.size], seed) for at in range(0, len(data), _ROW.size)]
+        self._add(rows.tobytes(), ids, dues)
+
+    def _add(self, data: bytes, ids: Sequence[int], dues: Sequence[int]) -> None:
         with self._lock:
             start = 0
-            while start < len(rows):
+            while start < len(ids):
                 part = self._room()
-                some = rows[start : start + self._rows_a_file - part.count]
-                part.file.pwrite(b"".join(map(self._encoded, some)), part.count * _ROW.size)
-                part.count += len(some)
-                part.took([row.delay_id for row in some], [row.due_ms for row in some])
-                start += len(some)
-                self._written += len(some)
+                end = min(len(ids), start + self._rows_a_file - part.count)
+                part.file.pwrite(data[start * _ROW.size : end * _ROW.size], part.count * _ROW.size)
+                part.count += end - start
+                part.took(ids[start:end], dues[start:end])
+                self._written += end - start
+                start = end
 
     def _room(self) -> _Part:
         if self._parts and self._parts[-1].count < self._rows_a_file:
