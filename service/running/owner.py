@@ -47,6 +47,7 @@ ROLL_EVERY_MS = 60_000
 ROLL_MARGIN_MS = 600_000
 """What is due within this span is not rolled any more."""
 SAY_AGAIN_MS = 30_000
+TOLD_MAX = 1000
 
 
 class TakeoverError(Exception):
@@ -113,6 +114,8 @@ class Owner:
     def _say(self, text: str) -> None:
         """Say something, the same text once in `SAY_AGAIN_MS`: a broker that is away is asked twice a second."""
         now_ms = mono_ms()
+        if len(self._told) > TOLD_MAX:
+            self._told.clear()
         if now_ms - self._told.get(text, -SAY_AGAIN_MS) >= SAY_AGAIN_MS:
             self._told[text] = now_ms
             self._tell(text)

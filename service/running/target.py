@@ -44,6 +44,8 @@ PUT_SECONDS_MAX = 30
 NAMING_MS = 2000
 MISSING_MS = 10_000
 """How long a topic that was never seen must be unknown to the name servers before its messages are rejected."""
+MISSING_MAX = 10_000
+"""Most missing topics that are remembered; beyond it their time begins anew."""
 REFUSALS_MAX = 3
 """Refusals for good of one message after which it is rejected: another broker may have taken it."""
 SUSPECT_MS = 5000
@@ -188,10 +190,14 @@ class RemoteTarget:
                 )
         except NoRouteError as error:
             parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark=str(error))
+            if len(self._missing_ms) >= MISSING_MAX:
+                self._missing_ms.clear()
             since_ms = self._missing_ms.setdefault(topic, mono_ms())
             certain = isinstance(error, _ClosedError) or topic not in self._seen
             if certain and mono_ms() - since_ms >= MISSING_MS:
                 self._reject(parcel, str(error))
+                if topic not in self._seen and topic != REJECTED_TOPIC:
+                    self._owner.cluster.core.forget(topic)  # senders may name any number of such topics
                 await self._address_rejected(parcel)
             return
         except ClientError as error:
@@ -229,11 +235,12 @@ class RemoteTarget:
         for queue, end in zip(new, ends, strict=True):
             if isinstance(end, int):
                 shard.aim(queue, end)
-        until_ms = mono_ms() + NAMING_MS
-        while mono_ms() < until_ms:
-            if all(shard.is_named(queue) for queue in queues if queue in shard.tails):
-                return
-            await self._owner.save_now()
+        try:
+            async with asyncio.timeout(NAMING_MS / 1000):
+                while not all(shard.is_named(queue) for queue in queues if queue in shard.tails):
+                    await self._owner.save_now()
+        except TimeoutError:
+            pass  # the rest is tried again
 
     async def _to_broker(self, where: tuple[str, str], parcels: list[_Parcel]) -> None:
         cluster = self._owner.cluster

@@ -250,6 +250,11 @@ class ClientCore:
             lookup.add_done_callback(lambda task: self._looked_up(topic, task))
         return await shared(lookup)
 
+    def forget(self, topic: str) -> None:
+        """Do not keep a topic's route any more, nor look for it."""
+        self._wanted.discard(topic)
+        self._routes.pop(topic, None)
+
     def refresh_soon(self, topic: str) -> None:
         """Refresh a route in the background, because a request with the cached one failed."""
         if self._open and topic not in self._lookups:
