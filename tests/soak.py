@@ -70,6 +70,7 @@ def parts_of(minutes: float, jobs: int, seed: int, folder: Path) -> list[Part]:
         ),
         part("load", f"-m tests.support.fault_soak --minutes {share(0.2)}", str(folder / "soak")),
         part("every call", "-m pytest -q tests/faults/test_every_call.py", TIMEWHEEL_EVERY_CALL="1"),
+        part("races", "-m pytest -q tests/faults/test_pending_races.py", TIMEWHEEL_RACES="100000"),
         part("stopped for long", "-m pytest -q tests/faults/test_time_stands_still.py", TIMEWHEEL_STOPPED_SECONDS="30"),
     ]
 

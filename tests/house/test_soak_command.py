@@ -30,7 +30,7 @@ def test_a_part_can_be_started(part: soak.Part) -> None:
 
 def test_seeds_are_the_fresh_ones() -> None:
     assert "--from-seed 7" in str(PARTS[0])
-    assert str(PARTS[-2]) == "TIMEWHEEL_EVERY_CALL=1 python -m pytest -q tests/faults/test_every_call.py"
+    assert str(PARTS[-3]) == "TIMEWHEEL_EVERY_CALL=1 python -m pytest -q tests/faults/test_every_call.py"
 
 
 @pytest.mark.parametrize("code", [0, 3])
