@@ -17,7 +17,7 @@ from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.apache]
 
-SECONDS = 150
+SECONDS = 240
 LARGE = (
     "normal/push/1000",
     "normal/simple/1000",
