@@ -16,7 +16,7 @@ from tests.support.wait import wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.alone, pytest.mark.filterwarnings("ignore")]
 
 CODE = "from bench.lateness.command import lateness_command; lateness_command()"
-RECORDS = 60_000
+RECORDS = 120_000
 AS_OF = "2026-11-24T00:00Z"
 
 
@@ -42,9 +42,10 @@ def test_executors_without_our_packages_and_one_that_is_killed(tmp_path: Path) -
             env=os.environ | {"PYSPARK_PYTHON": str(cluster.python)},
         )
         try:
-            wait_until(lambda: len(cluster.shuffle_files()) > 4, 240, "rows on their way from task to task")
+            began = lambda: len(cluster.shuffle_files()) > 4 or process.poll() is not None  # noqa: E731
+            wait_until(began, 600, "rows on their way from task to task")
             cluster.kill_an_executor()
-            assert process.wait(300) == 0, (tmp_path / "said").read_text()
+            assert process.wait(600) == 0, (tmp_path / "said").read_text()
         finally:
             process.kill()
             process.wait()

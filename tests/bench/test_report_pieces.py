@@ -18,6 +18,7 @@ from bench.report.charts.bars import rows_chart
 from bench.report.charts.ccdf import DrawnCurve, ccdf_chart, steps
 from bench.report.charts.heatmap import MINUTE_MS, coarser, row_edges
 from bench.report.charts.histogram import EMPTY, Histogram, merged
+from bench.report.charts.rates import rates_of
 from bench.report.charts.scales import bent, lateness_ticks, spread
 from bench.report.charts.systems import given_ccdf_chart, numbers_chart, spread_chart
 from tests.bench.report_world import Table
@@ -196,3 +197,17 @@ def test_table_stands_for_a_pyarrow_table() -> None:
         assert found["b"][0].delivered.values.tolist() == [-1]
     with pytest.raises(KeyError, match="b"):
         by_group(Table(columns), ("minute_ms",), ("a",))
+
+
+@given(st.dictionaries(st.integers(0, 400), st.dictionaries(st.integers(-5_000, 90_000), st.integers(1, 9))))
+def test_rates_leave_no_message_out(cells: dict[int, dict[int, int]]) -> None:
+    """Whatever the width of a column: as many are due, and as many delivered, as there are messages."""
+    curves = {
+        second * 1_000: DrawnCurve(Histogram.of(late), Histogram.of({7: second % 3})) for second, late in cells.items()
+    }
+    starts, due, came = rates_of(curves, 1_000)
+    assert len(starts) <= 122
+    width_s = (starts[1] - starts[0]) / 1_000 if len(starts) > 1 else 1
+    delivered = sum(sum(late.values()) for late in cells.values())
+    assert sum(came) * width_s == pytest.approx(delivered)
+    assert sum(due) * width_s == pytest.approx(delivered + sum(second % 3 for second in cells))

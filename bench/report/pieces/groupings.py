@@ -14,6 +14,7 @@ from bench.report.charts.ccdf import DrawnCurve
 from bench.report.charts.heatmap import MINUTE_MS, coarser
 from bench.report.charts.histogram import Histogram, merged
 from bench.report.charts.panels import Grouped, Panels, panels_chart
+from bench.report.charts.rates import rates_chart
 from bench.report.charts.scales import bent, count_scale, set_ticks, spread, time_scale
 from bench.report.pieces.page import Cell, Html, details, figure, joined, note, table
 from bench.report.pieces.tables import Groups
@@ -76,7 +77,13 @@ def over_time(cells: Groups, least_ms: int, limit_ms: int) -> Html:
             panels_chart("time", title, _says("over time", columns), columns, how),
             f"By due time (UTC), a point for each {unit}. The dashed line is the limit of the target.",
             "Nothing was delivered.",
-        )
+        ),
+        figure(
+            rates_chart(cells, least_ms, _dress_time),
+            "Messages due, and messages delivered, in a second. A delivery stands where due time and lateness lead to, "
+            "give or take a cell of time. What is due and not delivered is overdue.",
+            "Nothing was due.",
+        ),
     ]
     total = sum(sum(numbers.values()) for numbers in overdue.values())
     chart = _overdue_chart(overdue) if total else None
