@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.figures.text import count
+from bench.figures.text import count, short_count
 from bench.report.charts.canvas import Chart, Size, new_figure, quiet_axes, style_of
 from bench.report.charts.ccdf import DrawnCurve
 from bench.report.charts.heatmap import coarser
@@ -88,6 +88,7 @@ def _draw(size: Size, rates: Mapping[str, Rates], dress: Callable[[Axes, Sequenc
             style = style_of(number) | {"linewidth": 2.6 - 1.1 * number, "marker": "" if len(starts) > 1 else "o"}
             axes.step(np.asarray(starts), values, where="post", label=name, **style)
         axes.set_ylim(0, most * 1.08 or 1)
+        axes.yaxis.set_major_formatter(lambda value, _: short_count(value))
         axes.set_title(size.short(source))
         dress(axes, starts, size)
     for row in grid:
