@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from broker_plugin.figures.tally import Delivered
 from remoting.messages.message import RecordError, record_fields
+from store.spill.rows.model import RecordCorruptError
 
 if TYPE_CHECKING:
     from store.put.plugin_api import PutRecord
@@ -74,9 +76,20 @@ class PendingLimits:
             found = self._spill.scan(after, 1 << 62, _READ_AT_ONCE)
             if not found.refs:
                 return
-            for record in self._spill.read(found.refs):
+            for record in self._whole(found.refs):
                 self._count_one(record)
             after = (found.dues[-1], found.ids[-1])
+
+    def _whole(self, refs: Sequence[int]) -> list[bytes]:
+        """Read records, without damaged ones: they can be neither delivered nor counted."""
+        try:
+            return self._spill.read(refs)
+        except RecordCorruptError:
+            records: list[bytes] = []
+            for ref in refs:
+                with suppress(RecordCorruptError):
+                    records += self._spill.read((ref,))
+            return records
 
     def _count_one(self, record: bytes) -> None:
         try:

@@ -27,6 +27,7 @@ from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.spill.journal.replay import Replayed, cut_behind, replay, write_again
 from store.spill.journal.segment import JournalSegment
 from store.spill.rows.done_set import DoneSet
+from store.spill.rows.model import RecordCorruptError
 from store.spill.rows.source import Source
 from store.spill.runs.run import Run
 from store.spill.state.directory import SpillDirectory
@@ -54,7 +55,10 @@ def records_behind(state: SpillState, position: int) -> Iterator[tuple[int, int,
         everything = np.arange(segment.count, dtype=np.int64)
         fresh = segment.live_mask(everything) & (segment.at[: segment.count] + segment.base >= position)
         for ordinal in np.flatnonzero(fresh).tolist():
-            record = state.read((segment.no << 32 | ordinal,)).records()[0]
+            try:
+                record = state.read((segment.no << 32 | ordinal,)).records()[0]
+            except RecordCorruptError:
+                continue  # its delivery will say so
             yield segment.dues.item(ordinal), segment.ids.item(ordinal), record
 
 
