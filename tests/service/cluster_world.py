@@ -469,4 +469,5 @@ def fault(world: World) -> None:
         assign(world, lying=draw.random() < 0.6)
     elif luck < 0.12:
         broker = draw.choice([world.entry, *world.targets.values()])
-        broker.hangs_until = world.now + draw.choice((500, 3000, 10_000))
+        # never shorter than before: what waits already goes on when it was told
+        broker.hangs_until = max(broker.hangs_until, world.now + draw.choice((500, 3000, 10_000)))
