@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.lateness.logs.storage import StorageError
@@ -13,6 +15,7 @@ from bench.lateness.results.hdr import ENDING
 from bench.lateness.results.result import CELLS, GROUPS, HISTOGRAMS, RECEIVED, Result, ResultError, read_result
 
 __all__ = [
+    "alone_in",
     "check_baseline",
     "check_bounds",
     "check_master",
@@ -119,6 +122,23 @@ def check_out(out: Path) -> None:
             f"--out {out}: {present} holds {min(foreign)!r}, which is no result of this command; "
             "it is not removed: give another folder"
         )
+
+
+@contextmanager
+def alone_in(out: Path) -> Iterator[None]:
+    """Hold the result folder; StorageError while another run holds it: each would remove the other's files."""
+    folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = f"--out {out}: another run is at work there: wait for it, or give another folder"
+            raise StorageError(text) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(folder)
 
 
 def check_bounds(since_ms: int | None, until_ms: int | None) -> None:

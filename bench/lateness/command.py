@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from bench.lateness.about import about_run
 from bench.lateness.checking import (
+    alone_in,
     check_baseline,
     check_bounds,
     check_master,
@@ -127,6 +128,7 @@ def lateness_command(
         found = find_sources(sources, names, levels, storage)
         before = check_baseline(baseline, out)
         check_out(out)
+        resources.enter_context(alone_in(out))
         jobs = of_a_job | {"received": received, "since_ms": since_ms, "until_ms": until_ms}
         jobs |= {"tables": by, "task_bytes": memory_of_task, "split_bytes": (split_mb or 0) << 20}
         check_state(state, since_ms, until_ms, received)

@@ -124,3 +124,16 @@ def test_an_expectation_decides_the_exit_status(
         "3 sent; 3 delivered; 0 early; lateness p50 7 ms, p99 7 ms, p99.9 7 ms, max 7 ms",
         f"{word}: {text} (found 7)",
     ]
+
+
+def test_one_run_at_a_time_in_a_folder(store: Path, tmp_path: Path) -> None:
+    from bench.lateness.checking import alone_in
+
+    (tmp_path / "out").mkdir()
+    with alone_in(tmp_path / "out"):
+        result = call(store, "--out", tmp_path / "out", "--engine", "local")
+    assert (result.exit_code, len(result.output.splitlines())) == (1, 1), result.output
+    assert "another run is at work there" in result.output
+    assert list((tmp_path / "out").iterdir()) == []
+    with alone_in(tmp_path / "out"):
+        pass
