@@ -213,15 +213,23 @@ class Desk:
                 raise Violation(Kind.COMMAND, f"{message} took the place of {before}, which was delivered")
 
     def bounded(self, ledger: Ledger) -> None:
-        """No more is pending than is allowed; what took another's place does not count."""
+        """No more is pending than is allowed.
+
+        What took another's place does not count, nor what is pending again since a power cut took its delivery: others
+        were accepted in its place meanwhile.
+        """
         if not self.count_max and not self.topic_max:
             return
         counts: dict[str, int] = {}
         for message in ledger.sent.values():
             plain = message.kind == "timed" and message.note is None
-            if plain and message.must and message.held and message.number not in ledger.delivered:
+            if not plain or message.number in ledger.undone:
+                continue
+            if message.must and message.held and message.number not in ledger.delivered:
                 counts[message.topic] = counts.get(message.topic, 0) + 1
         for delay_id, known in self.ids.items():
+            if not ledger.undone.isdisjoint(known.holders):
+                continue
             if self.is_sure(ledger, delay_id) and all(_mode(ledger, n) != "replace" for n in known.holders):
                 counts[known.where[0]] = counts.get(known.where[0], 0) + 1
         if 0 < self.count_max < sum(counts.values()) or any(0 < self.topic_max < count for count in counts.values()):

@@ -161,6 +161,7 @@ class Ledger:
         self.deleted: dict[str, int] = {}  # topic to the log's end when it was known to be deleted for the last time
         self.fewer: set[str] = set()  # topics that had fewer queues once: what was to go to one of the others may not
         self.check_max = 0  # checks after which a half message may be given up
+        self.undone: set[int] = set()  # delivered once, and pending again since the power took the delivery
         self.unflushed: list[int] = []  # acknowledged, and not known to be durable by the ledger's own clock
         self._last: dict[tuple[str, int, int, int], int] = {}
 
@@ -178,6 +179,7 @@ class Ledger:
         other.delivered = dict(self.delivered)
         other.originals = dict(self.originals)
         other.deleted = dict(self.deleted)
+        other.undone = set(self.undone)
         other.unflushed = list(self.unflushed)
         other.fewer = set(self.fewer)
         other.decisions = self.decisions.clone()
@@ -455,6 +457,7 @@ class Ledger:
         self.deleted = {topic: min(at, end) for topic, at in self.deleted.items()}
         for entry in old.values():
             if entry.offset >= end:
+                self.undone.add(entry.number)
                 continue
             at = bisect_left(self.entries, entry.offset, key=lambda found: found.offset)
             if at == len(self.entries) or self.entries[at].offset != entry.offset:
