@@ -172,7 +172,10 @@ class Reviver:
             if topic is None:
                 continue
             try:
-                for offset, data in self._read(batch):
+                found = list(self._read(batch))
+                if batch.queue.gone:  # what was read may be of a topic that has taken the deleted one's name
+                    continue
+                for offset, data in found:
                     record = self._copy(batch, offset, topic, data)
                     bit = 1 << (offset - batch.start)
                     if record is None:
@@ -199,7 +202,7 @@ class Reviver:
     def _topic_of(self, batch: Batch, now_ms: int) -> str | None:
         """The topic that a batch comes again in; None if it does not come now."""
         queue = batch.queue
-        if not self._has_topic(queue.topic):
+        if queue.gone or not self._has_topic(queue.topic):
             self._in_flight.settle(batch)
             return None
         if retry_flag(queue.topic) != NORMAL:
@@ -220,6 +223,8 @@ class Reviver:
         """
         store, queue = self._store, batch.queue
         offsets = list(batch.offsets())
+        if not offsets:
+            return  # an offset was set meanwhile: nothing of it is in flight any more
         first, span = offsets[0], offsets[-1] - offsets[0] + 1
         if 1 < span <= _SPARSE * len(offsets):
             entries = store.queue_entries(queue.topic, queue.queue_id, first, span)
