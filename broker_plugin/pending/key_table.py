@@ -13,6 +13,7 @@ from collections.abc import Iterator
 __all__ = ["KeyTable"]
 
 _SHARDS = 1024
+_NEVER = 1 << 62
 
 
 class KeyTable:
@@ -24,12 +25,14 @@ class KeyTable:
     ((5, 1000), None, 1)
     """
 
-    __slots__ = ("_count", "_dues", "_hashes", "_ids")
+    __slots__ = ("_count", "_dues", "_hashes", "_ids", "_soonest")
 
     def __init__(self) -> None:
         self._hashes = [array("Q") for _ in range(_SHARDS)]
         self._ids = [array("Q") for _ in range(_SHARDS)]
         self._dues = [array("q") for _ in range(_SHARDS)]
+        self._soonest = [_NEVER] * _SHARDS
+        """No shard has anything due before this: a search need not look at all there is."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -48,6 +51,7 @@ class KeyTable:
         """Note that the key is this message's; whoever had it before has it no more."""
         shard = key_hash % _SHARDS
         hashes = self._hashes[shard]
+        self._soonest[shard] = min(self._soonest[shard], due_ms)
         at = bisect_left(hashes, key_hash)
         if at < len(hashes) and hashes[at] == key_hash:
             self._ids[shard][at], self._dues[shard][at] = delay_id, due_ms
@@ -68,11 +72,16 @@ class KeyTable:
 
     def due_before(self, due_ms: int, most: int) -> Iterator[tuple[int, int]]:
         """Some (hash, delay id) of what was due before a time, at most so many."""
-        for hashes, ids, dues in zip(self._hashes, self._ids, self._dues, strict=True):
-            if dues and min(dues) < due_ms:
-                for key_hash, delay_id, due in zip(hashes, ids, dues, strict=True):
-                    if due < due_ms:
-                        yield key_hash, delay_id
-                        most -= 1
-                        if most <= 0:
-                            return
+        for shard in range(_SHARDS):
+            if self._soonest[shard] >= due_ms:
+                continue
+            dues = self._dues[shard]
+            self._soonest[shard] = min(dues, default=_NEVER)
+            if self._soonest[shard] >= due_ms:
+                continue
+            for key_hash, delay_id, due in zip(self._hashes[shard], self._ids[shard], dues, strict=True):
+                if due < due_ms:
+                    yield key_hash, delay_id
+                    most -= 1
+                    if most <= 0:
+                        return
