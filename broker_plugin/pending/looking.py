@@ -167,12 +167,13 @@ def limited(limit: int, most: int) -> int:
 
 def cursor_of(query: PendingQuery, text: str) -> Cursor | None:
     """Read a cursor, or begin where the query does. Raises PendingError."""
+    begin = (-1 if query.due_from_ms is None else query.due_from_ms - 1, KEY_MAX)
     if not text:
-        return (-1 if query.due_from_ms is None else query.due_from_ms - 1, KEY_MAX)
+        return begin
     due, _, delay_id = text.partition("-")
     if len(text) <= _CURSOR_CHARS_MAX and due.isascii() and due.isdecimal():
         try:
-            return int(due), int(delay_id, 16)
+            return max(begin, (int(due), int(delay_id, 16)))  # one of another query leads to nothing outside this one
         except ValueError:
             pass
     raise PendingError(f"{text!r:.80} is no cursor: give back what an answer had as next, as it is")
