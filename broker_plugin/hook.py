@@ -291,9 +291,11 @@ class Gate:
 
     def taken_back(self) -> Ticket | None:
         """Done when what was written since the last call, to cancel what was journalled already, is durable."""
-        if not self._withdrawn:
+        if not self._withdrawn and (self.keyed is None or not self.keyed.has_put_back):
             return None
         self._withdrawn = False
+        if self.keyed is not None:
+            self.keyed.has_put_back = False
         return self._spill.withdrawn()
 
     def commit_turn(self) -> Ticket | None:
@@ -316,6 +318,7 @@ class Gate:
             if keyed is not None:
                 ticket = keyed.commit(ticket)
         except StoreError:
+            self.take_out(self._blocks)  # a replacement failed behind them
             if keyed is not None:
                 keyed.failed()
             if self.limits is not None:

@@ -159,12 +159,12 @@ class Changes:
                 after(self._waiting(found), Move.MOVE)
                 self._settle()
                 fresh = restamped(record, found, due_ms)
-                block = self._spill.move(found, fresh, due_ms)
                 topic, _, text = record_fields(record)
+                if self.keys is not None:  # before it is moved: what has been moved must be offered, whatever fails
+                    self.keys.moved(topic, text, found.delay_id, due_ms, now_ms)
+                block = self._spill.move(found, fresh, due_ms)
                 for watcher in self.watchers:
                     watcher.moved(found.delay_id, found.due_ms, topic)
-                if self.keys is not None:
-                    self.keys.moved(topic, text, found.delay_id, due_ms, now_ms)
                 self._no_longer_failed(found.due_ms, record)
                 self._sweeper.offer(block, due_ms)
                 self._stats.moved += 1

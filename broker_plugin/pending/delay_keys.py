@@ -231,6 +231,10 @@ class DelayKeys:
         if fresh:
             self.rows.add([MessageRow(delay_id, due_ms, now_ms, hash_, 0, 0) for hash_, delay_id, due_ms in fresh])
 
+    def write_other(self, hash_: int, delay_id: int, due_ms: int) -> None:
+        """Write the row of a key whose message gets another id than this turn's rows say. Raises StoreError."""
+        self.rows.add((MessageRow(delay_id, due_ms, self._now_ms, hash_, 0, 0),))
+
     def committed(self) -> None:
         """Note that this turn is journalled."""
         self._fresh = []
@@ -244,14 +248,14 @@ class DelayKeys:
         return 0 if known is None else known[0]
 
     def moved(self, topic: str, text: str, delay_id: int, due_ms: int, now_ms: int) -> None:
-        """Note another due time of a message with a key: its row must not grow old before it."""
+        """Note another due time of a message with a key: its row must not grow old before it. Raises StoreError."""
         key = get_property(text, DELAY_KEY)
         if key is None:
             return
         hash_ = key_hash(topic, key)
+        self.rows.add((MessageRow(delay_id, due_ms, now_ms, hash_, 0, 0),))
         with self._lock:
             self._table.put(hash_, delay_id, due_ms)
-        self.rows.add((MessageRow(delay_id, due_ms, now_ms, hash_, 0, 0),))
 
     def evict(self, now_ms: int) -> int:
         """Forget some keys whose messages were due long enough ago and are not pending; answers how many."""

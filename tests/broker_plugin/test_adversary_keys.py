@@ -1,0 +1,168 @@
+"""Delay keys on a disk that fails, and races between a look and the turn's end."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_plugin.pending.key_table import KeyTable
+from store.disk.errors import StoreError, StoreFullError
+from store.put.pending_api import PendingOrder, PendingQuery, PendingVerb
+from store.put.plugin_api import Refused
+from tests.broker_plugin.test_delay_keys import NOW, by_key, held, message, put
+from tests.broker_plugin.test_pending_desk import Desk
+
+
+def full(where: str) -> Callable[[str, Path], None]:
+    def fault(operation: str, path: Path) -> None:
+        if operation in ("pwrite", "create", "mkdir") and where in str(path):
+            raise StoreFullError(f"{path}: No space left on device (errno 28)")
+
+    return fault
+
+
+@pytest.mark.parametrize("verb", [PendingVerb.NOW, PendingVerb.RESTART])
+def test_a_move_whose_row_cannot_be_written_is_delivered(verb: PendingVerb) -> None:
+    desk = Desk()
+    held(put(desk, NOW + 900))
+    desk.world.run(500)
+    desk.world.disk.fault = full("/keys/")
+    with pytest.raises(StoreError):
+        desk.desk.change(PendingOrder(verb=verb, name=by_key()), desk.now)
+    desk.world.disk.fault = None
+    assert desk.desk.change(PendingOrder(verb=PendingVerb.NOW, name=by_key()), desk.now).verdict.is_success
+    desk.world.run(5_000)
+    assert len(desk.delivered()) == 1
+    assert desk.world.plugin.check() == []
+
+
+def test_what_shares_a_turn_with_a_replacement_that_fails_never_comes() -> None:
+    desk = Desk()
+    held(put(desk, NOW + 900))
+    plugin = desk.world.plugin
+    held(plugin.before_put(message(NOW + 800, "", b"other", "", "U"), desk.now))
+    held(plugin.before_put(message(NOW + 700, "k", b"second", "replace", "T"), desk.now))
+    count = 0
+
+    def fault(operation: str, path: Path) -> None:
+        nonlocal count
+        if operation == "pwrite" and "/journal/" in str(path):
+            count += 1
+            if count > 1:
+                raise StoreFullError("full")
+
+    desk.world.disk.fault = fault
+    with pytest.raises(StoreError):
+        plugin.commit_turn()
+    desk.world.disk.fault = None
+    desk.world.run(200)
+    desk.world.kill()
+    desk.world.run(5_000)
+    assert sorted(b for *_, b in desk.delivered().values()) == [b"b"]
+
+
+def test_the_key_of_a_replacement_that_came_too_late_outlives_the_process() -> None:
+    desk = Desk()
+    held(put(desk, NOW + 5_000))
+    plugin = desk.world.plugin
+    answer = held(plugin.before_put(message(NOW + 9_000, "k", b"second", "replace", "T"), desk.now))
+    desk.desk.change(PendingOrder(verb=PendingVerb.CANCEL, name=by_key()), desk.now)
+    plugin.commit_turn()
+    desk.world.stop_and_start()
+    assert desk.desk.get(by_key()).offset == answer.offset
+    assert isinstance(put(desk, NOW + 9_500), Refused)
+
+
+def test_a_full_table_is_searched_without_a_look_at_each_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = KeyTable()
+    for number in range(5_000):
+        table.put(number * 7_919, number + 1, NOW + number)
+    assert len(list(table.due_before(NOW + 10, 2_048))) == 10
+    looked: list[int] = []
+
+    class Counted(array):  # type: ignore[type-arg]
+        def __iter__(self) -> Iterator[int]:
+            looked.append(len(self))
+            return super().__iter__()
+
+    monkeypatch.setattr(table, "_dues", [Counted("q", dues) for dues in table._dues])
+    assert list(table.due_before(NOW, 2_048)) == []
+    assert looked == []
+    table.put(77, 9_999, NOW - 5)
+    table.put(78, 9_998, NOW - 5)
+    table.remove(78, 9_998)
+    assert list(table.due_before(NOW, 2_048)) == [(77, 9_999)]
+    assert len(looked) < 10
+
+
+def test_a_refusal_waits_until_what_was_replaced_is_durably_back() -> None:
+    desk = Desk()
+    held(put(desk, NOW + 900))
+    desk.world.store.flusher.sync_all()
+    plugin = desk.world.plugin
+    answer = held(plugin.before_put(message(NOW + 800, "k", b"second", "replace", "T"), desk.now))
+    with plugin.lock:
+        plugin.commit_turn()
+        plugin.take_back(answer)
+    ticket = plugin.taken_back()
+    assert ticket is not None
+    assert not ticket.is_done()
+    desk.world.store.flusher.sync_all()
+    assert ticket.is_done()
+    assert plugin.taken_back() is None
+    desk.world.disk.power_cut(0.0)
+    desk.world.open()
+    desk.world.run(2_000)
+    assert [body for *_, body in desk.delivered().values()] == [b"b"]
+
+
+@pytest.mark.parametrize("cursor", ["0-0", "1-ffff", "1--1"])
+def test_a_cursor_of_another_query_leads_to_nothing_that_this_one_does_not_ask_for(cursor: str) -> None:
+    desk = Desk()
+    for number in range(4):
+        desk.send(NOW + 5_000 + number)
+    query = PendingQuery(topic="T", due_from_ms=NOW + 5_002)
+    assert len(desk.desk.page(query, 10, cursor).rows) == 2
+    done = desk.desk.change_matching(query, PendingVerb.CANCEL, desk.now, dry_run=False, after=cursor)
+    assert [answer.due_ms for answer in done.answers] == [NOW + 5_002, NOW + 5_003]
+    assert desk.desk.count(PendingQuery()).count == 2
+
+
+def test_a_replacement_of_a_turn_that_fails_behind_it_is_undone() -> None:
+    desk = Desk()
+    held(put(desk, NOW + 900, "k1", b"one"))
+    held(put(desk, NOW + 900, "k2", b"two"))
+    plugin = desk.world.plugin
+    for key in ("k1", "k2"):
+        held(plugin.before_put(message(NOW + 800, key, b"refused", "replace", "T"), desk.now))
+    desk.world.disk.fail_at("pwrite", {2}, StoreFullError("full"), "/journal/")
+    with pytest.raises(StoreError):
+        plugin.commit_turn()
+    desk.world.disk.fault = None
+    assert plugin.taken_back() is not None
+    desk.world.kill()
+    desk.world.run(5_000)
+    assert sorted(body for *_, body in desk.delivered().values()) == [b"one", b"two"]
+
+
+def test_a_turn_that_fails_undoes_nothing_of_the_turn_before_it() -> None:
+    desk = Desk()
+    plugin = desk.world.plugin
+    held(put(desk, NOW + 900))
+    held(put(desk, NOW + 800, body=b"second", mode="replace"))
+    for where in ("/keys/", "/journal/"):
+        held(plugin.before_put(message(NOW + 700, "k", b"third", "replace", "T"), desk.now))
+        desk.world.disk.fault = full(where)
+        with pytest.raises(StoreError):
+            plugin.commit_turn()
+        desk.world.disk.fault = None
+    plugin.gate._disk_refusal = lambda: "the disk is full"
+    held(plugin.before_put(message(NOW + 700, "k", b"third", "replace", "T"), desk.now))
+    with pytest.raises(StoreFullError):
+        plugin.commit_turn()
+    plugin.gate._disk_refusal = str
+    desk.world.run(5_000)
+    assert [body for *_, body in desk.delivered().values()] == [b"second"]
