@@ -243,8 +243,12 @@ class DelayKeys:
 
     def offset_of(self, topic: str, key: str) -> int:
         """The delay id of a key's latest message; 0 if it is not known."""
+        return self.owner(key_hash(topic, key))
+
+    def owner(self, hash_: int) -> int:
+        """The same for a key that is named by its hash."""
         with self._lock:
-            known = self._table.get(key_hash(topic, key))
+            known = self._table.get(hash_)
         return 0 if known is None else known[0]
 
     def moved(self, topic: str, text: str, delay_id: int, due_ms: int, now_ms: int) -> None:

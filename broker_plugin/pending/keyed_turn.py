@@ -24,7 +24,7 @@ from store.put.plugin_api import Held, PutStatus, Refused
 
 if TYPE_CHECKING:
     from broker_plugin.pending.parts import Delivery
-    from store.spill.rows.model import Block
+    from store.spill.rows.model import Block, Found
     from store.spill.spill_store import SpillStore
 
 __all__ = ["REPLACED_MAX", "KeyedShare", "KeyedTurn"]
@@ -124,7 +124,9 @@ class KeyedTurn:
     def _put(self, one: _Replacement) -> Block:
         spill = self._spill
         found = spill.find(one.held.offset)
-        if found is not None and not found.done:
+        if found is None or found.done:
+            found = self._other(one)
+        if found is not None:
             one.moved = True
             self.moved(found.delay_id, found.due_ms, record_fields(one.record)[0])
             return spill.move(found, restamped(one.record, found, one.due_ms), one.due_ms)
@@ -135,6 +137,18 @@ class KeyedTurn:
         one.held.offset = offset
         self.accepted.append(entry)
         return block
+
+    def _other(self, one: _Replacement) -> Found | None:
+        """The message that has got the key since the look, for instance by another replacement of this turn."""
+        spill, hash_ = self._spill, one.taken.hash
+        owner = self.keys.owner(hash_)
+        found = spill.find(owner) if owner not in (0, one.held.offset) else None
+        if found is None or found.done:
+            return None
+        self.keys.write_other(hash_, owner, one.due_ms)
+        one.taken = Taken(hash_, found, spill.read((found.ref,))[0])
+        one.held.offset = owner
+        return found
 
     def failed(self) -> None:
         """Forget what this turn had, and put back what was replaced before another one failed."""

@@ -166,3 +166,24 @@ def test_a_turn_that_fails_undoes_nothing_of_the_turn_before_it() -> None:
     plugin.gate._disk_refusal = str
     desk.world.run(5_000)
     assert [body for *_, body in desk.delivered().values()] == [b"second"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_two_replacements_of_what_is_delivered_meanwhile_are_one_message(fails: bool) -> None:
+    desk = Desk()
+    plugin = desk.world.plugin
+    first = held(put(desk, NOW + 5))
+    answers = [
+        held(plugin.before_put(message(NOW + 900, "k", body, "replace", "T"), desk.now)) for body in (b"2", b"3")
+    ]
+    desk.world.run(20)
+    with plugin.lock:
+        plugin.commit_turn()
+        if fails:
+            plugin.take_back(answers[1])
+    assert answers[0].offset == answers[1].offset != first.offset
+    assert plugin.pending_count() == 1
+    desk.world.stop_and_start()
+    assert desk.desk.get(by_key()).offset == answers[0].offset
+    desk.world.run(2_000)
+    assert sorted(body for *_, body in desk.delivered().values()) == [b"2" if fails else b"3", b"b"]
