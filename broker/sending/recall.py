@@ -20,12 +20,23 @@ from remoting.headers import need_str
 from remoting.messages.message import record_fields
 from remoting.messages.properties import MSG_REGION, UNIQ_KEY, get_property
 from store.disk.errors import StoreError
+from store.put.pending_api import PendingName, PendingOrder, PendingPlugin, PendingVerb, PendingVerdict
 from store.put.plugin_api import CommandOutcome, CommandResult, Plugin
 
 if TYPE_CHECKING:
     from broker.tables.topics import Topics
 
 __all__ = ["RecallProcessor"]
+
+_NOBODY = 1
+"""An offset that no message has."""
+_OUTCOMES = {
+    PendingVerdict.DONE: CommandOutcome.DONE,
+    PendingVerdict.ALREADY: CommandOutcome.ALREADY_CANCELLED,
+    PendingVerdict.TOO_LATE: CommandOutcome.ALREADY_DELIVERED,
+    PendingVerdict.UNKNOWN: CommandOutcome.UNKNOWN,
+}
+"""A cancel without a version has no other verdict."""
 
 
 class RecallProcessor:
@@ -87,7 +98,13 @@ class RecallProcessor:
                 topic, _, properties = record_fields(record)
                 if topic != handle.topic or get_property(properties, UNIQ_KEY) != handle.unique_key:
                     return CommandResult(CommandOutcome.UNKNOWN, "the handle does not fit the message")
-            result = plugin.cancel(handle.offset, now_ms)
+            if isinstance(plugin, PendingPlugin):  # looks and cancels under one hold of the lock
+                offset = handle.offset or _NOBODY
+                name = PendingName(offset=offset, topic=handle.topic, unique_key=handle.unique_key)
+                answer = plugin.pending.change(PendingOrder(verb=PendingVerb.CANCEL, name=name), now_ms)
+                result = CommandResult(_OUTCOMES[answer.verdict], answer.detail)
+            else:
+                result = plugin.cancel(handle.offset, now_ms)
             if result.outcome is not CommandOutcome.UNKNOWN:
                 return result
         return CommandResult(CommandOutcome.UNKNOWN, "no message is pending under this handle")
