@@ -201,7 +201,8 @@ class KeyedTurn:
                 return True
         for one in self._replaced:
             if one.held is held:
-                self._put_back(one)
+                with suppress(StoreError):  # then it stands; the other requests of the turn must not fail for it
+                    self._put_back(one)
                 return True
         self.keys.forget(held.offset)
         return False

@@ -119,6 +119,21 @@ def test_a_refusal_waits_until_what_was_replaced_is_durably_back() -> None:
     assert [body for *_, body in desk.delivered().values()] == [b"b"]
 
 
+def test_what_cannot_be_put_back_fails_nothing_else() -> None:
+    desk = Desk()
+    held(put(desk, NOW + 900))
+    plugin = desk.world.plugin
+    answer = held(plugin.before_put(message(NOW + 800, "k", b"second", "replace", "T"), desk.now))
+    with plugin.lock:
+        plugin.commit_turn()
+        desk.world.disk.fault = full("/journal/")
+        plugin.take_back(answer)
+        desk.world.disk.fault = None
+    desk.world.run(2_000)
+    assert [body for *_, body in desk.delivered().values()] == [b"second"]
+    assert plugin.check() == []
+
+
 @pytest.mark.parametrize("cursor", ["0-0", "1-ffff", "1--1"])
 def test_a_cursor_of_another_query_leads_to_nothing_that_this_one_does_not_ask_for(cursor: str) -> None:
     desk = Desk()
