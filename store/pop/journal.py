@@ -284,9 +284,13 @@ class PopJournal:
                     self._batches = [batch for _, _, batch in queue.heap if batch.waiting]
         return rows
 
+    def _highest(self) -> list[bytes]:
+        """A batch of nothing, in no queue, with the highest name: names are never given again, or marks would be."""
+        return [batch_row(0, self._in_flight.number, 0, 0, 0, 0, -1)]
+
     def _finish(self, aside: bool = False) -> None:
         """Say that the present file is whole, and let those of before go."""
-        self.commit(WHOLE)
+        self.commit(WHOLE, more=self._highest)
         with self._syncing:
             with self._writing:
                 assert self._file is not None

@@ -189,6 +189,20 @@ def test_the_offset_waits_for_the_copy_to_be_durable(machine):
     assert machine.bodies() == [b"a"]
 
 
+@pytest.mark.parametrize("starts", [1, 2, 3])
+def test_names_of_batches_are_never_given_again(machine, starts):
+    machine.send(b"a")
+    machine.popper.pop(invisibleTime=1)
+    machine.rig.pass_ms(1)
+    machine.revive()
+    machine.popper.ack(*machine.popper.pop())
+    known = machine.pops.in_flight.number
+    for _ in range(starts):
+        machine.stop()
+        machine.start(machine.rig.now_ms)
+    assert machine.pops.in_flight.number >= known, "the mark of a copy would be given to another one"
+
+
 def test_no_copy_is_durable_before_its_pop_is(machine):
     machine.send(b"a")
     machine.rig.store.flusher.sync_all()
