@@ -255,6 +255,8 @@ class _Story:
         dues = [due for m in world.ledger.sent.values() for versions in m.dues.values() for due in versions]
         for number, entry in world.ledger.originals.items():
             dues.append(entry.store_ms + world.ledger.sent[number].delay_ms)  # by the clock as it was set then
+        for first, last in (span for spans in world.ledger.desk.asked.values() for span in spans):
+            dues.append(min(last, first + 2 * FAR[-1]))  # of a restart without an answer nobody knows more
         end_ms = max([world.wall_ms, world.wall_max_ms, *dues]) + 5000
         for share in (rng.choice((0.0, 0.05)), rng.random(), 1.0):
             until_ms = world.wall_ms + int((end_ms - world.wall_ms) * share)
