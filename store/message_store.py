@@ -100,8 +100,8 @@ class MessageStore(StoreWriter):
         self._release = release
         self._old_numbers = False  # all queues were derived anew, and the checkpoint speaks of their numbers before
         self._boot_ms = now_ms()
-        before = b"" if not files.exists(root / "abort") else files.read_file(root / "abort")
         self._clean = self.was_clean = not files.exists(root / "abort")
+        before = b"" if self._clean else files.read_file(root / "abort")
         self._ours = before.startswith(_OUR_ABORT)
         self.pops_open = False
         self.knew_pops = self._ours and before.endswith(_KNOWS_POPS)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from bench.figures.results import Section, SystemNote
 from bench.generator.arrivals import Arrivals
 from bench.generator.intake import Reception
 from bench.generator.load import Load, LoadResult
+from bench.generator.popper import PopTask
 from bench.peers.system import Running, Setup, System
 from bench.running.machine import PageCache, disk_limits, memory_limits, socket_limits
 from bench.running.warmth import MOST_SECONDS, TURN_SECONDS, Warmth, warm_up
@@ -167,16 +169,19 @@ class Session:
             path.unlink()
         return numbers
 
-    @contextlib.contextmanager
     def receiving(
         self, system: System, running: Running, topic: str, queues: int, reconnect: bool = False
-    ) -> Iterator[Catch]:
+    ) -> AbstractContextManager[Catch]:
         """Receive a topic in a process beside other things."""
+        task = Reception(running.port, system.protocol, topic, queues, "", reconnect=reconnect, brokers=self.brokers)
+        return self.catching("bench.generator.receiver", task)
+
+    @contextlib.contextmanager
+    def catching(self, module: str, task: Reception | PopTask) -> Iterator[Catch]:
+        """Have a process note what it receives beside other things; its task gets the path of the rows."""
         with tempfile.TemporaryDirectory(dir=self.folder) as place:
             path = Path(place) / "rows.npy"
-            reception = Reception(running.port, system.protocol, topic, queues, str(path), reconnect=reconnect)
-            reception.brokers = self.brokers
-            child = spawn("bench.generator.receiver", dataclasses.asdict(reception))
+            child = spawn(module, dataclasses.asdict(dataclasses.replace(task, store_path=str(path))))
             try:
                 assert child.stdout is not None
                 if not child.stdout.readline():

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import AbstractContextManager
 
 from bench.figures.results import Case, Section
 from bench.figures.stats import percentile
@@ -132,20 +131,9 @@ def _rate(session: Session, section: Section, system: System, running: Running) 
 # ---------------------------------------------------------------------------------------------- come again
 
 
-@contextlib.contextmanager
-def seen(session: Session, task: PopTask) -> Iterator[Catch]:
+def seen(session: Session, task: PopTask) -> AbstractContextManager[Catch]:
     """Have a process see what comes again, beside other things."""
-    with tempfile.TemporaryDirectory(dir=session.folder) as place:
-        path = Path(place) / "rows.npy"
-        task = dataclasses.replace(task, kind="again", store_path=str(path))
-        child = spawn("bench.generator.popper", dataclasses.asdict(task))
-        try:
-            assert child.stdout is not None
-            if not child.stdout.readline():
-                answer(child)
-            yield Catch(child, path)
-        finally:
-            end(child)
+    return session.catching("bench.generator.popper", dataclasses.replace(task, kind="again"))
 
 
 def _again(session: Session, section: Section, system: System, running: Running) -> None:

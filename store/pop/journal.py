@@ -197,9 +197,7 @@ class PopJournal:
                 return
             if self._sync_failed:
                 raise SyncFailedError(f"{self._directory}: a sync has failed, a new file is being written")
-            self._sync(files)
-            self.synced = max(self.synced, written)
-            self.synced_name = max(self.synced_name, name)
+            self._sync(files, written, name)
 
     def secure(self, name: int) -> None:
         """Have it durable that batches up to this name were handed out, before a copy of theirs is. Raises StoreError.
@@ -212,7 +210,8 @@ class PopJournal:
                 self.commit()
             self.sync()
 
-    def _sync(self, files: list[File]) -> None:
+    def _sync(self, files: list[File], written: int, name: int) -> None:
+        """Sync files, and note that it is durable up to what the caller had seen as written."""
         try:
             for file in files:
                 file.sync()
@@ -220,6 +219,8 @@ class PopJournal:
         except StoreError:
             self._sync_failed = True
             raise
+        self.synced = max(self.synced, written)
+        self.synced_name = max(self.synced_name, name)
 
     # ------------------------------------------------------------------------------------------------ the next file
 
@@ -297,10 +298,8 @@ class PopJournal:
                 file, written, name = self._file, self.written, self._written_name
             self._todo = None
             self._base = self._end
-            self._sync([file])
+            self._sync([file], written, name)
             self._sync_failed = False
-            self.synced = max(self.synced, written)
-            self.synced_name = max(self.synced_name, name)
             with self._writing:
                 before, self._before = self._before, []
         for number, old in before:
