@@ -142,7 +142,8 @@ class PopProcessor:
     def _try(self, pop: Pop, now_ms: int, later: Callable[[Pop, int], None]) -> bool:
         """Look at all queues; whether the pop is answered by that, or ``later`` sees to it when bodies are read."""
         header = pop.header
-        pop.begin(now_ms, self._polls.add(header.topic, header.group, header.queue_id))
+        mark = self._polls.add(header.topic, header.group, header.queue_id)
+        pop.begin(self._reader.pop_ms(now_ms), mark)
         work = self._reader.look(pop)
         try:
             need = next(work)

@@ -161,6 +161,10 @@ class PopReader:
 
     # ------------------------------------------------------------------------------------------------ queues
 
+    def pop_ms(self, now_ms: int) -> int:
+        """The time by which a pop of now goes (`InFlight.pop_ms`)."""
+        return self._queues.in_flight.pop_ms(now_ms)
+
     def look(self, pop: Pop) -> Work:
         """Look at the queues of a topic and of its retries, until there are as many messages as are wanted."""
         header = pop.header

@@ -60,7 +60,7 @@ class InFlight:
     """All queues that are popped.
 
     Args:
-        now_ms: Where the wheel starts.
+        now_ms: Where the wheel starts. Pops begin later: see `pop_ms`.
         queues_max: Most queues, of all groups.
         count_max: Most messages in flight, of all queues.
     """
@@ -70,6 +70,7 @@ class InFlight:
         self.notes: Notes | None = None
         """What a journal has to write; None without one."""
         self._wheel = TimingWheel(now_ms)
+        self._first_ms = now_ms + 1
         self._tail = DueTail()
         self._topics: dict[str, Groups] = {}
         self._going: deque[PopQueue] = deque()
@@ -183,6 +184,14 @@ class InFlight:
 
     # ------------------------------------------------------------------------------------------------ one message
 
+    def pop_ms(self, now_ms: int) -> int:
+        """The time by which a pop of now goes: never that of a pop of before the start.
+
+        A handle is an offset and this time. After a power cut an offset may be given again; a handle of before must
+        not name the message that has it now, also when the cut and the start are of one millisecond.
+        """
+        return max(now_ms, self._first_ms)
+
     def record(
         self, queue: PopQueue, start: int, offsets: Sequence[int], pop_ms: int, invisible_ms: int, next_offset: int
     ) -> None:
@@ -250,7 +259,7 @@ class InFlight:
             if batch is None:
                 return None
             # A handle names one batch, and one of before nothing: pop times of one message's own batches only grow.
-            new_ms = max(now_ms, batch.pop_ms + 1) if batch.start == offset else now_ms
+            new_ms = max(now_ms, batch.pop_ms + 1) if batch.start == offset else self.pop_ms(now_ms)
             while (offset, new_ms) in queue.batches:
                 new_ms += 1
             self._take(batch, 1 << (offset - start))

@@ -120,12 +120,13 @@ class Rig:
         root: Path,
         *plugins: Plugin,
         port: int = 10911,
+        start_ms: int = START_MS,
         files: Files | None = None,
         spawn: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
         call_soon: Callable[[Callable[[], None]], object] = lambda call: call(),
         **values: Any,
     ) -> None:
-        self.now_ms = START_MS
+        self.now_ms = start_ms
         self.scheduled = 0
         config = BrokerConfig(root, {name: str(value) for name, value in values.items()}, listen_port=port)
         self.core = BrokerCore(

@@ -15,7 +15,7 @@ from remoting.messages.message import decode_record
 from remoting.messages.properties import TW_POP, get_property
 from store.disk.errors import StoreError, StoreFullError, SyncFailedError
 from store.pop.journal import file_name
-from tests.broker.core_rig import Rig, properties
+from tests.broker.core_rig import START_MS, Rig, properties
 from tests.broker.pop_client import Popper
 from tests.simulation.faults import fails, reads_fail
 from tests.support.simdisk import SimDisk
@@ -34,9 +34,9 @@ class Machine:
         self.send(b"first")
         self.popper.ack(*self.popper.pop())
 
-    def start(self, now_ms=0):
-        self.rig = Rig(ROOT, files=self.disk, mappedFileSizeCommitLog=50_000)
-        self.rig.now_ms = max(self.rig.now_ms, now_ms)
+    def start(self, now_ms=START_MS):
+        self.rig = Rig(ROOT, start_ms=now_ms, files=self.disk, mappedFileSizeCommitLog=50_000)
+        self.rig.now_ms += 1  # pops go by a later time than the start
         self.pops = self.rig.core.processors.pop
         self.popper = Popper(self.rig.client())
 
@@ -167,6 +167,25 @@ def test_a_power_cut_gives_again_and_takes_nothing(machine):
     machine.rig.pass_ms(60_000)
     machine.revive()
     assert machine.bodies() == [b"a", b"b", b"c"]  # the acknowledgement was not half a second old
+
+
+def test_a_handle_of_before_a_power_cut_names_no_message_of_after(machine):
+    machine.rig.store.flusher.sync_all()
+    machine.send(b"lost")
+    (lost,) = machine.popper.pop()
+    changed = machine.popper.changed(lost, 60_000)
+    machine.kill(0.0)
+    machine.rig.now_ms -= 1  # all this in one millisecond
+    machine.send(b"other")
+    (other,) = machine.popper.pop()
+    assert (other.topic, other.queue_id, other.offset) == (lost.topic, lost.queue_id, lost.offset)
+    other = machine.popper.changed(other, 1_000)
+    machine.popper.ack(lost)
+    machine.popper.ack(changed)
+    assert machine.popper.ack(other).remark is None
+    machine.rig.pass_ms(60_001)
+    machine.revive()
+    assert machine.bodies() == []
 
 
 def test_the_offset_waits_for_the_copy_to_be_durable(machine):
