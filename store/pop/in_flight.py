@@ -69,8 +69,7 @@ class InFlight:
         self.lock = threading.Lock()
         self.notes: Notes | None = None
         """What a journal has to write; None without one."""
-        self._wheel = TimingWheel(now_ms)
-        self._first_ms = now_ms + 1
+        self._wheel, self._first_ms = TimingWheel(now_ms), now_ms + 1
         self._tail = DueTail()
         self._topics: dict[str, Groups] = {}
         self._going: deque[PopQueue] = deque()
@@ -187,8 +186,8 @@ class InFlight:
     def pop_ms(self, now_ms: int) -> int:
         """The time by which a pop of now goes: never that of a pop of before the start.
 
-        A handle is an offset and this time. After a power cut an offset may be given again; a handle of before must
-        not name the message that has it now, also when the cut and the start are of one millisecond.
+        A handle is an offset and this time. After a power cut an offset may be given again: a handle of before must not
+        name its message, also within one millisecond.
         """
         return max(now_ms, self._first_ms)
 
