@@ -60,8 +60,8 @@ class Bulk:
         wanted, looked_at, cursor = self._gather(query, cursor, BULK_MAX + 1 if later else limit)
         if later and (len(wanted) > limit or cursor is not None):
             raise PendingError(
-                f"more than {min(limit, len(wanted))} messages match: moving them to later times would meet some "
-                "of them twice; narrow the query, by its due range for one"
+                f"more than {min(limit, len(wanted))} messages match, or {LOOKED_AT_MAX} had to be looked at: moving "
+                "them to later times would meet some of them twice; narrow the query, by its due range for one"
             )
         tickets: list[Ticket] = []
         answers = [
@@ -77,8 +77,8 @@ class Bulk:
     def _gather(self, query: PendingQuery, cursor: Cursor | None, limit: int) -> tuple[list[int], int, Cursor | None]:
         wanted: list[int] = []
         looked_at = 0
-        while cursor is not None and len(wanted) < limit:
-            found = self._looker.slice(query, cursor, limit - len(wanted))
+        while cursor is not None and len(wanted) < limit and looked_at < LOOKED_AT_MAX:
+            found = self._looker.slice(query, cursor, limit - len(wanted), records=False)
             wanted += found.ids
             looked_at += found.looked_at
             cursor = found.next

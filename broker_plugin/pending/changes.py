@@ -107,7 +107,7 @@ class Changes:
                 ticket = self._spill.cancel(name.offset)
                 if ticket is None:
                     after(State.CANCELLED, Move.CANCEL)
-                self._gone(found.delay_id, found.due_ms, record)
+                self._gone(found.delay_id, found.due_ms, record, len(record))
                 self._stats.cancelled += 1
         if ticket is None or found is None:
             return self._not_pending(name, found, PendingVerb.CANCEL)
@@ -120,17 +120,18 @@ class Changes:
         """Cancel what was looked at under this very hold of the lock; answers a ticket and the versions."""
         after(State.SPILLED, Move.CANCEL)
         self._settle()
+        versions = self._spill.versions(found.refs)
         if self._past is not None:
             topics, keys = [topic_crc(found.topic)] * len(found.ids), [0] * len(found.ids)
             for at, record in enumerate(found.records):
                 if not found.topic or _KEY_MARK in record:
                     topics[at], keys[at] = _topic_and_key(record)
             with suppress(StoreFullError):
-                self._past.add_columns(found.ids, found.dues, now_ms, keys, topics)
-        ticket, versions = self._spill.cancel_many(Columns(found.dues, found.ids, found.refs))
+                self._past.add_columns(found.ids, found.dues, now_ms, keys, versions, topics)
+        ticket = self._spill.cancel_many(Columns(found.dues, found.ids, found.refs), versions)
         if self.watchers or self._recovery.failed_count:
-            for due_ms, delay_id, record in zip(found.dues, found.ids, found.records, strict=True):
-                self._gone(delay_id, due_ms, record)
+            for due_ms, delay_id, record, size in zip(found.dues, found.ids, found.records, found.sizes, strict=True):
+                self._gone(delay_id, due_ms, record, size)
         self._stats.cancelled += len(found.ids)
         return ticket, versions
 
@@ -239,11 +240,11 @@ class Changes:
         with suppress(StoreFullError):
             self._past.add((row,))
 
-    def _gone(self, delay_id: int, due_ms: int, record: bytes) -> None:
+    def _gone(self, delay_id: int, due_ms: int, record: bytes, size: int) -> None:
         if record and self.watchers:
             topic, _, text = record_fields(record)
             for watcher in self.watchers:
-                watcher.cancelled(delay_id, due_ms, topic, text, len(record))
+                watcher.cancelled(delay_id, due_ms, topic, text, size)
         self._no_longer_failed(due_ms, record)
 
     def _no_longer_failed(self, due_ms: int, record: bytes) -> None:

@@ -102,7 +102,7 @@ class PendingDesk:
             stored = decode_record(record)
         except RecordError as error:
             raise StoreError(f"pending message {name.offset:#x} cannot be read: {error}") from error
-        row = self._looker.row(record, found.delay_id, found.due_ms)
+        row = self._looker.row(record, len(record), found.delay_id, found.due_ms)
         if (name.topic and name.topic != row.topic) or (name.unique_key and name.unique_key != row.unique_key):
             return PendingAnswer(verdict=_V.UNKNOWN, detail="the name does not fit the message")
         return PendingAnswer(
@@ -128,7 +128,7 @@ class PendingDesk:
         checked(query)
         if query.is_empty:
             return PendingCount(count=self._spill.pending_count, bytes=self._spill.pending_bytes)
-        if not after and query == PendingQuery(due_from_ms=query.due_from_ms, due_to_ms=query.due_to_ms):
+        if not after and query.is_of_due:
             return self._foresight.between(query.due_from_ms, query.due_to_ms)
         cursor = cursor_of(query, after)
         count = size = 0
@@ -140,7 +140,7 @@ class PendingDesk:
             cursor = found.next
             looked_at += found.looked_at
             count += len(found.ids)
-            size += sum(map(len, found.records))
+            size += sum(found.sizes)
             if found.dues:
                 first, last = found.dues[0] if first is None else first, found.dues[-1]
         return PendingCount(count=count, bytes=size, first_due_ms=first, last_due_ms=last, next=cursor_text(cursor))
@@ -216,7 +216,7 @@ class PendingDesk:
         answers: list[PendingAnswer] = []
         looked_at = 0
         while cursor is not None and len(answers) < limit and looked_at < LOOKED_AT_MAX:
-            found = self._looker.slice(query, cursor, limit - len(answers))
+            found = self._looker.slice(query, cursor, limit - len(answers), records=False)
             cursor = found.next
             looked_at += found.looked_at
             answers += [

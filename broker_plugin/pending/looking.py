@@ -32,9 +32,13 @@ _BITS_SHOWN = 128
 
 
 class Slice:
-    """What matched of one slice; ``next`` is None behind the last message. ``records`` is empty if none was read."""
+    """What matched of one slice; ``next`` is None behind the last message.
 
-    __slots__ = ("dues", "ids", "looked_at", "next", "records", "refs", "topic")
+    ``records`` have no body if they are large (`SpillView.read_outlines`); ``sizes`` are those of the whole records.
+    Both are empty if none was read.
+    """
+
+    __slots__ = ("dues", "ids", "looked_at", "next", "records", "refs", "sizes", "topic")
 
     def __init__(self, looked_at: int, next_: Cursor | None, topic: str) -> None:
         self.topic = topic  # of all of them; empty: of several
@@ -44,6 +48,7 @@ class Slice:
         self.ids: list[int] = []
         self.refs: list[int] = []
         self.records: list[bytes] = []
+        self.sizes: list[int] = []
 
 
 class Looker:
@@ -57,14 +62,14 @@ class Looker:
         self.pause: Callable[[], object] = lambda: None
         """Called after each slice: who takes the lock again at once would let nobody else have it."""
 
-    def slice(self, query: PendingQuery, after: Cursor, limit: int = SLICE) -> Slice:
-        """Look at the next few messages behind a key."""
+    def slice(self, query: PendingQuery, after: Cursor, limit: int = SLICE, *, records: bool = True) -> Slice:
+        """Look at the next few messages behind a key; without ``records`` a query for due times alone reads none."""
         with self._lock:
-            found = self.slice_locked(query, after, limit)
+            found = self.slice_locked(query, after, limit, records=records)
         self.pause()
         return found
 
-    def slice_locked(self, query: PendingQuery, after: Cursor, limit: int = SLICE) -> Slice:
+    def slice_locked(self, query: PendingQuery, after: Cursor, limit: int = SLICE, *, records: bool = True) -> Slice:
         """The same under the delivery lock, so that what was found can be changed in the same breath."""
         self._sweeper.publish_all()
         until_ms = DUE_MAX_MS + 1 if query.due_to_ms is None else query.due_to_ms
@@ -72,33 +77,41 @@ class Looker:
         columns = self._spill.scan(after, until_ms, wanted)
         dues, ids, refs = columns.dues, columns.ids, columns.refs
         end = len(refs) < wanted
-        records = self._read(refs)
-        count = len(records)
+        if not records and query.is_of_due:
+            found = Slice(len(refs), None if end else (dues[-1], ids[-1]), query.topic)
+            found.dues, found.ids, found.refs = dues, ids, refs
+            return found
+        texts, sizes = self._read(refs)
+        count = len(texts)
         if count < len(refs):
             end = False
         found = Slice(count, None if end else (dues[count - 1], ids[count - 1]), query.topic)
-        for due_ms, delay_id, ref, record in zip(dues, ids, refs, records, strict=False):
-            if record is not None and _fits(query, record):
+        for due_ms, delay_id, ref, record, size in zip(dues, ids, refs, texts, sizes, strict=False):
+            if record and _fits(query, record):
                 found.dues.append(due_ms)
                 found.ids.append(delay_id)
                 found.refs.append(ref)
                 found.records.append(record)
+                found.sizes.append(size)
         return found
 
-    def _read(self, refs: Sequence[int]) -> list[bytes | None]:
-        """Read the first ones of these; None for each that cannot be read."""
+    def _read(self, refs: Sequence[int]) -> tuple[list[bytes], list[int]]:
+        """Read the first ones of these, and their sizes; empty for each that cannot be read."""
         if not refs:
-            return []
+            return [], []
         try:
-            return list(self._spill.read(refs, SLICE_BYTES))
+            return self._spill.read_outlines(refs, SLICE_BYTES)
         except StoreError:
-            found: list[bytes | None] = []
+            records: list[bytes] = []
+            sizes: list[int] = []
             for ref in refs:
                 try:
-                    found.append(self._spill.read((ref,))[0])
+                    found = self._spill.read_outlines((ref,), SLICE_BYTES)
                 except StoreError:
-                    found.append(None)
-            return found
+                    found = [b""], [0]
+                records += found[0]
+                sizes += found[1]
+            return records, sizes
 
     def rows(
         self, query: PendingQuery, cursor: Cursor | None, limit: int, looked_at_max: int
@@ -110,19 +123,19 @@ class Looker:
             found = self.slice(query, cursor, limit - len(rows))
             cursor = found.next
             looked_at += found.looked_at
-            for due_ms, delay_id, record in zip(found.dues, found.ids, found.records, strict=True):
-                rows.append(self.row(record, delay_id, due_ms))
+            for due_ms, delay_id, record, size in zip(found.dues, found.ids, found.records, found.sizes, strict=True):
+                rows.append(self.row(record, size, delay_id, due_ms))
         return rows, cursor
 
-    def row(self, record: bytes, delay_id: int, due_ms: int) -> PendingRow:
-        """Make the row of a record that was read."""
+    def row(self, record: bytes, size: int, delay_id: int, due_ms: int) -> PendingRow:
+        """Make the row of a record that was read, of so many bytes with its body."""
         topic, _, text = record_fields(record)
         own = own_properties_of(text)
         failed = False
         if self._recovery.failed_count:
             with self._lock:
                 failed = self._recovery.is_failed(topic, due_ms)
-        return row_of(record, delay_id, 0 if own is None else own[1], due_ms, failed)
+        return row_of(record, size, delay_id, 0 if own is None else own[1], due_ms, failed)
 
 
 def _fits(query: PendingQuery, record: bytes) -> bool:

@@ -65,8 +65,8 @@ def fresh_copy(record: bytes, delay_id: int, due_ms: int) -> bytes:
     return encode_record(message, stored.store_host, stored.store_ms)
 
 
-def row_of(record: bytes, delay_id: int, version: int, due_ms: int, failed: bool) -> PendingRow:
-    """Read what a listing shows of a record."""
+def row_of(record: bytes, size: int, delay_id: int, version: int, due_ms: int, failed: bool) -> PendingRow:
+    """Read what a listing shows of a record, of so many bytes with its body."""
     topic, queue_id, text = record_fields(record)
     return PendingRow(
         offset=delay_id,
@@ -75,7 +75,7 @@ def row_of(record: bytes, delay_id: int, version: int, due_ms: int, failed: bool
         accepted_ms=accepted_ms(record),
         topic=topic,
         queue_id=queue_id,
-        size=len(record),
+        size=size,
         tag=get_property(text, TAGS) or "",
         key=get_property(text, DELAY_KEY) or "",
         unique_key=get_property(text, UNIQ_KEY) or "",

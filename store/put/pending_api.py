@@ -131,7 +131,8 @@ class PendingQuery:
     """Which messages: all conditions that are given must hold. Times in epoch ms, ``from`` inclusive, ``to`` exclusive.
 
     ``accepted`` is when the broker took the message (by its own clock; of a message from an older store the sender's).
-    ``properties`` are names with the value that each must have. Due range, topic and tag need no look at the message.
+    ``properties`` are names with the value that each must have. No condition needs the body of a message, and the due
+    range not even the message.
     """
 
     topic: str = ""
@@ -147,6 +148,11 @@ class PendingQuery:
     def is_empty(self) -> bool:
         """Whether it is true of every message; a bulk change by such a query is refused."""
         return self == PendingQuery()
+
+    @property
+    def is_of_due(self) -> bool:
+        """Whether it has no other condition than the due range, so that the indexes alone answer it."""
+        return self == PendingQuery(due_from_ms=self.due_from_ms, due_to_ms=self.due_to_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

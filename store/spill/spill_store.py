@@ -303,14 +303,13 @@ class SpillStore(SpillView):
         self._state.mark_done((found.ref,))
         return block.ticket
 
-    def cancel_many(self, columns: Columns) -> tuple[Ticket, list[int]]:
-        """Cancel what was scanned under this hold of the lock, by one frame; answers the versions. As `cancel`."""
+    def cancel_many(self, columns: Columns, versions: Sequence[int]) -> Ticket:
+        """Cancel what was scanned, with its `versions`, under this hold of the lock, by one frame. As `cancel`."""
         if self._owed:
             self.settle()
-        versions = self._state.versions(columns.refs)
         block = self._journal.append(CANCEL, columns.dues, columns.ids, versions, ())
         self._state.mark_done(columns.refs)
-        return block.ticket, versions
+        return block.ticket
 
     def move(self, found: Found, record: bytes, due_ms: int) -> Block:
         """Journal a new copy under the same id, version one higher; the old one is done at once.

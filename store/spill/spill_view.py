@@ -36,6 +36,18 @@ class SpillView:
         """Read them as one piece of bytes."""
         return self._state.read(refs, max_bytes)
 
+    def read_outlines(self, refs: Sequence[int], max_bytes: int) -> tuple[list[bytes], list[int]]:
+        """Read records and their sizes, in the order asked; those above 4 KiB come with an empty body, unread.
+
+        Only the first ones that make up no more than ``max_bytes``, a large one counted as 4 KiB, but at least one.
+        Raises RecordCorruptError (with ``ref``); of a large one only topic and properties are checked.
+        """
+        return self._state.read_outlines(refs, max_bytes)
+
+    def versions(self, refs: Sequence[int]) -> list[int]:
+        """Read the versions of records that were scanned under this hold of the lock."""
+        return self._state.versions(refs)
+
     def find(self, delay_id: int) -> Found | None:
         """Find the highest version of an id; None if it is unknown here (never was, or done and forgotten)."""
         return self._state.find(delay_id)

@@ -78,11 +78,10 @@ def _looked_at_before(self: Any, query: Any, cursor: Any, limit: int, now_ms: in
     return answers, found.looked_at, found.next
 
 
-def _not_journalled(self: Any, columns: Any) -> Any:
+def _not_journalled(self: Any, columns: Any, _versions: Any) -> Any:
     """A bulk cancel marks what it cancels, and writes nothing."""
-    versions = self._state.versions(columns.refs)
     self._state.mark_done(columns.refs)
-    return Ticket((self._journal, self._journal.written)), versions
+    return Ticket((self._journal, self._journal.written))
 
 
 def _cursor_skips(self: Any, query: Any, after: Any, limit: int = 64) -> Any:

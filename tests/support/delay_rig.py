@@ -209,12 +209,19 @@ class FakeSpill:
         self.journal.written += 1
         return Ticket((self.journal, self.journal.written))
 
-    def cancel_many(self, columns: Columns) -> tuple[Ticket, list[int]]:
-        versions = [self.entries[ref].version for ref in columns.refs]
+    def read_outlines(self, refs: Sequence[int], max_bytes: int) -> tuple[list[bytes], list[int]]:
+        records = self.read(refs, max_bytes)
+        return records, [len(record) for record in records]
+
+    def versions(self, refs: Sequence[int]) -> list[int]:
+        return [self.entries[ref].version for ref in refs]
+
+    def cancel_many(self, columns: Columns, versions: Sequence[int]) -> Ticket:
+        assert list(versions) == self.versions(columns.refs)
         for wanted, ref in zip(columns.ids, columns.refs, strict=True):
             assert not self.entries[ref].done
             assert self.cancel(wanted) is not None
-        return Ticket((self.journal, self.journal.written)), versions
+        return Ticket((self.journal, self.journal.written))
 
     def move(self, found: Found, record: bytes, due_ms: int) -> Block:
         self._locked()

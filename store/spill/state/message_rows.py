@@ -147,11 +147,18 @@ class MessageRows:
             self._add(b"".join(map(self._encoded, rows)), ids, dues)
 
     def add_columns(
-        self, ids: Sequence[int], dues: Sequence[int], at_ms: int, keys: Sequence[int], topics: Sequence[int]
+        self,
+        ids: Sequence[int],
+        dues: Sequence[int],
+        at_ms: int,
+        keys: Sequence[int],
+        versions: Sequence[int],
+        topics: Sequence[int],
     ) -> None:
-        """The same for many with version 0 that are noted at one time; half the cost of a row. Raises StoreError."""
+        """The same for many that are noted at one time; half the cost of a row. Raises StoreError."""
         rows = np.zeros(len(ids), _DTYPE)
-        rows["id"], rows["due"], rows["at"], rows["key"], rows["topic"] = ids, dues, at_ms, keys, topics
+        rows["id"], rows["due"], rows["at"], rows["key"] = ids, dues, at_ms, keys
+        rows["version"], rows["topic"] = versions, topics
         data, seed = memoryview(rows.tobytes()), self._seed
         rows["crc"] = [crc32(data[at : at + _PROVEN.size], seed) for at in range(0, len(data), _ROW.size)]
         self._add(rows.tobytes(), ids, dues)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
+from remoting.errors import RecordError
+from remoting.layout import BODY_AT_MAX, BODY_BYTES_BACK
+from remoting.layout_table import INT
 from remoting.messages.checksum import crc32
+from remoting.messages.proof import is_proof, proof_field
+from remoting.messages.record import body_bounds
 from store.disk.file import File
 from store.spill.rows.model import RecordCorruptError
 from store.spill.rows.source import Longs, Places, Source
 
-__all__ = ["FEW", "by_file", "fitting", "gathered", "slab_rows"]
+__all__ = ["FEW", "by_file", "fitting", "gathered", "outlined", "slab_rows"]
 
 READ_GAP_BYTES = 4 << 10
 READ_BYTES = 1 << 20
+WHOLE_BYTES = 4 << 10
+"""A record no larger than a page of the page cache is read whole: to leave its body out would save the disk nothing."""
 FEW = 24
 """Fewer records are gone through one by one, more of them by NumPy, whose calls cost a microsecond each."""
 Wanted = tuple[Source, list[int], list[int], Places]
@@ -103,3 +110,73 @@ def by_file(refs: Longs) -> list[tuple[int, slice | Longs]]:
     if nos.item(-1) == first and bool((nos == first).all()):
         return [(first, slice(None))]
     return [(no, np.flatnonzero(nos == no)) for no in sorted(set(nos.tolist()))]
+
+
+def outlined(wanted: list[Wanted], count: int, max_bytes: int) -> tuple[list[bytes], list[int]]:
+    """Read records without the bodies of large ones: in the order asked, as many as `fitting` says, and their sizes.
+
+    A record above `WHOLE_BYTES` counts as so many. It comes with an empty body, and its topic and properties are
+    checked against its own proof; what has none is read whole. Raises RecordCorruptError.
+    """
+    capped: list[Wanted] = []
+    for source, ordinals, indices, (starts, sizes, crcs) in wanted:
+        capped.append((source, ordinals, indices, (starts, [min(size, WHOLE_BYTES) for size in sizes], crcs)))
+    count = fitting(capped, count, max_bytes)
+    records, full = [b""] * count, [0] * count
+    for source, ordinals, indices, places in wanted:
+        starts, sizes, _ = places
+        order = [n for n in sorted(range(len(ordinals)), key=starts.__getitem__) if indices[n] < count]
+        whole = [n for n in order if sizes[n] <= WHOLE_BYTES]
+        large = [n for n in order if sizes[n] > WHOLE_BYTES]
+        for n, record in zip(large, _without_bodies(source, *slab_rows(large, ordinals, indices, places)), strict=True):
+            if record:
+                records[indices[n]] = record
+            else:
+                whole.append(n)
+        whole.sort(key=starts.__getitem__)
+        kept = slab_rows(whole, ordinals, indices, places)
+        data, begins = gathered(source, kept[0], kept[2])
+        for index, begin, size in zip(kept[1], begins, kept[2][1], strict=True):
+            records[index] = data[begin : begin + size]
+        for n in order:
+            full[indices[n]] = sizes[n]
+    return records, full
+
+
+def _without_bodies(source: Source, ordinals: list[int], _indices: list[int], places: Places) -> list[bytes]:
+    """Read the heads and what stands behind the bodies; empty for a record that cannot be proven in this way."""
+    starts, sizes, _ = places
+    heads = _read_spans(source.data, [(start, BODY_AT_MAX) for start in starts])
+    bounds: list[tuple[int, int]] = []
+    for n, size in enumerate(sizes):
+        head = heads[n * BODY_AT_MAX : (n + 1) * BODY_AT_MAX]
+        begin, end = _bounds(head)
+        known = begin <= end < size and is_proof(proof_field(head))
+        bounds.append((begin, end) if known else (0, size))
+    tails = _read_spans(
+        source.data, [(start + end, size - end) for start, size, (_, end) in zip(starts, sizes, bounds, strict=True)]
+    )
+    records: list[bytes] = []
+    at = 0
+    for n, (begin, end) in enumerate(bounds):
+        tail = tails[at : at + sizes[n] - end]
+        at += len(tail)
+        if not begin:
+            records.append(b"")
+            continue
+        head = heads[n * BODY_AT_MAX : n * BODY_AT_MAX + begin]
+        if crc32(tail) != proof_field(head) & 0xFFFFFFFF:
+            raise RecordCorruptError(
+                f"{source.data.path} at {starts[n]}: topic and properties of the record of {sizes[n]} bytes have "
+                "another checksum",
+                source.no << 32 | ordinals[n],
+            )
+        records.append(b"".join((head[: begin - BODY_BYTES_BACK], INT.pack(0), tail)))
+    return records
+
+
+def _bounds(head: bytes) -> tuple[int, int]:
+    try:
+        return body_bounds(head)
+    except RecordError:
+        return 0, -1

@@ -22,7 +22,7 @@ from store.spill.rows.source import Fetch, Longs, Source
 from store.spill.runs.run import Run
 from store.spill.state.directory import SpillDirectory
 from store.spill.state.ghosts import Ghosts
-from store.spill.state.reading import FEW, by_file, fitting, gathered, slab_rows
+from store.spill.state.reading import FEW, by_file, fitting, gathered, outlined, slab_rows
 
 __all__ = ["SpillState"]
 
@@ -306,6 +306,14 @@ class SpillState:
             parts.append(data)
             before += len(data)
         return Slab(parts[0] if len(parts) == 1 else b"".join(parts), starts, sizes)
+
+    def read_outlines(self, refs: Sequence[int], max_bytes: int) -> tuple[list[bytes], list[int]]:
+        """Read records without the bodies of large ones (`store.spill.state.reading.outlined`), and their sizes."""
+        wanted = [
+            (self.sources[no], ordinals, indices, self.sources[no].places(np.array(ordinals, np.int64)))
+            for no, ordinals, indices in (self._located_many(refs) if len(refs) >= FEW else self._located(refs))
+        ]
+        return outlined(wanted, len(refs), max_bytes)
 
     def _located(self, refs: Sequence[int]) -> list[_Group]:
         """Where records are: for each file their ordinals, ascending, and their places in ``refs``."""
