@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from remoting.codes import SysFlag
 from remoting.errors import MessageError, RecordError
-from remoting.layout import OFFSET_AT, QUEUE_OFFSET_AT
+from remoting.layout import OFFSET_AT, QUEUE_OFFSET_AT, RECORD, SYS_FLAG_LOW_AT
 from remoting.layout_table import LONG
-from remoting.messages.message import Message, StoredMessage, decode_record, encode_record, store_ms_at
+from remoting.messages.message import (
+    Message,
+    StoredMessage,
+    decode_record,
+    encode_record,
+    message_keys,
+    store_ms_at,
+    tags_code,
+)
 from remoting.messages.properties import (
     OWN_PROPERTIES,
     POP_CK,
@@ -15,6 +23,7 @@ from remoting.messages.properties import (
     remove_properties,
     with_property,
 )
+from remoting.messages.remade import copied_to, plain_text, shown_as
 from store.derived.dispatch import is_queued
 from store.put.plugin_api import PutRecord, put_record
 
@@ -22,6 +31,7 @@ __all__ = ["FIRST_POP_TIME", "for_reply", "mark_text", "revived"]
 
 FIRST_POP_TIME = "1ST_POP_TIME"
 _TRANSACTION = int(SysFlag.TRANSACTION_ROLLBACK)
+_TRIES = RECORD.picked("reconsume_times")
 _REMADE = (*OWN_PROPERTIES, POP_CK)
 
 
@@ -41,6 +51,23 @@ def revived(record: bytes, topic: str, pop_ms: int, due_ms: int, mark: str) -> P
     which message it is of (`mark_text`), for a start that finds it. Raises RecordError for bytes that are no whole
     record.
     """
+    found = plain_text(record, check_crc=True)
+    if found is None:
+        return _revived_by_fields(record, topic, pop_ms, due_ms, mark)
+    topic_at, text = found
+    properties = remove_properties(text, _REMADE)
+    marked = with_property(properties, TW_POP, mark)
+    if get_property(properties, FIRST_POP_TIME) is None or not _TRIES.unpack_from(record)[0]:
+        marked = with_property(marked, FIRST_POP_TIME, str(pop_ms))
+    sys_flag = record[SYS_FLAG_LOW_AT]
+    copy = copied_to(record, topic_at, topic, marked, 0 if is_queued(sys_flag) else _TRANSACTION)
+    if copy is None:
+        return _revived_by_fields(record, topic, pop_ms, due_ms, mark)
+    return PutRecord(topic, 0, copy, tags_code(marked), message_keys(marked), due_ms, True)
+
+
+def _revived_by_fields(record: bytes, topic: str, pop_ms: int, due_ms: int, mark: str) -> PutRecord:
+    """The same for any record: by reading and writing it as a whole."""
     stored = decode_record(record)
     properties = remove_properties(stored.properties, _REMADE)
     message = _like(stored, topic, properties)
@@ -68,6 +95,18 @@ def revived(record: bytes, topic: str, pop_ms: int, due_ms: int, mark: str) -> P
 
 def for_reply(record: bytes, topic: str, handle: str) -> bytes:
     """Write a record of a retry topic as its consumer is to see it: under the topic that it popped, with its handle."""
+    found = plain_text(record, check_crc=False)
+    if found is not None:
+        try:
+            shown = shown_as(record, found[0], topic, with_property(found[1], POP_CK, handle))
+        except MessageError:  # a separator in the handle
+            return record
+        if shown is not None:
+            return shown
+    return _for_reply_by_fields(record, topic, handle)
+
+
+def _for_reply_by_fields(record: bytes, topic: str, handle: str) -> bytes:
     try:
         stored = decode_record(record, check_crc=False)
         message = _like(stored, topic, with_property(stored.properties, POP_CK, handle))
