@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bench.figures.results import Section
 from bench.running.session import Session
-from bench.workloads import crash, disk, hot_second, lateness, pending, pop, profile, send, wheel
+from bench.workloads import cancel, crash, disk, hot_second, lateness, pending, pop, profile, send, wheel
 
 __all__ = ["SITTING", "WORKLOADS"]
 
@@ -20,6 +20,7 @@ WORKLOADS: dict[str, tuple[str, Callable[[Session], Section]]] = {
     "restart": ("stop, and start to first send and first delivery, with messages pending", pending.restart),
     "memory": ("memory, disk and idle processor time with messages pending", pending.memory),
     "crash": ("kill -9 under load: lost, repeated, longest lateness", crash.run),
+    "cancel": ("1,000,000 pending messages cancelled by a query while others are sent and come due", cancel.run),
     "pop": ("popping: messages a second, how late un-acknowledged ones come again, memory", pop.run),
     "profile": ("where our processor time goes at 20,000 a second: by thread and by code", profile.run),
     "wheel": ("the wheel beside heapq, sortedcontainers and asyncio, in one process", wheel.run),

@@ -269,9 +269,20 @@ class Changes:
             return _cancelled(verb, name.offset, row.version, row.due_ms, row.at_ms)
         if found is None:
             return _unknown("no message is or was pending under this id, or it is long gone")
+        if (name.topic or name.unique_key) and not self._is_named(name, found):
+            return _unknown("the name does not fit the message, or it is long gone")
         if lookup is not None and found.due_ms < lookup.earliest_store_time():
             return _unknown("it was delivered or cancelled; the CommitLog goes back no further than that")
         return _cancelled(verb, name.offset, found.version, found.due_ms, 0)
+
+    def _is_named(self, name: PendingName, found: Found) -> bool:
+        """Whether a name fits a message that is done, and whose record may still be there."""
+        try:
+            with self._lock:
+                topic, _, text = record_fields(self._spill.read((found.ref,))[0])
+        except (StoreError, RecordError):
+            return False
+        return name.topic in ("", topic) and name.unique_key in ("", get_property(text, UNIQ_KEY))
 
 
 def _is_settled() -> None:

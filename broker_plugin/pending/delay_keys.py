@@ -265,7 +265,7 @@ class DelayKeys:
         """Forget some keys whose messages were due long enough ago and are not pending; answers how many."""
         keep_ms = 0 if len(self._table) >= self._keys_max else self._keep_ms
         with self._lock:
-            old = list(self._table.due_before(now_ms - keep_ms, EVICTED_AT_ONCE))
+            old = self._table.due_before(now_ms - keep_ms, EVICTED_AT_ONCE)
         gone = 0
         for hash_, delay_id in old:
             if not self.is_pending((delay_id,)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
 
 __all__ = ["KeyTable"]
 
@@ -25,7 +24,7 @@ class KeyTable:
     ((5, 1000), None, 1)
     """
 
-    __slots__ = ("_count", "_dues", "_hashes", "_ids", "_soonest")
+    __slots__ = ("_count", "_dues", "_hashes", "_ids", "_place", "_soonest")
 
     def __init__(self) -> None:
         self._hashes = [array("Q") for _ in range(_SHARDS)]
@@ -34,6 +33,7 @@ class KeyTable:
         self._soonest = [_NEVER] * _SHARDS
         """No shard has anything due before this: a search need not look at all there is."""
         self._count = 0
+        self._place = 0, 0  # shard and index at which the next `due_before` begins
 
     def __len__(self) -> int:
         return self._count
@@ -70,18 +70,24 @@ class KeyTable:
                 del column[at]
             self._count -= 1
 
-    def due_before(self, due_ms: int, most: int) -> Iterator[tuple[int, int]]:
-        """Some (hash, delay id) of what was due before a time, at most so many."""
-        for shard in range(_SHARDS):
-            if self._soonest[shard] >= due_ms:
-                continue
-            dues = self._dues[shard]
-            self._soonest[shard] = min(dues, default=_NEVER)
-            if self._soonest[shard] >= due_ms:
-                continue
-            for key_hash, delay_id, due in zip(self._hashes[shard], self._ids[shard], dues, strict=True):
-                if due < due_ms:
-                    yield key_hash, delay_id
-                    most -= 1
-                    if most <= 0:
-                        return
+    def due_before(self, due_ms: int, most: int) -> list[tuple[int, int]]:
+        """Some (hash, delay id) of what was due before a time, at most so many.
+
+        Each call goes on where the last one ended: what has to stay does not hide what is behind it.
+        """
+        found: list[tuple[int, int]] = []
+        begin, first = self._place
+        for number in range(_SHARDS + 1):
+            shard = (begin + number) % _SHARDS
+            if self._soonest[shard] < due_ms:
+                dues = self._dues[shard]
+                self._soonest[shard] = min(dues, default=_NEVER)
+                last = min(first, len(dues)) if number == _SHARDS else len(dues)
+                for at in range(first if number == 0 else 0, last):
+                    if dues[at] < due_ms:
+                        if len(found) == most:
+                            self._place = shard, at
+                            return found
+                        found.append((self._hashes[shard][at], self._ids[shard][at]))
+        self._place = 0, 0
+        return found

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from broker_plugin.pending import delay_keys
 from broker_plugin.pending.key_table import KeyTable
 from store.disk.errors import StoreError, StoreFullError
 from store.put.pending_api import PendingOrder, PendingQuery, PendingVerb
@@ -96,6 +97,33 @@ def test_a_full_table_is_searched_without_a_look_at_each_key(monkeypatch: pytest
     table.remove(78, 9_998)
     assert list(table.due_before(NOW, 2_048)) == [(77, 9_999)]
     assert len(looked) < 10
+
+
+def test_keys_that_must_stay_do_not_hide_those_that_may_go() -> None:
+    table = KeyTable()
+    keys = {(number * 7_919 + (number % 3) * 1024, number + 1) for number in range(5_000)}
+    for hash_, delay_id in keys:
+        table.put(hash_, delay_id, NOW - 5)
+    table.put(5, 9_999, NOW + 5)
+    for most in (700, 4_999, 5_000, 9_000):
+        seen = [key for _ in range(-(-5_000 // most)) for key in table.due_before(NOW, most)]
+        assert (set(seen), len(seen) < 5_000 + most) == (keys, True)
+        table.due_before(NOW, 13)
+
+
+def test_a_full_table_forgets_what_was_delivered_behind_what_is_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delay_keys, "EVICTED_AT_ONCE", 8)
+    desk = Desk()
+    keys = desk.world.plugin.pending._keys
+    assert keys is not None
+    desk.world.missing.add("Gone")
+    for number in range(64):
+        held(put(desk, NOW + 10, f"stays{number}", topic="Gone"))
+        held(put(desk, NOW + 10, f"goes{number}"))
+    desk.world.run(2_000)
+    keys._keys_max = 1
+    calls = [keys.evict(desk.now) for _ in range(40)]
+    assert (sum(calls), len(keys)) == (64, 64)
 
 
 def test_a_refusal_waits_until_what_was_replaced_is_durably_back() -> None:

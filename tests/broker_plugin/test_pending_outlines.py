@@ -12,7 +12,7 @@ from broker_plugin.pending import bulk
 from remoting.messages.message import Message, encode_record, record_fields
 from remoting.messages.properties import format_properties
 from store.disk.files import Files
-from store.put.pending_api import PendingError, PendingQuery, PendingVerb, PendingVerdict
+from store.put.pending_api import PendingError, PendingName, PendingOrder, PendingQuery, PendingVerb, PendingVerdict
 from store.put.plugin_api import Held
 from store.spill.rows.model import RecordCorruptError, SpillOptions
 from store.spill.spill_store import SpillStore
@@ -182,6 +182,21 @@ def test_a_bulk_move_looks_at_so_many_and_no_more(monkeypatch: pytest.MonkeyPatc
     assert [(answer.offset, answer.verdict) for answer in found.answers] == [(mine, PendingVerdict.DONE)]
     with pytest.raises(PendingError, match="300 had to be looked at"):
         desk.desk.change_matching(query, PendingVerb.MOVE, NOW, dry_run=False, by_ms=5)
+
+
+def test_a_name_is_compared_with_the_message_when_its_row_is_gone() -> None:
+    desk = Desk()
+    offset = desk.send(NOW + DAY_MS, "Mine", UNIQ_KEY="AC11")
+    assert desk.change(offset).verdict is PendingVerdict.DONE
+    desk.desk._changes._past = None  # as when the row's file is old
+    for name, verdict in (
+        (PendingName(offset=offset), PendingVerdict.ALREADY),
+        (PendingName(offset=offset, topic="Mine", unique_key="AC11"), PendingVerdict.ALREADY),
+        (PendingName(offset=offset, topic="Other"), PendingVerdict.UNKNOWN),
+        (PendingName(offset=offset, topic="Mine", unique_key="AC12"), PendingVerdict.UNKNOWN),
+    ):
+        answer = desk.desk.change(PendingOrder(verb=PendingVerb.CANCEL, name=name), NOW)
+        assert (answer.verdict, answer.due_ms) == (verdict, NOW + DAY_MS if verdict is PendingVerdict.ALREADY else 0)
 
 
 def test_a_bulk_cancel_notes_the_version() -> None:
