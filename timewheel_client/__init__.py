@@ -14,6 +14,7 @@ from timewheel_client.net.credentials import Credentials
 from timewheel_client.net.tls import tls_context
 from timewheel_client.pending.pending_client import PendingClient
 from timewheel_client.pending.pending_values import ChangeResult, MatchingResult, OutlookResult, WaitingMessage, Which
+from timewheel_client.pending.service_client import ServiceClient
 from timewheel_client.producing.producer import Producer
 from timewheel_client.values.client_values import BatchMessage, RecallResult, SendResult
 from timewheel_client.values.errors import (
@@ -48,6 +49,7 @@ __all__ = [
     "RequestTimeoutError",
     "SendError",
     "SendResult",
+    "ServiceClient",
     "Sql",
     "UndecodableMessage",
     "WaitingMessage",

@@ -13,7 +13,7 @@ import click
 
 from broker.cli.common import account_option, namesrv_option, one_line_errors, pairs, say, secret_of, tls_options
 from broker.cli.pending_tables import as_table, bars_of, result_rows, waiting_rows
-from timewheel_client import ChangeResult, MatchingResult, PendingClient, Which
+from timewheel_client import ChangeResult, MatchingResult, PendingClient, ServiceClient, Which
 from timewheel_client.net.client_core import now_ms
 from timewheel_client.net.tls import Tls
 from timewheel_client.values.times import parse_instant, parse_span
@@ -37,12 +37,15 @@ def _connected(function: Function) -> Function:
     """Give a command the options of a connection; it gets a function that runs work with a client."""
 
     @functools.wraps(function)
-    def command(namesrv: str, access_key: str | None, tls: Tls, broker: str, **more: Any) -> None:
+    def command(
+        namesrv: str, access_key: str | None, tls: Tls, broker: str, service: bool, entry_topic: str, **more: Any
+    ) -> None:
         secret_key = secret_of(access_key)
+        make = functools.partial(ServiceClient, topic=entry_topic) if service else PendingClient
 
         def run(work: Work) -> None:
             async def connected() -> None:
-                async with PendingClient(
+                async with make(
                     namesrv, broker=broker, tls=tls, access_key=access_key, secret_key=secret_key
                 ) as client:
                     await work(client)
@@ -53,7 +56,9 @@ def _connected(function: Function) -> Function:
         function(run=run, **more)
 
     only = click.option("--broker", default="", metavar="NAME", help="Ask this broker only.")
-    return cast(Function, namesrv_option(account_option(tls_options(only(command)))))
+    beside = click.option("--service", is_flag=True, help="Of a delay service: a message is BROKER/QUEUE/OFFSET.")
+    topic = click.option("--entry-topic", default="TIMEWHEEL", show_default=True, help="The service's entry topic.")
+    return cast(Function, namesrv_option(account_option(tls_options(only(beside(topic(command)))))))
 
 
 def _which(function: Function) -> Function:

@@ -8,12 +8,16 @@ kind      further properties                    meaning
 takeover  ``TW_OWNER``                          from here on the shard belongs to this owner. The record's own offset is
                                                 the *generation* of its ownership: later ones are higher
 release   ``TW_GENERATION``                     the owner of that generation delivers nothing any more
-roll      ``TW_GENERATION`` ``TW_ABOUT``        an entry written again, because the cluster would delete the first copy
-          and the entry's own
+roll      ``TW_GENERATION`` ``TW_ABOUT``        an entry written again, because the cluster would delete the first copy;
+          ``TW_ORIGIN`` and the entry's own     ``TW_ORIGIN`` is the one that the sender wrote
 cancel    ``TW_ABOUT``                          a command: the entry at that offset shall not be delivered
-move      ``TW_ABOUT`` ``TW_DELIVER_MS``        a command: it shall be delivered at that time
-verdict   ``TW_GENERATION`` ``TW_ABOUT``        what came of the command at that offset
-          ``TW_VERDICT``
+move      ``TW_ABOUT``, ``TW_DELIVER_MS`` or    a command: it shall be delivered at that time, or so many ms later
+          ``TW_BY_MS``
+get       ``TW_ABOUT``                          a question: what became of it?
+ask       a body in JSON                        a question about many entries; the answer is the body of its verdict
+verdict   ``TW_GENERATION`` ``TW_ABOUT``        what came of the command at the offset ``TW_ABOUT``, for the entry at
+          ``TW_ENTRY`` ``TW_VERDICT``           ``TW_ENTRY``; ``TW_DELIVER_MS`` is its due time then
+          ``TW_DELIVER_MS`` ``TW_DETAIL``
 ========  ====================================  ========================================================================
 
 A record that carries a generation counts only if that is the generation of the last takeover before it. So what a
@@ -25,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Line", "LineKind"]
+__all__ = ["COMMANDS", "Line", "LineKind"]
 
 
 class LineKind(Enum):
@@ -37,7 +41,12 @@ class LineKind(Enum):
     ROLL = "roll"
     CANCEL = "cancel"
     MOVE = "move"
+    GET = "get"
+    ASK = "ask"
     VERDICT = "verdict"
+
+
+COMMANDS = frozenset({LineKind.CANCEL, LineKind.MOVE, LineKind.GET, LineKind.ASK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,9 @@ class Line:
     ``owner``       str, who takes over
     ``generation``  int, under which ownership it was written; -1: a sender wrote it
     ``about``       int, the offset of the record that it is about; -1: none
+    ``entry``       int, of a verdict: the entry; of a roll: the entry that the sender wrote; -1: none
+    ``verdict``     str, of a verdict
+    ``by_ms``       int, of a move by an interval
     ==============  ==============================================================================
     """
 
@@ -60,3 +72,6 @@ class Line:
     owner: str = ""
     generation: int = -1
     about: int = -1
+    entry: int = -1
+    verdict: str = ""
+    by_ms: int = 0

@@ -9,6 +9,7 @@ the next is sent. Everything in it is a fact that stays true:
                 named here, durably, *before* anything is sent to it. So whoever comes next finds all that may have
                 been delivered without being done by reading these queues from there on
 ``doubts``      what this generation has not yet read of its predecessors' tails
+``cancelled``   which of the done ones were cancelled, the last 65,536 of them; below ``forgot`` others may have been
 ==============  ==================================================================================================
 
 Format: the body is one line of JSON, and behind it the packed offsets (a snapshot: the bitmap; a change: 8 bytes each,
@@ -65,6 +66,8 @@ class ProgressRecord:
     doubts: list[Doubt] = field(default_factory=list)
     done: DoneEntries | None = None
     added: Sequence[int] = ()
+    cancelled: Sequence[int] = ()
+    forgot: int = 0
 
     @property
     def is_snapshot(self) -> bool:
@@ -83,6 +86,8 @@ class ProgressRecord:
             "tails": _tails_out(self.tails),
             "doubts": [[doubt.limit, doubt.due_ms, _tails_out(doubt.tails)] for doubt in self.doubts],
             "snapshot": self.is_snapshot,
+            "cancelled": list(self.cancelled),
+            "forgot": self.forgot,
         }
         packed = zlib.compress(pack(f">{len(self.added)}q", *self.added), 1) if self.done is None else self.done.pack()
         return json.dumps(head, separators=(",", ":")).encode() + b"\n" + packed
@@ -121,6 +126,8 @@ def read_record(body: bytes) -> ProgressRecord:
             doubts,
             done,
             added,
+            [int(offset) for offset in head.get("cancelled", ())],
+            int(head.get("forgot", 0)),
         )
     except (KeyError, TypeError, IndexError, AttributeError, zlib.error, RecursionError, OverflowError) as error:
         raise ValueError(f"not a progress record: {type(error).__name__}: {error}") from None
@@ -136,21 +143,35 @@ class Picture:
     done: DoneEntries = field(default_factory=DoneEntries)
     tails: dict[TargetQueue, int] = field(default_factory=dict)
     doubts: list[Doubt] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)
+    forgot: int = 0
 
     @classmethod
     def of(cls, records: Iterable[ProgressRecord]) -> Picture:
-        """Put a chain together; records in the order of their queue, of any generations."""
+        """Put a chain together; records in the order of their queue, of any generations.
+
+        A record that got no answer is sent again. So it may stand twice in the queue, the second time behind later
+        ones of its chain; there it says nothing new, and a snapshot would take away what those have said.
+        """
         rows = list(records)
         newest = max((row.generation for row in rows), default=-1)
-        picture = cls()
+        picture, sequence = cls(), -1
         for row in (row for row in rows if row.generation == newest):
+            if row.sequence <= sequence:
+                continue
+            if row.done is None and row.sequence != sequence + 1:
+                picture = cls()  # what began was a late copy: its chain begins further ahead
+            sequence = row.sequence
             if row.done is not None:
                 picture.done = row.done.copy()
+                picture.cancelled = []
             elif picture.generation < 0:
                 continue  # its snapshot is not among them: whoever reads must begin there
             picture.generation = newest
             picture.done.merge(row.low, row.added)
             picture.low_generation = row.low_generation
             picture.tails, picture.doubts = dict(row.tails), row.doubts
+            picture.cancelled += row.cancelled
+            picture.forgot = row.forgot
         picture.low = picture.done.low
         return picture

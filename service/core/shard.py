@@ -21,28 +21,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from enum import Enum
 
+from service.core.commands import CommandTable, CommandVerdict, Decision
 from service.core.done_entries import SPAN_MAX, DoneEntries
 from service.core.lease import Lease, Timing
-from service.core.lines import Line, LineKind
+from service.core.lines import COMMANDS, Line, LineKind
 from service.core.progress import Doubt, Picture, ProgressRecord, TargetQueue
-from service.core.states import IllegalStateError, OwnerState, moved
+from service.core.states import IllegalStateError, MaySend, OwnerState, moved
 
 __all__ = ["SKEW_MS", "MaySend", "Shard"]
 
 SKEW_MS = 60_000
 """By how much the clocks of two instances may differ for what is in doubt: beyond it nothing was delivered yet."""
-
-
-class MaySend(Enum):
-    """The answer to: may this entry be delivered now?"""
-
-    GO = "go"
-    ALREADY = "it was delivered, or is not to be"
-    NOT_DUE = "it is not due"
-    NOT_OWNER = "this instance may not deliver now"
-    DOUBT = "whether it was delivered is not known yet"
 
 
 class Shard:
@@ -78,6 +68,8 @@ class Shard:
         self._fence_ms: int | None = None
         self._settled = False
         self._fresh: list[int] = []  # done since the last record
+        self.commands = CommandTable()
+        self._first = 0  # where the queue began at the takeover
         self._whole = True  # the next record is a snapshot
         self._sequence = 0
         self.expired = 0
@@ -97,6 +89,8 @@ class Shard:
     def load(self, picture: Picture, first_offset: int) -> None:
         """Learn the progress and where the queue begins; `read_from` is known now."""
         self.done = picture.done.copy()
+        self._first = first_offset
+        self.commands.learn(picture.cancelled, picture.forgot)
         self.read_to = max(first_offset, self._begin_of(picture))
         self.expired = sum(1 for _ in self.done.pending(self.done.low, min(first_offset, self.done.low + SPAN_MAX)))
         self.done.raise_to(first_offset)
@@ -127,6 +121,7 @@ class Shard:
         for offset in picture.done.offsets():
             self.done.add(offset)
         self.done.raise_to(picture.done.low)
+        self.commands.learn(picture.cancelled, picture.forgot)
         self.doubts = [doubt for doubt in picture.doubts if doubt.tails]
         if picture.tails and not self._released:
             self.doubts.append(Doubt(self.generation, wall_ms + SKEW_MS, dict(picture.tails)))
@@ -178,6 +173,10 @@ class Shard:
         """Take a record of the service; True for a roll, which waits like an entry."""
         if line.kind is LineKind.TAKEOVER:
             self._see_takeover(line, mono_ms)
+        elif line.kind in COMMANDS:
+            if line.offset not in self.done:
+                self.commands.asked[line.offset] = line
+            return False
         elif line.generation == self._seen_generation and line.generation >= 0:
             if line.kind is LineKind.RELEASE:
                 self._released = True
@@ -186,7 +185,10 @@ class Shard:
                 late = self.generation == line.generation and line.about in self.done
                 self._finish(line.about)
                 if not late:
+                    self.commands.rolled(line.offset, line.about if line.entry < 0 else line.entry)
                     return line.offset not in self.done
+            elif line.kind is LineKind.VERDICT:
+                self._see_verdict(line)
         self._finish(line.offset)
         return False
 
@@ -201,6 +203,13 @@ class Shard:
             self._go(OwnerState.FENCED)
         else:
             self._released = False
+
+    def _see_verdict(self, line: Line) -> None:
+        self._finish(line.about)
+        if self.commands.changes(line):
+            self._held.pop(line.entry, None)
+        if self.commands.saw_verdict(line, self.done):
+            self._finish(line.entry)
 
     def end_seen(self, asked_ms: int, end: int) -> None:
         """The queue ended at ``end`` when it was asked for (monotonic ms); that counts if all of it was read."""
@@ -217,7 +226,7 @@ class Shard:
             return MaySend.NOT_OWNER
         if wall_ms < due_ms:
             return MaySend.NOT_DUE
-        if offset in self.lost or offset in self._in_flight or offset in self._held:
+        if self._is_busy(offset):
             return MaySend.DOUBT
         if any(doubt.concerns(offset, due_ms, topics) for doubt in self.doubts):
             return MaySend.DOUBT
@@ -272,16 +281,50 @@ class Shard:
 
     def roll(self, offset: int) -> Line | None:
         """Decide to write an entry again; None if it cannot be now. It is not delivered until that is known."""
-        if self.state is not OwnerState.OWNING or offset in self.done or offset in self._held:
-            return None
-        if offset in self.lost or offset in self._in_flight:
+        if self.state is not OwnerState.OWNING or offset in self.done or self._is_busy(offset):
             return None
         self._held[offset] = self.read_to
-        return Line(-1, LineKind.ROLL, generation=self.generation, about=offset)
+        origin = self.commands.origin_of(offset)
+        return Line(-1, LineKind.ROLL, generation=self.generation, about=offset, entry=origin)
+
+    def _is_busy(self, offset: int) -> bool:
+        """Whether something is under way with an entry: it must end before something else begins."""
+        at_work = offset in self._held or offset in self.commands.changing
+        return at_work or offset in self.lost or offset in self._in_flight
 
     def roll_failed(self, offset: int) -> None:
         """The copy was certainly not stored: the entry is what it was."""
         self._held.pop(offset, None)
+
+    # ------------------------------------------------------------------------------------------------ commands
+
+    def decide(self, command: int, entry: int, due_ms: int) -> Decision | None:
+        """Decide about a command, for the entry where it stands now (`CommandTable.place_of`), due at ``due_ms``.
+
+        None: not now, because it is not known yet whether the entry was delivered. A decision counts when its verdict
+        record is read. With DONE the entry is held until then, or until `roll_failed`.
+        """
+        line = self.commands.asked.get(command)
+        if line is None or self.state is not OwnerState.OWNING:
+            return None
+        if not 0 <= self.commands.origin_of(entry) < command or (
+            entry < self._first and entry not in self.commands.cancelled
+        ):
+            return Decision(command, entry, CommandVerdict.UNKNOWN)
+        if entry in self.done:
+            if entry in self.commands.cancelled:
+                again = line.kind is LineKind.CANCEL
+                return Decision(command, entry, CommandVerdict.ALREADY if again else CommandVerdict.CANCELLED)
+            return Decision(
+                command, entry, CommandVerdict.UNKNOWN if entry < self.commands.forgot else CommandVerdict.TOO_LATE
+            )
+        in_doubt = any(entry < doubt.limit and due_ms <= doubt.due_ms for doubt in self.doubts)
+        if in_doubt or self._is_busy(entry):
+            return None
+        if line.kind is LineKind.GET:
+            return Decision(command, entry, CommandVerdict.PENDING)
+        self._held[entry] = self.read_to
+        return Decision(command, entry, CommandVerdict.DONE)
 
     # ------------------------------------------------------------------------------------------------ progress
 
@@ -303,9 +346,13 @@ class Shard:
             [Doubt(doubt.limit, doubt.due_ms, dict(doubt.tails)) for doubt in self.doubts],
             self.done.copy() if self._whole else None,
             () if self._whole else tuple(self._fresh),
+            tuple(self.commands.cancelled if self._whole else self.commands.fresh),
+            self.commands.forgot,
         )
         self._whole = False
         self._fresh.clear()
+        self.commands.fresh.clear()
+        self.commands.prune(self.done.low)
         return self._saving
 
     @property

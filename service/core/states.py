@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["MOVES", "IllegalStateError", "OwnerState", "moved"]
+__all__ = ["MOVES", "IllegalStateError", "MaySend", "OwnerState", "moved"]
 
 
 class OwnerState(Enum):
@@ -26,6 +26,16 @@ class OwnerState(Enum):
     OWNING = "owning"
     RELEASING = "releasing"
     FENCED = "fenced"
+
+
+class MaySend(Enum):
+    """The answer to: may this entry be delivered now?"""
+
+    GO = "go"
+    ALREADY = "it was delivered, or is not to be"
+    NOT_DUE = "it is not due"
+    NOT_OWNER = "this instance may not deliver now"
+    DOUBT = "whether it was delivered is not known yet"
 
 
 class IllegalStateError(Exception):

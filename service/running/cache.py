@@ -12,22 +12,33 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from broker_plugin.plugin import DelayPlugin
-from service.running.entries import Waiting
+from remoting.messages.message import MessageError, RecordError
+from service.running.entries import Waiting, moved_record
 from store.disk.checkpoint import DeliveryCheckpoint
 from store.disk.delay_id import delay_id
+from store.disk.errors import StoreError
 from store.disk.files import Files
 from store.disk.flusher import Flusher
 from store.put.plugin_api import DeliveryTarget, PluginContext
 
-__all__ = ["ShardCache", "throw_away"]
+__all__ = ["CachedEntry", "ShardCache", "throw_away"]
 
 SEGMENT_BYTES = 16 << 20
 CHECKPOINT_MS = 1000
 _NO_HOST = bytes(8)
 _NEVER_MS = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class CachedEntry:
+    """An entry that waits in the cache, and when it is due (epoch ms)."""
+
+    offset: int
+    due_ms: int
 
 
 def throw_away(directory: Path) -> None:
@@ -109,6 +120,32 @@ class ShardCache:
             plugin.sweeper.publish_all()
             for offset in offsets:
                 plugin.spill.cancel(delay_id(plugin.spill.epoch, offset))
+
+    def look(self, offsets: Sequence[int]) -> list[CachedEntry | None]:
+        """What waits of some entries."""
+        plugin = self.plugin
+        rows: list[CachedEntry | None] = []
+        with plugin.lock:
+            plugin.sweeper.publish_all()
+            for offset in offsets:
+                found = plugin.spill.find(delay_id(plugin.spill.epoch, offset)) if offset >= 0 else None
+                rows.append(None if found is None or found.done else CachedEntry(offset, found.due_ms))
+        return rows
+
+    def move(self, offset: int, due_ms: int) -> None:
+        """Give an entry another due time, if it waits; raises StoreError, and then it is as it was."""
+        plugin = self.plugin
+        with plugin.lock:
+            plugin.sweeper.publish_all()
+            found = plugin.spill.find(delay_id(plugin.spill.epoch, offset))
+            if found is None or found.done or found.due_ms == due_ms:
+                return
+            try:
+                record = moved_record(plugin.spill.read((found.ref,))[0], due_ms)
+            except (RecordError, MessageError) as error:
+                raise StoreError(f"entry {offset} cannot be moved: {error}") from error
+            block = plugin.spill.move(found, record, due_ms)
+            plugin.sweeper.offer(block, due_ms)
 
     @property
     def pending_count(self) -> int:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker_plugin.rules.properties import PRECEDENCE, TimerError, read_due
-from remoting.messages.message import Message, MessageError, StoredMessage, encode_record
+from remoting.messages.message import Message, MessageError, StoredMessage, decode_record, encode_record
 from remoting.messages.properties import (
     DELAY,
     OWN_PROPERTIES,
@@ -39,16 +39,18 @@ __all__ = [
     "control",
     "delay_id_of",
     "line_of",
+    "moved_record",
     "rejected_again",
     "waiting_of",
 ]
 
 KIND, OWNER, GENERATION, ABOUT = "TW_KIND", "TW_OWNER", "TW_GENERATION", "TW_ABOUT"
+ENTRY, ORIGIN, VERDICT, BY_MS = "TW_ENTRY", "TW_ORIGIN", "TW_VERDICT", "TW_BY_MS"
 TOPIC, DELIVER_MS, DELAY_MS = "TW_TOPIC", "TW_DELIVER_MS", "TW_DELAY_MS"
 DELAY_ID, DUE, REASON = "TW_DELAY_ID", "TW_DUE_MS", "TW_REASON"
 ORIGINAL_TOPIC = "TW_REJECTED_TOPIC"
 REJECTED_TOPIC = "TIMEWHEEL_REJECTED"
-_SERVICE = (KIND, OWNER, GENERATION, ABOUT, DELAY_ID, DUE, REASON, ORIGINAL_TOPIC)
+_SERVICE = (KIND, OWNER, GENERATION, ABOUT, ENTRY, ORIGIN, VERDICT, BY_MS, DELAY_ID, DUE, REASON, ORIGINAL_TOPIC)
 _STRIPPED = (TOPIC, DELIVER_MS, DELAY_MS, DELAY, *PRECEDENCE[1:], *OWN_PROPERTIES, *_SERVICE)
 _NO_HOST = bytes(8)
 _REASON_CHARS = 300
@@ -80,6 +82,10 @@ def _number(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 19 else -1
 
 
+def _signed(text: str | None) -> int:
+    return -max(0, _number(text[1:])) if text and text.startswith("-") else max(0, _number(text))
+
+
 def line_of(message: StoredMessage) -> Line:
     """What a message of the entry topic is, as far as ownership is concerned; the due time of an entry is not read."""
     text = message.properties
@@ -95,6 +101,10 @@ def line_of(message: StoredMessage) -> Line:
         owner=get_property(text, OWNER) or "",
         generation=_number(get_property(text, GENERATION)),
         about=_number(get_property(text, ABOUT)),
+        entry=_number(get_property(text, ORIGIN if kind is LineKind.ROLL else ENTRY)),
+        due_ms=_number(get_property(text, DELIVER_MS)),
+        verdict=get_property(text, VERDICT) or "",
+        by_ms=_signed(get_property(text, BY_MS)),
     )
 
 
@@ -191,16 +201,25 @@ def due_of(text: str) -> int:
     return _number(get_property(text, DUE))
 
 
-def rolled_of(delivery: StoredMessage, offset: int, generation: int) -> str:
+def moved_record(record: bytes, due_ms: int) -> bytes:
+    """The finished delivery of an entry that has another due time now. Raises RecordError, MessageError."""
+    stored = decode_record(record)
+    made = stored.message()
+    made.properties = with_property(remove_properties(made.properties, (DUE,)), DUE, str(due_ms))
+    return encode_record(made, stored.store_host, stored.store_ms)
+
+
+def rolled_of(delivery: StoredMessage, offset: int, generation: int, origin: int) -> str:
     """The property text of a roll: the sender's own, the due time as an absolute one, and what it is a roll of.
 
-    ``delivery`` is the finished delivery that the cache has of the entry at ``offset``.
+    ``delivery`` is the finished delivery that the cache has of the entry at ``offset``; ``origin`` is the entry that
+    the sender wrote.
     """
     text = remove_properties(delivery.properties, (*_SERVICE, STARTDELIVERTIME))
     due = get_property(delivery.properties, DUE) or "0"
     for name, value in ((TOPIC, delivery.topic), (DELIVER_MS, due)):
         text = with_property(text, name, value)
-    return text + control(LineKind.ROLL, **{GENERATION: generation, ABOUT: offset})
+    return text + control(LineKind.ROLL, **{GENERATION: generation, ABOUT: offset, ORIGIN: origin})
 
 
 def rejected_again(delivery: StoredMessage, why: str) -> StoredMessage:

@@ -1,9 +1,10 @@
 """One takeover of one shard, as it runs: reads, renews its lease, saves progress, looks for what is in doubt.
 
-All decisions are those of `service.core.shard.Shard`; here is what makes requests of them. Three tasks run side by
+All decisions are those of `service.core.shard.Shard`; here is what makes requests of them. Tasks run side by
 side, and a slow answer to one of them delays no other:
 
 =========  =====================================================================================================
+obeying    gives commands their verdicts
 reading    pulls the entry queue from `Shard.read_from` on, and fills the cache
 lease      asks for the end of the queue
 upkeep     the steps of the takeover, progress about once a second, scans of target queues
@@ -13,12 +14,12 @@ upkeep     the steps of the takeover, progress about once a second, scans of tar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from remoting.messages.message import StoredMessage
 from service.core.calm import Calm
-from service.core.lines import LineKind
+from service.core.lines import COMMANDS, LineKind
 from service.core.progress import TargetQueue
 from service.core.shard import Shard
 from service.core.states import OwnerState
@@ -27,6 +28,7 @@ from service.link.cluster import ClusterLink, Fate
 from service.link.progress_log import PROGRESS_TOPIC, ProgressLog
 from service.running.cache import ShardCache
 from service.running.entries import Waiting, control, delay_id_of, line_of, waiting_of
+from service.running.obeying import Clerk
 from service.running.roller import Roller
 from service.running.target import RemoteTarget
 from store.disk.errors import StoreError
@@ -95,6 +97,7 @@ class Owner:
         self.target = RemoteTarget(self, asyncio.get_running_loop())
         self.cache: ShardCache | None = None
         self.roller = Roller(self, roll_after_ms, min(ROLL_MARGIN_MS, roll_after_ms // 4))
+        self.clerk = Clerk(self)
         self.took_ms = 0
         """How long it took from the begin of the takeover to the right to deliver."""
 
@@ -128,18 +131,20 @@ class Owner:
         tasks: list[asyncio.Task[None]] = []
         try:
             await self._begin()
-            tasks = [asyncio.ensure_future(work()) for work in (self._read_on, self._renew, self._upkeep, self._roll)]
+            tasks = [asyncio.ensure_future(work()) for work in self._works()]
+            count = len(tasks)
             leaving = asyncio.ensure_future(self._leaving.wait())
             tasks.append(asyncio.ensure_future(self._until_owning(begin_ms)))
-            done, _ = await asyncio.wait([*tasks[:4], leaving], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([*tasks[:count], leaving], return_when=asyncio.FIRST_COMPLETED)
             if leaving in done:
                 await self._release()
             else:
                 leaving.cancel()
-            for task in tasks[:4]:
+            for task in tasks[:count]:
                 if task.done() and not task.cancelled():
                     task.result()
         finally:
+            self.clerk.close()
             if self._saver is not None:
                 tasks.append(self._saver)
             tasks += self._scanning.values()
@@ -149,6 +154,10 @@ class Owner:
             await asyncio.gather(*tasks, return_exceptions=True)
             if self.cache is not None:
                 await asyncio.to_thread(self.cache.close)
+
+    def _works(self) -> list[Callable[[], Coroutine[None, None, None]]]:
+        """What runs side by side as long as the shard is owned."""
+        return [self._read_on, self._renew, self._upkeep, self._roll, self._obey]
 
     async def _begin(self) -> None:
         self.shard.take_over(self._owner)
@@ -213,7 +222,11 @@ class Owner:
     def _take(self, messages: list[StoredMessage], next_offset: int) -> None:
         by_offset = {message.queue_offset: message for message in messages}
         lines = [line_of(message) for message in messages]
-        for line in self.shard.read(lines, next_offset, mono_ms()):
+        waiting = self.shard.read(lines, next_offset, mono_ms())
+        for line in lines:
+            if line.kind in COMMANDS or line.kind is LineKind.VERDICT:
+                self.clerk.saw(by_offset[line.offset], line)
+        for line in waiting:
             if line.kind is LineKind.ROLL and self.cache is not None:
                 self._dropped.append(line.about)
             self._backlog.append(waiting_of(by_offset[line.offset], self.name))
@@ -228,6 +241,20 @@ class Owner:
             return False
         self._backlog = []
         return True
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether all that was read is in the cache."""
+        return not self._backlog
+
+    async def _obey(self) -> None:
+        """Carry out commands."""
+        while self.shard.state is not OwnerState.FENCED:
+            try:
+                await self.clerk.step()
+            except (ClientError, StoreError) as error:
+                self._say(f"{self.name}: commands: {error}")
+                await asyncio.sleep(PAUSE_MS / 1000)
 
     async def _renew(self) -> None:
         while self.shard.state is not OwnerState.FENCED:

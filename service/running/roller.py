@@ -8,17 +8,16 @@ it. So only entries are rolled that are due a good while later; what is due soon
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
 from remoting.messages.message import RecordError, decode_record
-from service.core.calm import Calm
-from service.core.progress import TargetQueue
-from service.core.shard import Shard
-from service.link.clock import mono_ms, wall_ms
-from service.link.cluster import ClusterLink, Fate, fate_of
+from service.link.clock import wall_ms
+from service.link.cluster import Fate, fate_of
 from service.running.cache import ShardCache
 from service.running.entries import due_of, rolled_of
+from service.running.unsure import Unsure, WritingOwner
 from store.disk.errors import StoreError
 from timewheel_client.values.errors import ClientError
 
@@ -30,13 +29,9 @@ CHUNKS_MAX = 64
 """So many times in one step."""
 
 
-class RollingOwner(Protocol):
+class RollingOwner(WritingOwner, Protocol):
     """On whose behalf a `Roller` works."""
 
-    queue: TargetQueue
-    shard: Shard
-    cluster: ClusterLink
-    calm: Calm
     cache: ShardCache | None
 
 
@@ -53,12 +48,12 @@ class Roller:
         self._owner = owner
         self.after_ms = after_ms
         self._margin_ms = margin_ms
-        self._unknown: set[int] = set()  # entries whose roll got no answer
+        self._unsure = Unsure(owner)
         self.count = 0
 
     async def step(self) -> int:
         """Roll some; how many. Raises ClientError where nothing was written."""
-        await self._settle()
+        await self._unsure.settle()
         owner, shard = self._owner, self._owner.shard
         until = await owner.cluster.end_before(owner.queue, wall_ms() - self.after_ms)
         pending = shard.done.pending(shard.done.low, min(until, shard.read_to))
@@ -94,7 +89,7 @@ class Roller:
         line = shard.roll(offset)
         if line is None:
             return False
-        text = rolled_of(delivery, offset, line.generation)
+        text = rolled_of(delivery, offset, line.generation, line.entry)
         try:
             reply = owner.cluster.send_now(connection, owner.queue, text, delivery.body, like=delivery)
         except ClientError:
@@ -104,21 +99,8 @@ class Roller:
         if sent.fate is Fate.REFUSED:
             shard.roll_failed(offset)
         elif sent.fate is Fate.UNKNOWN:
-            self._unknown.add(offset)
-            owner.calm.disturbed(owner.queue[1], mono_ms())
+            self._unsure.add(partial(shard.roll_failed, offset))
         return sent.fate is Fate.STORED
 
     def _is_soon(self, text: str) -> bool:
         return due_of(text) <= wall_ms() + self._margin_ms
-
-    async def _settle(self) -> None:
-        """What got no answer stands in the queue, or nowhere: known once the broker is calm and all of it is read."""
-        owner = self._owner
-        if not self._unknown or not owner.calm.is_calm(owner.queue[1], mono_ms()):
-            return
-        unknown = set(self._unknown)
-        end = await owner.cluster.end(owner.queue)
-        if owner.shard.read_to >= end:
-            self._unknown -= unknown
-            for offset in unknown:
-                owner.shard.roll_failed(offset)

@@ -14,10 +14,11 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.core.calm import Calm
+from service.core.commands import CommandVerdict
 from service.core.lines import Line, LineKind
 from service.core.progress import Picture, ProgressRecord, TargetQueue, read_record
 from service.core.shard import MaySend, Shard
@@ -58,6 +59,11 @@ class World:
         self.early: list[tuple[int, int]] = []
         self.faulty = True
         self.takeovers = self.rolls = 0
+        self.cancelled: set[int] = set()
+        """Entries of senders with a valid verdict that they are cancelled."""
+        self.verdicts: dict[int, list[str]] = {}
+        """Command to its valid verdicts."""
+        self._owner = -1
 
     # -- time
 
@@ -127,12 +133,48 @@ class World:
 
     def append(self, line: Line) -> int:
         offset = len(self.entry_log)
-        self.entry_log.append(Line(offset, line.kind, line.due_ms, line.owner, line.generation, line.about))
-        self.takeovers += line.kind is LineKind.TAKEOVER
+        self.entry_log.append(replace(line, offset=offset))
+        if line.kind is LineKind.TAKEOVER:
+            self.takeovers += 1
+            self._owner = offset
         if line.kind is LineKind.ROLL:
             self.rolls += 1
             self.origin[offset] = self.origin[line.about]
+        if line.kind is LineKind.VERDICT and line.generation == self._owner:
+            self.verdicts[line.about].append(line.verdict)
+            if line.verdict == CommandVerdict.DONE.value and not line.due_ms:
+                self.cancelled.add(self.origin[line.entry])
+            elif line.verdict == CommandVerdict.DONE.value:
+                self.due[self.origin[line.entry]] = line.due_ms
         return offset
+
+    def command(self) -> None:
+        """Somebody changes his mind about something that was sent."""
+        draw = self.random
+        known = sorted(self.due)
+        about = draw.choice(known[-40:]) if known and draw.random() < 0.9 else draw.randrange(len(self.entry_log) + 1)
+        kind = draw.choice((LineKind.CANCEL, LineKind.MOVE, LineKind.MOVE, LineKind.GET))
+        self.verdicts[len(self.entry_log)] = []
+        due_ms = self.now + draw.randrange(25_000) if kind is LineKind.MOVE else 0
+        self.append(Line(-1, kind, due_ms, about=about))
+
+    def wrong(self) -> int:
+        """Commands without one definite verdict, or with one that is not true."""
+        found = 0
+        for at, verdicts in self.verdicts.items():
+            about = self.entry_log[at].about
+            origin = self.origin.get(about, -1) if about < at else -1
+            copies = self.copies[origin] if origin >= 0 else 0
+            truth = {
+                "done": origin >= 0,
+                "already": origin in self.cancelled,
+                "cancelled": origin in self.cancelled,
+                "too_late": copies > 0,
+                "pending": origin >= 0,
+                "unknown": origin < 0,
+            }
+            found += len(verdicts) != 1 or not truth[verdicts[0]]
+        return found
 
     def append_progress(self, record: ProgressRecord) -> bool:
         self.progress_log.append(record.encode())
@@ -151,11 +193,13 @@ class World:
         return len(log) - 1
 
     def verdict(self) -> dict[str, int]:
-        """Lost, early, twice."""
+        """Lost, early, twice; delivered although cancelled; wrong answers to commands."""
         return {
-            "lost": sum(1 for entry in self.due if not self.copies[entry]),
+            "lost": sum(1 for entry in self.due if not self.copies[entry] and entry not in self.cancelled),
             "early": len(self.early),
             "twice": sum(1 for count in self.copies.values() if count > 1),
+            "undead": sum(1 for entry in self.cancelled if self.copies[entry]),
+            "wrong": self.wrong(),
         }
 
 
@@ -229,6 +273,7 @@ class Node:
         self.scan()
         self.deliver()
         self.roll()
+        self.obey()
         if shard.may_release and not self.releasing:
             self.releasing = True
             line = Line(-1, LineKind.RELEASE, generation=shard.generation)
@@ -243,6 +288,7 @@ class Node:
         self.calm = world.make_calm()
         self.aiming: set[TargetQueue] = set()
         self.unknown_rolls: set[int] = set()
+        self.deciding: dict[int, int] = {}
         owner = f"{self.name}#{self.takes}"
         shard.take_over(owner)
 
@@ -353,6 +399,9 @@ class Node:
                 if shard.read_to >= end:
                     for offset in unknown:
                         shard.roll_failed(offset)
+                    for command, entry in list(self.deciding.items()):
+                        if entry in unknown:
+                            del self.deciding[command]
                 else:
                     self.unknown_rolls |= unknown
 
@@ -364,13 +413,53 @@ class Node:
         line = shard.roll(offset)
         if line is None:
             return
-        line = Line(-1, line.kind, self.pending[offset], generation=line.generation, about=offset)
+        line = replace(line, due_ms=self.pending[offset])
 
         def lost() -> None:
             self.unknown_rolls.add(offset)
             self.calm.disturbed(entry.name, world.now)
 
         self.ask(entry, lambda: world.append(line), lambda _: None, lost)
+
+    def obey(self) -> None:
+        """Decide about commands; let moved entries have their new due times, a while after they are known."""
+        shard, world = self.shard, self.world
+        assert shard is not None
+        for entry, due_ms in list(shard.commands.changing.items()):
+            if world.random.random() < 0.5:
+                del shard.commands.changing[entry]
+                if entry in self.pending:
+                    self.pending[entry] = due_ms
+        for line in list(shard.commands.asked.values()):
+            if line.offset in self.deciding:
+                continue
+            about = line.about
+            if 0 <= about < line.offset and world.entry_log[about].kind is LineKind.ROLL:
+                about = world.entry_log[about].entry
+            entry = shard.commands.place_of(about)
+            if 0 <= entry < line.offset and world.entry_log[entry].kind not in (LineKind.ENTRY, LineKind.ROLL):
+                entry = -1
+            decision = shard.decide(line.offset, entry, self.pending.get(entry, 0))
+            if decision is not None:
+                self.answer(shard, line, decision.entry, decision.verdict)
+
+    def answer(self, shard: Shard, command: Line, entry: int, verdict: CommandVerdict) -> None:
+        self.deciding[command.offset] = entry
+        line = Line(
+            -1,
+            LineKind.VERDICT,
+            command.due_ms,
+            generation=shard.generation,
+            about=command.offset,
+            entry=entry,
+            verdict=verdict.value,
+        )
+
+        def lost() -> None:
+            self.unknown_rolls.add(entry)
+            self.calm.disturbed(self.world.entry.name, self.world.now)
+
+        self.ask(self.world.entry, lambda: self.world.append(line), lambda _: None, lost)
 
     def deliver(self) -> None:
         shard, world = self.shard, self.world
@@ -421,6 +510,8 @@ def story(world: World, seconds: int = 90) -> dict[str, int]:
     for _ in range(300):
         when = draw.randrange(seconds * 1000)
         world.at(when, lambda when=when: world.send(when + draw.randrange(20_000)))  # type: ignore[misc]
+    for _ in range(100):
+        world.at(draw.randrange(seconds * 1000), world.command)
     for when in range(0, seconds * 1000, 250):
         world.at(when, lambda: fault(world))
     world.at(0, lambda: assign(world, lying=False))
@@ -431,7 +522,7 @@ def story(world: World, seconds: int = 90) -> dict[str, int]:
     assign(world, lying=False)
     for _ in range(120):
         world.run(world.now + 1000)
-        if world.now > seconds * 1000 + 30_000 and not world.verdict()["lost"]:
+        if world.now > seconds * 1000 + 30_000 and not world.verdict()["lost"] and not world.wrong():
             break
     return world.verdict()
 

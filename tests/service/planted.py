@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from service.core.calm import Calm
+from service.core.commands import Decision
 from service.core.lease import Timing
 from service.core.lines import Line, LineKind
 from service.core.progress import Picture, TargetQueue
@@ -176,6 +177,52 @@ class ForgetsRolled(Shard):
         return super()._control(line, mono_ms) and not rolled
 
 
+class DecidesInDoubt(Shard):
+    """A verdict is given while nobody knows whether the entry was delivered."""
+
+    def decide(self, command: int, entry: int, due_ms: int) -> Decision | None:
+        del due_ms
+        return super().decide(command, entry, 1 << 60)
+
+
+class DeliversWhatItCancels(Shard):
+    """An entry is delivered while its cancellation is on the way."""
+
+    def decide(self, command: int, entry: int, due_ms: int) -> Decision | None:
+        found = super().decide(command, entry, due_ms)
+        self._held.pop(entry, None)
+        return found
+
+
+class VerdictsOfAnybody(Shard):
+    """A verdict counts, whoever wrote it."""
+
+    def _control(self, line: Line, mono_ms: int) -> bool:
+        if line.kind is LineKind.VERDICT:
+            self._see_verdict(line)
+        return super()._control(line, mono_ms)
+
+
+class ForgetsCancelled(Shard):
+    """That an entry was cancelled is not in the progress."""
+
+    def load(self, picture: Picture, first_offset: int) -> None:
+        picture.cancelled = []
+        super().load(picture, first_offset)
+
+    def settle(self, picture: Picture, wall_ms: int) -> None:
+        picture.cancelled = []
+        super().settle(picture, wall_ms)
+
+
+class ForgetsMoves(Shard):
+    """A move holds for the owner that decided it, and for nobody after it."""
+
+    def _see_verdict(self, line: Line) -> None:
+        if line.generation == self.generation or not line.due_ms:
+            super()._see_verdict(line)
+
+
 BUGS: dict[str, tuple[Callable[[str], Shard], str]] = {
     "no fence": (NoFence, "twice"),
     "no lease": (NoLease, "twice"),
@@ -195,5 +242,10 @@ BUGS: dict[str, tuple[Callable[[str], Shard], str]] = {
     "read from now": (ReadsFromNow, "lost"),
     "lost is done": (FinishesRefused, "lost"),
     "early": (EarlyBird, "early"),
+    "decided in doubt": (DecidesInDoubt, "undead"),
+    "cancelled and delivered": (DeliversWhatItCancels, "undead"),
+    "verdicts of anybody": (VerdictsOfAnybody, "wrong"),
+    "cancelled forgotten": (ForgetsCancelled, "wrong"),
+    "moves forgotten": (ForgetsMoves, "early"),
 }
 """Name to (the core with the bug, the violation that it plants)."""

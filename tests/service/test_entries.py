@@ -15,6 +15,7 @@ from service.running.entries import (
     delay_id_of,
     due_of,
     line_of,
+    moved_record,
     rejected_again,
     rolled_of,
     waiting_of,
@@ -139,9 +140,9 @@ def test_records_of_the_service_are_told_from_entries() -> None:
 def test_a_roll_is_delivered_like_its_entry() -> None:
     given_ = text_of(UNIQ_KEY="A1", TAGS="t", TW_TOPIC="orders", TIMER_DELAY_SEC="3")
     first = decode_record(waiting_of(entry(given_), SHARD).record)
-    roll = entry(rolled_of(first, 17, 9), offset=40)
+    roll = entry(rolled_of(first, 17, 9, 12), offset=40)
     line = line_of(roll)
-    assert (line.kind, line.about, line.generation) == (LineKind.ROLL, 17, 9)
+    assert (line.kind, line.about, line.entry, line.generation) == (LineKind.ROLL, 17, 12, 9)
     waiting = waiting_of(roll, SHARD)
     again = decode_record(waiting.record)
     assert (waiting.due_ms, again.topic, again.body) == (STORE_MS + 3000, "orders", b"body")
@@ -149,3 +150,19 @@ def test_a_roll_is_delivered_like_its_entry() -> None:
     left = parse_properties(again.properties)
     assert (left["UNIQ_KEY"], left["TAGS"]) == ("A1", "t")
     assert "TW_KIND" not in left and "TW_ABOUT" not in left
+
+
+def test_a_moved_entry_is_the_same_in_everything_but_its_due_time() -> None:
+    given_ = text_of(UNIQ_KEY="A1", TAGS="t", TW_TOPIC="orders", TW_DELIVER_MS="1700000005000", other="x\u20acy")
+    first = waiting_of(entry(given_, b"\x00\xffbody"), SHARD).record
+    moved = decode_record(moved_record(first, 1_700_000_009_000))
+    before = decode_record(first)
+    assert due_of(moved.properties) == 1_700_000_009_000
+    assert parse_properties(moved.properties) == {**parse_properties(before.properties), "TW_DUE_MS": "1700000009000"}
+    assert (moved.topic, moved.body, moved.born_ms) == (before.topic, before.body, before.born_ms)
+
+
+@pytest.mark.parametrize(("text", "by_ms"), [("-5", -5), ("7", 7), ("+7", 0), ("--5", 0), ("", 0), ("\u0665", 0)])
+def test_the_interval_of_a_move(text: str, by_ms: int) -> None:
+    line = line_of(entry(text_of(TW_KIND="move", TW_ABOUT="3", TW_BY_MS=text)))
+    assert (line.kind, line.about, line.by_ms) == (LineKind.MOVE, 3, by_ms)

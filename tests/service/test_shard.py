@@ -66,6 +66,21 @@ def test_every_state_is_reached_and_left() -> None:
     assert all(MOVES.values())
 
 
+def chain(*rows: ProgressRecord) -> Picture:
+    return Picture.of(read_record(row.encode()) for row in rows)
+
+
+def test_a_snapshot_that_arrives_again_takes_nothing_away() -> None:
+    """It got no answer from a broker that hung, was sent again, and both were stored, one behind later records."""
+    snapshot = ProgressRecord("s", 5, 0, 0, -1, {}, [], DoneEntries(0))
+    changes = [ProgressRecord("s", 5, number, 0, -1, {QUEUE: number}, added=(10 + number,)) for number in (1, 2)]
+    whole = chain(snapshot, *changes)
+    assert {11, 12} == set(whole.done.offsets()) and whole.tails == {QUEUE: 2}
+    again = chain(snapshot, changes[0], snapshot, changes[1], changes[0])
+    assert again.done.pack() == whole.done.pack() and again.tails == whole.tails
+    assert chain(snapshot, changes[1]).generation == -1, "the record between them is missing: read further back"
+
+
 # ------------------------------------------------------------------------------------------------ leases
 
 

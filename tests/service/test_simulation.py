@@ -9,7 +9,7 @@ import pytest
 from tests.service.cluster_world import World, story
 
 SEEDS = int(os.environ.get("SERVICE_SEEDS", "20"))
-FAIR = {"lost": 0, "early": 0, "twice": 0}
+FAIR = {"lost": 0, "early": 0, "twice": 0, "undead": 0, "wrong": 0}
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))

@@ -1,0 +1,152 @@
+"""Commands on entries: which wait for their verdict, and what must be known to give a definite one.
+
+A command is a record in the shard's own queue, and so is its verdict. What a verdict says holds from where it is
+*read*, for its writer as for everybody after it; until then its entry is held, so nobody delivers or rolls it. So a
+race of a command with the delivery has one winner, and it stays the winner over any takeover::
+
+    entry 17 … command 40 (cancel 17) … verdict 52 (of 40, about 17: done)
+                    │                        └ read: 17 is done and known as cancelled, 40 is done
+                    └ read by the owner: is 17 delivered? under way? in doubt? decided ─► 17 is held, verdict written
+
+==============  ======================================================================================================
+done            the entry waited, and is cancelled or moved
+already         it was cancelled before; it is due at that time
+too_late        it was delivered (or rejected)
+cancelled       it was cancelled, so it cannot be moved
+pending         the answer to ``get``: it waits
+unknown         no entry stands or stood there, or it is long gone
+refused         the command is not possible, the detail says why
+==============  ======================================================================================================
+
+A moved entry needs no memory of its own: whoever reads it again reads its verdicts, too, which stand behind it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from service.core.done_entries import DoneEntries
+from service.core.lines import Line
+
+__all__ = ["CANCELLED_MAX", "CommandTable", "CommandVerdict", "Decision"]
+
+CANCELLED_MAX = 65_536
+"""Most cancelled entries of a shard that are known as such; of older ones a command learns that they are unknown."""
+
+
+class CommandVerdict(Enum):
+    """What came of a command; the value is that of the property ``TW_VERDICT``."""
+
+    DONE = "done"
+    ALREADY = "already"
+    TOO_LATE = "too_late"
+    CANCELLED = "cancelled"
+    PENDING = "pending"
+    UNKNOWN = "unknown"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict that was decided and is not read yet; ``entry`` is held if it is `CommandVerdict.DONE`."""
+
+    command: int
+    entry: int
+    verdict: CommandVerdict
+
+
+class CommandTable:
+    """What a shard knows of commands. Not thread-safe."""
+
+    __slots__ = ("_origins", "_rolls", "asked", "cancelled", "changing", "forgot", "fresh", "gone")
+
+    def __init__(self) -> None:
+        self.asked: dict[int, Line] = {}
+        """Commands that were read and have no verdict yet, in the order of the queue."""
+        self.cancelled: dict[int, None] = {}
+        self.forgot = 0
+        """Below this offset an entry may have been cancelled without being known as such."""
+        self.fresh: list[int] = []
+        """Cancelled since the last progress record."""
+        self.changing: dict[int, int] = {}
+        """Moved entries and their new due time (epoch ms), until the cache has it."""
+        self.gone: list[int] = []
+        """Cancelled entries that the cache still has."""
+        self._rolls = array("q")  # ascending, with the entry that a sender wrote beside it
+        self._origins = array("q")
+
+    @staticmethod
+    def changes(line: Line) -> bool:
+        """Whether a verdict changes an entry."""
+        return line.verdict == CommandVerdict.DONE.value and line.entry >= 0
+
+    def saw_verdict(self, line: Line, done: DoneEntries) -> bool:
+        """A verdict was read, and holds from here on; True if its entry is cancelled by it."""
+        self.asked.pop(line.about, None)
+        if not self.changes(line):
+            return False
+        if line.due_ms > 0:
+            if line.entry not in done:
+                self.changing[line.entry] = line.due_ms
+            return False
+        self.cancel(line.entry)
+        self.gone.append(line.entry)
+        return True
+
+    def cancel(self, offset: int) -> None:
+        """Note that an entry was cancelled, and the name that its sender knows it by."""
+        for name in (offset, self.origin_of(offset)):
+            if name not in self.cancelled:
+                self.cancelled[name] = None
+                self.fresh.append(name)
+        self._trim()
+
+    def learn(self, offsets: Iterable[int], forgot: int) -> None:
+        """Take what a progress record says."""
+        for offset in offsets:
+            self.cancelled[offset] = None
+        self.forgot = max(self.forgot, forgot)
+        self._trim()
+
+    def _trim(self) -> None:
+        while len(self.cancelled) > CANCELLED_MAX:
+            oldest = next(iter(self.cancelled))
+            del self.cancelled[oldest]
+            self.forgot = max(self.forgot, oldest + 1)
+
+    # ------------------------------------------------------------------------------------------------ rolled entries
+
+    def rolled(self, roll: int, origin: int) -> None:
+        """An entry stands at another offset now; rolls come in ascending order."""
+        if not self._rolls or roll > self._rolls[-1]:
+            self._rolls.append(roll)
+            self._origins.append(origin)
+
+    def prune(self, low: int) -> None:
+        """Forget rolls below an offset: they are done."""
+        count = bisect_left(self._rolls, low)
+        if count * 2 > len(self._rolls):
+            del self._rolls[:count], self._origins[:count]
+
+    def origin_of(self, offset: int) -> int:
+        """The entry that a sender wrote: the offset itself unless it is a roll."""
+        at = bisect_left(self._rolls, offset)
+        return self._origins[at] if at < len(self._rolls) and self._rolls[at] == offset else offset
+
+    def place_of(self, origin: int) -> int:
+        """Where an entry stands that a sender wrote: the last roll of it that is known, or itself.
+
+        >>> table = CommandTable(); table.rolled(9, 4); table.rolled(12, 4); table.place_of(4), table.origin_of(12)
+        (12, 4)
+        """
+        place, begin = origin, 0
+        while True:
+            try:
+                at = self._origins.index(origin, begin)
+            except ValueError:
+                return place
+            place, begin = self._rolls[at], at + 1

@@ -1,0 +1,94 @@
+"""Questions about many entries of a shard: listed, counted, forecast. The fields are those of docs/pending.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from remoting.messages.properties import parse_properties
+from store.disk.delay_id import SEQUENCE_MAX
+from store.disk.errors import StoreError
+from store.put.pending_api import PAGE_MAX, PendingControl, PendingError, PendingQuery, PendingRow
+
+__all__ = ["answer_to"]
+
+
+def answer_to(body: bytes, control: PendingControl, shard: str, now_ms: int) -> dict[str, Any]:
+    """The answer as a document; with ``error`` if the question is not possible. Never raises for what was asked."""
+    try:
+        fields = {str(name): str(value) for name, value in json.loads(body).items()}
+        work: dict[str, Callable[[], dict[str, Any]]] = {
+            "list": lambda: _page(control, fields, shard),
+            "count": lambda: _count(control, fields),
+            "forecast": lambda: _forecast(control, fields, now_ms),
+        }
+        what = fields.get("what", "")
+        if what not in work:
+            raise PendingError(f"what = {what!r:.40}: there are {', '.join(work)}")
+        return work[what]()
+    except (ValueError, AttributeError, RecursionError) as error:
+        return {"error": f"not a question in JSON: {error!s:.200}"}
+    except PendingError as error:
+        return {"error": str(error)}
+    except StoreError as error:
+        return {"error": f"{error}; ask again"}
+
+
+def _page(control: PendingControl, fields: Mapping[str, str], shard: str) -> dict[str, Any]:
+    page = control.page(_query(fields), _number(fields, "limit", PAGE_MAX) or 0, fields.get("after", ""))
+    return {"messages": [_row(row, shard) for row in page.rows], "next": page.next}
+
+
+def _row(row: PendingRow, shard: str) -> dict[str, Any]:
+    return {
+        "id": f"{shard}/{row.offset & SEQUENCE_MAX}",
+        "topic": row.topic,
+        "due_ms": row.due_ms,
+        "accepted_ms": row.accepted_ms,
+        "version": row.version,
+        "size": row.size,
+        "tag": row.tag,
+        "unique_key": row.unique_key,
+        "failed": row.failed,
+    }
+
+
+def _count(control: PendingControl, fields: Mapping[str, str]) -> dict[str, Any]:
+    count = control.count(_query(fields), fields.get("after", ""))
+    return {"count": count.count, "bytes": count.bytes, "next": count.next}
+
+
+def _forecast(control: PendingControl, fields: Mapping[str, str], now_ms: int) -> dict[str, Any]:
+    from_ms = _number(fields, "fromMs", now_ms) or 0
+    to_ms = _number(fields, "toMs", from_ms + 3_600_000) or 0
+    found = control.forecast(from_ms, to_ms, _number(fields, "bars", 60) or 0, fields.get("topic", ""))
+    return {
+        "step_ms": found.step_ms,
+        "bars": [{"from_ms": bar.from_ms, "count": bar.count} for bar in found.bars],
+        "total": found.total,
+        "overdue": found.overdue,
+        "later": found.later,
+        "exact": found.exact,
+    }
+
+
+def _query(fields: Mapping[str, str]) -> PendingQuery:
+    return PendingQuery(
+        topic=fields.get("topic", ""),
+        tag=fields.get("tag", ""),
+        due_from_ms=_number(fields, "dueFromMs"),
+        due_to_ms=_number(fields, "dueToMs"),
+        accepted_from_ms=_number(fields, "acceptedFromMs"),
+        accepted_to_ms=_number(fields, "acceptedToMs"),
+        properties=tuple(parse_properties(fields.get("properties", "")).items()),
+    )
+
+
+def _number(fields: Mapping[str, str], name: str, otherwise: int | None = None) -> int | None:
+    text = fields.get(name, "")
+    if not text:
+        return otherwise
+    if len(text) > 20 or not text.removeprefix("-").isdecimal() or not text.isascii():
+        raise PendingError(f"{name} = {text!r:.40} is not a whole number")
+    return int(text)

@@ -1,0 +1,226 @@
+"""Commands on entries, as they are carried out: `service.core.commands` has the rules.
+
+::
+
+    command read ─► where does its entry stand, when is it due? ─► decided ─► verdict written ─► verdict read
+                                                                              moved or dropped in the cache ┘
+
+A question about many entries (``ask``: its body is JSON) is a command, too; its answer is the body of its verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from itertools import islice
+from typing import Protocol
+
+from broker_plugin.rules.properties import DUE_MAX_MS
+from remoting.messages.message import StoredMessage
+from service.core.commands import CommandVerdict, Decision
+from service.core.lines import Line, LineKind
+from service.core.states import OwnerState
+from service.link.clock import wall_ms
+from service.link.cluster import Fate, fate_of
+from service.running.asking import answer_to
+from service.running.cache import CachedEntry, ShardCache
+from service.running.entries import control, line_of
+from service.running.unsure import Unsure, WritingOwner
+from timewheel_client.values.errors import ClientError
+
+__all__ = ["Clerk", "Employer"]
+
+AT_ONCE = 256
+"""Commands that are looked at together."""
+EVERY_MS = 200
+"""How often commands that could not be decided are looked at again."""
+ANSWER_BYTES_MAX = 2 << 20
+
+
+class Employer(WritingOwner, Protocol):
+    """The shard's owner."""
+
+    name: str
+    cache: ShardCache | None
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether all that was read is in the cache."""
+        ...
+
+
+class Clerk:
+    """Gives each command of a shard its verdict; for one event loop."""
+
+    def __init__(self, owner: Employer) -> None:
+        self._owner = owner
+        self._wake = asyncio.Event()
+        self._bodies: dict[int, bytes] = {}
+        self._open: set[int] = set()  # commands whose verdict is on its way
+        self._writes: set[asyncio.Task[None]] = set()
+        self.unsure = Unsure(owner)
+        self.verdicts: dict[tuple[str, str], int] = {}
+        """How many were given, by (kind, verdict)."""
+
+    def saw(self, message: StoredMessage, line: Line) -> None:
+        """A command or a verdict was read."""
+        if line.kind is LineKind.ASK and line.offset in self._owner.shard.commands.asked:
+            self._bodies[line.offset] = message.body
+        self._wake.set()
+
+    async def step(self) -> None:
+        """Do what can be done now, after a command was read or a pause. Raises ClientError, StoreError."""
+        shard = self._owner.shard
+        table = shard.commands
+        busy = table.asked or table.changing
+        try:
+            async with asyncio.timeout(EVERY_MS / 1000 if busy else None):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+        self._open &= table.asked.keys()
+        for offset in self._bodies.keys() - table.asked.keys():
+            del self._bodies[offset]
+        await self.unsure.settle()
+        if self._owner.is_filled:
+            await self._apply()
+        if shard.state is OwnerState.OWNING and self._owner.is_filled:
+            await self._decide()
+
+    def close(self) -> None:
+        """End what is under way."""
+        for task in self._writes:
+            task.cancel()
+
+    async def _apply(self) -> None:
+        """Let the cache have what verdicts say."""
+        cache, table = self._owner.cache, self._owner.shard.commands
+        if cache is None:
+            return
+        gone, table.gone = table.gone, []
+        if gone:
+            await asyncio.to_thread(cache.drop, gone)
+        for entry, due_ms in list(table.changing.items()):
+            await asyncio.to_thread(cache.move, entry, due_ms)
+            if table.changing.get(entry) == due_ms:
+                del table.changing[entry]
+
+    # ------------------------------------------------------------------------------------------------ deciding
+
+    async def _decide(self) -> None:
+        cache, table = self._owner.cache, self._owner.shard.commands
+        assert cache is not None
+        lines = list(islice((line for at, line in table.asked.items() if at not in self._open), AT_ONCE))
+        entries = [await self._place(line) for line in lines]
+        found = await asyncio.to_thread(cache.look, entries)
+        blocked: set[int] = set()  # commands for one entry keep their order
+        for line, entry, look in zip(lines, entries, found, strict=True):
+            if line.kind is LineKind.ASK:
+                await self._answer(line)
+            elif entry not in blocked and not await self._judge(line, entry, look):
+                blocked.add(entry)
+
+    async def _place(self, line: Line) -> int:
+        """Where the entry stands that a command is about; -1 if there is none."""
+        shard = self._owner.shard
+        about = line.about
+        place = shard.commands.place_of(about)
+        if line.kind is LineKind.ASK or place != about or about not in shard.done or about in shard.commands.cancelled:
+            return place
+        if not 0 <= about < line.offset:
+            return -1
+        pull = await self._owner.cluster.pull(self._owner.queue, about, wait=False)
+        if pull.moved or not pull.messages or pull.messages[0].queue_offset != about:
+            return -1
+        found = line_of(pull.messages[0])
+        if found.kind is LineKind.ROLL:
+            return shard.commands.place_of(found.entry)
+        return about if found.kind is LineKind.ENTRY else -1
+
+    async def _judge(self, line: Line, entry: int, look: CachedEntry | None) -> bool:
+        """Decide and write the verdict; False if it cannot be decided now."""
+        shard = self._owner.shard
+        decision = shard.decide(line.offset, entry, look.due_ms if look else 0)
+        if decision is None:
+            return False
+        due_ms, detail = look.due_ms if look else 0, ""
+        if decision.verdict is CommandVerdict.DONE:
+            verdict, due_ms, detail = _outcome(line, due_ms, wall_ms())
+            if look is None and line.kind is not LineKind.CANCEL:
+                verdict, detail = CommandVerdict.UNKNOWN, "the entry cannot be read"
+            if verdict is not CommandVerdict.DONE:
+                shard.roll_failed(entry)
+                decision = Decision(line.offset, entry, verdict)
+        await self._write(line, decision, due_ms, detail)
+        return True
+
+    async def _answer(self, line: Line) -> None:
+        cache = self._owner.cache
+        assert cache is not None
+        body = self._bodies.get(line.offset, b"")
+        answer = await asyncio.to_thread(answer_to, body, cache.plugin.pending, self._owner.name, wall_ms())
+        text = json.dumps(answer, separators=(",", ":")).encode()
+        if len(text) > ANSWER_BYTES_MAX:
+            text = b'{"error":"the answer is too long: ask for less at once"}'
+        await self._write(line, Decision(line.offset, -1, CommandVerdict.DONE), 1, "", text)
+
+    async def _write(self, line: Line, decision: Decision, due_ms: int, detail: str, body: bytes = b"verdict") -> None:
+        owner = self._owner
+        verdict = decision.verdict.value
+        fields = {
+            "TW_GENERATION": owner.shard.generation,
+            "TW_ABOUT": line.offset,
+            "TW_ENTRY": decision.entry,
+            "TW_VERDICT": verdict,
+            "TW_DELIVER_MS": due_ms,
+            "TW_DETAIL": detail,
+        }
+        try:
+            connection = await owner.cluster.connection(owner.queue[0], owner.queue[1])
+            reply = owner.cluster.send_now(connection, owner.queue, control(LineKind.VERDICT, **fields), body)
+        except ClientError:
+            self._failed(decision)
+            raise
+        self._open.add(line.offset)
+        count = self.verdicts.get((line.kind.value, verdict), 0)
+        self.verdicts[line.kind.value, verdict] = count + 1
+
+        async def written() -> None:
+            sent = await fate_of(reply)
+            if sent.fate is Fate.REFUSED:
+                self._failed(decision)
+            elif sent.fate is Fate.UNKNOWN:
+                self.unsure.add(partial(self._failed, decision))
+
+        task = asyncio.ensure_future(written())
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+
+    def _failed(self, decision: Decision) -> None:
+        """A verdict was not stored, or was read meanwhile: the command is looked at again if it is still there."""
+        if decision.verdict is CommandVerdict.DONE and decision.command in self._owner.shard.commands.asked:
+            self._owner.shard.roll_failed(decision.entry)
+        self._open.discard(decision.command)
+
+
+def _outcome(line: Line, due_ms: int, now_ms: int) -> tuple[CommandVerdict, int, str]:
+    """What a command does to an entry that waits: the verdict, the due time then (0: none), and why not.
+
+    >>> _outcome(Line(9, LineKind.MOVE, due_ms=500), 700, 100)
+    (<CommandVerdict.DONE: 'done'>, 500, '')
+    >>> _outcome(Line(9, LineKind.MOVE, by_ms=-1000), 700, 100)[1]
+    100
+    """
+    if line.kind is LineKind.CANCEL:
+        return CommandVerdict.DONE, 0, ""
+    wanted_ms = due_ms + line.by_ms if line.by_ms else line.due_ms
+    if wanted_ms < 0 and not line.by_ms:
+        return CommandVerdict.REFUSED, due_ms, "move takes TW_DELIVER_MS (epoch ms) or TW_BY_MS (ms)"
+    if wanted_ms > DUE_MAX_MS:
+        return CommandVerdict.REFUSED, due_ms, "its due time would lie beyond the year 9999"
+    wanted_ms = max(wanted_ms, now_ms)
+    if wanted_ms == due_ms or (wanted_ms == now_ms and due_ms <= now_ms):
+        return CommandVerdict.ALREADY, due_ms, ""
+    return CommandVerdict.DONE, wanted_ms, ""

@@ -1,0 +1,246 @@
+"""`ServiceClient`: looks at and changes what waits in a delay service beside a cluster. See docs/cluster.md.
+
+An entry is named by where its send was stored, ``BROKER/QUEUE/OFFSET``: the queue of the entry topic and the offset in
+it, both in the answer to every send (`SendResult`); it is also the property ``TW_DELAY_ID`` of the delivered message.
+
+A command is a record that is sent into the same queue, and so is its verdict: the client reads on behind its command
+until it finds it. A verdict of an owner that another one has followed meanwhile is void, which can be seen there, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from remoting.codes import PullSysFlag, RequestCode, ResponseCode
+from remoting.errors import ProtocolError
+from remoting.headers import need_long
+from remoting.json_dialect import dumps, loads
+from remoting.messages.message import StoredMessage
+from remoting.messages.properties import format_properties, get_property
+from timewheel_client.consuming.pulled import read_pulled
+from timewheel_client.net.tls import Tls
+from timewheel_client.net.tries import STORED, send_header
+from timewheel_client.pending.pending_client import PendingClient
+from timewheel_client.pending.pending_values import ChangeResult, MatchingResult, OutlookResult, Which
+from timewheel_client.values.arguments import need_text
+from timewheel_client.values.errors import BrokerError, ClientError, NoRouteError, RequestTimeoutError
+
+__all__ = ["ServiceClient"]
+
+TIMEOUT_MS = 30_000
+PULL_MS = 5_000
+AT_ONCE = 64
+ANSWERS_KEPT = 10_000
+_QUESTIONS = {
+    RequestCode.PENDING_LIST: "list",
+    RequestCode.PENDING_COUNT: "count",
+    RequestCode.PENDING_FORECAST: "forecast",
+}
+
+
+class ServiceClient(PendingClient):
+    """Sees and changes what waits in a delay service.
+
+    Args:
+        namesrv: Name servers, ``HOST:PORT;HOST:PORT``.
+        topic: The entry topic.
+        broker: The name of the only broker whose shards are asked; empty for all.
+        timeout_ms: For one verdict. Some seconds pass where no instance owns the shard at the moment.
+        tls, access_key, secret_key: As for `Producer`; the account needs PUB and SUB of the entry topic.
+
+    A verdict that has not come in time may come later: `RequestTimeoutError`; ask again with `get`.
+
+    >>> async def stop(entry: str) -> bool:
+    ...     async with ServiceClient("127.0.0.1:9876") as pending:
+    ...         return bool(await pending.cancel(entry))  # "broker-a/3/1742"
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str],
+        *,
+        topic: str = "TIMEWHEEL",
+        broker: str = "",
+        timeout_ms: int = TIMEOUT_MS,
+        tls: Tls = False,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+    ) -> None:
+        super().__init__(
+            namesrv, broker=broker, timeout_ms=timeout_ms, tls=tls, access_key=access_key, secret_key=secret_key
+        )
+        self._entry_topic = need_text("topic", topic)
+
+    # ------------------------------------------------------------------------------------------------ one message
+
+    async def get(self, name: str, *, topic: str = "") -> ChangeResult:
+        """Ask what became of an entry: ``pending`` with its due time, ``too_late``, ``cancelled``, ``unknown``."""
+        del topic
+        return await self._of(name, "get", {})
+
+    async def _change(self, verb: str, name: str, topic: str, version: int | None, **times: int | None) -> ChangeResult:
+        del topic
+        if verb == "restart" or version is not None:
+            raise ClientError(f"a service has no {'restart' if verb == 'restart' else 'versions'}: move it to a time")
+        due_ms, by_ms = times.get("dueMs"), times.get("byMs")
+        if verb == "cancel":
+            return await self._of(name, "cancel", {})
+        if verb == "now":
+            return await self._of(name, "move", {"TW_DELIVER_MS": "0"})
+        if (due_ms is None) == (by_ms is None):
+            raise ValueError("move takes due_ms (epoch ms) or by_ms (ms), one of the two")
+        if by_ms is not None:
+            return await self._of(name, "move", {"TW_BY_MS": str(by_ms)})
+        return await self._of(name, "move", {"TW_DELIVER_MS": str(max(0, due_ms or 0))})
+
+    async def _of(self, name: str, kind: str, properties: dict[str, str]) -> ChangeResult:
+        shard, _, offset = need_text("name", name).rpartition("/")
+        broker, slash, queue = shard.rpartition("/")
+        if not slash or not all(text.isascii() and text.isdecimal() and len(text) < 19 for text in (queue, offset)):
+            raise ValueError(f"{name:.80}: an entry is named BROKER/QUEUE/OFFSET, by where its send was stored")
+        found = await self._verdict(broker, int(queue), {"TW_KIND": kind, "TW_ABOUT": offset, **properties}, b"-")
+        number = get_property(found.properties, "TW_DELIVER_MS") or ""
+        verdict = get_property(found.properties, "TW_VERDICT") or ""
+        return ChangeResult(
+            verdict="done" if verdict == "pending" else verdict,
+            detail="it waits" if verdict == "pending" else get_property(found.properties, "TW_DETAIL") or "",
+            id=name,
+            broker=broker,
+            due_ms=int(number) if number.isdecimal() else 0,
+        )
+
+    # ------------------------------------------------------------------------------------------------ many messages
+
+    async def change_matching(
+        self,
+        which: Which,
+        verb: str,
+        *,
+        limit: int | None = None,
+        dry_run: bool = True,
+        purge: bool = False,
+        due_ms: int | None = None,
+        by_ms: int | None = None,
+    ) -> MatchingResult:
+        """Change all that match: they are listed, and changed one by one. ClientError for an empty query."""
+        if purge or which == Which():
+            raise ClientError("name a topic, a due range, or another condition; a service has no purge")
+        names = [message.id async for message in self.list(which, limit=limit)]
+        answers: list[ChangeResult] = []
+        verdicts: Counter[str] = Counter()
+        if dry_run:
+            answers = [ChangeResult(verdict="done", detail="would be changed", id=name) for name in names]
+            verdicts["done"] = len(names)
+        for begin in range(0, 0 if dry_run else len(names), AT_ONCE):
+            times = {"dueMs": due_ms, "byMs": by_ms} if verb == "move" else {}
+            some = await asyncio.gather(
+                *(self._change(verb, name, "", None, **times) for name in names[begin : begin + AT_ONCE])
+            )
+            verdicts.update(result.verdict for result in some)
+            answers += some
+        return MatchingResult(verdicts=dict(verdicts), answers=answers[:ANSWERS_KEPT], dry_run=dry_run, unfinished={})
+
+    async def forecast(self, from_ms: int, to_ms: int, bars: int = 60, *, topic: str = "") -> OutlookResult:
+        """Say how many come due when, at most 2,000 bars of equal length."""
+        return await super().forecast(from_ms, to_ms, bars, topic=topic)
+
+    async def brokers(self) -> dict[str, str]:
+        """The shards that are asked. Raises NoRouteError if there is none of the broker given."""
+        route = await self._core.route(self._entry_topic)
+        names = [f"{queue.broker_name}/{queue.queue_id}" for queue in route.read_queues if queue in route.write_queues]
+        found = {name: name for name in names if not self._broker or name.rpartition("/")[0] == self._broker}
+        if not found:
+            raise NoRouteError(f"topic {self._entry_topic} has no queue on broker {self._broker!r}")
+        return found
+
+    async def _ask(self, address: str, code: RequestCode, fields: dict[str, Any]) -> dict[str, Any]:
+        what = _QUESTIONS.get(code)
+        if what is None:
+            raise ClientError(f"a service does not answer {code.name}")
+        if fields.get("keyPrefix"):
+            raise ClientError("a service has no delay keys")
+        broker, _, queue = address.rpartition("/")
+        given = {name: str(value) for name, value in fields.items() if value not in ("", None)}
+        found = await self._verdict(broker, int(queue), {"TW_KIND": "ask"}, dumps({"what": what, **given}))
+        try:
+            document: dict[str, Any] = loads(found.body)
+        except ProtocolError as error:
+            raise ClientError(f"the answer of {address} cannot be read: {error}") from error
+        if "error" in document:
+            raise BrokerError(ResponseCode.INVALID_PARAMETER, str(document["error"]), address)
+        return document
+
+    # ------------------------------------------------------------------------------------------------ the queue
+
+    async def _verdict(self, broker: str, queue: int, properties: dict[str, str], body: bytes) -> StoredMessage:
+        """Send a command, and read on behind it until its verdict stands there. Raises ClientError."""
+        address = await self._address(broker)
+        ext = send_header(self._group, self._entry_topic, format_properties(properties))
+        ext["e"] = str(queue)
+        sent = await self._core.connections.request(
+            address, RequestCode.SEND_MESSAGE_V2, ext, body, timeout_ms=self._timeout_ms
+        )
+        if sent.code not in STORED:
+            raise BrokerError(sent.code, sent.remark, address)
+        try:
+            command = need_long(sent.ext, "queueOffset")
+        except ProtocolError as error:
+            raise ClientError(f"the answer to a command of {address}: {error}") from None
+        until = time.monotonic() + self._timeout_ms / 1000
+        offset, takeover = command + 1, -1
+        while True:
+            left_ms = int((until - time.monotonic()) * 1000)
+            if left_ms <= 0:
+                raise RequestTimeoutError(
+                    f"no verdict within {self._timeout_ms} ms: no instance of the service owns {broker}/{queue} now, "
+                    "or whether the message was delivered is not known yet. The command stands, and will be decided"
+                )
+            messages, offset = await self._read(address, queue, offset, min(left_ms, PULL_MS))
+            for message in messages:
+                kind = get_property(message.properties, "TW_KIND")
+                if kind == "takeover":
+                    takeover = message.queue_offset
+                about = get_property(message.properties, "TW_ABOUT") if kind == "verdict" else ""
+                generation = get_property(message.properties, "TW_GENERATION")
+                if about == str(command) and (takeover < 0 or generation == str(takeover)):
+                    return message
+
+    async def _address(self, broker: str) -> str:
+        route = await self._core.route(self._entry_topic)
+        address = route.brokers.get(broker, {}).get(0)
+        if address is None:
+            self._core.refresh_soon(self._entry_topic)
+            raise NoRouteError(f"topic {self._entry_topic} has no broker {broker!r:.80} with a master")
+        return address
+
+    @property
+    def _group(self) -> str:
+        return f"TIMEWHEEL_SERVICE_{self._entry_topic}"
+
+    async def _read(self, address: str, queue: int, offset: int, wait_ms: int) -> tuple[list[StoredMessage], int]:
+        ext = {
+            "consumerGroup": self._group,
+            "topic": self._entry_topic,
+            "queueId": str(queue),
+            "queueOffset": str(offset),
+            "maxMsgNums": "256",
+            "sysFlag": str(int(PullSysFlag.SUBSCRIPTION | PullSysFlag.SUSPEND)),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(wait_ms),
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+        reply = await self._core.connections.request(
+            address, RequestCode.PULL_MESSAGE, ext, timeout_ms=wait_ms + TIMEOUT_MS
+        )
+        if reply.code == ResponseCode.SUCCESS:
+            found = [message for message in read_pulled(reply.body).records if isinstance(message, StoredMessage)]
+            return [m for m in found if m.queue_offset >= offset], need_long(reply.ext, "nextBeginOffset")
+        if reply.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            return [], offset
+        raise BrokerError(reply.code, reply.remark, address)
