@@ -249,6 +249,7 @@ def test_choice_by_due_time_is_told() -> None:
     assert "Chosen by due time: from 2025-10-09 09:53:19 UTC" in words(drawn(result))
 
 
+@pytest.mark.usefixtures("words_only")
 def test_many_damaged_regions_and_a_torn_tail() -> None:
     damaged: list[dict[str, Any]] = [{"file": "f", "offset": n, "bytes": 1, "why": "magic"} for n in range(100)]
     result = result_of(["timewheel"], [Message("timewheel", AS_OF_MS, 0)], damaged=damaged)
@@ -261,6 +262,7 @@ def test_many_damaged_regions_and_a_torn_tail() -> None:
     assert "in 00000000001073741824 at offset 77,000, stand 12 bytes" in seen
 
 
+@pytest.mark.usefixtures("words_only")
 def test_a_file_is_written_whole(tmp_path: Path) -> None:
     result = result_of(["timewheel"], [Message("timewheel", AS_OF_MS, 0)])
     lateness_page.write(result, tmp_path / "report.html")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,13 +23,15 @@ def _names_of(path: Path) -> list[tuple[int, str]]:
     return found
 
 
-FILES = {path.relative_to(ROOT).as_posix(): _names_of(path) for path in sorted((ROOT / "tests").rglob("*.py"))}
+@cache
+def _files() -> dict[str, list[tuple[int, str]]]:
+    return {path.relative_to(ROOT).as_posix(): _names_of(path) for path in sorted((ROOT / "tests").rglob("*.py"))}
 
 
 def test_one_file_sleeps() -> None:
     wrong = [
         f"{name}:{line}: wait with {HELPER}"
-        for name, names in FILES.items()
+        for name, names in _files().items()
         if name != HELPER
         for line, found in names
         if found == "time.sleep"
@@ -39,7 +42,7 @@ def test_one_file_sleeps() -> None:
 def test_unit_tests_do_not_wait() -> None:
     wrong = [
         f"{name}:{line}: {found}"
-        for name, names in FILES.items()
+        for name, names in _files().items()
         if name.split("/")[1] not in SLOW and "process" not in name.rpartition("/")[2]
         for line, found in names
         if found.startswith("tests.support.wait.")

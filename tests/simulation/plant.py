@@ -40,6 +40,8 @@ class Plant:
         fond: What half of each story is about, for a bug that shows in few stories: what happens, and where and when,
             is drawn as always.
         begin: The first of the seeds that are tried. Not 0 for a bug that the stories of the first ones do not show.
+        first: A seed whose story shows it, tried before those from ``begin``: a search costs up to a minute. It may
+            be out of date, as stories change with the product; then the search is as long as without it.
     """
 
     def __init__(
@@ -49,13 +51,21 @@ class Plant:
         share: float = 0.02,
         fond: str = "",
         begin: int = 0,
+        first: int | None = None,
     ) -> None:
         assert kinds
         self.kinds = frozenset(kinds)
         self.share = share
         self.fond = fond
         self.begin = begin
+        self.first = first
         self._make = make
+
+    def seeds(self) -> Iterator[int]:
+        """The seeds that are tried, in their order."""
+        if self.first is not None:
+            yield self.first
+        yield from range(self.begin, self.begin + SEEDS)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:

@@ -358,7 +358,9 @@ PLANTED: dict[str, Plant] = {
         swap((Deliverer, "_put_block", _progress_before_block), _UNNOTICED), *_LOST
     ),
     "a block's put that failed counts as done": Plant(
-        swap((MessageStore, "put_batch", _failed_block_is_done)), *(Kind.LOST, Kind.COMMAND)
+        swap((MessageStore, "put_batch", _failed_block_is_done)),
+        *(Kind.LOST, Kind.COMMAND),
+        first=4,
     ),
     "the checkpoint does not wait for the log's sync": Plant(
         swap((DeliveryCheckpoint, "write", _checkpoint_before_sync)), *_GONE
@@ -366,14 +368,18 @@ PLANTED: dict[str, Plant] = {
     "the journal forgets to sync": Plant(swap((Journal, "sync", _sync_nothing)), *_GONE),
     "the log forgets to sync": Plant(swap((CommitLog, "sync", _sync_nothing)), *_GONE),
     "after a failed sync the journal is not written again": Plant(
-        swap((Journal, "_write_again", lambda *_: None)), *_GONE
+        swap((Journal, "_write_again", lambda *_: None)),
+        *_GONE,
+        first=19,
     ),
-    "after a failed sync the log is not written again": Plant(swap((CommitLog, "_rewrite", lambda _: None)), *_GONE),
+    "after a failed sync the log is not written again": Plant(
+        swap((CommitLog, "_rewrite", lambda _: None)), *_GONE, first=11
+    ),
     "a reply does not wait for its sync": Plant(
         swap((Flusher, "submit", lambda _self, _ticket, tell: tell(True))), *_LOST
     ),
     "a command does not wait for its sync": Plant(swap((Flusher, "wait", lambda *_: None)), Kind.COMMAND),
-    "ASYNC_FLUSH never syncs": Plant(swap((Flusher, "_sync_periodic", lambda *_: None)), *_LOST),
+    "ASYNC_FLUSH never syncs": Plant(swap((Flusher, "_sync_periodic", lambda *_: None)), *_LOST, first=27),
     "a timer on a level's boundary is lost": Plant(
         swap((TimingWheel, "insert", _lost_at_boundary), (TimingWheel, "insert_many", _many_lost_at_boundary)), *_LOST
     ),
@@ -411,55 +417,83 @@ PLANTED: dict[str, Plant] = {
     "files go before a checkpoint says that they may": Plant(
         swap((SpillStore, "spill_step", _let_go_too_soon)), *(Kind.LOST, Kind.TWICE, Kind.START, Kind.ANSWER)
     ),
-    "a run is listed before it is synced": Plant(swap((RunWriter, "finish", _run_unsynced)), *_GONE),
-    "retention does not ask for pins": Plant(swap((Retention, "delete_expired", _no_pins)), *_GONE),
+    "a run is listed before it is synced": Plant(swap((RunWriter, "finish", _run_unsynced)), *_GONE, first=4),
+    "retention does not ask for pins": Plant(swap((Retention, "delete_expired", _no_pins)), *_GONE, first=8),
     "every start has the same epoch": Plant(swap((SpillStore, "next_id", _same_epoch)), *(Kind.ANSWER, Kind.LOST)),
     "a level's put that failed counts as done": Plant(
         swap((LevelScheduler, "_settle", _failed_put_is_done)), *_LOST, share=0, fond="level fails"
     ),
     "what waits of a refused batch is not taken back": Plant(
-        swap((Turn, "_take_back_refused", lambda *_: None)), Kind.BATCH, share=0, fond="between slices"
+        swap((Turn, "_take_back_refused", lambda *_: None)),
+        Kind.BATCH,
+        share=0,
+        fond="between slices",
+        first=6,
     ),
     "what waits of a refused large batch is not taken back": Plant(
-        swap((GateAside, "take_back", lambda _: None)), Kind.BATCH, share=0, fond="between slices"
+        swap((GateAside, "take_back", lambda _: None)),
+        Kind.BATCH,
+        share=0,
+        fond="between slices",
+        first=9,
     ),
-    "a message that cannot be read is forgotten": Plant(swap((Failures, "add", _what_fails_is_forgotten)), *_LOST),
+    "a message that cannot be read is forgotten": Plant(
+        swap((Failures, "add", _what_fails_is_forgotten)), *_LOST, first=8
+    ),
     "a message without a topic is forgotten": Plant(
         swap((Failures, "add", _what_has_no_topic_is_forgotten)), *_LOST, share=0, fond="topic away"
     ),
     "a decision is not remembered": Plant(
-        swap((HalfMessages, "_apply", lambda *_: None)), *(Kind.TRANSACTION, Kind.TWICE)
+        swap((HalfMessages, "_apply", lambda *_: None)),
+        *(Kind.TRANSACTION, Kind.TWICE),
+        first=4,
     ),
     "the checkpoint's undecided messages are forgotten": Plant(
-        swap((HalfMessages, "_restore", _nothing_undecided)), *(Kind.LOST, Kind.TRANSACTION)
+        swap((HalfMessages, "_restore", _nothing_undecided)),
+        *(Kind.LOST, Kind.TRANSACTION),
+        first=4,
     ),
     "the next segment is not listed under its lock": Plant(
         swap((CommitLog, "_next_segment", _unlisted_for_a_moment), (MessageStore, "_allocate", _often_ahead)),
         *_GONE,
         share=0,
         fond="roll",
+        first=6,
     ),
     "holes are punched by done bits that are not durable": Plant(
         swap((Run, "punchable", _punch_what_is_done), (Housekeeping, "_reclaimable", _reclaim_what_is_done)),
         *(*_LOST, Kind.CHECK),
+        first=9,
     ),
     "the journal's end is not zeroed": Plant(
-        swap((store.spill.upkeep.opening, "cut_behind", lambda _: None)), Kind.DURABLE
+        swap((store.spill.upkeep.opening, "cut_behind", lambda _: None)),
+        Kind.DURABLE,
+        first=2,
     ),
     "the log is not written again after an unclean end": Plant(
-        swap((CommitLog, "_write_again", lambda *_: None)), *_GONE
+        swap((CommitLog, "_write_again", lambda *_: None)),
+        *_GONE,
+        first=9,
     ),
     "a state file is read without a sync of its name": Plant(
-        swap((Files, "read_replaced", _read_only), (Files, "makedirs", _makedirs_believes)), *_GONE
+        swap((Files, "read_replaced", _read_only), (Files, "makedirs", _makedirs_believes)),
+        *_GONE,
+        first=5,
     ),
     "half messages that are not accounted for are not pinned": Plant(
-        swap((HalfMessages, "needed_offset", _nothing_on_its_way)), *(Kind.LOST, Kind.UNPINNED)
+        swap((HalfMessages, "needed_offset", _nothing_on_its_way)),
+        *(Kind.LOST, Kind.UNPINNED),
+        first=32,
     ),
     "a record's checksum is not looked at": Plant(
         swap((store.log.log_scan, "is_proof", lambda _: False)), *(Kind.CONTENT, Kind.QUEUES, Kind.CHECK, Kind.TWICE)
     ),
     "a command does not see to what a failed write has left behind": Plant(
-        swap((MessageStore, "settle", lambda _: None)), *(Kind.COMMAND, Kind.TWICE), share=0, fond="fail and crash"
+        swap((MessageStore, "settle", lambda _: None)),
+        *(Kind.COMMAND, Kind.TWICE),
+        share=0,
+        fond="fail and crash",
+        first=17,
     ),
     "zeros over what a failed write has left behind are not synced": Plant(
         swap((CommitLog, "_sync_file", lambda *_: None)),

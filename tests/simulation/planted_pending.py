@@ -95,15 +95,24 @@ def _cursor_skips(self: Any, query: Any, after: Any, limit: int = 64) -> Any:
 _WRONG = (Kind.COMMAND, Kind.ANSWER)
 
 
-def _plant(*wrong: tuple[Any, str, Callable[..., Any]], kinds: tuple[Kind, ...], share: float = 0.005) -> Plant:
-    return Plant(swap(*wrong), *kinds, share=share, fond="pending")
+def _plant(
+    *wrong: tuple[Any, str, Callable[..., Any]],
+    kinds: tuple[Kind, ...],
+    share: float = 0.005,
+    first: int | None = None,
+) -> Plant:
+    return Plant(swap(*wrong), *kinds, share=share, fond="pending", first=first)
 
 
 PLANTED_PENDING: dict[str, Plant] = {
     "what is replaced stays": _plant((KeyedTurn, "_put", _both_stay), kinds=(Kind.COMMAND, Kind.ANSWER, Kind.TWICE)),
     "a delay key that was delivered is kept": _plant((DelayKeys, "admit", _keep_whatever_it_was), kinds=(Kind.ANSWER,)),
-    "whoever is kept out is taken": _plant((DelayKeys, "admit", _first_one_is_forgotten), kinds=(Kind.ANSWER,)),
-    "delay keys are forgotten at a restart": _plant((DelayKeys, "load", lambda *_: None), kinds=(Kind.ANSWER,)),
+    "whoever is kept out is taken": _plant(
+        (DelayKeys, "admit", _first_one_is_forgotten), kinds=(Kind.ANSWER,), first=4
+    ),
+    "delay keys are forgotten at a restart": _plant(
+        (DelayKeys, "load", lambda *_: None), kinds=(Kind.ANSWER,), first=9
+    ),
     "rows of delay keys are not synced": _plant((MessageRows, "sync", lambda _: None), kinds=_WRONG),
     "a restart forgets the delay of a moved message": _plant(
         (changes, "sent_delay_ms", _delay_until_due), kinds=(Kind.COMMAND,), share=0
@@ -113,18 +122,29 @@ PLANTED_PENDING: dict[str, Plant] = {
     ),
     "a bulk cancel is not journalled": _plant((SpillStore, "cancel_many", _not_journalled), kinds=(Kind.COMMAND,)),
     "a bulk cancel's cursor passes what is due in the same millisecond": _plant(
-        (Looker, "slice_locked", _cursor_skips), kinds=(Kind.COMMAND,), share=0
+        (Looker, "slice_locked", _cursor_skips),
+        kinds=(Kind.COMMAND,),
+        share=0,
+        first=21,
     ),
     "that a message was cancelled is not written down": _plant(
         (Changes, "_note", lambda *_: None), (MessageRows, "find", lambda *_: None), kinds=(Kind.COMMAND,)
     ),
     "a refused large batch leaves its replacements": _plant(
-        (KeyedTurn, "cut", lambda *_: None), kinds=(Kind.BATCH, Kind.REFUSED), share=0
+        (KeyedTurn, "cut", lambda *_: None),
+        kinds=(Kind.BATCH, Kind.REFUSED),
+        share=0,
+        first=69,
     ),
     "limits do not count what is there at a start": _plant(
-        (PendingLimits, "load", lambda _: None), kinds=(Kind.ANSWER,)
+        (PendingLimits, "load", lambda _: None),
+        kinds=(Kind.ANSWER,),
+        first=4,
     ),
     "limits do not hear of cancels": _plant(
-        (PendingLimits, "cancelled", lambda *_: None), kinds=(Kind.ANSWER,), share=0
+        (PendingLimits, "cancelled", lambda *_: None),
+        kinds=(Kind.ANSWER,),
+        share=0,
+        first=45,
     ),
 }

@@ -68,10 +68,16 @@ PLANTED_POPS: dict[str, Plant] = {
     "the journal of pops writes nothing": Plant(swap((PopJournal, "commit", _written_later)), *_AGAIN, fond="pop"),
     "the journal of pops has no acknowledgements": Plant(swap((Notes, "taken", lambda *_: None)), *_AGAIN, fond="pop"),
     "the scan for copies of popped messages is left out": Plant(
-        swap((Recovering, "_drop_copies", lambda *_: 0)), Kind.REPEATED, fond="pop"
+        swap((Recovering, "_drop_copies", lambda *_: 0)),
+        Kind.REPEATED,
+        fond="pop",
+        first=4,
     ),
     "the offset passes a copy that is not durable": Plant(
-        swap((Reviver, "_settle_synced", _settle_what_is_put)), Kind.LOST, fond="pop"
+        swap((Reviver, "_settle_synced", _settle_what_is_put)),
+        Kind.LOST,
+        fond="pop",
+        first=4,
     ),
     "a popped message comes again too soon": Plant(
         swap((InFlight, "claim", _claim_early), (Reviver, "_copy", _copy_at_any_time)), Kind.EARLY, fond="pop"

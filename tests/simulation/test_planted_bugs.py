@@ -18,7 +18,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     plant = PLANTED[name]
     others: dict[str, int] = {}
     with plant():
-        for seed in range(plant.begin, plant.begin + SEEDS):
+        for seed in plant.seeds():
             keys = plant.fond == "pending"  # all others are looked for in the stories that they were planted for
             for finding in run_seed(seed, plant.share, until=plant.kinds, fond=plant.fond, keys=keys).findings:
                 if finding.kind in plant.kinds:
