@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -17,8 +15,10 @@ from service.running.service import DelayService
 from store.disk.errors import StoreError
 from store.disk.files import Files
 from timewheel_client.consuming.subscriptions import need_name
+from timewheel_client.net.connection import split_address
 from timewheel_client.net.credentials import credentials_of
 from timewheel_client.net.tls import Tls, tls_context
+from timewheel_client.net.until_signal import run_until_signal
 from timewheel_client.values.errors import ClientError
 
 __all__ = ["service_command"]
@@ -41,17 +41,14 @@ def _tls(tls: bool, tls_ca: str | None) -> Tls:
         raise click.UsageError(str(error)) from None
 
 
-async def _serve(service: DelayService) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def caught(number: signal.Signals) -> None:
-        stop.set()
-        loop.remove_signal_handler(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, caught, number)
-    await service.run(stop)
+def _serve_metrics(service: DelayService, address: str) -> None:
+    """Raises OSError, click.ClickException without the extra."""
+    host, port = split_address(address)
+    try:
+        from service.metrics.collector import serve_metrics
+    except ImportError:
+        raise click.ClickException("--metrics-listen needs pip install 'rocketmq-timewheel[http]'") from None
+    _say(f"metrics at http://{host}:{serve_metrics(service, host, port)}/metrics")
 
 
 @click.command("service", short_help="Deliver at any millisecond beside an existing cluster.")
@@ -77,12 +74,20 @@ async def _serve(service: DelayService) -> None:
     metavar="SECONDS",
     help="Write again what still waits so long after it was stored; below the brokers' fileReservedTime.",
 )
+@click.option("--metrics-listen", metavar="HOST:PORT", help="Serve metrics for Prometheus here, at /metrics.")
 @click.option("--tls", is_flag=True, help="Encrypt; check certificates with the system's authorities.")
 @click.option(
     "--tls-ca", type=click.Path(exists=True, dir_okay=False), help="Encrypt; trust the authorities of this PEM."
 )
 def service_command(
-    namesrv_addr: str, store: Path, topic: str, access_key: str | None, roll_after_s: int, tls: bool, tls_ca: str | None
+    namesrv_addr: str,
+    store: Path,
+    topic: str,
+    access_key: str | None,
+    roll_after_s: int,
+    metrics_listen: str | None,
+    tls: bool,
+    tls_ca: str | None,
 ) -> None:
     """Deliver messages at their millisecond, as a service beside an existing RocketMQ cluster.
 
@@ -94,6 +99,8 @@ def service_command(
         raise click.UsageError(f"--access-key {access_key} needs its secret key in {SECRET_VARIABLE}")
     try:
         need_name("--topic", topic)
+        if metrics_listen is not None:
+            split_address(metrics_listen)
         cluster = ClusterLink(namesrv_addr, topic, credentials_of(access_key, secret), _tls(tls, tls_ca))
     except (ValueError, TypeError) as error:
         raise click.UsageError(str(error)) from None
@@ -105,7 +112,10 @@ def service_command(
             gc.collect()
             gc.freeze()
             sys.setswitchinterval(SWITCH_INTERVAL_S)
-            asyncio.run(_serve(DelayService(cluster, namesrv_addr, store, _say, roll_after_s * 1000)))
+            service = DelayService(cluster, namesrv_addr, store, _say, roll_after_s * 1000)
+            if metrics_listen is not None:
+                _serve_metrics(service, metrics_listen)
+            run_until_signal(service.run)
         finally:
             release()
     except (ClientError, StoreError, OSError) as error:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import functools
 import gc
 import os
-import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -20,6 +18,7 @@ from broker.plugins import PluginError
 from remoting.printable import printable
 from store.disk.errors import StoreError
 from timewheel_client.net.tls import Tls, tls_context
+from timewheel_client.net.until_signal import run_until_signal
 from timewheel_client.values.errors import ClientError
 
 __all__ = [
@@ -35,7 +34,6 @@ __all__ = [
     "tls_options",
 ]
 
-Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 USER_ERRORS = (ConfigError, PluginError, StoreError, ClientError, OSError)
@@ -162,24 +160,3 @@ def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
             raise click.UsageError(f"{option} {text}: expected name=value")
         found[name.strip()] = value
     return found
-
-
-def run_until_signal(work: Callable[[asyncio.Event], Coroutine[Any, Any, Result]]) -> Result:
-    """Run a coroutine in a new event loop; SIGINT and SIGTERM set the event that it gets.
-
-    A second signal of the same kind is not caught, so it ends a shutdown that hangs.
-    """
-
-    async def run() -> Result:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def caught(number: signal.Signals) -> None:
-            stop.set()
-            loop.remove_signal_handler(number)
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, caught, number)
-        return await work(stop)
-
-    return asyncio.run(run())

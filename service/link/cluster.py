@@ -12,7 +12,7 @@ from remoting.command import ProtocolError, RemotingCommand
 from remoting.headers import need_long
 from remoting.messages.message import StoredMessage
 from service.core.progress import TargetQueue
-from timewheel_client.consuming.pulled import read_pulled
+from timewheel_client.consuming.pulled import BadRecord, Pulled, read_pulled
 from timewheel_client.net.client_core import ClientCore
 from timewheel_client.net.connection import ClientConnection
 from timewheel_client.net.credentials import Credentials
@@ -73,6 +73,8 @@ class Pull:
     messages: list[StoredMessage]
     next_offset: int
     moved: bool = False
+    bad: tuple[BadRecord, ...] = ()
+    """Records that cannot be read, each with its queue offset."""
 
 
 class ClusterLink:
@@ -180,7 +182,7 @@ class ClusterLink:
     async def pull(self, queue: TargetQueue, offset: int, *, wait: bool) -> Pull:
         """Read a queue from an offset; with ``wait`` the broker holds the request until there is something.
 
-        Raises ClientError. A record that cannot be read is left out, and reported by the gap in the offsets.
+        Raises ClientError.
         """
         topic, broker, number = queue
         address = await self.address(topic, broker)
@@ -213,9 +215,7 @@ class ClusterLink:
             raise ClientError(f"a pull of {queue}: {error}") from None
         if reply.code != ResponseCode.SUCCESS:
             return Pull([], next_offset, reply.code == ResponseCode.PULL_OFFSET_MOVED)
-        found = read_pulled(reply.body).records
-        messages = [record for record in found if isinstance(record, StoredMessage) and record.queue_offset >= offset]
-        return Pull(messages, next_offset)
+        return pull_of(read_pulled(reply.body), offset, next_offset)
 
     # ------------------------------------------------------------------------------------------------ writing
 
@@ -247,6 +247,23 @@ class ClusterLink:
         """Send to one queue and wait. ClientError only where nothing was written."""
         connection = await self.connection(queue[0], queue[1])
         return await fate_of(self.send_now(connection, queue, properties, body))
+
+
+def pull_of(pulled: Pulled, offset: int, next_offset: int) -> Pull:
+    """What an answer brings from an offset on; where the rest of it cannot be read, it is read again from there."""
+    messages: list[StoredMessage] = []
+    bad: list[BadRecord] = []
+    at = offset
+    for record in pulled.records:
+        if isinstance(record, StoredMessage):
+            if record.queue_offset >= offset:
+                messages.append(record)
+                at = record.queue_offset + 1
+        else:
+            # Its head is no more certain than the rest; but the offsets of a queue are without gaps.
+            bad.append(BadRecord(record.raw, record.reason, at, record.log_offset))
+            at += 1
+    return Pull(messages, at if pulled.cut else next_offset, bad=tuple(bad))
 
 
 async def fate_of(reply: asyncio.Future[RemotingCommand]) -> Sent:

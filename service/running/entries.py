@@ -29,6 +29,7 @@ from remoting.messages.properties import (
     with_property,
 )
 from service.core.lines import Line, LineKind
+from timewheel_client.consuming.pulled import BadRecord
 from timewheel_client.consuming.subscriptions import NAME
 
 __all__ = [
@@ -37,10 +38,12 @@ __all__ = [
     "REJECTED_TOPIC",
     "Waiting",
     "control",
+    "damaged",
     "delay_id_of",
     "line_of",
     "moved_record",
     "rejected_again",
+    "rejected_of",
     "waiting_of",
 ]
 
@@ -54,6 +57,7 @@ _SERVICE = (KIND, OWNER, GENERATION, ABOUT, ENTRY, ORIGIN, VERDICT, BY_MS, DELAY
 _STRIPPED = (TOPIC, DELIVER_MS, DELAY_MS, DELAY, *PRECEDENCE[1:], *OWN_PROPERTIES, *_SERVICE)
 _NO_HOST = bytes(8)
 _REASON_CHARS = 300
+_DAMAGED_BYTES = 1 << 20
 _DUE_MAX_MS = 253_402_300_799_999
 _SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_")
 _SYSTEM_TOPICS = frozenset({"SCHEDULE_TOPIC_XXXX", "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
@@ -124,6 +128,14 @@ def waiting_of(message: StoredMessage, shard: str) -> Waiting:
 def rejected_of(message: StoredMessage, shard: str, why: str) -> Waiting:
     """The delivery of an entry to the topic of the rejected: body and properties as they were, with the reason."""
     return _finished(message, shard, REJECTED_TOPIC, message.store_ms, why[:_REASON_CHARS])
+
+
+def damaged(record: BadRecord, topic: str, now_ms: int) -> StoredMessage:
+    """A message that stands for a record that cannot be read: its bytes as they are; it is rejected."""
+    message = Message(topic, 0, 0, 0, now_ms, _NO_HOST, 0, 0, record.raw[:_DAMAGED_BYTES], "")
+    stored = decode_record(encode_record(message, _NO_HOST, now_ms))
+    stored.queue_offset = record.queue_offset
+    return stored
 
 
 def _wanted(message: StoredMessage) -> tuple[str, int]:

@@ -26,6 +26,7 @@ from service.link.cluster import Fate, fate_of
 from service.running.asking import answer_to
 from service.running.cache import CachedEntry, ShardCache
 from service.running.entries import control, line_of
+from service.running.instance_counts import InstanceCounts
 from service.running.unsure import Unsure, WritingOwner
 from timewheel_client.values.errors import ClientError
 
@@ -43,6 +44,7 @@ class Employer(WritingOwner, Protocol):
 
     name: str
     cache: ShardCache | None
+    tally: InstanceCounts
 
     @property
     def is_filled(self) -> bool:
@@ -60,8 +62,6 @@ class Clerk:
         self._open: set[int] = set()  # commands whose verdict is on its way
         self._writes: set[asyncio.Task[None]] = set()
         self.unsure = Unsure(owner)
-        self.verdicts: dict[tuple[str, str], int] = {}
-        """How many were given, by (kind, verdict)."""
 
     def saw(self, message: StoredMessage, line: Line) -> None:
         """A command or a verdict was read."""
@@ -184,8 +184,7 @@ class Clerk:
             self._failed(decision)
             raise
         self._open.add(line.offset)
-        count = self.verdicts.get((line.kind.value, verdict), 0)
-        self.verdicts[line.kind.value, verdict] = count + 1
+        owner.tally.verdicts[line.kind.value, verdict] += 1
 
         async def written() -> None:
             sent = await fate_of(reply)

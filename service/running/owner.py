@@ -1,7 +1,6 @@
 """One takeover of one shard, as it runs: reads, renews its lease, saves progress, looks for what is in doubt.
 
-All decisions are those of `service.core.shard.Shard`; here is what makes requests of them. Tasks run side by
-side, and a slow answer to one of them delays no other:
+All decisions are those of `service.core.shard.Shard`; here is what makes requests of them. Tasks run side by side:
 
 =========  =====================================================================================================
 obeying    gives commands their verdicts
@@ -17,17 +16,17 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
-from remoting.messages.message import StoredMessage
 from service.core.calm import Calm
 from service.core.lines import COMMANDS, LineKind
 from service.core.progress import TargetQueue
 from service.core.shard import Shard
 from service.core.states import OwnerState
 from service.link.clock import mono_ms, wall_ms
-from service.link.cluster import ClusterLink, Fate
+from service.link.cluster import ClusterLink, Fate, Pull
 from service.link.progress_log import PROGRESS_TOPIC, ProgressLog
 from service.running.cache import ShardCache
-from service.running.entries import Waiting, control, delay_id_of, line_of, waiting_of
+from service.running.entries import Waiting, control, damaged, delay_id_of, line_of, rejected_of, waiting_of
+from service.running.instance_counts import InstanceCounts
 from service.running.obeying import Clerk
 from service.running.roller import Roller
 from service.running.target import RemoteTarget
@@ -66,6 +65,7 @@ class Owner:
         directory: For the cache; must not exist.
         say: Told of what happens, one line each.
         roll_after_ms: How long after it was stored an entry is written again, if it still waits.
+        tally: Counts of all shards of the instance.
     """
 
     def __init__(
@@ -76,8 +76,10 @@ class Owner:
         directory: Path,
         say: Callable[[str], None],
         roll_after_ms: int,
+        tally: InstanceCounts,
     ) -> None:
         self.cluster = cluster
+        self.tally = tally
         self.queue = queue
         self.name = f"{queue[1]}/{queue[2]}"
         self.shard = Shard(self.name)
@@ -164,6 +166,7 @@ class Owner:
         picture = await self._progress.read()
         self.shard.load(picture, await self.cluster.begin(self.queue))
         if self.shard.expired:
+            self.tally.expired += self.shard.expired
             self._say(f"{self.name}: the cluster has deleted {self.shard.expired} entries that were not delivered yet")
         self.cache = await asyncio.to_thread(ShardCache, self._directory, self.target, wall_ms, self._say)
         text = control(LineKind.TAKEOVER, TW_OWNER=self._owner)
@@ -175,6 +178,7 @@ class Owner:
         while self.shard.state is not OwnerState.OWNING:
             await asyncio.sleep(UPKEEP_EVERY_MS / 1000)
         self.took_ms = mono_ms() - begin_ms
+        self.tally.takeovers += 1
         assert self.cache is not None
         self.cache.start()
         self._say(f"{self.name}: owning after {self.took_ms} ms, {self.cache.pending_count} messages wait")
@@ -203,6 +207,8 @@ class Owner:
         while shard.state is not OwnerState.FENCED:
             try:
                 pull = await cluster.pull(self.queue, shard.read_from, wait=wait)
+                if pull.bad:  # once more: it may have been damaged on its way
+                    pull = await cluster.pull(self.queue, shard.read_from, wait=False)
             except ClientError as error:
                 self._say(f"{self.name}: reading: {error}")
                 cluster.core.refresh_soon(self.queue[0])
@@ -213,23 +219,33 @@ class Owner:
                     f"{self.name}: the queue ends at {pull.next_offset}, but {shard.read_from} was read already: the "
                     "broker has lost the end of its log. Its offsets would mean other messages than before"
                 )
-            self._take(pull.messages, pull.next_offset)
-            wait = not pull.messages
+            self._take(pull)
+            wait = not pull.messages and not pull.bad
             while self._backlog and not self._fill():
                 await asyncio.sleep(PAUSE_MS / 1000)
             await asyncio.sleep(0)
 
-    def _take(self, messages: list[StoredMessage], next_offset: int) -> None:
-        by_offset = {message.queue_offset: message for message in messages}
-        lines = [line_of(message) for message in messages]
-        waiting = self.shard.read(lines, next_offset, mono_ms())
+    def _take(self, pull: Pull) -> None:
+        by_offset = {message.queue_offset: message for message in pull.messages}
+        why: dict[int, str] = {}
+        for record in pull.bad:
+            why[record.queue_offset] = f"its record in the entry topic is damaged: {record.reason}"
+            by_offset[record.queue_offset] = damaged(record, self.queue[0], wall_ms())
+        lines = [line_of(by_offset[offset]) for offset in sorted(by_offset)]
+        waiting = self.shard.read(lines, pull.next_offset, mono_ms())
         for line in lines:
             if line.kind in COMMANDS or line.kind is LineKind.VERDICT:
                 self.clerk.saw(by_offset[line.offset], line)
         for line in waiting:
             if line.kind is LineKind.ROLL and self.cache is not None:
                 self._dropped.append(line.about)
-            self._backlog.append(waiting_of(by_offset[line.offset], self.name))
+            message = by_offset[line.offset]
+            if line.offset in why:
+                self.tally.damaged += 1
+                self._say(f"{self.name}: entry {line.offset}: {why[line.offset]}")
+                self._backlog.append(rejected_of(message, self.name, why[line.offset]))
+            else:
+                self._backlog.append(waiting_of(message, self.name))
 
     def _fill(self) -> bool:
         """Move what was read into the cache; False if the disk does not take it now."""

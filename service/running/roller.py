@@ -17,6 +17,7 @@ from service.link.clock import wall_ms
 from service.link.cluster import Fate, fate_of
 from service.running.cache import ShardCache
 from service.running.entries import due_of, rolled_of
+from service.running.instance_counts import InstanceCounts
 from service.running.unsure import Unsure, WritingOwner
 from store.disk.errors import StoreError
 from timewheel_client.values.errors import ClientError
@@ -33,6 +34,7 @@ class RollingOwner(WritingOwner, Protocol):
     """On whose behalf a `Roller` works."""
 
     cache: ShardCache | None
+    tally: InstanceCounts
 
 
 class Roller:
@@ -49,7 +51,6 @@ class Roller:
         self.after_ms = after_ms
         self._margin_ms = margin_ms
         self._unsure = Unsure(owner)
-        self.count = 0
 
     async def step(self) -> int:
         """Roll some; how many. Raises ClientError where nothing was written."""
@@ -63,7 +64,7 @@ class Roller:
             rolled += await self._roll_some(chosen)
             if len(chosen) < AT_ONCE:
                 break
-        self.count += rolled
+        owner.tally.rolled += rolled
         return rolled
 
     async def _roll_some(self, offsets: list[int]) -> int:

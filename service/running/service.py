@@ -17,6 +17,7 @@ from service.link.cluster import ClusterLink
 from service.link.startup import check_topics, shards_of
 from service.running.cache import throw_away
 from service.running.entries import REJECTED_TOPIC
+from service.running.instance_counts import InstanceCounts
 from service.running.owner import Owner, TakeoverError
 from store.disk.errors import StoreError
 from timewheel_client.consuming.allocation import allocate_evenly
@@ -50,14 +51,14 @@ class DelayService:
         self._namesrv = namesrv
         self._directory = directory
         self._say = say
-        self._roll_after_ms = roll_after_ms
+        self.roll_after_ms = roll_after_ms
+        self.tally = InstanceCounts()
         self._owners: dict[TargetQueue, Owner] = {}
         self._runs: dict[TargetQueue, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._wanted: set[TargetQueue] = set()
         self._not_before: dict[TargetQueue, float] = {}
         self._count = 0
-        self.delivered = self.rejected = 0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until told to stop; raises SetupError or ClientError if it cannot begin."""
@@ -81,6 +82,10 @@ class DelayService:
         finally:
             await cluster.core.close()
 
+    def owners(self) -> list[Owner]:
+        """The present owners of shards; any thread."""
+        return list(self._owners.values())
+
     async def _leave(self) -> None:
         for owner in self._owners.values():
             owner.leave()
@@ -92,13 +97,11 @@ class DelayService:
             await asyncio.sleep(REPORT_MS / 1000)
             owners = list(self._owners.values())
             pending = sum(owner.cache.pending_count for owner in owners if owner.cache is not None)
-            delivered = self.delivered + sum(owner.target.delivered for owner in owners)
-            rejected = self.rejected + sum(owner.target.rejected for owner in owners)
-            rolled = sum(owner.roller.count for owner in owners)
+            tally = self.tally
             doubtful = sum(len(owner.shard.lost) + len(owner.shard.doubts) for owner in owners)
             self._say(
-                f"shards {len(owners)}, pending {pending}, delivered {delivered}, rejected {rejected}, "
-                f"rolled {rolled}, in doubt {doubtful}"
+                f"shards {len(owners)}, pending {pending}, delivered {tally.delivered}, rejected {tally.rejected}, "
+                f"rolled {tally.rolled}, in doubt {doubtful}"
             )
 
     # ------------------------------------------------------------------------------------------------ sharing
@@ -158,20 +161,21 @@ class DelayService:
         self._count += 1
         name = f"{self._cluster.core.client_id}#{os.urandom(4).hex()}"
         directory = self._directory / "shards" / f"{queue[1]}-{queue[2]}-{self._count}"
-        owner = self._owners[queue] = Owner(self._cluster, queue, name, directory, self._say, self._roll_after_ms)
+        owner = self._owners[queue] = Owner(
+            self._cluster, queue, name, directory, self._say, self.roll_after_ms, self.tally
+        )
         self._runs[queue] = asyncio.ensure_future(self._run(queue, owner))
 
     async def _run(self, queue: TargetQueue, owner: Owner) -> None:
         try:
             await owner.run()
+            self.tally.fenced += not owner.is_leaving
             self._say(f"{owner.name}: {'given up' if owner.is_leaving else 'another owner took over'}")
         except (ClientError, StoreError, TakeoverError) as error:
             self._say(f"{owner.name}: {error}")
         except Exception as error:  # a bug: the shard must have an owner all the same
             self._say(f"{owner.name}: {type(error).__name__}: {error}")
         finally:
-            self.delivered += owner.target.delivered
-            self.rejected += owner.target.rejected
             del self._owners[queue], self._runs[queue]
             self._not_before[queue] = time.monotonic() + RETRY_MS / 1000
             self._wake.set()

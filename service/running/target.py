@@ -32,6 +32,7 @@ from service.core.shard import MaySend, Shard
 from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import ClusterLink, Fate, Sent, fate_of
 from service.running.entries import REJECTED_TOPIC, delay_id_of, rejected_again
+from service.running.instance_counts import InstanceCounts
 from store.disk.errors import StoreClosedError, StoreError
 from store.put.plugin_api import Put, PutRecord, PutResult, PutStatus
 from timewheel_client.net.connection import ClientConnection
@@ -65,6 +66,7 @@ class Principal(Protocol):
     name: str
     shard: Shard
     cluster: ClusterLink
+    tally: InstanceCounts
 
     def lost(self, queue: TargetQueue) -> None:
         """A delivery to a queue has got no answer."""
@@ -104,8 +106,6 @@ class RemoteTarget:
         self._missing_ms: dict[str, int] = {}
         self._suspect_ms: dict[str, int] = {}
         self._refusals: dict[int, tuple[int, str]] = {}  # entries that a broker has refused for good: how often, why
-        self.delivered = 0
-        self.rejected = 0
         self.outcomes: Counter[str] = Counter()
 
     # ------------------------------------------------------------------------------------------------ any thread
@@ -283,9 +283,11 @@ class RemoteTarget:
         if sent.fate is Fate.STORED:
             shard.acknowledged(parcel.offset, queue, sent.at)
             parcel.result = PutResult(PutStatus.PUT_OK)
-            self.delivered += 1
+            tally = self._owner.tally
+            tally.delivered += 1
+            tally.lateness.add(wall_ms(), (parcel.due_ms,))
             self._refusals.pop(parcel.offset, None)
-            self.rejected += queue[0] == REJECTED_TOPIC
+            tally.rejected += queue[0] == REJECTED_TOPIC
         elif sent.fate is Fate.UNKNOWN:
             shard.lose(parcel.offset)
             self._suspect_ms[queue[1]] = mono_ms() + SUSPECT_MS

@@ -1,0 +1,110 @@
+"""The metrics of one instance, gathered when somebody scrapes. Names and meanings are in docs/metrics.md.
+
+The scrape runs in a thread of its own. What it reads are integers that the event loop changes, and two questions to the
+index of each cache.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from service.link.clock import wall_ms
+from service.running.instance_counts import InstanceCounts
+from service.running.service import DelayService
+from store.disk.errors import StoreError
+from store.put.lateness import BOUNDS_MS, LatenessCounts
+from store.put.pending_api import PendingQuery
+
+__all__ = ["ServiceCollector", "serve_metrics"]
+
+
+class ServiceCollector(Collector):
+    """What `prometheus_client` asks."""
+
+    def __init__(self, service: DelayService) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        """Make all metrics."""
+        yield from self._waiting()
+        yield from _counted(self._service.tally)
+        yield _lateness(self._service.tally.lateness)
+
+    def _waiting(self) -> Iterator[Metric]:
+        service, now_ms = self._service, wall_ms()
+        pending, overdue, beyond, doubtful = (Counter[str]() for _ in range(4))
+        states: Counter[str] = Counter()
+        for owner in service.owners():
+            shard = owner.name
+            states[owner.shard.state.value] += 1
+            doubtful[shard] = len(owner.shard.lost) + len(owner.shard.doubts)
+            if owner.cache is None:
+                continue
+            pending[shard] = owner.cache.pending_count
+            try:
+                desk = owner.cache.plugin.pending
+                overdue[shard] = desk.count(PendingQuery(due_to_ms=now_ms)).count
+                beyond[shard] = desk.count(PendingQuery(due_from_ms=now_ms + service.roll_after_ms)).count
+            except StoreError:
+                continue  # the shard is being given up
+        yield _by("timewheel_service_pending_messages", "Entries that wait, in the shards of this instance.", pending)
+        yield _by("timewheel_service_overdue_messages", "Those of them that are due.", overdue)
+        yield _by("timewheel_service_beyond_roll_messages", "Those that will be rolled before they are due.", beyond)
+        yield _by("timewheel_service_doubts", "Deliveries and predecessors that are being looked for.", doubtful)
+        shards = GaugeMetricFamily("timewheel_service_shards", "Shards of this instance by state.", labels=["state"])
+        for state, count in states.items():
+            shards.add_metric([state.replace(" ", "_")], count)
+        yield shards
+
+
+def _by(name: str, text: str, counts: Counter[str]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=["shard"])
+    for shard, count in sorted(counts.items()):
+        family.add_metric([shard], count)
+    return family
+
+
+def _counted(tally: InstanceCounts) -> Iterator[Metric]:
+    for name, text, value in (
+        ("delivered", "Messages that target topics have taken.", tally.delivered),
+        ("rejected", "Messages that went to TIMEWHEEL_REJECTED.", tally.rejected),
+        ("rolled", "Entries that were written again.", tally.rolled),
+        ("takeovers", "Shards that this instance has come to own.", tally.takeovers),
+        ("fenced", "Shards that another owner took over.", tally.fenced),
+        ("expired", "Entries that the cluster deleted before they were delivered: lost.", tally.expired),
+        ("damaged", "Entries whose records could not be read.", tally.damaged),
+    ):
+        yield CounterMetricFamily(f"timewheel_service_{name}_total", text, value=value)
+    commands = CounterMetricFamily("timewheel_service_commands_total", "Verdicts.", labels=["op", "verdict"])
+    for (kind, verdict), count in list(tally.verdicts.items()):
+        commands.add_metric([kind, verdict], count)
+    yield commands
+    yield CounterMetricFamily(
+        "timewheel_service_early_total",
+        "Deliveries acknowledged before they were due: always 0.",
+        value=tally.lateness.early,
+    )
+
+
+def _lateness(counts: LatenessCounts) -> Metric:
+    buckets: list[tuple[str, float]] = []
+    total = 0
+    for bound, count in zip((*BOUNDS_MS, None), counts.classes, strict=True):
+        total += count
+        buckets.append(("+Inf" if bound is None else repr(bound / 1000), total))
+    family = HistogramMetricFamily("timewheel_service_lateness_seconds", "Acknowledged by the target minus due.")
+    family.add_metric([], buckets, counts.sum_ms / 1000)
+    return family
+
+
+def serve_metrics(service: DelayService, host: str, port: int) -> int:
+    """Serve them at ``/metrics``, in threads of their own; the port. Raises OSError if the address cannot be bound."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ServiceCollector(service))
+    server, _ = start_http_server(port, host, registry)
+    return int(server.server_port)
