@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import repeat
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ ROWS = np.dtype(KEY_COLUMNS.columns("<"))
 
 _TOPICS_MAX = 10_000
 _pack_row = ROW.pack
+_pack_2, _pack_3 = (Struct("<" + KEY_COLUMNS.codes() * count).pack for count in (2, 3))
 _bases: dict[str, int] = {}  # topic to the CRC-32 of "topic#"
 _NO_TOPIC = crc32(b"#")
 _DELAY_ID = crc32(b"\0", _NO_TOPIC)
@@ -32,7 +34,7 @@ _DELAY_ID = crc32(b"\0", _NO_TOPIC)
 
 def key_hash(topic: str, key: str) -> int:
     """The hash of a key: of ``topic#key``. A key that begins with NUL belongs to no topic."""
-    return crc32(key.encode(), _NO_TOPIC if key[:1] == "\0" else key_base(topic))
+    return _hash(key, key_base(topic))
 
 
 def key_base(topic: str) -> int:
@@ -47,14 +49,25 @@ def key_base(topic: str) -> int:
 
 def key_rows(topic: str, keys: tuple[str, ...], position: int, store_ms: int) -> bytes:
     """The rows of one message."""
-    rows = b""
     # Looked up here, and not by `key_base`: this runs for each message, and a hit saves the call.
     base = _bases.get(topic)
     if base is None:
         base = key_base(topic)
-    for key in keys:
-        rows += _pack_row(crc32(key.encode(), base if key[:1] != "\0" else _NO_TOPIC), position, store_ms)
-    return rows
+    # One call for all rows of a message: as a rule a unique key, a key, and the delay id of a delivered one.
+    if len(keys) == 3:
+        one, two, three = keys
+        hash_3 = _hash(three, base)
+        return _pack_3(
+            _hash(one, base), position, store_ms, _hash(two, base), position, store_ms, hash_3, position, store_ms
+        )
+    if len(keys) == 2:
+        one, two = keys
+        return _pack_2(_hash(one, base), position, store_ms, _hash(two, base), position, store_ms)
+    return b"".join([_pack_row(_hash(key, base), position, store_ms) for key in keys])
+
+
+def _hash(key: str, base: int) -> int:
+    return crc32(key.encode(), _NO_TOPIC if key.startswith("\0") else base)
 
 
 def rows_of(topic: str, keys: list[bytes], positions: Iterable[int], store_ms: int) -> bytes:

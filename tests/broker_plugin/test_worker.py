@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from broker_plugin.delivery import BLOCK_MIN
+from broker_plugin.delivery import BLOCK_MIN, BLOCK_MIN_COMPILED
 from broker_plugin.threads.clock import Alarm, Clock, StepWatch
 from broker_plugin.threads.pace import BATCH_MAX, BATCH_MIN, BUSY_YIELD_S, LONG_SLICE_NS, YIELD_S, Pace
 from broker_plugin.threads.worker import Worker
@@ -70,7 +70,7 @@ def test_recovery_works_in_longer_slices() -> None:
 
 
 def test_who_is_behind_always_takes_enough_for_a_block() -> None:
-    assert BATCH_MIN >= BLOCK_MIN
+    assert BATCH_MIN >= BLOCK_MIN and BATCH_MAX >= BLOCK_MIN_COMPILED
 
 
 def test_batches_shrink_while_somebody_wants_the_interpreter() -> None:
