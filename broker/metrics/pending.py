@@ -16,15 +16,12 @@ from itertools import pairwise
 
 from broker.metrics.host import STORAGE, STORAGE_LABELS, gauge
 from store.put.measures import OTHER, Family, MetricKind
-from store.put.pending_api import FORECAST_BARS_MAX, Forecast, PendingControl, PendingFigures, PendingQuery
+from store.put.pending_api import Forecast, PendingControl, PendingFigures, PendingQuery
 
 __all__ = ["OVERDUE_S", "SNAPSHOT_S", "last_due_ms", "oldest_overdue_ms", "pending_families"]
 
 SNAPSHOT_S = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 OVERDUE_S = (1, 10, 60, 600)
-DUE_END_MS = 253_402_300_800_000
-"""The year 9999 is over."""
-LAST_WITHIN_MS = 20
 _COUNTED_S = ((60, 12), (3600, 240), (86_400, 288))
 """Spans and bars of the forecasts: each bound above is the end of a bar."""
 
@@ -36,19 +33,9 @@ def oldest_overdue_ms(control: PendingControl, now_ms: int) -> int | None:
 
 
 def last_due_ms(control: PendingControl, now_ms: int) -> int | None:
-    """When the last pending message is due, epoch ms, to within 20 ms; None if nothing is due from now on.
-
-    Found by forecasts of the last bar of the forecast before, from now to the end of all times.
-    """
-    from_ms, to_ms = now_ms, DUE_END_MS
-    while True:
-        found = control.forecast(from_ms, to_ms, FORECAST_BARS_MAX)
-        if not found.bars:
-            return None
-        from_ms = found.bars[-1].from_ms
-        to_ms = min(to_ms, from_ms + found.step_ms)
-        if to_ms - from_ms <= LAST_WITHIN_MS or found.step_ms <= 1:
-            return from_ms
+    """When the last pending message is due, epoch ms; None if nothing is due from now on."""
+    last_ms = control.last_due()
+    return None if last_ms is None or last_ms < now_ms else last_ms
 
 
 def pending_families(control: PendingControl, levels: int, now_ms: int, topics_max: int) -> Iterator[Family]:
@@ -153,10 +140,7 @@ def _count_before(found: Forecast, until_ms: int) -> int:
 def _ends(control: PendingControl, now_ms: int) -> Iterator[Family]:
     """When the next one and the last one are due; absent if nothing is pending."""
     ahead = control.page(PendingQuery(due_from_ms=now_ms), 1).rows
-    try:
-        last_ms = last_due_ms(control, now_ms)
-    except NotImplementedError:  # a plug-in without forecasts
-        last_ms = control.count(PendingQuery()).last_due_ms
+    last_ms = last_due_ms(control, now_ms)
     for name, text, due_ms in (
         ("next", "When the next message is due that is not overdue.", ahead[0].due_ms if ahead else None),
         ("last", "When the last one is due.", last_ms),

@@ -157,6 +157,12 @@ class PendingDesk:
             return self._foresight.of_topic(topic, from_ms, to_ms, bars)
         return self._foresight.of_all(from_ms, to_ms, bars)
 
+    def last_due(self) -> int | None:
+        """When the last pending message is due, from the indexes."""
+        with self._lock:
+            self._sweeper.publish_all()
+        return self._spill.outlook.last_due()
+
     # ------------------------------------------------------------------------------------------------ changing
 
     def change(self, order: PendingOrder, now_ms: int) -> PendingAnswer:

@@ -50,6 +50,13 @@ class Slice:
         self.records: list[bytes] = []
         self.sizes: list[int] = []
 
+    def cut(self, most: int) -> None:
+        """Keep no more than so many; the next slice begins behind the last of them."""
+        if len(self.ids) > most:
+            for column in (self.dues, self.ids, self.refs, self.records, self.sizes):
+                del column[most:]
+            self.next = self.dues[-1], self.ids[-1]
+
 
 class Looker:
     """Reads slices of what is pending. Any thread; takes the delivery lock for each slice."""
@@ -63,7 +70,10 @@ class Looker:
         """Called after each slice: who takes the lock again at once would let nobody else have it."""
 
     def slice(self, query: PendingQuery, after: Cursor, limit: int = SLICE, *, records: bool = True) -> Slice:
-        """Look at the next few messages behind a key; without ``records`` a query for due times alone reads none."""
+        """Look at the next few messages behind a key, until ``limit`` match.
+
+        Without ``records`` a query for due times alone reads none.
+        """
         with self._lock:
             found = self.slice_locked(query, after, limit, records=records)
         self.pause()
@@ -73,7 +83,8 @@ class Looker:
         """The same under the delivery lock, so that what was found can be changed in the same breath."""
         self._sweeper.publish_all()
         until_ms = DUE_MAX_MS + 1 if query.due_to_ms is None else query.due_to_ms
-        wanted = min(SLICE, max(1, limit))
+        limit = max(1, limit)
+        wanted = min(SLICE, limit) if query.is_of_due else SLICE
         columns = self._spill.scan(after, until_ms, wanted)
         dues, ids, refs = columns.dues, columns.ids, columns.refs
         end = len(refs) < wanted
@@ -93,6 +104,7 @@ class Looker:
                 found.refs.append(ref)
                 found.records.append(record)
                 found.sizes.append(size)
+        found.cut(limit)
         return found
 
     def _read(self, refs: Sequence[int]) -> tuple[list[bytes], list[int]]:

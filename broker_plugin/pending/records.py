@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from broker_plugin.rules.properties import delivered_as
 from remoting.layout import QUEUE_OFFSET_AT, RECORD
 from remoting.layout_table import LONG
-from remoting.messages.message import Message, decode_record, encode_record, record_fields, store_ms_at
+from remoting.messages.message import Message, decode_record, encode_record, record_fields, record_topic, store_ms_at
 from remoting.messages.properties import DELAY_KEY, TAGS, UNIQ_KEY, get_property
 from store.put.pending_api import PendingQuery, PendingRow
 
@@ -85,9 +85,11 @@ def row_of(record: bytes, size: int, delay_id: int, version: int, due_ms: int, f
 
 def fits(query: PendingQuery, record: bytes) -> bool:
     """Whether a record is what a query asks for; its due range is the caller's to see to."""
-    topic, _, text = record_fields(record)
-    if query.topic and topic != query.topic:
-        return False
+    if query.topic and record_topic(record) != query.topic:
+        return False  # most of what is looked at leaves here, and its properties are not read
+    if query.is_of_topic:
+        return True
+    text = record_fields(record)[2]
     if query.tag and get_property(text, TAGS) != query.tag:
         return False
     if query.key_prefix and not (get_property(text, DELAY_KEY) or "").startswith(query.key_prefix):
@@ -96,7 +98,7 @@ def fits(query: PendingQuery, record: bytes) -> bool:
         return False
     if query.accepted_to_ms is not None and accepted_ms(record) >= query.accepted_to_ms:
         return False
-    return all(get_property(text, name) == value for name, value in query.properties)
+    return not query.properties or all(get_property(text, name) == value for name, value in query.properties)
 
 
 def key_hash(topic: str, key: str) -> int:

@@ -39,6 +39,7 @@ from remoting.messages.record import (
     record_fields,
     record_magic,
     record_size,
+    record_topic,
     store_ms_at,
 )
 from remoting.messages.record_rows import RecordRows
@@ -78,6 +79,7 @@ __all__ = [
     "record_fields",
     "record_magic",
     "record_size",
+    "record_topic",
     "split_batch",
     "split_uniform",
     "store_ms_at",

@@ -55,6 +55,7 @@ __all__ = [
     "record_fields",
     "record_magic",
     "record_size",
+    "record_topic",
     "store_ms_at",
     "topic_part",
 ]
@@ -272,6 +273,22 @@ def body_bounds(head: Buffer) -> tuple[int, int]:
         return begin, begin + int(INT.unpack_from(head, begin - BODY_BYTES_BACK)[0])
     except (struct_error, IndexError) as error:
         raise RecordError(f"not the head of a record: {len(head)} bytes") from error
+
+
+def record_topic(record: Buffer) -> str:
+    """Read the topic of a finished record alone; as `record_fields`. Raises RecordError if it is not a whole record."""
+    try:
+        begin = BODY_AT
+        hosts = record[SYS_FLAG_LOW_AT] & HOSTS_V6
+        if hosts:
+            begin += HOST_MORE_V6 * hosts.bit_count()
+        at = begin + int(INT.unpack_from(record, begin - BODY_BYTES_BACK)[0])
+        if record[_MAGIC_LOW_AT] == _MAGIC_LOW_V2:
+            at += 1
+            return str(record[at + 1 : at + 1 + (record[at - 1] << 8 | record[at])], "utf-8", "replace")
+        return str(record[at + 1 : at + 1 + record[at]], "utf-8", "replace")
+    except (struct_error, IndexError) as error:
+        raise RecordError(f"not a whole record: {len(record)} bytes") from error
 
 
 def record_fields(record: Buffer) -> tuple[str, int, str]:

@@ -150,6 +150,12 @@ class PendingQuery:
         return self == PendingQuery()
 
     @property
+    def is_of_topic(self) -> bool:
+        """Whether nothing but the topic of a message within the due range has to be looked at."""
+        rest = self.tag, self.key_prefix, self.accepted_from_ms, self.accepted_to_ms, self.properties
+        return rest == ("", "", None, None, ())
+
+    @property
     def is_of_due(self) -> bool:
         """Whether it has no other condition than the due range, so that the indexes alone answer it."""
         return self == PendingQuery(due_from_ms=self.due_from_ms, due_to_ms=self.due_to_ms)
@@ -308,6 +314,10 @@ class PendingControl(Protocol):
 
     def forecast(self, from_ms: int, to_ms: int, bars: int, topic: str = "") -> Forecast:
         """Say how many come due when; at most `FORECAST_BARS_MAX` bars of equal length. PendingError: bad range."""
+        ...
+
+    def last_due(self) -> int | None:
+        """When the last pending message is due, epoch ms; None if there is none."""
         ...
 
     def change(self, order: PendingOrder, now_ms: int) -> PendingAnswer:

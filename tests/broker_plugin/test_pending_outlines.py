@@ -165,6 +165,40 @@ def test_a_dry_run_by_due_time_reads_no_message(monkeypatch: pytest.MonkeyPatch)
     assert (len(dry.answers), rest.next) == (280, "")
 
 
+def test_few_matches_among_many_are_found_by_whole_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    mine = [desk.send(NOW + DAY_MS + n, "Other" if n % 10 else "Mine") for n in range(500)][::10]
+    looks: list[int] = []
+    spill = desk.world.plugin.spill
+    scan = spill.scan
+    monkeypatch.setattr(spill, "scan", lambda *given: looks.append(1) or scan(*given))
+    query = PendingQuery(topic="Mine")
+    page = desk.desk.page(query, 30)
+    rest = desk.desk.page(query, 30, page.next)
+    assert [row.offset for row in (*page.rows, *rest.rows)] == mine
+    found = desk.desk.change_matching(query, PendingVerb.CANCEL, NOW, limit=7, dry_run=False)
+    assert ([answer.offset for answer in found.answers], len(looks) < 9) == (mine[:7], True)
+    assert [row.offset for row in desk.desk.page(query, 100, found.next).rows] == mine[7:]
+    assert desk.desk.count(query).count == 43
+
+
+def test_the_last_due_time_is_known_whatever_was_cancelled() -> None:
+    desk = Desk()
+    assert desk.desk.last_due() is None
+    rng = random.Random(7)
+    sent = {desk.send(NOW + DAY_MS + 40_000 + rng.randrange(50_000)): 0 for _ in range(300)}
+    for offset in sent:
+        answer = desk.desk.get(PendingName(offset=offset))
+        sent[offset] = answer.due_ms
+    desk.world.run(3_000)
+    assert desk.world.plugin.spill.run_count
+    for offset in sorted(sent, key=sent.__getitem__, reverse=True):
+        assert desk.desk.last_due() == max(sent.values())
+        assert desk.change(offset).verdict is PendingVerdict.DONE
+        del sent[offset]
+    assert desk.desk.last_due() is None
+
+
 def test_a_bulk_move_looks_at_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "LOOKED_AT_MAX", 300)
     desk = Desk()

@@ -91,6 +91,9 @@ class PlainPending:
         first, last = (min(dues), max(dues)) if dues else (None, None)
         return PendingCount(count=len(dues), bytes=100 * len(dues), first_due_ms=first, last_due_ms=last)
 
+    def last_due(self) -> int | None:
+        return max((found.due_ms for found in self._matching(PendingQuery())), default=None)
+
     def forecast(self, from_ms: int, to_ms: int, bars: int, topic: str = "") -> Forecast:
         if to_ms <= from_ms:
             raise PendingError(f"a forecast from {from_ms} to {to_ms} has no length")

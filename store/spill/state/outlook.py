@@ -14,8 +14,9 @@ anything is read. So the answer is that of no single moment, which a forecast ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from store.spill.state.spill_state import SpillState
 
 __all__ = ["Outlook", "as_bounds"]
+
+_T = TypeVar("_T")
 
 EXACT_READS_MAX = 1024
 """Pages read for one answer; where it would take more, bars are interpolated."""
@@ -51,13 +54,37 @@ class Outlook:
 
         Raises StoreError if files that are being removed come in between again and again.
         """
-        for attempt in range(TRIES):
-            try:
-                return self._counts(bounds)
-            except (StoreError, ValueError, OSError):
-                if attempt == TRIES - 1:
-                    raise
-        raise AssertionError("unreachable")
+        return self._tried(lambda: self._counts(bounds))
+
+    def last_due(self) -> int | None:
+        """When the last pending message is due; None if there is none. Reads a page or a few. Raises StoreError."""
+        return self._tried(self._last_due)
+
+    def _tried(self, count: Callable[[], _T]) -> _T:
+        for _ in range(TRIES - 1):
+            with suppress(StoreError, ValueError, OSError):
+                return count()
+        return count()
+
+    def _last_due(self) -> int | None:
+        sources = [source for source in dict(self._state.sources).values() if source.live]
+        runs = sorted((source for source in sources if isinstance(source, Run)), key=lambda run: -run.shape.due_max)
+        last: int | None = None
+        for segment in sources:
+            if isinstance(segment, JournalSegment) and len(dues := self._live_dues(segment)):
+                last = max(int(dues.max()), last or 0)
+        for run in runs:
+            if last is not None and run.shape.due_max <= last:
+                break
+            with self._state.lock:
+                first, end, done = run.first, run.end, run.done.copy()
+            if done.top >= end:
+                live = np.flatnonzero(~done.range_mask(first, end))
+                end = first + int(live[-1]) + 1 if len(live) else first
+            if end > first:
+                page = run.twin(RunPageCache(_CACHE_BYTES)).page((end - 1) // run.rows_per_page)
+                last = max(int(page.dues[end - 1 - page.first]), last or 0)
+        return last
 
     def _counts(self, bounds: Longs) -> tuple[Longs, bool]:
         sources = dict(self._state.sources)
@@ -74,15 +101,20 @@ class Outlook:
         return total, exact
 
     def _of_segment(self, segment: JournalSegment, bounds: Longs) -> Longs:
+        dues = self._live_dues(segment)
+        below = np.bincount(bounds.searchsorted(dues, "right"), minlength=len(bounds) + 1)
+        counts: Longs = np.cumsum(below[: len(bounds)])
+        return counts
+
+    def _live_dues(self, segment: JournalSegment) -> Longs:
         with self._state.lock:
             count, upper, done = segment.count, segment.upper, segment.done.copy()
             columns, names = segment.dues, segment.ids
         dues = columns[:count]
         live = ~done.mask(np.arange(count, dtype=np.int64)) & (dues != DUE_MAX)
         live &= (dues < upper[0]) | ((dues == upper[0]) & (names[:count] < upper[1]))
-        below = np.bincount(bounds.searchsorted(dues[live], "right"), minlength=len(bounds) + 1)
-        counts: Longs = np.cumsum(below[: len(bounds)])
-        return counts
+        result: Longs = dues[live]
+        return result
 
     def _of_run(self, run: Run, bounds: Longs, exact: bool) -> Longs:
         with self._state.lock:

@@ -126,20 +126,21 @@ def outlined(wanted: list[Wanted], count: int, max_bytes: int) -> tuple[list[byt
     for source, ordinals, indices, places in wanted:
         starts, sizes, _ = places
         order = [n for n in sorted(range(len(ordinals)), key=starts.__getitem__) if indices[n] < count]
+        for n in order:
+            full[indices[n]] = sizes[n]
         whole = [n for n in order if sizes[n] <= WHOLE_BYTES]
         large = [n for n in order if sizes[n] > WHOLE_BYTES]
-        for n, record in zip(large, _without_bodies(source, *slab_rows(large, ordinals, indices, places)), strict=True):
-            if record:
+        if large:
+            bare = _without_bodies(source, *slab_rows(large, ordinals, indices, places))
+            for n, record in zip(large, bare, strict=True):
                 records[indices[n]] = record
-            else:
-                whole.append(n)
-        whole.sort(key=starts.__getitem__)
+            whole = sorted(whole + [n for n in large if not records[indices[n]]], key=starts.__getitem__)
+        if not whole:
+            continue
         kept = slab_rows(whole, ordinals, indices, places)
         data, begins = gathered(source, kept[0], kept[2])
         for index, begin, size in zip(kept[1], begins, kept[2][1], strict=True):
             records[index] = data[begin : begin + size]
-        for n in order:
-            full[indices[n]] = sizes[n]
     return records, full
 
 
