@@ -1,6 +1,6 @@
-"""Makes the HTTP door if the configuration asks for one. Only then its libraries (the extra ``http``) are needed.
+"""Makes the HTTP door and the tracer if the configuration asks for them. Only then their libraries are needed.
 
-The door knows the broker, and the broker does not know the door: it is loaded by its name, like a plug-in.
+Both know the broker, and the broker does not know them: they are loaded by their names, like plug-ins.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from broker.config.key import ConfigError
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from broker.config.broker_config import BrokerConfig
     from broker.core import BrokerCore
 
-__all__ = ["HttpDoor", "NoDoor", "open_door"]
+__all__ = ["DoorWithSpans", "HttpDoor", "NoDoor", "Tracing", "open_door"]
 
 _DOOR = "broker.door.door"
+_TRACER = "broker.tracing.tracer"
 
 
 class HttpDoor(Protocol):
@@ -69,7 +70,72 @@ class NoDoor:
         """Do nothing."""
 
 
+class Tracing(Protocol):
+    """What the broker asks of `broker.tracing.tracer.Tracer`."""
+
+    def attach(self, core: BrokerCore) -> None:
+        """Begin at the end of the log of a broker that has recovered."""
+        ...
+
+    def start(self) -> None:
+        """Start the threads."""
+        ...
+
+    def stop(self) -> None:
+        """End them."""
+        ...
+
+
+class DoorWithSpans:
+    """A door, and beside it spans of delayed messages."""
+
+    def __init__(self, door: HttpDoor, tracer: Tracing) -> None:
+        self._door = door
+        self._tracer = tracer
+        self.http_port, self.metrics_port = door.http_port, door.metrics_port
+
+    def bind(self) -> None:
+        """Reserve the addresses. Raises OSError."""
+        self._door.bind()
+
+    def start(self) -> None:
+        """Start the door. Raises OSError."""
+        self._door.start()
+
+    def attach(self, core: BrokerCore) -> None:
+        """Begin with a broker that has recovered."""
+        self._door.attach(core)
+        self._tracer.attach(core)
+
+    def serve(self) -> None:
+        """Begin: the broker runs."""
+        self._door.serve()
+        self._tracer.start()
+
+    def stop(self) -> None:
+        """End both."""
+        self._tracer.stop()
+        self._door.stop()
+
+
 async def open_door(config: BrokerConfig, failure: Callable[[], BaseException | None]) -> HttpDoor:
+    """Open the door, and make the tracer. Raises ConfigError, OSError: see `_open_http`."""
+    if not config.get_text("timewheelTraceEndpoint"):
+        return await _open_http(config, failure)
+    module = _loaded(_TRACER, "timewheelTraceEndpoint", "otel")
+    return DoorWithSpans(await _open_http(config, failure), module.make_tracer(config))
+
+
+def _loaded(name: str, wanted: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{wanted} needs {error.name}, which is not installed: pip install 'rocketmq-timewheel[{extra}]'"
+        ) from None
+
+
+async def _open_http(config: BrokerConfig, failure: Callable[[], BaseException | None]) -> HttpDoor:
     """Open the door: until the broker has recovered, it only says that the process lives.
 
     ``failure`` tells why the broker takes nothing any more. Raises ConfigError if a library is missing, or if everybody
@@ -77,13 +143,8 @@ async def open_door(config: BrokerConfig, failure: Callable[[], BaseException | 
     """
     if config.http_listen is None and config.metrics_listen is None:
         return NoDoor()
-    try:
-        module = importlib.import_module(_DOOR)
-    except ModuleNotFoundError as error:
-        wanted = "httpListen" if config.http_listen is not None else "metricsExporterType=PROM"
-        raise ConfigError(
-            f"{wanted} needs {error.name}, which is not installed: pip install 'rocketmq-timewheel[http]'"
-        ) from None
+    wanted = "httpListen" if config.http_listen is not None else "metricsExporterType=PROM"
+    module = _loaded(_DOOR, wanted, "http")
     door = cast(HttpDoor, module.make_door(config, failure))
     try:
         door.bind()

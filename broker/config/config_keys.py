@@ -14,6 +14,7 @@ from broker.config.values import (
     a_name,
     a_path,
     a_token,
+    a_url,
     a_whole_number,
     addresses,
     an_address,
@@ -41,6 +42,7 @@ _MS = a_whole_number(1, 2**31 - 1)
 _VERDICT_H = a_whole_number(1, 24 * 366)
 _PERCENT = a_whole_number(1, 100)
 _MIB = 1 << 20
+_LOG_BYTES = a_whole_number(4096, 2**40)
 
 _BROKER = (
     Key("brokerClusterName", "DefaultCluster", "Cluster that the routes name.", a_name),
@@ -293,6 +295,7 @@ OWN_KEYS: dict[str, Key] = {
         Key("namesrvListen", "127.0.0.1:9876", "Where the embedded name server listens; empty: nowhere.", an_address),
         Key("httpListen", "", "Where HTTP is served ([http.md](http.md)); empty: nowhere.", an_address),
         Key("httpToken", "", "Who shows it as a bearer token may see and change what is pending.", a_token),
+        Key("timewheelTraceEndpoint", "", "URL for spans by OTLP ([metrics.md](metrics.md)); empty: none.", a_url),
         Key("vipChannelEnable", "true", "Listen on the VIP port as well.", true_or_false),
         Key("autoCreateTopicOnRoute", "false", "A route lookup creates an unknown topic (for ali-ons).", true_or_false),
         Key("timewheelSegmentBytes", str(64 * _MIB), "Bytes of a journal segment.", a_whole_number(256, 2**32 - 1)),
@@ -382,12 +385,7 @@ OWN_KEYS: dict[str, Key] = {
         ),
         Key("logDir", "", "Directory of the log. Empty: logs in the store directory.", any_text),
         Key("logLevel", "INFO", "Lowest level that is logged.", one_of("DEBUG", "INFO", "WARNING", "ERROR"), Live.LOG),
-        Key(
-            "logFileBytes",
-            str(64 * _MIB),
-            "Bytes of a log file; then a new one is started.",
-            a_whole_number(4096, 2**40),
-        ),
+        Key("logFileBytes", str(64 * _MIB), "Bytes of a log file; then a new one is started.", _LOG_BYTES),
         Key("logFileCount", "10", "Old log files that are kept.", a_whole_number(1, 10_000)),
     )
 }

@@ -203,6 +203,12 @@ def labels(text: str) -> None:
     label_pairs(text)
 
 
+def a_url(text: str) -> None:
+    """Check an address of HTTP, or nothing. Raises ValueError with what is expected."""
+    if text and not re.fullmatch(r"https?://[A-Za-z0-9.\[\]:-]{1,255}(/[!-~]{0,1024})?", text):
+        raise ValueError("expected http://HOST:PORT/PATH, as http://127.0.0.1:4318/v1/traces")
+
+
 def a_token(text: str) -> None:
     """Check a token: long enough not to be guessed. Raises ValueError with what is expected."""
     if text and not re.fullmatch(r"[!-~]{16,512}", text):

@@ -17,6 +17,7 @@ from broker_plugin.pending.changes import Changes
 from broker_plugin.pending.delay_keys import DelayKeys
 from broker_plugin.pending.foresight import Foresight
 from broker_plugin.pending.looking import Cursor, Looker, checked, cursor_of, cursor_text, limited, shown
+from broker_plugin.pending.records import accepted_ms
 from broker_plugin.rules.properties import DUE_MAX_MS
 from remoting.messages.message import RecordError, decode_record
 from remoting.messages.properties import parse_properties
@@ -156,6 +157,15 @@ class PendingDesk:
         if topic:
             return self._foresight.of_topic(topic, from_ms, to_ms, bars)
         return self._foresight.of_all(from_ms, to_ms, bars)
+
+    def accepted_ms(self, offset: int) -> int:
+        """When a message was accepted, epoch ms; 0 if the delay store does not have it any more."""
+        with self._lock:
+            found = self._spill.find(offset)
+            try:
+                return 0 if found is None else accepted_ms(self._spill.read((found.ref,))[0])
+            except StoreError:
+                return 0
 
     def last_due(self) -> int | None:
         """When the last pending message is due, from the indexes."""

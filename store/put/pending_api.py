@@ -316,6 +316,10 @@ class PendingControl(Protocol):
         """Say how many come due when; at most `FORECAST_BARS_MAX` bars of equal length. PendingError: bad range."""
         ...
 
+    def accepted_ms(self, offset: int) -> int:
+        """When a message was accepted, epoch ms, also one that was delivered a moment ago; 0 if it is not known."""
+        ...
+
     def last_due(self) -> int | None:
         """When the last pending message is due, epoch ms; None if there is none."""
         ...

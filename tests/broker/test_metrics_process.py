@@ -67,6 +67,46 @@ def test_every_metric_of_the_dashboard_and_the_rules_exists(tmp_path: Path) -> N
     assert len(used) > 20
 
 
+CORE_PANELS = {"stat", "heatmap", "timeseries", "bargauge", "table", "row", "text", "gauge", "barchart", "piechart"}
+"""Panels that every Grafana since 9 has without a plug-in."""
+MAY_BE_EMPTY = ("consumer_lag", "put_failures", "commands_total")
+"""What has no series before there is a consumer, a refused delivery, a command."""
+
+
+def test_the_dashboard_is_what_grafana_reads() -> None:
+    """What its JSON model asks for: https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/."""
+    model = json.loads(DASHBOARD.read_text())
+    assert 36 <= model["schemaVersion"] <= 41
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", model["uid"])
+    assert "id" not in model, "Grafana gives the number; one of another installation overwrites a foreign dashboard"
+    variables = {one["name"]: one for one in model["templating"]["list"]}
+    assert (variables["datasource"]["type"], variables["datasource"]["query"]) == ("datasource", "prometheus")
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    panels = model["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        assert panel["type"] in CORE_PANELS, panel["type"]
+        assert panel["title"]
+        assert panel["datasource"] == source
+        at = panel["gridPos"]
+        assert 0 <= at["x"] < at["x"] + at["w"] <= 24
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, f"{panel['title']} covers another panel"
+        taken |= cells
+        names = [target["refId"] for target in panel["targets"]]
+        assert len(set(names)) == len(names)
+        assert {"defaults", "overrides"} <= panel["fieldConfig"].keys()
+        for target in panel["targets"]:
+            assert target.get("datasource", source) == source
+            used = set(re.findall(r"\$(\w+)", target["expr"])) - {"__rate_interval", "__range", "__interval"}
+            assert used <= variables.keys()
+            if panel["type"] == "heatmap":
+                assert (target["format"], panel["options"]["calculate"]) == ("heatmap", False)
+            if panel["type"] == "table":
+                assert (target["format"], target["instant"]) == ("table", True)
+
+
 def test_promtool_accepts_the_rules() -> None:
     promtool = need(lambda: program("promtool"))
     checked = subprocess.run([promtool, "check", "rules", str(ALERTS)], capture_output=True, text=True)
@@ -121,6 +161,25 @@ def query(port: int, expression: str) -> list[Any]:
     return list(answer.json["data"]["result"]) if answer.status == 200 else []
 
 
+def filled_in() -> list[str]:
+    """The queries of the dashboard's panels as Grafana sends them: all brokers, a short time."""
+    found = []
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel["targets"]:
+            expression = re.sub(r"\$(cluster|node|path)\b", ".+", target["expr"])
+            found.append(expression.replace("$__rate_interval", "1m"))
+    return found
+
+
+def without_data(port: int) -> list[str]:
+    """Those that give nothing and should; a rate needs two scrapes."""
+    return [
+        expression
+        for expression in filled_in()
+        if not any(name in expression for name in MAY_BE_EMPTY) and not query(port, expression)
+    ]
+
+
 def value(port: int, expression: str) -> float:
     found = query(port, expression)
     return float(found[0]["value"][1]) if found else -1.0
@@ -156,6 +215,7 @@ def test_a_real_prometheus_gives_the_figures_of_the_log(tmp_path: Path) -> None:
             }
             alerts = {row["metric"]["alertname"] for row in query(port, 'ALERTS{alertstate="firing"}')}
             assert "TimewheelEarlyDelivery" not in alerts
+            wait_until(lambda: not without_data(port), 60, "that each query of the dashboard has data")
     finally:
         broker.stop()
     lates_ms = [store_ms - due_ms for _, due_ms, store_ms in delivered(broker.store / "commitlog")]

@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "aiofiles",
         "aiohttp",
         "click",
+        "opentelemetry",
         "prometheus_client",
         "rich",
         "yaml",
@@ -55,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 # Packages of an extra that not every environment has.
-OF_AN_EXTRA = {"aiohttp", "fsspec", "prometheus_client", "pyarrow", "pyspark"}
+OF_AN_EXTRA = {"aiohttp", "fsspec", "opentelemetry", "prometheus_client", "pyarrow", "pyspark"}
 
 # Of remoting, a plug-in sees messages, their properties and where a record's fields stand, not the wire.
 PLUGIN_SEES_OF_REMOTING = {
@@ -270,7 +271,11 @@ def test_one_file_each_touches_sockets() -> None:
 
 def test_libraries_of_the_http_door_stay_in_it() -> None:
     """A broker without HTTP does not need them, and aiohttp has sockets of its own."""
-    rooms = {"aiohttp": ("broker/door/",), "prometheus_client": ("broker/metrics/", "service/metrics/")}
+    rooms = {
+        "aiohttp": ("broker/door/",),
+        "prometheus_client": ("broker/metrics/", "service/metrics/"),
+        "opentelemetry": ("broker/tracing/",),
+    }
     wrong = [
         f"{name_of(path)}:{line}: {module}"
         for path in sources("broker")

@@ -76,6 +76,7 @@ FIXED = {
     "tables.topic_config:TopicConfig.attributes": "three names that are known",
     "figures.traffic:Traffic._ends": "the store's queues: those of the topics",
     "door.door:Door._ports": "two ports",
+    "tracing.tracer:Tracer._threads": "two threads",
     "door.history:LatenessHistory._before": "classes of a histogram",
     "door.history:LatenessHistory._cells": "a deque with a maxlen",
     "metrics.exporter:Exporter.labels": "four, and those of the configuration",

@@ -16,6 +16,8 @@ OTHER_NAMES = {
     "pytest-asyncio": "pytest_asyncio",
     "pytest-xdist": "xdist",
     "flask-cors": "flask_cors",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
+    "opentelemetry-sdk": "opentelemetry",
     "prometheus-client": "prometheus_client",
     "pyyaml": "yaml",
 }

@@ -91,6 +91,9 @@ class PlainPending:
         first, last = (min(dues), max(dues)) if dues else (None, None)
         return PendingCount(count=len(dues), bytes=100 * len(dues), first_due_ms=first, last_due_ms=last)
 
+    def accepted_ms(self, offset: int) -> int:
+        return next((found.accepted_ms for found in self.rows if found.offset == offset), 0)
+
     def last_due(self) -> int | None:
         return max((found.due_ms for found in self._matching(PendingQuery())), default=None)
 
