@@ -36,8 +36,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """What ``-n auto`` means."""
-    return workers.worker_count()
+    """What ``-n auto`` means; ``PYTEST_XDIST_AUTO_NUM_WORKERS`` says otherwise."""
+    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or workers.worker_count())
 
 
 @pytest.hookimpl(optionalhook=True)

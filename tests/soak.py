@@ -25,6 +25,10 @@ __all__ = ["Part", "parts_of"]
 ROOT = Path(__file__).parents[1]
 KILLS_PER_MINUTE = 12
 """About as many as `fault_storm` comes to, with its checks."""
+DAMAGED_PER_MINUTE = 400
+"""Stores with a damaged file."""
+ROTTEN_PER_MINUTE = 200
+"""Stories of the simulation with a bit that flips."""
 INPUTS_PER_MINUTE = 1_000_000
 """More than any machine gets through: `--minutes` ends the run."""
 
@@ -53,6 +57,8 @@ def parts_of(minutes: float, jobs: int, seed: int, folder: Path) -> list[Part]:
     """
     storm_seed = str(seed % 1_000_000)
     kills = str(max(1, round(minutes * 0.15 * KILLS_PER_MINUTE)))
+    damaged = str(max(1, round(minutes * 0.03 * DAMAGED_PER_MINUTE)))
+    rotten = str(max(1, round(minutes * 0.02 * ROTTEN_PER_MINUTE)))
     inputs = str(max(1, round(minutes * INPUTS_PER_MINUTE)))
 
     def share(of: float) -> str:
@@ -63,8 +69,12 @@ def parts_of(minutes: float, jobs: int, seed: int, folder: Path) -> list[Part]:
 
     garbage = f"--minutes {share(0.25)} --inputs {inputs} --seed {storm_seed} --jobs {jobs}"
     return [
-        part("simulation", f"-m tests.simulation --minutes {share(0.4)} --from-seed {seed} --jobs {jobs}"),
+        part("simulation", f"-m tests.simulation --minutes {share(0.35)} --from-seed {seed} --jobs {jobs}"),
         part("garbage", f"-m tests.fuzz {garbage}"),
+        part("damage", f"-m tests.support.damage_world --from-seed {storm_seed} --seeds {damaged}"),
+        part(
+            "bit rot", "-m pytest -q tests/simulation/test_simulation.py -k bit_that_flips", TIMEWHEEL_ROT_SEEDS=rotten
+        ),
         part(
             "kills", f"-m tests.support.fault_storm --vary --kills {kills} --seed {storm_seed}", str(folder / "storm")
         ),

@@ -13,7 +13,7 @@ from bench.log_maker import make_log, spread_lateness
 from tests.support.spark_cluster import Cluster
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.alone, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
 
 CODE = "from bench.lateness.command import lateness_command; lateness_command()"
 RECORDS = 120_000

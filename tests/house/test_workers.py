@@ -25,20 +25,21 @@ NODEIDS = [
     "tests/simulation/test_planted_bugs.py::test_c[y]",
     "tests/interop/test_retry.py::test_d[apache]",
     "tests/bench/test_lateness_spark.py::test_e",
+    "tests/bench/test_lateness_cluster_process.py::test_f",
 ]
 
 
 def test_order() -> None:
     items: list[Any] = [Item(nodeid) for nodeid in NODEIDS]
     ordered = [item.nodeid for item in workers.in_order(items)]
-    assert ordered == [NODEIDS[at] for at in (1, 6, 3, 5, 2, 4, 0)]
+    assert ordered == [NODEIDS[at] for at in (1, 6, 3, 5, 2, 7, 4, 0)]
 
 
 def test_scopes() -> None:
     scopes = [workers.scope_of(nodeid) for nodeid in NODEIDS]
     assert scopes[1] == scopes[6] == "spark"
     assert scopes[3] == scopes[5] == "tests/interop/test_retry.py"
-    assert len(set(scopes)) == 5
+    assert len(set(scopes)) == 6
 
 
 @pytest.mark.parametrize(("gib", "cores", "count"), [(24, 2, 4), (4, 2, 2), (1, 2, 1), (64, 16, 8)])

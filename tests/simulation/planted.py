@@ -391,13 +391,15 @@ PLANTED: dict[str, Plant] = {
             (MessageStore, "put_batch", _clock_outside_lock("put_batch")),
         ),
         Kind.EARLY,
+        first=50,
     ),
     "a torn tail of the log is accepted": Plant(
         swap((store.log.commit_log, "walk", partial(store.log.commit_log.walk, check_crc=False))),
         *(Kind.CONTENT, Kind.CHECK, Kind.QUEUES, Kind.LOST),
+        first=4,
     ),
     "a torn frame of the journal is accepted": Plant(
-        swap((store.spill.journal.replay, "records_are_whole", lambda *_: True)), *(*_LOST, Kind.CHECK)
+        swap((store.spill.journal.replay, "records_are_whole", lambda *_: True)), *(*_LOST, Kind.CHECK), first=4
     ),
     "what a failed write left behind stays": Plant(
         swap((CommitLog, "_clear_torn", _torn_left)),
@@ -406,7 +408,7 @@ PLANTED: dict[str, Plant] = {
         fond="fail and crash",
     ),
     "the scan for delay ids is too short": Plant(swap((DelayPlugin, "_restore", _scan_too_short)), Kind.TWICE),
-    "the scan for level copies is left out": Plant(swap((LevelProgress, "_marks", lambda *_: {})), Kind.TWICE),
+    "the scan for level copies is left out": Plant(swap((LevelProgress, "_marks", lambda *_: {})), Kind.TWICE, first=6),
     "a claim is not checked against a cancel": Plant(
         swap((Deliverer, "deliver", _claim_unchecked), _UNNOTICED), *(Kind.COMMAND, Kind.TWICE)
     ),
@@ -415,7 +417,7 @@ PLANTED: dict[str, Plant] = {
     ),
     "equal due times are not in order": Plant(swap((TimingWheel, "advance", _equal_dues_unordered)), Kind.ORDER),
     "files go before a checkpoint says that they may": Plant(
-        swap((SpillStore, "spill_step", _let_go_too_soon)), *(Kind.LOST, Kind.TWICE, Kind.START, Kind.ANSWER)
+        swap((SpillStore, "spill_step", _let_go_too_soon)), *(Kind.LOST, Kind.TWICE, Kind.START, Kind.ANSWER), first=4
     ),
     "a run is listed before it is synced": Plant(swap((RunWriter, "finish", _run_unsynced)), *_GONE, first=4),
     "retention does not ask for pins": Plant(swap((Retention, "delete_expired", _no_pins)), *_GONE, first=8),
@@ -486,7 +488,9 @@ PLANTED: dict[str, Plant] = {
         first=32,
     ),
     "a record's checksum is not looked at": Plant(
-        swap((store.log.log_scan, "is_proof", lambda _: False)), *(Kind.CONTENT, Kind.QUEUES, Kind.CHECK, Kind.TWICE)
+        swap((store.log.log_scan, "is_proof", lambda _: False)),
+        *(Kind.CONTENT, Kind.QUEUES, Kind.CHECK, Kind.TWICE),
+        first=4,
     ),
     "a command does not see to what a failed write has left behind": Plant(
         swap((MessageStore, "settle", lambda _: None)),

@@ -27,6 +27,8 @@ MEMORY_PER_WORKER = 2 << 30
 WORKERS_MAX = 8
 ONE_BY_ONE = ("tests/simulation/test_planted_bugs.py", "tests/simulation/test_simulation.py")
 SPARK = "tests/bench/test_lateness_"
+CLUSTER = "tests/bench/test_lateness_cluster_process.py"
+"""Has a Spark of its own."""
 WAITING = ("tests/interop/", "tests/bench/", "tests/faults/")
 COMPUTING = ("tests/simulation/",)
 
@@ -36,7 +38,7 @@ def scope_of(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
     if path in ONE_BY_ONE:
         return nodeid
-    return "spark" if path.startswith(SPARK) else path
+    return "spark" if path.startswith(SPARK) and path != CLUSTER else path
 
 
 def in_order(items: Iterable[pytest.Item]) -> list[pytest.Item]:
