@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from broker.config.key import ConfigError
 from broker.door.access import why_closed
@@ -146,6 +147,14 @@ def make_door(config: BrokerConfig, failure: Callable[[], BaseException | None])
     if reason:
         raise ConfigError(reason)
     return Door(config, failure)
+
+
+def _is_our_fault(record: logging.LogRecord) -> bool:
+    """Whether an error that aiohttp logs is one of ours: a request that is no HTTP is its sender's, who got 400."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+logging.getLogger("aiohttp.server").addFilter(_is_our_fault)
 
 
 def _reap(runner: web.AppRunner) -> None:

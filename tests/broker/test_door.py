@@ -375,6 +375,15 @@ def test_a_long_body_is_refused(world: World) -> None:
     assert world.list.orders == []
 
 
+def test_a_request_that_is_no_http_is_told_so_and_fills_no_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    assert ask(world.door.http_port, "/api/v1/topics?tag=" + "9" * 20_000).status == 400
+    with socket.create_connection(("127.0.0.1", world.door.http_port), 30) as peer:
+        peer.sendall(b"\xff\0 this is not HTTP\r\n\r\n")
+        assert peer.recv(100).startswith(b"HTTP/1.0 400")
+    assert ask(world.door.http_port, "/healthz").status == 200
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_many_at_once_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     plain = PlainPending.page
