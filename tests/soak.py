@@ -27,7 +27,7 @@ KILLS_PER_MINUTE = 12
 """About as many as `fault_storm` comes to, with its checks."""
 DAMAGED_PER_MINUTE = 400
 """Stores with a damaged file."""
-ROTTEN_PER_MINUTE = 200
+ROTTEN_PER_MINUTE = 500
 """Stories of the simulation with a bit that flips."""
 INPUTS_PER_MINUTE = 1_000_000
 """More than any machine gets through: `--minutes` ends the run."""

@@ -12,7 +12,17 @@ from broker.cli.check import check_command
 from broker.cli.repair import repair_store
 from broker.config.broker_config import BrokerConfig
 from store.disk.errors import StoreCorruptError, StoreFormatError
-from tests.support.damage_world import QUEUES, SEEDS_OF_THE_SUITE, TOPICS, VALUES, Life, Machine, judge
+from tests.support import damage_world
+from tests.support.damage_world import (
+    QUEUES,
+    SEEDS_OF_THE_SUITE,
+    TOPICS,
+    VALUES,
+    Life,
+    Machine,
+    ViolationError,
+    judge,
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +44,22 @@ def test_nothing_undamaged_is_lost(block: int, lives: list[Life], tmp_path: Path
         found = judge(lives[seed % len(lives)], seed, tmp_path / "store")
         results += [found[1]] if found else []
     assert {"started", "repaired"} <= set(results)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_long_run_tells_by_its_status_whether_a_promise_was_broken(
+    broken: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def judged(*_: object) -> None:
+        if broken:
+            raise ViolationError("seed 5: message 3 is gone")
+
+    monkeypatch.setattr(damage_world, "judge", judged)
+    monkeypatch.setattr(damage_world, "Life", lambda *_: None)
+    monkeypatch.setattr(damage_world.logging, "disable", lambda _: None)
+    monkeypatch.setattr("sys.argv", ["damage_world", "--from-seed", "5", "--seeds", "2", "--lives", "1"])
+    assert damage_world._main() == (1 if broken else 0)
+    assert ("message 3 is gone" in capsys.readouterr().out) is broken
 
 
 def test_the_command_says_what_it_did(lives: list[Life], tmp_path: Path) -> None:
