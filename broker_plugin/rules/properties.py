@@ -75,6 +75,7 @@ TRANSACTION_TYPE = 0xC
 _PREPARED = 0x4
 _OWN_MARK = "__TW_"
 _START_PATTERN = STARTDELIVERTIME + "\x01"
+_DELIVER_PATTERN = TIMER_DELIVER_MS + "\x01"
 _STAMPED = f"%b{TW_ID}\x01%x\x02{TW_DUE}\x01%d\x02".encode()
 
 
@@ -88,23 +89,28 @@ def may_be_timed(text: str) -> bool:
 
 
 def plain_start_ms(text: str) -> int:
-    """Read __STARTDELIVERTIME where nothing else concerns the delay; -1 where it takes a closer look.
+    """Read a due time that is given by one absolute property, where nothing else concerns the delay; else -1.
 
-    What ONS, ali-ons and our own client send, in a third of the time of `read_due` and what belongs to it. The
-    answer is that of `read_due`, the message is no half message by its properties and has no level, and nothing is
-    to be disarmed.
+    What ONS, ali-ons and our own client send (__STARTDELIVERTIME), and RocketMQ 5's clients (TIMER_DELIVER_MS), in a
+    third of the time of `read_due` and what belongs to it. The answer is that of `read_due`, the message is no half
+    message by its properties and has no level, and nothing is to be disarmed.
 
-    >>> plain_start_ms("A\\x01b\\x02__STARTDELIVERTIME\\x0190000\\x02")
-    90000
+    >>> plain_start_ms("A\\x01b\\x02__STARTDELIVERTIME\\x0190000\\x02"), plain_start_ms("TIMER_DELIVER_MS\\x015")
+    (90000, 5)
     >>> plain_start_ms("__STARTDELIVERTIME\\x01soon\\x02")
     -1
     """
-    if "TIMER_DEL" in text or _OWN_MARK in text or "DELAY\x01" in text or TRAN_MSG in text:
+    if _OWN_MARK in text or "DELAY\x01" in text or TRAN_MSG in text:
         return -1
-    at = text.rfind(_START_PATTERN)
+    pattern = _START_PATTERN
+    if "TIMER_DEL" in text:
+        if "TIMER_DELAY_" in text or "__STARTD" in text:
+            return -1
+        pattern = _DELIVER_PATTERN
+    at = text.rfind(pattern)
     if at < 0 or (at > 0 and text[at - 1] != "\x02"):
         return -1
-    begin = at + len(_START_PATTERN)
+    begin = at + len(pattern)
     end = text.find("\x02", begin)
     value = text[begin:end] if end >= 0 else text[begin:]
     if len(value) < 15 and value.isascii() and value.isdecimal():

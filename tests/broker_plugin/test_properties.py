@@ -13,7 +13,6 @@ from broker_plugin.rules.properties import (
     delay_level,
     delivered_as,
     disarmed,
-    has_start_time_only,
     is_half,
     may_be_timed,
     own_properties_of,
@@ -242,6 +241,7 @@ _PIECES = st.sampled_from(
             "A\x01",
         ),
         *("A\x01__STARTDELIVERTIME\x015\x02", "__STARTDELIVERTIME\x016", "B\x01b\x02"),
+        *("XTIMER_DELIVER_MS\x015\x02", "TIMER_DEL_UNIQKEY\x01a\x02", "TIMER_DELIVER_MS\x016", "TIMER_DELIVER_MS\x02"),
     ]
 )
 
@@ -251,7 +251,7 @@ def test_the_plain_way_reads_what_the_careful_one_reads_or_nothing(text: str) ->
     due_ms = plain_start_ms(text)
     if due_ms >= 0:
         assert read_due(text, 0) == due_ms
-        assert has_start_time_only(text)
+        assert disarmed(text, due_ms) == text
         assert not is_half(text, 0)
         assert not delay_level(text)
 
@@ -259,6 +259,7 @@ def test_the_plain_way_reads_what_the_careful_one_reads_or_nothing(text: str) ->
 def test_what_clients_send_goes_the_plain_way() -> None:
     assert plain_start_ms("W\x01true\x02__STARTDELIVERTIME\x011790000000000\x02U\x01A\x02") == 1_790_000_000_000
     assert plain_start_ms("__STARTDELIVERTIME\x011790000000000") == 1_790_000_000_000
+    assert plain_start_ms("W\x01true\x02TIMER_DELIVER_MS\x011790000000000\x02U\x01A\x02") == 1_790_000_000_000
     assert plain_start_ms("TRAN_MSG\x01no\x02__STARTDELIVERTIME\x011790000000000\x02") == -1
 
 
