@@ -74,6 +74,12 @@ def _serve_metrics(service: DelayService, address: str) -> None:
     metavar="SECONDS",
     help="Write again what still waits so long after it was stored; below the brokers' fileReservedTime.",
 )
+@click.option(
+    "--warm-standby/--no-warm-standby",
+    "warm",
+    default=True,
+    help="Follow the shards that would come here if another instance vanished (the default).",
+)
 @click.option("--metrics-listen", metavar="HOST:PORT", help="Serve metrics for Prometheus here, at /metrics.")
 @click.option("--tls", is_flag=True, help="Encrypt; check certificates with the system's authorities.")
 @click.option(
@@ -85,6 +91,7 @@ def service_command(
     topic: str,
     access_key: str | None,
     roll_after_s: int,
+    warm: bool,
     metrics_listen: str | None,
     tls: bool,
     tls_ca: str | None,
@@ -112,7 +119,7 @@ def service_command(
             gc.collect()
             gc.freeze()
             sys.setswitchinterval(SWITCH_INTERVAL_S)
-            service = DelayService(cluster, namesrv_addr, store, _say, roll_after_s * 1000)
+            service = DelayService(cluster, namesrv_addr, store, _say, roll_after_s * 1000, warm)
             if metrics_listen is not None:
                 _serve_metrics(service, metrics_listen)
             run_until_signal(service.run)

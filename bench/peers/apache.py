@@ -78,6 +78,10 @@ class ApacheNameServer:
         """End it."""
         self._child.kill()
 
+    def start_again(self) -> None:
+        """Start it once more at its address."""
+        _, self._child = _start(lambda: self.port, self._spawn)
+
 
 def _start(pick: Callable[[], int], spawn: Callable[[int], Child]) -> tuple[int, Child]:
     """Start a process and wait until it listens; again with another port if somebody else took the first."""

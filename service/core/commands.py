@@ -75,7 +75,7 @@ class CommandTable:
         self.changing: dict[int, int] = {}
         """Moved entries and their new due time (epoch ms), until the cache has it."""
         self.gone: list[int] = []
-        """Cancelled entries that the cache still has."""
+        """Cancelled and rolled entries that the cache still has."""
         self._rolls = array("q")  # ascending, with the entry that a sender wrote beside it
         self._origins = array("q")
 

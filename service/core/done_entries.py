@@ -87,6 +87,26 @@ class DoneEntries:
         for offset in offsets:
             self.add(offset)
 
+    def beyond(self, other: DoneEntries) -> list[int]:
+        """What is done here and not there, ascending.
+
+        >>> here, there = DoneEntries(2), DoneEntries(0); _ = here.add(5); _ = there.add(1); here.beyond(there)
+        [0, 5]
+        """
+        found = [offset for offset in range(other.low, self.low) if offset not in other]
+        begin = max(self.low, other.low)
+        for at in range((begin - self._base) // 8, len(self._bits)):
+            byte = self._bits[at]
+            place = at + (self._base - other._base) // 8
+            if byte and (place >= len(other._bits) or place < 0 or byte != other._bits[place]):
+                first = self._base + 8 * at
+                found += [
+                    offset
+                    for offset in range(first, first + 8)
+                    if offset >= begin and offset in self and offset not in other
+                ]
+        return found
+
     def offsets(self) -> Iterator[int]:
         """What is done at and above ``low``, ascending."""
         for at in range((self.low - self._base) // 8, len(self._bits)):

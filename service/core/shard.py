@@ -97,6 +97,15 @@ class Shard:
         self._low_generation = picture.low_generation
         self._seen_generation = picture.generation if first_offset > picture.generation else picture.low_generation
 
+    def follow(self, picture: Picture) -> list[int]:
+        """Learn what an owner has done; which entries that are."""
+        news = picture.done.beyond(self.done)
+        for offset in news:
+            self.done.add(offset)
+        self.done.raise_to(picture.done.low)
+        self.commands.learn(picture.cancelled, picture.forgot)
+        return news
+
     @staticmethod
     def _begin_of(picture: Picture) -> int:
         """The last owner's takeover record is read again: what it wrote is told from others' by it."""
@@ -118,10 +127,7 @@ class Shard:
         """
         if self.state is not OwnerState.READING_BACK:
             raise IllegalStateError(f"settle while {self.state.value}")
-        for offset in picture.done.offsets():
-            self.done.add(offset)
-        self.done.raise_to(picture.done.low)
-        self.commands.learn(picture.cancelled, picture.forgot)
+        self.follow(picture)
         self.doubts = [doubt for doubt in picture.doubts if doubt.tails]
         if picture.tails and not self._released:
             self.doubts.append(Doubt(self.generation, wall_ms + SKEW_MS, dict(picture.tails)))
@@ -301,8 +307,7 @@ class Shard:
     def decide(self, command: int, entry: int, due_ms: int) -> Decision | None:
         """Decide about a command, for the entry where it stands now (`CommandTable.place_of`), due at ``due_ms``.
 
-        None: not now, because it is not known yet whether the entry was delivered. A decision counts when its verdict
-        record is read. With DONE the entry is held until then, or until `roll_failed`.
+        None: not now, it is in doubt. With DONE the entry is held until the verdict is read, or until `roll_failed`.
         """
         line = self.commands.asked.get(command)
         if line is None or self.state is not OwnerState.OWNING:

@@ -64,7 +64,7 @@ class Clerk:
         self.unsure = Unsure(owner)
 
     def saw(self, message: StoredMessage, line: Line) -> None:
-        """A command or a verdict was read."""
+        """A command, a verdict or a roll was read."""
         if line.kind is LineKind.ASK and line.offset in self._owner.shard.commands.asked:
             self._bodies[line.offset] = message.body
         self._wake.set()
@@ -73,7 +73,7 @@ class Clerk:
         """Do what can be done now, after a command was read or a pause. Raises ClientError, StoreError."""
         shard = self._owner.shard
         table = shard.commands
-        busy = table.asked or table.changing
+        busy = table.asked or table.changing or table.gone
         try:
             async with asyncio.timeout(EVERY_MS / 1000 if busy else None):
                 await self._wake.wait()

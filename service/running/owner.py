@@ -25,10 +25,11 @@ from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import ClusterLink, Fate, Pull
 from service.link.progress_log import PROGRESS_TOPIC, ProgressLog
 from service.running.cache import ShardCache
-from service.running.entries import Waiting, control, damaged, delay_id_of, line_of, rejected_of, waiting_of
+from service.running.entries import Waiting, control, damaged, line_of, rejected_of, waiting_of
 from service.running.instance_counts import InstanceCounts
 from service.running.obeying import Clerk
 from service.running.roller import Roller
+from service.running.searching import Searcher
 from service.running.target import RemoteTarget
 from store.disk.errors import StoreError
 from timewheel_client.values.errors import ClientError
@@ -48,6 +49,7 @@ ROLL_EVERY_MS = 60_000
 ROLL_MARGIN_MS = 600_000
 """What is due within this span is not rolled any more."""
 SAY_AGAIN_MS = 30_000
+FOLLOW_EVERY_MS = 5000
 TOLD_MAX = 1000
 
 
@@ -90,16 +92,16 @@ class Owner:
         self.calm = Calm()
         self._progress = ProgressLog(cluster, self.name, (PROGRESS_TOPIC, queue[1], queue[2]))
         self._saver: asyncio.Task[None] | None = None
-        self._scanning: dict[TargetQueue, asyncio.Task[None]] = {}
         self._records = 0  # of the present chain
         self._saved_ms = self._snapshot_ms = 0
         self._leaving = asyncio.Event()
         self._backlog: list[Waiting] = []
-        self._dropped: list[int] = []
         self.target = RemoteTarget(self, asyncio.get_running_loop())
         self.cache: ShardCache | None = None
         self.roller = Roller(self, roll_after_ms, min(ROLL_MARGIN_MS, roll_after_ms // 4))
         self.clerk = Clerk(self)
+        self.searcher = Searcher(self)
+        self._promoted = asyncio.Event()
         self.took_ms = 0
         """How long it took from the begin of the takeover to the right to deliver."""
 
@@ -116,7 +118,7 @@ class Owner:
         """Whether it was told to give the shard up."""
         return self._leaving.is_set()
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         """Say something, the same text once in `SAY_AGAIN_MS`: a broker that is away is asked twice a second."""
         now_ms = mono_ms()
         if len(self._told) > TOLD_MAX:
@@ -128,11 +130,14 @@ class Owner:
     # ------------------------------------------------------------------------------------------------ life
 
     async def run(self) -> None:
-        """Take over, own, and end: released, fenced, or failed (TakeoverError, ClientError)."""
-        begin_ms = mono_ms()
+        """Follow until promoted, take over, own, and end: released, fenced, or failed (TakeoverError, ClientError)."""
         tasks: list[asyncio.Task[None]] = []
         try:
-            await self._begin()
+            await self._prepare()
+            if not await self._stand_by():
+                return
+            begin_ms = mono_ms()
+            await self._claim()
             tasks = [asyncio.ensure_future(work()) for work in self._works()]
             count = len(tasks)
             leaving = asyncio.ensure_future(self._leaving.wait())
@@ -149,7 +154,7 @@ class Owner:
             self.clerk.close()
             if self._saver is not None:
                 tasks.append(self._saver)
-            tasks += self._scanning.values()
+            tasks += self.searcher.tasks()
             self.shard.ended()
             for task in tasks:
                 task.cancel()
@@ -161,14 +166,53 @@ class Owner:
         """What runs side by side as long as the shard is owned."""
         return [self._read_on, self._renew, self._upkeep, self._roll, self._obey]
 
-    async def _begin(self) -> None:
-        self.shard.take_over(self._owner)
+    def promote(self) -> None:
+        """Take the shard over; until then its queue and its progress are followed, and nothing is written."""
+        self._promoted.set()
+
+    async def _stand_by(self) -> bool:
+        """Follow until promoted; False if told to leave."""
+        if self._promoted.is_set():
+            return True
+        tasks: list[asyncio.Task[object]] = [
+            asyncio.ensure_future(work)
+            for work in (self._read_on(), self._follow(), self._obey(), self._promoted.wait(), self._leaving.wait())
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if self._leaving.is_set():
+            return False
+        if await self.cluster.begin(self.queue) > self.shard.done.low:
+            raise TakeoverError(f"{self.name}: the cluster has deleted entries since they were followed: read anew")
+        return True
+
+    async def _follow(self) -> None:
+        """Learn what the owner has done: it need not be kept."""
+        while True:
+            try:
+                news = self.shard.follow(await self._progress.read())
+                if news and self.cache is not None:
+                    await asyncio.to_thread(self.cache.drop, news)
+            except (ClientError, StoreError) as error:
+                self.say(f"{self.name}: following: {error}")
+            await asyncio.sleep(FOLLOW_EVERY_MS / 1000)
+
+    async def _prepare(self) -> None:
         picture = await self._progress.read()
         self.shard.load(picture, await self.cluster.begin(self.queue))
         if self.shard.expired:
             self.tally.expired += self.shard.expired
-            self._say(f"{self.name}: the cluster has deleted {self.shard.expired} entries that were not delivered yet")
-        self.cache = await asyncio.to_thread(ShardCache, self._directory, self.target, wall_ms, self._say)
+            self.say(f"{self.name}: the cluster has deleted {self.shard.expired} entries that were not delivered yet")
+        self.cache = await asyncio.to_thread(ShardCache, self._directory, self.target, wall_ms, self.say)
+
+    async def _claim(self) -> None:
+        self.shard.take_over(self._owner)
         text = control(LineKind.TAKEOVER, TW_OWNER=self._owner)
         sent = await self.cluster.send(self.queue, text, b"takeover")
         if sent.fate is not Fate.STORED:
@@ -181,7 +225,7 @@ class Owner:
         self.tally.takeovers += 1
         assert self.cache is not None
         self.cache.start()
-        self._say(f"{self.name}: owning after {self.took_ms} ms, {self.cache.pending_count} messages wait")
+        self.say(f"{self.name}: owning after {self.took_ms} ms, {self.cache.pending_count} messages wait")
 
     async def _release(self) -> None:
         """Wait until all is known, say so in the queue: then the next owner need not wait."""
@@ -194,7 +238,7 @@ class Owner:
                 try:
                     await self.cluster.send(self.queue, text, b"release")
                 except ClientError as error:
-                    self._say(f"{self.name}: the release record: {error}")
+                    self.say(f"{self.name}: the release record: {error}")
                 return
             await self.save_now()
             await asyncio.sleep(0.02)
@@ -210,7 +254,7 @@ class Owner:
                 if pull.bad:  # once more: it may have been damaged on its way
                     pull = await cluster.pull(self.queue, shard.read_from, wait=False)
             except ClientError as error:
-                self._say(f"{self.name}: reading: {error}")
+                self.say(f"{self.name}: reading: {error}")
                 cluster.core.refresh_soon(self.queue[0])
                 await asyncio.sleep(PAUSE_MS / 1000)
                 continue
@@ -234,15 +278,15 @@ class Owner:
         lines = [line_of(by_offset[offset]) for offset in sorted(by_offset)]
         waiting = self.shard.read(lines, pull.next_offset, mono_ms())
         for line in lines:
-            if line.kind in COMMANDS or line.kind is LineKind.VERDICT:
+            if line.kind in COMMANDS or line.kind in (LineKind.VERDICT, LineKind.ROLL):
                 self.clerk.saw(by_offset[line.offset], line)
         for line in waiting:
             if line.kind is LineKind.ROLL and self.cache is not None:
-                self._dropped.append(line.about)
+                self.shard.commands.gone.append(line.about)
             message = by_offset[line.offset]
             if line.offset in why:
                 self.tally.damaged += 1
-                self._say(f"{self.name}: entry {line.offset}: {why[line.offset]}")
+                self.say(f"{self.name}: entry {line.offset}: {why[line.offset]}")
                 self._backlog.append(rejected_of(message, self.name, why[line.offset]))
             else:
                 self._backlog.append(waiting_of(message, self.name))
@@ -253,7 +297,7 @@ class Owner:
         try:
             self.cache.add(self._backlog)
         except StoreError as error:
-            self._say(f"{self.name}: the cache: {error}")
+            self.say(f"{self.name}: the cache: {error}")
             return False
         self._backlog = []
         return True
@@ -269,7 +313,7 @@ class Owner:
             try:
                 await self.clerk.step()
             except (ClientError, StoreError) as error:
-                self._say(f"{self.name}: commands: {error}")
+                self.say(f"{self.name}: commands: {error}")
                 await asyncio.sleep(PAUSE_MS / 1000)
 
     async def _renew(self) -> None:
@@ -278,7 +322,7 @@ class Owner:
             try:
                 self.shard.end_seen(asked_ms, await self.cluster.end(self.queue))
             except ClientError as error:
-                self._say(f"{self.name}: asking for the end of the queue: {error}")
+                self.say(f"{self.name}: asking for the end of the queue: {error}")
             await asyncio.sleep(LEASE_EVERY_MS / 1000)
 
     async def _roll(self) -> None:
@@ -288,11 +332,8 @@ class Owner:
             if self.shard.state is OwnerState.OWNING:
                 try:
                     done = await self.roller.step()
-                    dropped, self._dropped = self._dropped, []
-                    if dropped and self.cache is not None:
-                        await asyncio.to_thread(self.cache.drop, dropped)
-                except (ClientError, StoreError) as error:  # what was not dropped is done, and only takes room
-                    self._say(f"{self.name}: rolling: {error}")
+                except (ClientError, StoreError) as error:
+                    self.say(f"{self.name}: rolling: {error}")
             await asyncio.sleep((PAUSE_MS if done else min(ROLL_EVERY_MS, self.roller.after_ms)) / 1000)
 
     # ------------------------------------------------------------------------------------------------ upkeep
@@ -308,10 +349,10 @@ class Owner:
                     for queue in shard.scans():
                         self.calm.disturbed(queue[1], mono_ms())
                     await self.save_now()
-                await self._look_for_doubts()
+                await self.searcher.step()
                 await self._save_in_time()
             except ClientError as error:
-                self._say(f"{self.name}: {error}")
+                self.say(f"{self.name}: {error}")
                 await asyncio.sleep(PAUSE_MS / 1000)
             await asyncio.sleep(UPKEEP_EVERY_MS / 1000)
 
@@ -344,7 +385,7 @@ class Owner:
                 text = f"{sent.fate.value} ({sent.code} {sent.remark})"
             except ClientError as error:
                 text = str(error)
-            self._say(f"{self.name}: a progress record: {text}")
+            self.say(f"{self.name}: a progress record: {text}")
             await asyncio.sleep(PAUSE_MS / 1000)
         self._saved_ms = mono_ms()
         self._records += 1
@@ -352,49 +393,3 @@ class Owner:
             self._records, self._snapshot_ms = 1, self._saved_ms
         if self.shard.state is not OwnerState.FENCED:
             self.shard.saved()
-
-    async def _look_for_doubts(self) -> None:
-        """Probe brokers, and read their queues once they are calm; a broker that is away holds up no other."""
-        scans = self.shard.scans()
-        probed = set(self.calm.probes())
-        for queue, begin in scans.items():
-            task = self._scanning.get(queue)
-            if task is not None and not task.done():
-                continue
-            if queue[1] in probed:
-                probed.discard(queue[1])
-                self._scanning[queue] = asyncio.ensure_future(self._probe(queue))
-            elif self.calm.is_calm(queue[1], mono_ms()):
-                self._scanning[queue] = asyncio.ensure_future(self._scan(queue, begin))
-        if self.queue[1] in probed:
-            await self._probe(self.queue)
-        for queue in [queue for queue, task in self._scanning.items() if task.done() and queue not in scans]:
-            del self._scanning[queue]
-
-    async def _probe(self, queue: TargetQueue) -> None:
-        asked_ms = mono_ms()
-        try:
-            await self.cluster.probe(queue[0], queue[1])
-            self.calm.answered(queue[1], asked_ms, mono_ms())
-        except ClientError:
-            await asyncio.sleep(PAUSE_MS / 1000)
-
-    async def _scan(self, queue: TargetQueue, begin: int) -> None:
-        """Read a target queue to its end: which entries of the shard stand in it."""
-        lost = [offset for offset, at in self.shard.lost.items() if at == queue]
-        found: list[int] = []
-        try:
-            end = await self.cluster.end(queue)
-            offset = max(begin, await self.cluster.begin(queue))
-            while offset < end:
-                pull = await self.cluster.pull(queue, offset, wait=False)
-                ids = (delay_id_of(message.properties, self.name) for message in pull.messages)
-                found += [entry for entry in ids if entry >= 0]
-                if pull.next_offset <= offset:
-                    raise ClientError(f"{queue} ends at {end}, and nothing is read at {offset}")
-                offset = pull.next_offset
-        except ClientError as error:
-            self._say(f"{self.name}: looking for deliveries in {queue}: {error}")
-            await asyncio.sleep(PAUSE_MS / 1000)
-            return
-        self.shard.scanned(queue, found, lost)

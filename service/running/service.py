@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from remoting.codes import RequestCode
@@ -33,6 +33,23 @@ RETRY_MS = 3000
 REPORT_MS = 30_000
 
 
+def standbys_of(me: str, members: Sequence[str], shards: Sequence[TargetQueue]) -> set[TargetQueue]:
+    """The shards that come to a member if one of the others vanishes: each shard comes to one.
+
+    >>> shards = [("T", "b", number) for number in range(4)]
+    >>> sorted(standbys_of("m1", ["m1", "m2"], shards)) == shards[2:]
+    True
+    """
+    mine = set(allocate_evenly(me, list(members), list(shards)))
+    found: set[TargetQueue] = set()
+    for other in members:
+        if other != me:
+            left = [member for member in members if member != other]
+            lost = set(allocate_evenly(other, list(members), list(shards)))
+            found |= lost & set(allocate_evenly(me, left, list(shards)))
+    return found - mine
+
+
 class DelayService:
     """Shares the shards of an entry topic with the other instances, and owns its part.
 
@@ -42,10 +59,17 @@ class DelayService:
         directory: For the caches; belongs to this process alone.
         say: Told of what happens, one line each.
         roll_after_ms: When what still waits is written again, ms after it was stored.
+        warm: Whether to follow the shards that would come to it if one other instance vanished.
     """
 
     def __init__(
-        self, cluster: ClusterLink, namesrv: str, directory: Path, say: Callable[[str], None], roll_after_ms: int
+        self,
+        cluster: ClusterLink,
+        namesrv: str,
+        directory: Path,
+        say: Callable[[str], None],
+        roll_after_ms: int,
+        warm: bool = True,
     ) -> None:
         self._cluster = cluster
         self._namesrv = namesrv
@@ -57,8 +81,10 @@ class DelayService:
         self._runs: dict[TargetQueue, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._wanted: set[TargetQueue] = set()
+        self._standbys: dict[TargetQueue, Owner] = {}
         self._not_before: dict[TargetQueue, float] = {}
         self._count = 0
+        self._warm = warm
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until told to stop; raises SetupError or ClientError if it cannot begin."""
@@ -87,7 +113,7 @@ class DelayService:
         return list(self._owners.values())
 
     async def _leave(self) -> None:
-        for owner in self._owners.values():
+        for owner in (*self._owners.values(), *self._standbys.values()):
             owner.leave()
         await asyncio.gather(*self._runs.values(), return_exceptions=True)
         await self._cluster.core.unregister("consumerGroup", self._cluster.group)
@@ -125,7 +151,8 @@ class DelayService:
     async def _rebalance(self) -> None:
         route = await self._cluster.core.route(self._cluster.topic)
         members = await self._members(route.addresses())
-        wanted = set(allocate_evenly(self._cluster.core.client_id, members, shards_of(route)))
+        shards = shards_of(route)
+        wanted = set(allocate_evenly(self._cluster.core.client_id, members, shards))
         now = time.monotonic()
         for queue in wanted - self._wanted:
             if len(members) > 1:
@@ -139,6 +166,15 @@ class DelayService:
                 self._take_over(queue)
         for queue in self._not_before.keys() - wanted:
             del self._not_before[queue]
+        self._stand_by(standbys_of(self._cluster.core.client_id, members, shards) if self._warm else set())
+
+    def _stand_by(self, chosen: set[TargetQueue]) -> None:
+        """Follow these shards, which another instance owns."""
+        for queue in self._standbys.keys() - chosen - self._wanted:
+            self._standbys[queue].leave()
+        for queue in chosen - self._wanted - self._runs.keys():
+            self._standbys[queue] = self._owner_of(queue)
+            self._runs[queue] = asyncio.ensure_future(self._run(queue, self._standbys[queue]))
 
     async def _members(self, addresses: set[str]) -> list[str]:
         """The group's members, this one always among them; raises ClientError if no broker tells."""
@@ -158,13 +194,17 @@ class DelayService:
         raise failure
 
     def _take_over(self, queue: TargetQueue) -> None:
+        standby = self._standbys.pop(queue, None)
+        owner = self._owners[queue] = standby or self._owner_of(queue)
+        owner.promote()
+        if standby is None:
+            self._runs[queue] = asyncio.ensure_future(self._run(queue, owner))
+
+    def _owner_of(self, queue: TargetQueue) -> Owner:
         self._count += 1
         name = f"{self._cluster.core.client_id}#{os.urandom(4).hex()}"
         directory = self._directory / "shards" / f"{queue[1]}-{queue[2]}-{self._count}"
-        owner = self._owners[queue] = Owner(
-            self._cluster, queue, name, directory, self._say, self.roll_after_ms, self.tally
-        )
-        self._runs[queue] = asyncio.ensure_future(self._run(queue, owner))
+        return Owner(self._cluster, queue, name, directory, self._say, self.roll_after_ms, self.tally)
 
     async def _run(self, queue: TargetQueue, owner: Owner) -> None:
         try:
@@ -176,6 +216,9 @@ class DelayService:
         except Exception as error:  # a bug: the shard must have an owner all the same
             self._say(f"{owner.name}: {type(error).__name__}: {error}")
         finally:
-            del self._owners[queue], self._runs[queue]
+            for table in (self._owners, self._standbys):
+                if table.get(queue) is owner:
+                    del table[queue]
+            del self._runs[queue]
             self._not_before[queue] = time.monotonic() + RETRY_MS / 1000
             self._wake.set()

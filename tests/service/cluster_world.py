@@ -211,6 +211,7 @@ class Node:
         self.cut = self.dead = self.assigned = False
         self.paused_until = 0
         self.shard: Shard | None = None
+        self.following = False
         self.takes = 0
         world.nodes.append(self)
         world.at(world.now + world.random.randrange(TICK_MS), self.tick)
@@ -258,10 +259,13 @@ class Node:
         shard = self.shard
         if shard is not None and shard.state is OwnerState.FENCED:
             shard.ended()
-        if shard is None or shard.state is OwnerState.FOLLOWER:
+        if shard is None or (shard.state is OwnerState.FOLLOWER and not self.following):
             self.shard = None
-            if self.assigned:
+            if self.assigned or self.world.random.random() < 0.01:
                 self.begin()
+            return
+        if self.following:
+            self.follow(shard)
             return
         if not self.assigned:
             shard.release()
@@ -289,21 +293,42 @@ class Node:
         self.aiming: set[TargetQueue] = set()
         self.unknown_rolls: set[int] = set()
         self.deciding: dict[int, int] = {}
-        owner = f"{self.name}#{self.takes}"
-        shard.take_over(owner)
+        self.following = True
 
         def load(picture: Picture) -> None:
             shard.load(picture, 0)
             self.loaded = True
-            self.ask(
-                world.entry, lambda: world.append(Line(-1, LineKind.TAKEOVER, owner=owner)), lambda _: None, give_up
-            )
+
+        def give_up() -> None:
+            self.following = False
+
+        self.ask(world.entry, world.picture, load, give_up)
+
+    def follow(self, shard: Shard) -> None:
+        """A warm standby, until it is told that the shard is its own."""
+        if not self.loaded:
+            return
+        self.pull()
+        if self.assigned:
+            self.claim(shard)
+        elif self.world.random.random() < 0.05:
+            self.ask(self.world.entry, self.world.picture, lambda picture: self.learn(shard, picture))
+
+    def learn(self, shard: Shard, picture: Picture) -> None:
+        if self.following:
+            shard.follow(picture)
+
+    def claim(self, shard: Shard) -> None:
+        self.following = False
+        owner = f"{self.name}#{self.takes}"
+        shard.take_over(owner)
 
         def give_up() -> None:
             if shard.state is OwnerState.TAKING_OVER:
                 shard.release()
 
-        self.ask(world.entry, world.picture, load, give_up)
+        line = Line(-1, LineKind.TAKEOVER, owner=owner)
+        self.ask(self.world.entry, lambda: self.world.append(line), lambda _: None, give_up)
 
     def again(self) -> None:
         self.settling = False

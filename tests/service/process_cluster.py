@@ -149,6 +149,12 @@ class RealCluster:
         )
         return copies
 
+    def restart_names(self) -> None:
+        """Kill Apache's name server and start it again at its address."""
+        if self.names is not None:
+            self.names.stop()
+            self.names.start_again()
+
     def stop(self) -> None:
         for child in self.services:
             child.kill()

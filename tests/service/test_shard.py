@@ -351,3 +351,34 @@ def test_garbage_is_no_progress(body: bytes) -> None:
 def test_a_done_set_has_a_bound() -> None:
     with pytest.raises(ValueError, match="at most"):
         DoneEntries().add(1 << 29)
+
+
+# ------------------------------------------------------------------------------------------------ warm standby
+
+
+@given(st.integers(0, 40), st.sets(st.integers(0, 60)), st.integers(0, 40), st.sets(st.integers(0, 60)))
+def test_what_is_done_here_and_not_there(low: int, offsets: set[int], other_low: int, others: set[int]) -> None:
+    here, there = DoneEntries(low), DoneEntries(other_low)
+    here.merge(low, offsets)
+    there.merge(other_low, others)
+    plain = [offset for offset in range(200) if offset in here and offset not in there]
+    assert here.beyond(there) == plain
+
+
+def test_a_standby_learns_what_its_owner_has_done_and_takes_over_without_reading_again() -> None:
+    standby = Shard("broker-e/0")
+    standby.load(Picture(), 0)
+    lines = [takeover(0, "other"), Line(1), Line(2), Line(3)]
+    assert [line.offset for line in standby.read(lines, 4, 0)] == [1, 2, 3]
+    assert standby.follow(Picture(done=DoneEntries(2))) == [1]
+    assert standby.follow(Picture(done=DoneEntries(2))) == []
+    standby.take_over("me")
+    assert standby.read_from == 4
+    standby.read([takeover(4, "me")], 5, 100)
+    assert standby.state is OwnerState.READING_BACK and not standby.fence_is_over(100)
+    standby.settle(Picture(done=DoneEntries(3)), 0)
+    assert standby.record() is not None
+    standby.saved()
+    standby.end_seen(3300, 5)
+    assert standby.may_send(2, 0, 1, 3300, TOPICS) is MaySend.ALREADY
+    assert standby.may_send(3, 0, 1, 3300, TOPICS) is MaySend.GO

@@ -1,0 +1,84 @@
+"""Looks for what is in doubt: asks brokers whether they are calm, reads target queues for deliveries of the shard."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from service.core.progress import TargetQueue
+from service.link.clock import mono_ms
+from service.running.entries import delay_id_of
+from service.running.unsure import WritingOwner
+from timewheel_client.values.errors import ClientError
+
+__all__ = ["Searcher", "Searching"]
+
+PAUSE_MS = 500
+
+
+class Searching(WritingOwner, Protocol):
+    """For whom."""
+
+    name: str
+
+    def say(self, text: str) -> None:
+        """Say something."""
+        ...
+
+
+class Searcher:
+    """Of one takeover; for one event loop."""
+
+    def __init__(self, owner: Searching) -> None:
+        self._owner = owner
+        self._scanning: dict[TargetQueue, asyncio.Task[None]] = {}
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What is under way."""
+        return list(self._scanning.values())
+
+    async def step(self) -> None:
+        """Probe brokers, and read their queues once they are calm; a broker that is away holds up no other."""
+        scans = self._owner.shard.scans()
+        probed = set(self._owner.calm.probes())
+        for queue, begin in scans.items():
+            task = self._scanning.get(queue)
+            if task is not None and not task.done():
+                continue
+            if queue[1] in probed:
+                probed.discard(queue[1])
+                self._scanning[queue] = asyncio.ensure_future(self._probe(queue))
+            elif self._owner.calm.is_calm(queue[1], mono_ms()):
+                self._scanning[queue] = asyncio.ensure_future(self._scan(queue, begin))
+        if self._owner.queue[1] in probed:
+            await self._probe(self._owner.queue)
+        for queue in [queue for queue, task in self._scanning.items() if task.done() and queue not in scans]:
+            del self._scanning[queue]
+
+    async def _probe(self, queue: TargetQueue) -> None:
+        asked_ms = mono_ms()
+        try:
+            await self._owner.cluster.probe(queue[0], queue[1])
+            self._owner.calm.answered(queue[1], asked_ms, mono_ms())
+        except ClientError:
+            await asyncio.sleep(PAUSE_MS / 1000)
+
+    async def _scan(self, queue: TargetQueue, begin: int) -> None:
+        """Read a target queue to its end: which entries of the shard stand in it."""
+        lost = [offset for offset, at in self._owner.shard.lost.items() if at == queue]
+        found: list[int] = []
+        try:
+            end = await self._owner.cluster.end(queue)
+            offset = max(begin, await self._owner.cluster.begin(queue))
+            while offset < end:
+                pull = await self._owner.cluster.pull(queue, offset, wait=False)
+                ids = (delay_id_of(message.properties, self._owner.name) for message in pull.messages)
+                found += [entry for entry in ids if entry >= 0]
+                if pull.next_offset <= offset:
+                    raise ClientError(f"{queue} ends at {end}, and nothing is read at {offset}")
+                offset = pull.next_offset
+        except ClientError as error:
+            self._owner.say(f"{self._owner.name}: looking for deliveries in {queue}: {error}")
+            await asyncio.sleep(PAUSE_MS / 1000)
+            return
+        self._owner.shard.scanned(queue, found, lost)
