@@ -79,6 +79,11 @@ def parts_of(minutes: float, jobs: int, seed: int, folder: Path) -> list[Part]:
             "kills", f"-m tests.support.fault_storm --vary --kills {kills} --seed {storm_seed}", str(folder / "storm")
         ),
         part("load", f"-m tests.support.fault_soak --minutes {share(0.2)}", str(folder / "soak")),
+        part(
+            "service",
+            f"-m tests.service.process_storm --ours --rate 300 --minutes {share(0.1)} --seed {storm_seed}",
+            str(folder / "service"),
+        ),
         part("every call", "-m pytest -q tests/faults/test_every_call.py", TIMEWHEEL_EVERY_CALL="1"),
         part("races", "-m pytest -q tests/faults/test_pending_races.py", TIMEWHEEL_RACES="100000"),
         part("stopped for long", "-m pytest -q tests/faults/test_time_stands_still.py", TIMEWHEEL_STOPPED_SECONDS="30"),
