@@ -67,6 +67,7 @@ def test_what_is_read_at_start_only_is_refused_by_its_name(rig, name):
         "60",
         "192.0.2.7",
         "127.0.0.1:1",
+        "http://127.0.0.1:4318/v1/traces",
         "SYNC_MASTER",
         "SYNC_FLUSH",
         "2s 4s",
