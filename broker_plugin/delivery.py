@@ -55,7 +55,7 @@ BLOCK_MIN_COMPILED = 256
 SINGLY_MAX = 32
 """Records that are read one by one in a step, when one of a batch cannot be read."""
 STALL_MIN_MS, STALL_MAX_MS = 100, 1000
-"""Longest pause between two tries while the store refuses everything: so soon it goes on after that."""
+"""Shortest and longest pause between two tries while the store refuses everything: so soon it goes on after that."""
 
 IN_DOUBT = "IN_DOUBT"
 """Reason of a failure: a cancel or a move was refused, and what its failed write has left cannot be cleared."""

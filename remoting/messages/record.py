@@ -278,17 +278,23 @@ def body_bounds(head: Buffer) -> tuple[int, int]:
 def record_topic(record: Buffer) -> str:
     """Read the topic of a finished record alone; as `record_fields`. Raises RecordError if it is not a whole record."""
     try:
-        begin = BODY_AT
-        hosts = record[SYS_FLAG_LOW_AT] & HOSTS_V6
-        if hosts:
-            begin += HOST_MORE_V6 * hosts.bit_count()
-        at = begin + int(INT.unpack_from(record, begin - BODY_BYTES_BACK)[0])
-        if record[_MAGIC_LOW_AT] == _MAGIC_LOW_V2:
-            at += 1
-            return str(record[at + 1 : at + 1 + (record[at - 1] << 8 | record[at])], "utf-8", "replace")
-        return str(record[at + 1 : at + 1 + record[at]], "utf-8", "replace")
+        _, begin, end = _topic_place(record)
+        return str(record[begin:end], "utf-8", "replace")
     except (struct_error, IndexError) as error:
         raise RecordError(f"not a whole record: {len(record)} bytes") from error
+
+
+def _topic_place(record: Buffer) -> tuple[int, int, int]:
+    """Find queue id, and where the topic's name begins and ends; IndexError or struct.error for what is cut off."""
+    queue_id, sys_flag, body_length = _NAMES_AT_V4.unpack_from(record)
+    at = BODY_AT
+    if sys_flag & HOSTS_V6:
+        at = BODY_AT_MAX if sys_flag & HOSTS_V6 == HOSTS_V6 else BODY_AT + HOST_MORE_V6
+        (body_length,) = INT.unpack_from(record, at - BODY_BYTES_BACK)
+    at += body_length
+    if record[_MAGIC_LOW_AT] == _MAGIC_LOW_V2:
+        return queue_id, at + 2, at + 2 + (record[at] << 8 | record[at + 1])
+    return queue_id, at + 1, at + 1 + record[at]
 
 
 def record_fields(record: Buffer) -> tuple[str, int, str]:
@@ -297,19 +303,8 @@ def record_fields(record: Buffer) -> tuple[str, int, str]:
     Raises RecordError if it is not a whole record.
     """
     try:
-        queue_id, sys_flag, body_length = _NAMES_AT_V4.unpack_from(record)
-        at = BODY_AT
-        if sys_flag & HOSTS_V6:
-            at = BODY_AT_MAX if sys_flag & HOSTS_V6 == HOSTS_V6 else BODY_AT + HOST_MORE_V6
-            (body_length,) = INT.unpack_from(record, at - BODY_BYTES_BACK)
-        at += body_length
-        if record[_MAGIC_LOW_AT] == _MAGIC_LOW_V2:
-            end = at + 2 + (record[at] << 8 | record[at + 1])
-            at += 2
-        else:
-            end = at + 1 + record[at]
-            at += 1
-        topic = str(record[at:end], "utf-8", "replace")
+        queue_id, begin, end = _topic_place(record)
+        topic = str(record[begin:end], "utf-8", "replace")
         at = end + 2
         properties = str(record[at : at + (record[end] << 8 | record[end + 1])], "utf-8", "replace")
     except (struct_error, IndexError) as error:

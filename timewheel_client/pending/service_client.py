@@ -25,7 +25,7 @@ from timewheel_client.consuming.pulled import read_pulled
 from timewheel_client.net.tls import Tls
 from timewheel_client.net.tries import STORED, send_header
 from timewheel_client.pending.pending_client import PendingClient
-from timewheel_client.pending.pending_values import ChangeResult, MatchingResult, OutlookResult, Which
+from timewheel_client.pending.pending_values import ChangeResult, MatchingResult, Which
 from timewheel_client.values.arguments import need_text
 from timewheel_client.values.errors import BrokerError, ClientError, NoRouteError, RequestTimeoutError
 
@@ -143,10 +143,6 @@ class ServiceClient(PendingClient):
             verdicts.update(result.verdict for result in some)
             answers += some
         return MatchingResult(verdicts=dict(verdicts), answers=answers[:ANSWERS_KEPT], dry_run=dry_run, unfinished={})
-
-    async def forecast(self, from_ms: int, to_ms: int, bars: int = 60, *, topic: str = "") -> OutlookResult:
-        """Say how many come due when, at most 2,000 bars of equal length."""
-        return await super().forecast(from_ms, to_ms, bars, topic=topic)
 
     async def brokers(self) -> dict[str, str]:
         """The shards that are asked. Raises NoRouteError if there is none of the broker given."""
