@@ -12,8 +12,10 @@ from tests.simulation.fresh import FRESH_SEED
 from tests.support import workers
 from tests.support.figures import FIGURES
 
-# JVMs of tests live for seconds: the second compiler would cost more than it saves (a third of a broker's start).
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# JVMs of tests live for seconds: the second compiler and the verifier of byte code would cost more than they bring
+# (half of a broker's start).
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+os.environ.setdefault("JDK_JAVA_OPTIONS", JVM_OPTIONS)
 
 WORKER_FIGURES = "lateness figures"
 
@@ -25,6 +27,12 @@ settings.load_profile("timewheel")
 def pytest_report_header() -> str:
     """Say what a run has drawn that no other has."""
     return f"simulation: fresh seeds from {FRESH_SEED} (again: TIMEWHEEL_FRESH_SEED={FRESH_SEED})"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what takes long."""
+    if workers.is_long(item.nodeid):
+        item.add_marker("long")
 
 
 @pytest.hookimpl(trylast=True)

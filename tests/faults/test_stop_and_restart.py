@@ -11,7 +11,7 @@ import pytest
 from tests.support.fault_storm import Storm, check_store
 from tests.support.wait import let_pass
 
-pytestmark = [pytest.mark.process, pytest.mark.alone]
+pytestmark = pytest.mark.process
 
 SETTLED_MS = 1_500
 """How long after a start lateness is not held against it: what is overdue goes out first."""
@@ -37,7 +37,8 @@ def test_sigterm_under_load_ends_at_once_and_cleanly(tmp_path: Path) -> None:
         storm.settle()
         verdict = storm.judge()
     assert not verdict.wrong, str(verdict)
-    assert sorted(took)[1] < 5, f"seconds to end: {took}"
+    # As a rule it takes a tenth of a start. To wait for what is pending would take 3 s, and grow with nothing.
+    assert sorted(took)[1] < max(storm.start_ms) / 1000, f"seconds to end: {took}, ms to start: {storm.start_ms}"
 
 
 def test_due_before_during_and_after_two_downtimes(tmp_path: Path) -> None:
@@ -61,11 +62,14 @@ def test_due_before_during_and_after_two_downtimes(tmp_path: Path) -> None:
     for (_, down_ms), (up_ms, next_down_ms) in pairwise(up):
         during = [stored for due, stored in verdict.due_and_store_ms if down_ms < due < up_ms]
         assert len(during) > 20
-        assert max(during) - up_ms < 5 * SETTLED_MS, "what was due in the downtime takes too long"
         after = [
-            stored - due
+            (due, stored)
             for due, stored in verdict.due_and_store_ms
             if up_ms + SETTLED_MS <= due and not 0 < next_down_ms <= stored
         ]
         assert len(after) > 10
-        assert sorted(after)[len(after) // 2] < 250, "late although nothing is in the way"
+        first_ms = min(stored for _, stored in after)
+        assert sum(stored > first_ms for stored in during) <= len(during) // 20, "what was due meanwhile takes too long"
+        # A clock that is behind by the downtime would make all of them late by as much.
+        late = sum(stored - due > (up_ms - down_ms) // 2 for due, stored in after)
+        assert late <= len(after) // 2, "late although nothing is in the way"

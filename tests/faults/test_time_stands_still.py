@@ -18,20 +18,20 @@ HOUR_MS = 3_600_000
 STOPPED_SECONDS = float(os.environ.get("TIMEWHEEL_STOPPED_SECONDS", "4"))
 
 
-@pytest.mark.alone
 def test_stopped_and_continued(tmp_path: Path) -> None:
-    with Storm(
-        tmp_path, seed=7, flush="SYNC_FLUSH", load_options={"rate": 1_000, "due_to_ms": 5_000, "levels": 0}
-    ) as storm:
+    """What was missed goes out before what comes due much later, and that does not wait: the stop leaves no trace."""
+    stop_ms = int(STOPPED_SECONDS * 1000)
+    load = {"rate": 300, "due_to_ms": 5_000 + stop_ms, "levels": 0}
+    with Storm(tmp_path, seed=7, flush="SYNC_FLUSH", load_options=load) as storm:
         storm.start()
         storm.begin_load()
-        let_pass(1)
+        storm.wait_acknowledged()
         storm.broker.child.process.send_signal(signal.SIGSTOP)
         stopped_ms = int(time.time() * 1000)
         let_pass(STOPPED_SECONDS)
-        storm.broker.child.process.send_signal(signal.SIGCONT)
         continued_ms = int(time.time() * 1000)
-        let_pass(1)
+        storm.broker.child.process.send_signal(signal.SIGCONT)
+        storm.wait_acknowledged()
         storm.end_load()
         storm.settle()
         verdict = storm.judge()
@@ -41,9 +41,13 @@ def test_stopped_and_continued(tmp_path: Path) -> None:
     assert status == 0, text
     missed = [stored for due, stored in verdict.due_and_store_ms if stopped_ms < due < continued_ms]
     assert len(missed) > 100
-    assert max(missed) - continued_ms < 3_000, "what was missed takes too long"
-    later = sorted(stored - due for due, stored in verdict.due_and_store_ms if due > continued_ms + 2_500)
-    assert later[int(len(later) * 0.95)] < 250, "late although nothing is in the way"
+    later = [(due, stored) for due, stored in verdict.due_and_store_ms if due > continued_ms + stop_ms]
+    assert len(later) > 50
+    first_ms = min(stored for _, stored in later)
+    assert sum(stored > first_ms for stored in missed) <= len(missed) // 20, "what was missed takes too long"
+    # A clock that is behind by the stop would make all of them late by as much.
+    late = sum(stored - due > stop_ms // 2 for due, stored in later)
+    assert late <= len(later) // 20, "late although nothing is in the way"
 
 
 def test_a_clock_that_is_set_to_and_fro_and_kills(tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import workers
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -40,6 +43,20 @@ def test_scopes() -> None:
     assert scopes[1] == scopes[6] == "spark"
     assert scopes[3] == scopes[5] == "tests/interop/test_retry.py"
     assert len(set(scopes)) == 6
+
+
+@pytest.mark.parametrize("begin", workers.LONG)
+def test_what_is_named_as_long_is_there(begin: str) -> None:
+    path, _, name = begin.partition("::")
+    assert (ROOT / path).exists()
+    assert not name or f"\ndef {name.partition('[')[0]}" in (ROOT / path).read_text()
+
+
+def test_what_is_named_as_long_is_long() -> None:
+    assert workers.is_long("tests/simulation/test_planted_bugs.py::test_c[x]")
+    assert workers.is_long("tests/packaging/test_wheel_process.py::test_a")
+    assert not workers.is_long("tests/simulation/test_simulation.py::test_crash_points[0]")
+    assert not workers.is_long(NODEIDS[0])
 
 
 @pytest.mark.parametrize(("gib", "cores", "count"), [(24, 2, 4), (4, 2, 2), (1, 2, 1), (64, 16, 8)])

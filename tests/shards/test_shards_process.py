@@ -277,14 +277,15 @@ def test_it_begins_and_ends_as_a_single_broker_does(tmp_path: Path) -> None:
         single.stop()
         many = ShardedBroker(tmp_path, shards=2)
         single = many
+        begin = time.monotonic()
         many.start()
+        start_s = time.monotonic() - begin
         asyncio.run(send(many.namesrv, "before", 20))
         assert asyncio.run(receive(many.namesrv, "before", 25)) == 25
 
         begin = time.monotonic()
         assert many.stop() == 0
-        took = time.monotonic() - begin
-        assert took < 5, "half a second on a machine that is not busy"
+        assert time.monotonic() - begin < start_s, "as a rule it takes a fifth of the start"
         many_lines = many.log.read_text().splitlines()
         assert sum(line.startswith("ready: 2 shards") for line in many_lines) == 1
 

@@ -506,13 +506,20 @@ PLANTED: dict[str, Plant] = {
         fond="fail and crash",
     ),
     "zeros whose sync has failed are not written again": Plant(
-        swap((File, "clear", _clear_what_reads_as_something)), *_GONE, share=0, fond="fail and crash", begin=900
+        swap((File, "clear", _clear_what_reads_as_something)),
+        *_GONE,
+        share=0,
+        fond="fail and crash",
+        begin=900,
+        first=943,
     ),
     "a directory of a killed process is built on as it is": Plant(
         swap((Files, "makedirs", _believe_what_is_there)), *_GONE, share=0
     ),
     "a table's change is answered before it is durable": Plant(swap((LateTable, "write", _write_one_late)), Kind.NAMES),
     "no checkpoint after all queues were derived": Plant(
-        swap((BrokerCore, "_recover_transactions", _as_if_not_rebuilt)), *(Kind.LOST, Kind.TRANSACTION, Kind.DURABLE)
+        swap((BrokerCore, "_recover_transactions", _as_if_not_rebuilt)),
+        *(Kind.LOST, Kind.TRANSACTION, Kind.DURABLE),
+        first=4,
     ),
 }

@@ -145,6 +145,6 @@ PLANTED_PENDING: dict[str, Plant] = {
         (PendingLimits, "cancelled", lambda *_: None),
         kinds=(Kind.ANSWER,),
         share=0,
-        first=45,
+        first=47,
     ),
 }

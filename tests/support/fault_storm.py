@@ -150,11 +150,14 @@ class Storm:
                 text=True,
             )
 
-    def wait_acknowledged(self, count: int = 500, seconds: float = 20) -> None:
+    def wait_acknowledged(self, count: int = 500, seconds: float = 60) -> None:
         """Wait until that many more messages are acknowledged: it takes what is sent (again)."""
-        offset = self.ledger.stat().st_size
+        offset = self.ledger.stat().st_size if self.ledger.exists() else 0
         until = time.monotonic() + seconds
         while time.monotonic() < until:
+            if not self.ledger.exists():  # the load begins
+                let_pass(0.1)
+                continue
             with open(self.ledger, "rb") as file:
                 file.seek(offset)
                 if file.read().count(b"A ") >= count:

@@ -8,7 +8,8 @@ workers than processors. A worker takes one *scope* after another, and the tests
 - a single test, where a file has many long ones that share nothing (`ONE_BY_ONE`).
 
 Long scopes begin first, those that wait and those that compute by turns, and the many short ones fill what is left.
-What measures time or memory is marked ``alone``: `./run test` runs it afterwards, when nothing else runs.
+What measures time or memory is marked ``alone``: `./run test` runs it afterwards, when nothing else runs. What `LONG`
+names is marked ``long``: `./run test --quick` leaves it out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["in_order", "scheduler", "scope_of", "worker_count"]
+__all__ = ["LONG", "in_order", "is_long", "scheduler", "scope_of", "worker_count"]
 
 MEMORY_PER_WORKER = 2 << 30
 """A broker of Apache's has a heap of 1 GiB, and clients have their JVMs beside it."""
@@ -31,6 +32,33 @@ CLUSTER = "tests/bench/test_lateness_cluster_process.py"
 """Has a Spark of its own."""
 WAITING = ("tests/interop/", "tests/bench/", "tests/faults/")
 COMPUTING = ("tests/simulation/",)
+LONG = (
+    "tests/bench/test_report_bench.py",
+    "tests/bench/test_report_page.py",
+    "tests/broker/test_loop_is_free.py",
+    "tests/broker_plugin/test_delay_world.py",
+    "tests/faults/test_damage.py",
+    "tests/faults/test_every_call.py",
+    "tests/faults/test_kills.py",
+    "tests/faults/test_load.py",
+    "tests/faults/test_pop_kills.py",
+    "tests/faults/test_soak.py::test_a_mixed_load",
+    "tests/faults/test_stop_and_restart.py",
+    "tests/faults/test_time_stands_still.py",
+    "tests/faults/test_transaction_kills.py",
+    "tests/packaging/",
+    "tests/service/test_planted_bugs.py",
+    "tests/service/test_process_storm.py",
+    "tests/shards/test_shard_stories_process.py",
+    "tests/simulation/test_planted_bugs.py",
+    *(f"tests/simulation/test_simulation.py::test_crash_points[{first}]" for first in range(10, 60, 10)),
+    "tests/simulation/test_simulation.py::test_crash_points_of_fresh_seeds[1]",
+    "tests/simulation/test_simulation.py::test_a_bit_that_flips",
+    "tests/simulation/test_simulation.py::test_every_kind_of_thing_happens",
+)
+"""Beginnings of the names of tests that take more than half of the time of all that need only Python: storms of kills,
+planted bugs, most seeds of the simulation, wheels, pages with pictures. The rest has at least a share of each but the
+last two."""
 
 
 def scope_of(nodeid: str) -> str:
@@ -39,6 +67,11 @@ def scope_of(nodeid: str) -> str:
     if path in ONE_BY_ONE:
         return nodeid
     return "spark" if path.startswith(SPARK) and path != CLUSTER else path
+
+
+def is_long(nodeid: str) -> bool:
+    """Tell whether `./run test --quick` leaves a test out."""
+    return nodeid.startswith(LONG)
 
 
 def in_order(items: Iterable[pytest.Item]) -> list[pytest.Item]:

@@ -54,7 +54,7 @@ async def test_a_broker_that_stands_still_holds_neither_send_nor_close(tmp_path:
         for error in await asyncio.gather(*sends, return_exceptions=True):
             assert isinstance(error, RequestTimeoutError | ConnectionFailedError)
         await producer.close()
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 15, "one after the other: 20 s"
     finally:
         os.kill(broker.child.process.pid, signal.SIGCONT)
         broker.kill()

@@ -106,7 +106,7 @@ async def test_every_kind_of_send_arrives_as_it_was_sent(peer: Peer, topic: str)
     assert (first.queue, first.queue_offset) == (sent.queue, sent.queue_offset)
     assert (first.tags, first.keys, first.flag, first.properties["x"]) == ("a", ["k1", "k2"], 7, "ÿ")
     assert first.born_host[0] == "127.0.0.1"
-    assert abs(first.store_ms - first.born_ms) < 5_000
+    assert abs(first.store_ms - first.born_ms) < 60_000, "not the same clock, or not milliseconds"
     for body, result in zip(("b0", "b1"), batch, strict=True):
         message = messages[body]
         assert (message.message_id, message.offset_message_id) == (result.message_id, result.offset_message_id)
