@@ -1,7 +1,12 @@
-"""Changing many messages by a query: a slice under one hold of the lock, in one frame of the journal.
+"""Changing many messages by a query: a slice at a time, in one frame of the journal.
 
 A cancel takes a slice as a whole: its rows are one CANCEL frame, its records are marked at once. So each slice is
 changed or not, as one; what is answered is durable, and what a crash interrupts is either cancelled or still matches.
+
+A slice takes the delivery lock twice, for a millisecond or less: to read it, and to cancel what matched. In between
+deliveries have their turn, while the messages are compared with the query. So the second hold asks first whether all of
+them still wait where they were read; if one does not, the slice is read and cancelled anew within one hold. Whoever is
+delivered or moved meanwhile is therefore never cancelled as well.
 
 A move writes its records anew, one by one. A message that is moved to a later time may come to lie before the cursor
 once more, within the same query; so a bulk move to later times (an interval above 0, restart) is done in one call, and
@@ -10,14 +15,17 @@ refused if more match than one call may change.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, overload
 
 from broker_plugin.pending.changes import Changes
-from broker_plugin.pending.looking import Cursor, Looker
+from broker_plugin.pending.looking import Cursor, Looker, Slice, cursor_text
 from store.disk.flusher import Ticket
 from store.put.pending_api import (
     BULK_MAX,
     PendingAnswer,
+    PendingBulk,
     PendingError,
     PendingName,
     PendingOrder,
@@ -30,7 +38,7 @@ if TYPE_CHECKING:
     from threading import RLock
 
 
-__all__ = ["Bulk"]
+__all__ = ["Bulk", "DoneAnswers"]
 
 _V = PendingVerdict
 
@@ -52,10 +60,28 @@ class Bulk:
         now_ms: int,
         due_ms: int | None,
         by_ms: int | None,
-    ) -> tuple[list[PendingAnswer], int, Cursor | None]:
-        """Change what matches; answers, how many were looked at, and where to go on. Raises PendingError."""
+    ) -> PendingBulk:
+        """Change what matches. Raises PendingError."""
+        answers: Sequence[PendingAnswer]
         if verb is PendingVerb.CANCEL:
-            return self._cancel(query, cursor, limit, now_ms)
+            answers, looked_at, cursor = self._cancel(query, cursor, limit, now_ms)
+            verdicts = {_V.DONE: len(answers)} if answers else {}
+        else:
+            moved, looked_at, cursor = self._move(query, cursor, verb, limit, now_ms, due_ms, by_ms)
+            answers = tuple(moved)
+            verdicts = dict(Counter(answer.verdict for answer in answers))
+        return PendingBulk(verdicts=verdicts, answers=answers, looked_at=looked_at, next=cursor_text(cursor))
+
+    def _move(
+        self,
+        query: PendingQuery,
+        cursor: Cursor | None,
+        verb: PendingVerb,
+        limit: int,
+        now_ms: int,
+        due_ms: int | None,
+        by_ms: int | None,
+    ) -> tuple[list[PendingAnswer], int, Cursor | None]:
         later = verb is PendingVerb.RESTART or (by_ms is not None and by_ms > 0)
         wanted, looked_at, cursor = self._gather(query, cursor, BULK_MAX + 1 if later else limit)
         if later and (len(wanted) > limit or cursor is not None):
@@ -86,26 +112,78 @@ class Bulk:
 
     def _cancel(
         self, query: PendingQuery, cursor: Cursor | None, limit: int, now_ms: int
-    ) -> tuple[list[PendingAnswer], int, Cursor | None]:
-        answers: list[PendingAnswer] = []
+    ) -> tuple[Sequence[PendingAnswer], int, Cursor | None]:
+        done = DoneAnswers(now_ms)
         looked_at = 0
         last: Ticket | None = None
-        while cursor is not None and len(answers) < limit and looked_at < LOOKED_AT_MAX:
-            versions: list[int] = []
-            with self._lock:
-                found = self._looker.slice_locked(query, cursor, min(self._changes.frame_rows, limit - len(answers)))
-                if found.ids:
-                    last, versions = self._changes.cancel_slice(found, now_ms)
+        while cursor is not None and len(done) < limit and looked_at < LOOKED_AT_MAX:
+            most = min(self._changes.frame_rows, limit - len(done))
+            found, ticket = self._cancel_next(query, cursor, most, now_ms)
             self._looker.pause()
-            answers += [
-                PendingAnswer(verdict=_V.DONE, offset=delay_id, version=version, due_ms=due_ms, when_ms=now_ms)
-                for delay_id, version, due_ms in zip(found.ids, versions, found.dues, strict=True)
-            ]
+            last = ticket or last
+            done.add(found.ids, found.versions, found.dues)
             looked_at += found.looked_at
             cursor = found.next
         if last is not None:
             self._changes.wait(last)
-        return answers, looked_at, cursor
+        return done, looked_at, cursor
+
+    def _cancel_next(self, query: PendingQuery, cursor: Cursor, most: int, now_ms: int) -> tuple[Slice, Ticket | None]:
+        changes, looker = self._changes, self._looker
+        with self._lock:
+            seen = looker.look(query, cursor, most, versions=True)
+        found = looker.matching(query, seen, most)
+        if not found.ids:
+            return found, None
+        rows = changes.past_rows(found, now_ms)
+        with self._lock:
+            begin_ns = looker.worked_ns()
+            if not changes.still_wait(found):
+                found = looker.matching(query, looker.look(query, cursor, most, versions=True), most)
+                if not found.ids:
+                    return found, None
+                rows = changes.past_rows(found, now_ms)
+            ticket = changes.cancel_slice(found, rows)
+            looker.worked(len(found.ids), begin_ns)
+        return found, ticket
+
+
+class DoneAnswers(Sequence[PendingAnswer]):
+    """Answers of messages that were all cancelled at one time; each is made when somebody looks at it."""
+
+    __slots__ = ("_dues", "_ids", "_versions", "_when_ms")
+
+    def __init__(self, when_ms: int) -> None:
+        self._when_ms = when_ms
+        self._ids: list[int] = []
+        self._versions: list[int] = []
+        self._dues: list[int] = []
+
+    def add(self, ids: Sequence[int], versions: Sequence[int], dues: Sequence[int]) -> None:
+        """Add some."""
+        self._ids += ids
+        self._versions += versions
+        self._dues += dues
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, place: int) -> PendingAnswer: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[PendingAnswer]: ...
+
+    def __getitem__(self, place: int | slice) -> PendingAnswer | Sequence[PendingAnswer]:
+        if isinstance(place, slice):
+            return [self[number] for number in range(*place.indices(len(self)))]
+        return PendingAnswer(
+            verdict=_V.DONE,
+            offset=self._ids[place],
+            version=self._versions[place],
+            due_ms=self._dues[place],
+            when_ms=self._when_ms,
+        )
 
 
 LOOKED_AT_MAX = 100_000

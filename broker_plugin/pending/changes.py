@@ -116,24 +116,33 @@ class Changes:
             verdict=_V.DONE, offset=name.offset, version=found.version, due_ms=found.due_ms, when_ms=now_ms
         )
 
-    def cancel_slice(self, found: Slice, now_ms: int) -> tuple[Ticket, list[int]]:
-        """Cancel what was looked at under this very hold of the lock; answers a ticket and the versions."""
+    def still_wait(self, found: Slice) -> bool:
+        """Whether all of a slice waits where it was read, under this hold of the lock."""
+        return self._spill.all_wait(found.refs)
+
+    def past_rows(self, found: Slice, now_ms: int) -> bytes:
+        """Make the rows that say of a slice that it was cancelled. Needs no lock."""
+        if self._past is None:
+            return b""
+        topics, keys = [topic_crc(found.topic)] * len(found.ids), [0] * len(found.ids)
+        for at, record in enumerate(found.records):
+            if not found.topic or _KEY_MARK in record:
+                topics[at], keys[at] = _topic_and_key(record)
+        return self._past.encoded_columns(found.ids, found.dues, now_ms, keys, found.versions, topics)
+
+    def cancel_slice(self, found: Slice, rows: bytes) -> Ticket:
+        """Cancel a slice that waits as a whole under this hold of the lock, with its `past_rows`; answers a ticket."""
         after(State.SPILLED, Move.CANCEL)
         self._settle()
-        versions = self._spill.versions(found.refs)
         if self._past is not None:
-            topics, keys = [topic_crc(found.topic)] * len(found.ids), [0] * len(found.ids)
-            for at, record in enumerate(found.records):
-                if not found.topic or _KEY_MARK in record:
-                    topics[at], keys[at] = _topic_and_key(record)
             with suppress(StoreFullError):
-                self._past.add_columns(found.ids, found.dues, now_ms, keys, versions, topics)
-        ticket = self._spill.cancel_many(Columns(found.dues, found.ids, found.refs), versions)
+                self._past.add_encoded(rows, found.ids, found.dues)
+        ticket = self._spill.cancel_many(Columns(found.dues, found.ids, found.refs), found.versions)
         if self.watchers or self._recovery.failed_count:
             for due_ms, delay_id, record, size in zip(found.dues, found.ids, found.records, found.sizes, strict=True):
                 self._gone(delay_id, due_ms, record, size)
         self._stats.cancelled += len(found.ids)
-        return ticket, versions
+        return ticket
 
     def wait(self, ticket: Ticket) -> None:
         """Wait until changes are durable. Raises StoreError."""

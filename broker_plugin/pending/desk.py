@@ -8,7 +8,6 @@ before.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -84,9 +83,12 @@ class PendingDesk:
         self._foresight = Foresight(spill, sweeper, self._looker)
         self._bulk = Bulk(lock, changes, self._looker)
 
-    def pause_by(self, pause: Callable[[], object]) -> None:
-        """Have looks and bulk changes pause after each slice, so that deliveries get the lock and the interpreter."""
-        self._looker.pause = pause
+    def pause_by(self, pause: Callable[[], object], worked_ns: Callable[[], int] = lambda: 0) -> None:
+        """Have looks and bulk changes pause after each slice, so that deliveries get the lock and the interpreter.
+
+        By ``worked_ns`` (how long the calling thread has worked) slices become so small that each takes 2 ms at most.
+        """
+        self._looker.pause, self._looker.worked_ns = pause, worked_ns
 
     # ------------------------------------------------------------------------------------------------ looking
 
@@ -220,13 +222,10 @@ class PendingDesk:
         cursor = cursor_of(query, after)
         if dry_run:
             return self._dry(query, cursor, limit)
-        answers, looked_at, cursor = self._bulk.run(query, cursor, verb, limit, now_ms, due_ms, by_ms)
-        verdicts = Counter(answer.verdict for answer in answers)
-        for verdict, count in verdicts.items():
+        bulk = self._bulk.run(query, cursor, verb, limit, now_ms, due_ms, by_ms)
+        for verdict, count in bulk.verdicts.items():
             self._stats.verdicts[verb, verdict] += count
-        return PendingBulk(
-            verdicts=dict(verdicts), answers=tuple(answers), looked_at=looked_at, next=cursor_text(cursor)
-        )
+        return bulk
 
     def _dry(self, query: PendingQuery, cursor: Cursor | None, limit: int) -> PendingBulk:
         answers: list[PendingAnswer] = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from broker_plugin.pending.records import fits, row_of
+from broker_plugin.pending.records import fitting, row_of
 from broker_plugin.rules.properties import DUE_MAX_MS, own_properties_of
 from broker_plugin.rules.ranges import KEY_MAX, Key
-from remoting.messages.message import RecordError, record_fields
+from remoting.messages.message import record_fields
 from store.disk.errors import StoreError
 from store.put.pending_api import PendingError, PendingQuery, PendingRow
 
@@ -18,17 +18,43 @@ if TYPE_CHECKING:
     from broker_plugin.pending.parts import Delivery, Overdue
     from store.spill.spill_store import SpillStore
 
-__all__ = ["Cursor", "Looker", "Slice", "checked", "cursor_of", "cursor_text", "limited", "shown"]
+__all__ = ["Cursor", "Looked", "Looker", "Slice", "checked", "cursor_of", "cursor_text", "limited", "shown"]
 
 Cursor = Key
 """The key behind which to go on."""
 SLICE = 256
-"""Messages looked at under one hold of the delivery lock: 2 to 3 ms. A slice costs 0.8 ms, a message 9 us more."""
+"""Messages looked at under one hold of the delivery lock: at most so many, and fewer if they take longer than that."""
+SLICE_MIN = 32
+HOLD_NS = 2_000_000
+"""How long one hold may work."""
 SLICE_BYTES = 512 << 10
 TEXT_MAX = 32_767
 """Longest text of a condition; no property is longer."""
 PROPERTIES_MAX = 32
 _BITS_SHOWN = 128
+
+
+class Looked:
+    """What was read of one slice; ``texts`` and ``sizes`` as in `Slice`, ``versions`` if they were asked for."""
+
+    __slots__ = ("dues", "ids", "next", "refs", "sizes", "texts", "versions")
+
+    def __init__(self, dues: list[int], ids: list[int], refs: list[int]) -> None:
+        self.dues = dues
+        self.ids = ids
+        self.refs = refs
+        self.texts: list[bytes] = []
+        self.sizes: list[int] = []
+        self.versions: list[int] = []
+        self.next: Cursor | None = None
+
+    def end(self, count: int, is_last: bool) -> None:
+        """Keep the first ``count`` rows; the next slice begins behind them."""
+        if count < len(self.refs):
+            for column in (self.dues, self.ids, self.refs):
+                del column[count:]
+            is_last = False
+        self.next = None if is_last else (self.dues[-1], self.ids[-1])
 
 
 class Slice:
@@ -38,7 +64,7 @@ class Slice:
     Both are empty if none was read.
     """
 
-    __slots__ = ("dues", "ids", "looked_at", "next", "records", "refs", "sizes", "topic")
+    __slots__ = ("dues", "ids", "looked_at", "next", "records", "refs", "sizes", "topic", "versions")
 
     def __init__(self, looked_at: int, next_: Cursor | None, topic: str) -> None:
         self.topic = topic  # of all of them; empty: of several
@@ -49,11 +75,12 @@ class Slice:
         self.refs: list[int] = []
         self.records: list[bytes] = []
         self.sizes: list[int] = []
+        self.versions: list[int] = []
 
     def cut(self, most: int) -> None:
         """Keep no more than so many; the next slice begins behind the last of them."""
         if len(self.ids) > most:
-            for column in (self.dues, self.ids, self.refs, self.records, self.sizes):
+            for column in (self.dues, self.ids, self.refs, self.records, self.sizes, self.versions):
                 del column[most:]
             self.next = self.dues[-1], self.ids[-1]
 
@@ -68,6 +95,9 @@ class Looker:
         self._lock = lock
         self.pause: Callable[[], object] = lambda: None
         """Called after each slice: who takes the lock again at once would let nobody else have it."""
+        self.worked_ns: Callable[[], int] = lambda: 0
+        """How long the calling thread has worked, ns."""
+        self._cost_ns = HOLD_NS / SLICE
 
     def slice(self, query: PendingQuery, after: Cursor, limit: int = SLICE, *, records: bool = True) -> Slice:
         """Look at the next few messages behind a key, until ``limit`` match.
@@ -75,36 +105,56 @@ class Looker:
         Without ``records`` a query for due times alone reads none.
         """
         with self._lock:
-            found = self.slice_locked(query, after, limit, records=records)
+            seen = self.look(query, after, limit, records=records)
+        found = self.matching(query, seen, limit)
         self.pause()
         return found
 
-    def slice_locked(self, query: PendingQuery, after: Cursor, limit: int = SLICE, *, records: bool = True) -> Slice:
-        """The same under the delivery lock, so that what was found can be changed in the same breath."""
+    @property
+    def rows_at_once(self) -> int:
+        """Messages of the next slice, at most: as many as one hold of the lock may take."""
+        return max(SLICE_MIN, min(SLICE, int(HOLD_NS / max(self._cost_ns, 1.0))))
+
+    def worked(self, rows: int, begin_ns: int) -> None:
+        """Learn what a hold of the lock cost that began when the thread had worked so long."""
+        if rows >= SLICE_MIN:
+            self._cost_ns += ((self.worked_ns() - begin_ns) / rows - self._cost_ns) / 8
+
+    def look(
+        self, query: PendingQuery, after: Cursor, limit: int = SLICE, *, records: bool = True, versions: bool = False
+    ) -> Looked:
+        """Read the next slice, under the delivery lock; `matching` says what of it is meant."""
+        begin_ns = self.worked_ns()
         self._sweeper.publish_all()
         until_ms = DUE_MAX_MS + 1 if query.due_to_ms is None else query.due_to_ms
-        limit = max(1, limit)
-        wanted = min(SLICE, limit) if query.is_of_due else SLICE
+        wanted = min(self.rows_at_once, max(1, limit)) if query.is_of_due else self.rows_at_once
         columns = self._spill.scan(after, until_ms, wanted)
-        dues, ids, refs = columns.dues, columns.ids, columns.refs
-        end = len(refs) < wanted
-        if not records and query.is_of_due:
-            found = Slice(len(refs), None if end else (dues[-1], ids[-1]), query.topic)
-            found.dues, found.ids, found.refs = dues, ids, refs
-            return found
-        texts, sizes = self._read(refs)
-        count = len(texts)
-        if count < len(refs):
-            end = False
-        found = Slice(count, None if end else (dues[count - 1], ids[count - 1]), query.topic)
-        for due_ms, delay_id, ref, record, size in zip(dues, ids, refs, texts, sizes, strict=False):
-            if record and _fits(query, record):
-                found.dues.append(due_ms)
-                found.ids.append(delay_id)
-                found.refs.append(ref)
-                found.records.append(record)
-                found.sizes.append(size)
-        found.cut(limit)
+        seen = Looked(columns.dues, columns.ids, columns.refs)
+        is_last = len(seen.refs) < wanted
+        if records or not query.is_of_due:
+            seen.texts, seen.sizes = self._read(seen.refs)
+            seen.end(len(seen.texts), is_last)
+        else:
+            seen.end(len(seen.refs), is_last)
+        if versions and seen.refs:
+            seen.versions = self._spill.versions(seen.refs)
+        self.worked(len(seen.refs), begin_ns)
+        return seen
+
+    def matching(self, query: PendingQuery, seen: Looked, limit: int = SLICE) -> Slice:
+        """Find the first ``limit`` of what was read that match. Needs no lock."""
+        found = Slice(len(seen.refs), seen.next, query.topic)
+        found.dues, found.ids, found.refs, found.versions = seen.dues, seen.ids, seen.refs, seen.versions
+        found.records, found.sizes = seen.texts, seen.sizes
+        if seen.texts:
+            places = fitting(query, seen.texts)
+            if len(places) < len(seen.refs):
+                longs = seen.dues, seen.ids, seen.refs, seen.versions, seen.sizes
+                found.dues, found.ids, found.refs, found.versions, found.sizes = (
+                    [column[place] for place in places] if column else [] for column in longs
+                )
+                found.records = [seen.texts[place] for place in places]
+        found.cut(max(1, limit))
         return found
 
     def _read(self, refs: Sequence[int]) -> tuple[list[bytes], list[int]]:
@@ -148,13 +198,6 @@ class Looker:
             with self._lock:
                 failed = self._recovery.is_failed(topic, due_ms)
         return row_of(record, size, delay_id, 0 if own is None else own[1], due_ms, failed)
-
-
-def _fits(query: PendingQuery, record: bytes) -> bool:
-    try:
-        return fits(query, record)
-    except RecordError:
-        return False
 
 
 # ---------------------------------------------------------------------------------------- what comes from outside

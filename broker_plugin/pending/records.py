@@ -7,20 +7,39 @@ which it was sent. So `restart` works however often a message was moved. The del
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from broker_plugin.rules.properties import delivered_as
 from remoting.layout import QUEUE_OFFSET_AT, RECORD
 from remoting.layout_table import LONG
-from remoting.messages.message import Message, decode_record, encode_record, record_fields, record_topic, store_ms_at
+from remoting.messages.message import (
+    Message,
+    RecordError,
+    decode_record,
+    encode_record,
+    record_fields,
+    record_topic,
+    store_ms_at,
+)
 from remoting.messages.properties import DELAY_KEY, TAGS, UNIQ_KEY, get_property
 from store.put.pending_api import PendingQuery, PendingRow
 
 if TYPE_CHECKING:
     from store.spill.rows.model import Found
 
-__all__ = ["accepted_ms", "fits", "fresh_copy", "key_hash", "restamped", "row_of", "sent_delay_ms", "with_delay"]
+__all__ = [
+    "accepted_ms",
+    "fits",
+    "fitting",
+    "fresh_copy",
+    "key_hash",
+    "restamped",
+    "row_of",
+    "sent_delay_ms",
+    "with_delay",
+]
 
 _BORN_MS = RECORD.picked("born_ms")
 
@@ -99,6 +118,26 @@ def fits(query: PendingQuery, record: bytes) -> bool:
     if query.accepted_to_ms is not None and accepted_ms(record) >= query.accepted_to_ms:
         return False
     return not query.properties or all(get_property(text, name) == value for name, value in query.properties)
+
+
+def fitting(query: PendingQuery, records: Sequence[bytes]) -> list[int]:
+    """Places of the records that a query asks for; empty ones and those that cannot be read are passed by."""
+    if query.is_of_topic:
+        topic = query.topic
+        if not topic:
+            return [place for place, record in enumerate(records) if record]
+        try:  # nearly all queries: no call for each record but the one that reads its topic
+            return [place for place, record in enumerate(records) if record and record_topic(record) == topic]
+        except RecordError:
+            pass
+    return [place for place, record in enumerate(records) if record and _is_fit(query, record)]
+
+
+def _is_fit(query: PendingQuery, record: bytes) -> bool:
+    try:
+        return fits(query, record)
+    except RecordError:
+        return False
 
 
 def key_hash(topic: str, key: str) -> int:

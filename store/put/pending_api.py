@@ -235,7 +235,7 @@ class PendingBulk:
     """
 
     verdicts: dict[PendingVerdict, int] = field(default_factory=dict)
-    answers: tuple[PendingAnswer, ...] = ()
+    answers: Sequence[PendingAnswer] = ()
     looked_at: int = 0
     next: str = ""
     dry_run: bool = False

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from store.disk.slab import Slab
 from store.spill.journal.journal import Journal
 from store.spill.rows.model import Columns, Found, Key
-from store.spill.state.spill_state import SpillState
+from store.spill.state.reading import by_file
+from store.spill.state.spill_state import ORDINAL, SpillState
 from store.spill.upkeep import checking
 
 __all__ = ["SpillView"]
@@ -47,6 +50,16 @@ class SpillView:
     def versions(self, refs: Sequence[int]) -> list[int]:
         """Read the versions of records that were scanned under this hold of the lock."""
         return self._state.versions(refs)
+
+    def all_wait(self, refs: Sequence[int]) -> bool:
+        """Whether each of these records lives where its ref says, and is not done."""
+        column = np.array(refs, np.int64)
+        for no, places in by_file(column):
+            source = self._state.sources.get(no)
+            ordinals = column[places] & ORDINAL
+            if source is None or not source.owns_all(ordinals) or bool(source.done.mask(ordinals).any()):
+                return False
+        return True
 
     def find(self, delay_id: int) -> Found | None:
         """Find the highest version of an id; None if it is unknown here (never was, or done and forgotten)."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from broker_plugin.pending import changes
-from broker_plugin.pending.bulk import Bulk
 from broker_plugin.pending.changes import Changes
 from broker_plugin.pending.delay_keys import DelayKeys, FirstStays, Free
 from broker_plugin.pending.keyed_turn import KeyedTurn
@@ -15,7 +14,6 @@ from broker_plugin.pending.looking import Looker
 from broker_plugin.pending.records import accepted_ms, fresh_copy
 from broker_plugin.rules.ranges import KEY_MAX
 from store.disk.flusher import Ticket
-from store.put.pending_api import PendingAnswer, PendingVerdict
 from store.spill.spill_store import SpillStore
 from store.spill.state.message_rows import MessageRows
 from tests.simulation.kinds import Kind
@@ -24,7 +22,7 @@ from tests.simulation.plant import Plant, swap
 __all__ = ["PLANTED_PENDING"]
 
 _admit = DelayKeys.admit
-_slice = Looker.slice_locked
+_matching = Looker.matching
 _cancel_many = SpillStore.cancel_many
 
 
@@ -61,32 +59,15 @@ def _delay_until_due(record: bytes, found: Any) -> int:
     return int(max(1, found.due_ms - accepted_ms(record)))
 
 
-def _looked_at_before(self: Any, query: Any, cursor: Any, limit: int, now_ms: int) -> Any:
-    """A bulk cancel looks under the lock, lets go of it, and cancels what it has seen."""
-    found = self._looker.slice(query, cursor, limit)
-    for path in ("commitlog", "timewheel"):  # others have their chance at each call of the disk
-        self._changes._past._files.is_dir(self._changes._past._directory.parent / path)
-        self._changes._past.sync()
-    answers = []
-    if found.ids:
-        ticket, versions = self._changes.cancel_slice(found, now_ms)
-        self._changes.wait(ticket)
-        answers = [
-            PendingAnswer(verdict=PendingVerdict.DONE, offset=delay_id, version=version, due_ms=due_ms)
-            for delay_id, version, due_ms in zip(found.ids, versions, found.dues, strict=True)
-        ]
-    return answers, found.looked_at, found.next
-
-
 def _not_journalled(self: Any, columns: Any, _versions: Any) -> Any:
     """A bulk cancel marks what it cancels, and writes nothing."""
     self._state.mark_done(columns.refs)
     return Ticket((self._journal, self._journal.written))
 
 
-def _cursor_skips(self: Any, query: Any, after: Any, limit: int = 64) -> Any:
+def _cursor_skips(self: Any, query: Any, seen: Any, limit: int = 256) -> Any:
     """A cursor goes on behind the last millisecond that was looked at, whatever else is due in it."""
-    found = _slice(self, query, after, limit)
+    found = _matching(self, query, seen, limit)
     if found.next is not None:
         found.next = (found.next[0], KEY_MAX)
     return found
@@ -117,12 +98,9 @@ PLANTED_PENDING: dict[str, Plant] = {
     "a restart forgets the delay of a moved message": _plant(
         (changes, "sent_delay_ms", _delay_until_due), kinds=(Kind.COMMAND,), share=0
     ),
-    "a bulk cancel looks first and cancels later": _plant(
-        (Bulk, "_cancel", _looked_at_before), kinds=(Kind.COMMAND, Kind.TWICE)
-    ),
     "a bulk cancel is not journalled": _plant((SpillStore, "cancel_many", _not_journalled), kinds=(Kind.COMMAND,)),
     "a bulk cancel's cursor passes what is due in the same millisecond": _plant(
-        (Looker, "slice_locked", _cursor_skips),
+        (Looker, "matching", _cursor_skips),
         kinds=(Kind.COMMAND,),
         share=0,
         first=21,

@@ -46,6 +46,7 @@ _DTYPE = np.dtype(
     [("id", "<i8"), ("due", "<i8"), ("at", "<i8"), ("key", "<u8"), ("version", "<u4"), ("topic", "<u4"), ("crc", "<u4")]
 )
 _PROVEN = Struct("<qqqQII")
+_PROVEN_OF_ROW = Struct(f"{_PROVEN.size}s4x")
 _CRC = Struct("<I")
 ROWS_A_FILE = 65_536
 FILES_MAX = 64
@@ -144,9 +145,9 @@ class MessageRows:
         """Write rows; `sync` makes them durable. Raises StoreError."""
         if rows:
             ids, dues = [row.delay_id for row in rows], [row.due_ms for row in rows]
-            self._add(b"".join(map(self._encoded, rows)), ids, dues)
+            self.add_encoded(b"".join(map(self._encoded, rows)), ids, dues)
 
-    def add_columns(
+    def encoded_columns(
         self,
         ids: Sequence[int],
         dues: Sequence[int],
@@ -154,16 +155,17 @@ class MessageRows:
         keys: Sequence[int],
         versions: Sequence[int],
         topics: Sequence[int],
-    ) -> None:
-        """The same for many that are noted at one time; half the cost of a row. Raises StoreError."""
+    ) -> bytes:
+        """Make rows of many that are noted at one time, for `add_encoded`; a fifth of the cost of a row."""
         rows = np.zeros(len(ids), _DTYPE)
         rows["id"], rows["due"], rows["at"], rows["key"] = ids, dues, at_ms, keys
         rows["version"], rows["topic"] = versions, topics
-        data, seed = memoryview(rows.tobytes()), self._seed
-        rows["crc"] = [crc32(data[at : at + _PROVEN.size], seed) for at in range(0, len(data), _ROW.size)]
-        self._add(rows.tobytes(), ids, dues)
+        seed = self._seed
+        rows["crc"] = [crc32(proven, seed) for (proven,) in _PROVEN_OF_ROW.iter_unpack(rows.tobytes())]
+        return rows.tobytes()
 
-    def _add(self, data: bytes, ids: Sequence[int], dues: Sequence[int]) -> None:
+    def add_encoded(self, data: bytes, ids: Sequence[int], dues: Sequence[int]) -> None:
+        """Write rows that `encoded_columns` has made of these. Raises StoreError."""
         with self._lock:
             start = 0
             while start < len(ids):
