@@ -13,7 +13,8 @@ one winner     what was cancelled is never delivered, what was delivered is no m
 verdicts       a cancel that is asked for again stands, over restarts; what is pending is never unknown
 restart        due now plus the delay that the present holder was sent with, however often it was moved
 bulk           whoever has gone over all of a topic has cancelled all that was there from the beginning to the end
-limits         never more is pending than is allowed, and nothing is refused with less than that
+limits         never more is pending than is allowed, and nothing is refused with less than that; what stands in the
+               log counts until its thread has said so, under the delivery lock
 =============  =======================================================================================================
 """
 
@@ -100,6 +101,8 @@ class Desk:
         self.bulk: Bulk | None = None
         self.room: dict[int, dict[str, int]] = {}  # number to what could be pending when it was sent, by topic and ""
         self.count_max = self.topic_max = 0
+        self.passing: frozenset[int] = frozenset()
+        """Numbers in the log whose thread has not let go of the delivery lock yet: they may count as pending."""
         self.epoch = 0
         self.strict = False
         """Whether no disk fails: what is told of cancelled messages is never lost then."""
@@ -153,7 +156,8 @@ class Desk:
         counts = {"": 0}
         for message in ledger.sent.values():
             if message.kind in ("timed", "wild", "illegal") and message.state != "refused":
-                if message.number in ledger.delivered or message.cancel == "done" or 0 <= message.offset < VIRTUAL:
+                gone = message.number in ledger.delivered and message.number not in self.passing
+                if gone or message.cancel == "done" or 0 <= message.offset < VIRTUAL:
                     continue
                 keyed = self.ids.get(message.offset)
                 if message.note is not None and keyed is not None and keyed.cancel == "done":

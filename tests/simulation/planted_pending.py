@@ -73,6 +73,11 @@ def _cursor_skips(self: Any, query: Any, seen: Any, limit: int = 256) -> Any:
     return found
 
 
+def _deliveries_stay(self: Any, puts: Any) -> None:
+    """What is delivered counts as pending until the next start."""
+    del self, puts
+
+
 _WRONG = (Kind.COMMAND, Kind.ANSWER)
 
 
@@ -124,5 +129,12 @@ PLANTED_PENDING: dict[str, Plant] = {
         kinds=(Kind.ANSWER,),
         share=0,
         first=47,
+    ),
+    "limits do not hear of deliveries": _plant(
+        (PendingLimits, "put", _deliveries_stay),
+        (PendingLimits, "put_queues", _deliveries_stay),
+        kinds=(Kind.ANSWER,),
+        share=0,
+        first=5,
     ),
 }

@@ -26,6 +26,8 @@ SEEDS = 60
 """The suite's; `./run soak` runs others for as long as it is told to."""
 SHARE = 0.02
 FRESH_SECONDS = 20
+FOUND_ROT = (236954144593,)
+"""A sweeper that stands still between its append and its count: what stands in the log is pending to the limits."""
 FRESH_ROT = int(os.environ.get("TIMEWHEEL_ROT_SEEDS", "20"))
 
 
@@ -50,7 +52,7 @@ def test_crash_points_of_fresh_seeds(part: int) -> None:
 
 def test_a_bit_that_flips_is_refused_told_or_harmless() -> None:
     outcomes = Counter[str]()
-    for seed in [*range(60), *range(FRESH_SEED, FRESH_SEED + FRESH_ROT)]:
+    for seed in [*range(60), *FOUND_ROT, *range(FRESH_SEED, FRESH_SEED + FRESH_ROT)]:
         life = Rotten(seed, length=16)
         try:
             life.run()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -34,7 +34,7 @@ from tests.simulation.decisions import COMMIT, ROLLBACK, Producer
 from tests.simulation.durable import check_durable
 from tests.simulation.inline import run_inline
 from tests.simulation.kinds import Kind, Violation
-from tests.simulation.ledger import VIRTUAL, Ledger, Sent, body_of
+from tests.simulation.ledger import VIRTUAL, Entry, Ledger, Sent, body_of
 from tests.simulation.names import THERE, check_names
 from tests.simulation.pops import Poppers
 from tests.simulation.swarm import ACTORS, Swarm
@@ -176,6 +176,7 @@ class World:
         self.anew: bytearray | None = None  # the delivery checkpoint when all queues were taken away
         self.frozen: dict[str, int] = {}  # threads that stand still, and for how many turns
         self.freeze = self.swarm.freeze
+        self._deliverer: object = None  # who held the delivery lock when somebody last looked
         self.producer = Producer(self)
         self.poppers = Poppers(self)
         self.clerk = Clerk(self)
@@ -467,9 +468,21 @@ class World:
         if self.ledger.scanned < store.commit_log.end:
             if self.plugin.stats.handed_over or self.plugin.recovery.failed_count:
                 self.ledger.order_holds = False
+            count = len(self.ledger.entries)
             with self.sharp_eyes():
                 self.ledger.read(store.scan(max(self.ledger.scanned, store.commit_log.begin)), self._wall_at)
             self.append_times = self.append_times[-4:]
+            self._note_passing(self.ledger.entries[count:])
+
+    def _note_passing(self, entries: Iterable[Entry] = ()) -> None:
+        """Note what was appended under the delivery lock by somebody who holds it still: it is not counted off yet."""
+        lock, desk = self.plugin.spill.lock, self.ledger.desk
+        owner = lock.owner if isinstance(lock, SimLock) else None
+        if owner is None or owner is not self._deliverer:
+            desk.passing = frozenset()
+        self._deliverer = owner
+        if owner is not None:
+            desk.passing |= {entry.number for entry in entries if not entry.original}
 
     def check_pins(self) -> None:
         """Retention may not take a half message that nobody has decided, whether its sender was answered or not."""
@@ -610,6 +623,7 @@ class World:
     def send_made(self, made: list[tuple[Sent, str]], topic: str, queue_id: int, size: int, connection: int) -> None:
         """Send what was made: one message with its properties, or a batch."""
         numbers, kind = [sent.number for sent, _ in made], made[0][0].kind
+        self._note_passing()
         self.ledger.desk.sends(self.ledger, [sent for sent, _ in made])
         half = kind in ("half", "illegal")
         for sent, _ in made:
