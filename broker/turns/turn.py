@@ -8,11 +8,11 @@ and becomes a finished record. At the end of the turn `Turn.commit` makes
 2. one ``put_batch`` of the store: everything else, as one write;
 3. the replies, which the server sends as one write for each connection.
 
-Where the store refuses a part of a batch, plug-ins take theirs back, and the turn is answered when that is durable.
-Under SYNC_FLUSH a ticket for both goes to the flusher between 2 and 3, and the replies are made when it says
-that the bytes are durable: nothing is answered before the flush mode's promise is true. Meanwhile the next turns go
-on; one sync serves all turns that wait for it. A sync that fails is answered with FLUSH_DISK_TIMEOUT, RocketMQ's word
-for "stored, but not known to be on the disk".
+Where the store refuses a part of a batch, plug-ins take theirs back, and the batch is answered when that is durable;
+the other requests of the turn do not wait for it. Under SYNC_FLUSH a ticket for both goes to the flusher between 2 and
+3, and the replies are made when it says that the bytes are durable: nothing is answered before the flush mode's promise
+is true. Meanwhile the next turns go on; one sync serves all turns that wait for it. A sync that fails is answered with
+FLUSH_DISK_TIMEOUT, RocketMQ's word for "stored, but not known to be on the disk".
 
 Cost: for one message a `PutSend`, a `PutRecord` and the record itself; no closure, no dictionary, no command.
 """
@@ -296,22 +296,18 @@ class Turn(DurableReplies):
             _LOG.exception("a turn of %d requests failed", len(entries))
             self.answer_failed(entries, PutStatus.UNKNOWN_ERROR, "the broker's log has the details")
             return
-        entries, results, ticket, refused = stored
+        entries, results, ticket = stored
         self.turn_count += 1
         if ticket is None:
             self.answer(entries, results, True)
         else:
-            self.answer_after(ticket, entries, results, refused)
+            self.answer_after(ticket, entries, results)
 
-    def _store_all(self, entries: list[Entry]) -> tuple[list[Entry], Sequence[PutResult], Ticket | None, bool]:
-        """Journal what is held, append the rest; what is left to be answered, with the store's results.
-
-        The last value: whether the ticket is also for what takes back a part of a refused batch.
-        """
+    def _store_all(self, entries: list[Entry]) -> tuple[list[Entry], Sequence[PutResult], Ticket | None]:
+        """Journal what is held, append the rest; what is left to be answered, with the store's results."""
         messages, held, level_delay_ms, mixed = self._messages, self._held, self._level_delay_ms, self._mixed
         self._entries, self._messages, self._held, self._level_delay_ms, self._mixed = [], 0, 0, 0, False
         ticket: Ticket | None = None
-        refused: Ticket | None = None
         results: Sequence[PutResult] = ()
         if held:
             try:
@@ -325,18 +321,14 @@ class Turn(DurableReplies):
             results = self._store.put_batch(puts)
             if self.tally is not None:
                 self.tally(puts, results)
-            if mixed and self._take_back_refused(entries, results):
-                refused = self._taken_back()
             if level_delay_ms:
                 self._wake_levels(results[0].store_ms + level_delay_ms)
             if self._flush_sync:
                 ticket = self._store.commit_ticket().joined(ticket)
-        if not self._flush_sync:
-            ticket = refused
-        elif refused is not None:
-            ticket = refused.joined(ticket)
         self.put_count += messages
-        return entries, results, ticket, refused is not None
+        if mixed and results:
+            entries, results = self._take_back_refused(entries, results)
+        return entries, results, ticket if self._flush_sync else None
 
     def _commit_plugins(self) -> Ticket | None:
         """Have the plug-ins write what they hold. If one of them fails, all that was held counts as failed."""
@@ -365,13 +357,31 @@ class Turn(DurableReplies):
                     ticket = written.joined(ticket)
         return ticket
 
-    def _take_back_refused(self, entries: list[Entry], results: Sequence[PutResult]) -> bool:
-        """Where the store refused some of a batch, what plug-ins hold of it must not be delivered either."""
-        number, some = 0, False
+    def _take_back_refused(
+        self, entries: list[Entry], results: Sequence[PutResult]
+    ) -> tuple[list[Entry], Sequence[PutResult]]:
+        """Where the store refused some of a batch, what plug-ins hold of it must not be delivered either.
+
+        Such batches are answered when a crash cannot bring that back. What is left: the others, and their results.
+        """
+        refused: list[tuple[Entry, PutResult]] = []
+        others: list[Entry] = []
+        left: list[PutResult] = []
+        number = 0
         for entry in entries:
-            if entry.put is not None:
-                if results[number].status not in _STORED and isinstance(entry, PutRequest):
-                    self._take_back(entry)
-                    some = True
-                number += 1
-        return some
+            if entry.put is None:
+                others.append(entry)
+                continue
+            result = results[number]
+            number += 1
+            if result.status not in _STORED and isinstance(entry, PutRequest) and entry.is_held:
+                self._take_back(entry)
+                refused.append((entry, result))
+            else:
+                others.append(entry)
+                left.append(result)
+        ticket = self._taken_back() if refused else None
+        if ticket is None:
+            return entries, results
+        self.answer_after(ticket, [entry for entry, _ in refused], [result for _, result in refused], durably=True)
+        return others, left

@@ -13,7 +13,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from broker.config.broker_config import BrokerConfig
@@ -175,7 +175,7 @@ class Model:
         retention.disk_status = PutStatus.PUT_OK
         rig.now_ms += asked["back_ms"]
         codes = {reply.opaque: reply.code for reply in self.client.take()}
-        if codes.keys() < sent.keys():  # a refusal waits until what takes back the journalled part is durable
+        if codes.keys() < sent.keys():  # a refusal waits until what takes back the journalled part is durable; no other
             rig.store.flusher.step(rig.now_ms)
             late = {reply.opaque: reply.code for reply in self.client.take()}
             assert PutStatus.PUT_OK not in late.values()
@@ -209,7 +209,16 @@ class Model:
         self.rig.close()
 
 
+PLAIN = {"texts": [("", 0)], "flag": 0, "batch": False, "large": 0, "queue": 0, "topic": "T"}
+MIXED = {
+    **PLAIN,
+    "texts": [(format_properties({"TIMER_DELIVER_MS": str(START_MS + more)}), 0) for more in (0, 1_000)],
+    "batch": True,
+}
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@example(turns=[{"sends": [PLAIN, MIXED, PLAIN], "back_ms": 2_500, "fault": ""}], kills=set())
 @given(turns=st.lists(TURNS, min_size=1, max_size=4), kills=st.sets(st.integers(0, 3)))
 def test_all_of_a_request_is_there_or_nothing_and_a_kill_changes_nothing(
     turns: list[dict[str, Any]], kills: set[int]
