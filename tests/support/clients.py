@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 import shutil
 import threading
 import time
@@ -19,10 +20,13 @@ from typing import Any
 from tests.support.cache import cached, fetch_maven, need_tools, run_tool
 from tests.support.processes import Child
 
-__all__ = ["CLIENTS", "Client", "Event", "command_of"]
+__all__ = ["CLIENTS", "SEND_TIMEOUT_MS", "Client", "Event", "command_of", "was_out_of_time"]
 
 SOURCES = Path(__file__).parent.parent / "interop" / "clients"
 Event = dict[str, Any]
+SEND_TIMEOUT_MS = 10_000
+"""What the Java drivers give a send, with all its retries (`setSendMsgTimeout`)."""
+_LAST_WAIT = re.compile(r"wait response on the channel <[^>]*> timeout, (\d+)\(ms\)")
 
 # Small, quick to start, and quiet: many of them share two cores with the broker under test.
 JVM = [
@@ -115,6 +119,18 @@ def command_of(name: str, home: Path) -> list[str]:
     """Build a client if need be, and return the command that starts its driver (MissingToolError, FetchError)."""
     kind = CLIENTS[name]
     return kind.command(kind.build(), home)
+
+
+def was_out_of_time(error: str) -> bool:
+    """Whether a Java client gave a send up because its tries before the last one had used its time.
+
+    It says so itself (``call timeout``), or its last wait was for the rest of the time. Whoever waits for an answer as
+    long as a send may take got none from a broker that could be reached: that is no lack of time.
+    """
+    if "CODE: " in error:  # an answer, and it says no
+        return False
+    rest = _LAST_WAIT.search(error)
+    return "call timeout" in error or (rest is not None and int(rest[1]) < SEND_TIMEOUT_MS * 9 // 10)
 
 
 @dataclass
