@@ -29,10 +29,13 @@ pytestmark = [pytest.mark.interop, pytest.mark.process]
 
 TOPIC = "restart"
 COUNT = 1_500
-LEAD_MS, SPREAD_MS = 6_000, 18_000
+LEAD_MS, SPREAD_MS = 6_000, 22_000
 DOWN_AFTER_MS, DOWN_MS = 6_000, 4_000
 SETTLED_MS = 4_000
-"""How long after a start lateness is not held against it: overdue messages go out, clients connect again."""
+"""How long after it serves lateness is not held against it: overdue messages go out, clients connect again."""
+USUAL_START_S = 2.0
+"""What the first start of a broker takes at most if the machine has little else to do. All times above are of such a
+machine; where the first start takes longer, they all do by as much."""
 
 CASES = [
     (client, flush, how)
@@ -43,13 +46,14 @@ CASES = [
 
 @dataclass
 class Restart:
-    """What happened in one case."""
+    """What happened in one case; ``pace``: how many times as slow as usual the machine was at its begin."""
 
+    pace: float = 1.0
     due: dict[int, int] = field(default_factory=dict)
     down_ms: int = 0
     spawned_ms: int = 0
+    ready_ms: int = 0
     end_seconds: float = 0
-    start_seconds: float = 0
     received: list[dict[str, Any]] = field(default_factory=list)
     records: dict[int, list[Record]] = field(default_factory=dict)
 
@@ -71,30 +75,34 @@ def _run(folder: Path, name: str, flush: str, how: str) -> Restart:
     broker = OurBroker(folder / "broker", settings={"flushDiskType": flush})
     client = None
     try:
+        began = time.monotonic()
         broker.start()
+        pace = max(1.0, (time.monotonic() - began) / USUAL_START_S)
         with Wire(broker.address) as wire:
             wire.create_topic(TOPIC)
             wire.create_group("restart-group")
             wire.create_topic("%RETRY%restart-group", 1)
         with Wire(broker.namesrv) as wire:
-            wire.wait_route(TOPIC, 10)
+            wire.wait_route(TOPIC, 60)
         client = Client(name, broker.namesrv, folder / "client")
         client.consume("c", "restart-group", {TOPIC: "*"})
-        return _restart(broker, client, how)
+        return _restart(broker, client, how, pace)
     finally:
         if client is not None:
             client.stop()
         broker.kill()
 
 
-def _restart(broker: OurBroker, client: Client, how: str) -> Restart:
-    seen = Restart()
+def _restart(broker: OurBroker, client: Client, how: str, pace: float) -> Restart:
+    seen = Restart(pace)
     rng = random.Random(f"{how}{client.name}")
-    base_ms = _now_ms() + LEAD_MS
-    seen.due = {n: base_ms + rng.randrange(SPREAD_MS) for n in range(COUNT)}
-    client.produce("p", "restart-p", [_message(n, due_ms) for n, due_ms in seen.due.items()], threads=8)
+    base_ms, spread_ms = _now_ms() + int(pace * LEAD_MS), int(pace * SPREAD_MS)
+    seen.due = {n: base_ms + rng.randrange(spread_ms) for n in range(COUNT)}
+    client.produce(
+        "p", "restart-p", [_message(n, due_ms) for n, due_ms in seen.due.items()], seconds=pace * 60, threads=8
+    )
 
-    _sleep_until(base_ms + DOWN_AFTER_MS)
+    _sleep_until(base_ms + int(pace * DOWN_AFTER_MS))
     seen.down_ms = _now_ms()
     began = time.monotonic()
     if how == "SIGTERM":
@@ -102,12 +110,11 @@ def _restart(broker: OurBroker, client: Client, how: str) -> Restart:
     else:
         broker.kill()
     seen.end_seconds = time.monotonic() - began
-    _sleep_until(base_ms + DOWN_AFTER_MS + DOWN_MS)
+    _sleep_until(base_ms + int(pace * (DOWN_AFTER_MS + DOWN_MS)))
     seen.spawned_ms = _now_ms()
-    began = time.monotonic()
     broker.start()
-    seen.start_seconds = time.monotonic() - began
-    client.wait_received("c", COUNT, (base_ms + SPREAD_MS) / 1000 - time.time() + 45)
+    seen.ready_ms = _now_ms()
+    client.wait_received("c", COUNT, (base_ms + spread_ms) / 1000 - time.time() + pace * 45)
     let_pass(2)
     seen.received = client.received("c")
     for record in read_commit_log(broker.store):
@@ -139,7 +146,7 @@ def test_pending_messages_survive(
         due_ms = seen.due[n]
         assert record.store_ms >= due_ms, f"message {n} stored early"
         when = "before" if due_ms < seen.down_ms - 100 else "after"
-        if seen.down_ms - 100 <= due_ms < seen.spawned_ms + SETTLED_MS:
+        if seen.down_ms - 100 <= due_ms < seen.ready_ms + seen.pace * SETTLED_MS:
             when = "during"
         late[when].append(record.store_ms - (max(due_ms, seen.spawned_ms) if when == "during" else due_ms))
         if seen.down_ms - 100 <= due_ms < seen.spawned_ms:
@@ -151,12 +158,13 @@ def test_pending_messages_survive(
         + ", ".join(f"due {when} {sorted(ms)[len(ms) // 2]} / {max(ms)}" for when, ms in late.items())
         + " (during: from the start of the process)"
     )
-    assert min(map(len, late.values())) > 100
+    assert min(map(len, late.values())) > COUNT // 30
     assert max(waited) <= min(after), "what was due in the downtime takes too long"
     # A clock that is behind by the downtime would make all of them late by as much.
-    late_after = sum(ms > DOWN_MS // 2 for ms in late["after"])
+    late_after = sum(ms > seen.pace * DOWN_MS / 2 for ms in late["after"])
     assert late_after <= len(late["after"]) // 20, "late although nothing is in the way"
-    assert seen.end_seconds < seen.start_seconds, "it waits for what is pending, or for its clients"
+    pending_s = (max(seen.due.values()) - seen.down_ms) / 1000
+    assert seen.end_seconds < pending_s / 3, "it waits for what is pending, or for its clients"
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)

@@ -18,7 +18,7 @@ __all__ = ["Proxy", "client_command", "proxy_jars"]
 
 SOURCES = Path(__file__).parent.parent / "interop" / "clients" / "proxy"
 PROXY, CLIENT = "5.5.0", "5.0.7"
-START_SECONDS = 90
+START_SECONDS = 180
 
 
 def _jars(artifact: str, version: str, work: Path) -> None:

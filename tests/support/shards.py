@@ -15,7 +15,7 @@ from tests.support.wire import Wire, WireError
 
 __all__ = ["ShardedBroker"]
 
-SECONDS = 30
+SECONDS = 90
 
 
 class ShardedBroker(OurBroker):
