@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from remoting.printable import printable
+from service.front.front import SenderFront
 from service.link.cluster import ClusterLink
 from service.running.service import DelayService
 from store.disk.errors import StoreError
@@ -80,6 +81,12 @@ def _serve_metrics(service: DelayService, address: str) -> None:
     default=True,
     help="Follow the shards that would come here if another instance vanished (the default).",
 )
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Be a name server and brokers to senders that stay as they are: PORT is the name server, each broker has a "
+    "port after it.",
+)
 @click.option("--metrics-listen", metavar="HOST:PORT", help="Serve metrics for Prometheus here, at /metrics.")
 @click.option("--tls", is_flag=True, help="Encrypt; check certificates with the system's authorities.")
 @click.option(
@@ -92,6 +99,7 @@ def service_command(
     access_key: str | None,
     roll_after_s: int,
     warm: bool,
+    listen: str | None,
     metrics_listen: str | None,
     tls: bool,
     tls_ca: str | None,
@@ -99,16 +107,22 @@ def service_command(
     """Deliver messages at their millisecond, as a service beside an existing RocketMQ cluster.
 
     Senders send to the entry topic, with the properties TW_TOPIC (where to) and TW_DELIVER_MS (when, epoch ms). Several
-    instances share the queues of that topic. What waits lives in the cluster, nothing that matters in --store.
+    instances share the queues of that topic. What waits lives in the cluster, nothing that matters in --store. With
+    --listen, senders that know none of this are given an instance as their name server.
     """
     secret = os.environ.get(SECRET_VARIABLE) if access_key else None
     if access_key and not secret:
         raise click.UsageError(f"--access-key {access_key} needs its secret key in {SECRET_VARIABLE}")
     try:
         need_name("--topic", topic)
-        if metrics_listen is not None:
-            split_address(metrics_listen)
-        cluster = ClusterLink(namesrv_addr, topic, credentials_of(access_key, secret), _tls(tls, tls_ca))
+        for address in (metrics_listen, listen):
+            if address is not None:
+                split_address(address)
+        context = _tls(tls, tls_ca)
+        cluster = ClusterLink(namesrv_addr, topic, credentials_of(access_key, secret), context)
+        front = (
+            SenderFront(cluster, namesrv_addr, *split_address(listen), context, _say) if listen is not None else None
+        )
     except (ValueError, TypeError) as error:
         raise click.UsageError(str(error)) from None
     try:
@@ -119,7 +133,7 @@ def service_command(
             gc.collect()
             gc.freeze()
             sys.setswitchinterval(SWITCH_INTERVAL_S)
-            service = DelayService(cluster, namesrv_addr, store, _say, roll_after_s * 1000, warm)
+            service = DelayService(cluster, namesrv_addr, store, _say, roll_after_s * 1000, warm, front)
             if metrics_listen is not None:
                 _serve_metrics(service, metrics_listen)
             run_until_signal(service.run)

@@ -53,14 +53,27 @@ TOPIC, DELIVER_MS, DELAY_MS = "TW_TOPIC", "TW_DELIVER_MS", "TW_DELAY_MS"
 DELAY_ID, DUE, REASON = "TW_DELAY_ID", "TW_DUE_MS", "TW_REASON"
 ORIGINAL_TOPIC = "TW_REJECTED_TOPIC"
 REJECTED_TOPIC = "TIMEWHEEL_REJECTED"
-_SERVICE = (KIND, OWNER, GENERATION, ABOUT, ENTRY, ORIGIN, VERDICT, BY_MS, DELAY_ID, DUE, REASON, ORIGINAL_TOPIC)
-_STRIPPED = (TOPIC, DELIVER_MS, DELAY_MS, DELAY, *PRECEDENCE[1:], *OWN_PROPERTIES, *_SERVICE)
+SERVICE_PROPERTIES = (
+    KIND,
+    OWNER,
+    GENERATION,
+    ABOUT,
+    ENTRY,
+    ORIGIN,
+    VERDICT,
+    BY_MS,
+    DELAY_ID,
+    DUE,
+    REASON,
+    ORIGINAL_TOPIC,
+)
+_STRIPPED = (TOPIC, DELIVER_MS, DELAY_MS, DELAY, *PRECEDENCE[1:], *OWN_PROPERTIES, *SERVICE_PROPERTIES)
 _NO_HOST = bytes(8)
 _REASON_CHARS = 300
 _DAMAGED_BYTES = 1 << 20
 _DUE_MAX_MS = 253_402_300_799_999
-_SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_")
-_SYSTEM_TOPICS = frozenset({"SCHEDULE_TOPIC_XXXX", "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_")
+SYSTEM_TOPICS = frozenset({"SCHEDULE_TOPIC_XXXX", "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +158,7 @@ def _wanted(message: StoredMessage) -> tuple[str, int]:
         raise _RejectedError(f"property {TOPIC} is missing: the topic that the message is for")
     if NAME.fullmatch(topic) is None or len(topic) > 127:
         raise _RejectedError(f"property {TOPIC}: {topic[:130]!r} is no name of a topic")
-    if topic.startswith(_SYSTEM_PREFIXES) or topic in _SYSTEM_TOPICS or topic == message.topic:
+    if topic.startswith(SYSTEM_PREFIXES) or topic in SYSTEM_TOPICS or topic == message.topic:
         raise _RejectedError(f"property {TOPIC}: {topic!r} is not for messages of senders")
     return topic, _due(text, message.store_ms)
 
@@ -227,7 +240,7 @@ def rolled_of(delivery: StoredMessage, offset: int, generation: int, origin: int
     ``delivery`` is the finished delivery that the cache has of the entry at ``offset``; ``origin`` is the entry that
     the sender wrote.
     """
-    text = remove_properties(delivery.properties, (*_SERVICE, STARTDELIVERTIME))
+    text = remove_properties(delivery.properties, (*SERVICE_PROPERTIES, STARTDELIVERTIME))
     due = get_property(delivery.properties, DUE) or "0"
     for name, value in ((TOPIC, delivery.topic), (DELIVER_MS, due)):
         text = with_property(text, name, value)

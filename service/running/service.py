@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from remoting.codes import RequestCode
 from remoting.command import ProtocolError
@@ -23,7 +24,7 @@ from store.disk.errors import StoreError
 from timewheel_client.consuming.allocation import allocate_evenly
 from timewheel_client.values.errors import ClientError, NoRouteError
 
-__all__ = ["DelayService"]
+__all__ = ["DelayService", "SenderDoor"]
 
 REBALANCE_MS = 10_000
 RELEASE_PAUSE_MS = 700
@@ -50,6 +51,26 @@ def standbys_of(me: str, members: Sequence[str], shards: Sequence[TargetQueue]) 
     return found - mine
 
 
+class SenderDoor(Protocol):
+    """What an instance offers to senders beside the entry topic."""
+
+    def name(self) -> str:
+        """What the instance's name as a member ends in: so instances find each other."""
+        ...
+
+    async def open(self) -> None:
+        """Begin. Raises OSError, ClientError."""
+        ...
+
+    def members(self, names: Sequence[str]) -> None:
+        """Learn who else is a member."""
+        ...
+
+    async def close(self) -> None:
+        """End what is under way."""
+        ...
+
+
 class DelayService:
     """Shares the shards of an entry topic with the other instances, and owns its part.
 
@@ -60,6 +81,7 @@ class DelayService:
         say: Told of what happens, one line each.
         roll_after_ms: When what still waits is written again, ms after it was stored.
         warm: Whether to follow the shards that would come to it if one other instance vanished.
+        door: What it offers to senders, if it does.
     """
 
     def __init__(
@@ -70,6 +92,7 @@ class DelayService:
         say: Callable[[str], None],
         roll_after_ms: int,
         warm: bool = True,
+        door: SenderDoor | None = None,
     ) -> None:
         self._cluster = cluster
         self._namesrv = namesrv
@@ -85,6 +108,7 @@ class DelayService:
         self._not_before: dict[TargetQueue, float] = {}
         self._count = 0
         self._warm = warm
+        self._door = door
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until told to stop; raises SetupError or ClientError if it cannot begin."""
@@ -92,8 +116,12 @@ class DelayService:
         cluster.version = wall_ms()
         await cluster.core.start()
         try:
+            if self._door is not None:
+                cluster.core.client_id += self._door.name()
             shards = await check_topics(cluster, self._namesrv, REJECTED_TOPIC)
             throw_away(self._directory / "shards")
+            if self._door is not None:
+                await self._door.open()
             cluster.on_change = self._wake.set
             await cluster.core.send_heartbeats()
             self._say(f"member {cluster.core.client_id} of {cluster.group}, {len(shards)} shards in {cluster.topic}")
@@ -104,6 +132,8 @@ class DelayService:
                 for chore in chores:
                     chore.cancel()
                 await asyncio.gather(*chores, return_exceptions=True)
+                if self._door is not None:
+                    await self._door.close()
                 await self._leave()
         finally:
             await cluster.core.close()
@@ -151,6 +181,8 @@ class DelayService:
     async def _rebalance(self) -> None:
         route = await self._cluster.core.route(self._cluster.topic)
         members = await self._members(route.addresses())
+        if self._door is not None:
+            self._door.members(members)
         shards = shards_of(route)
         wanted = set(allocate_evenly(self._cluster.core.client_id, members, shards))
         now = time.monotonic()

@@ -65,7 +65,7 @@ type object map[string]any
 var (
 	out     = bufio.NewWriter(os.Stdout)
 	outLock sync.Mutex
-	namesrv = primitive.NamesrvAddr{os.Args[1]}
+	namesrv = primitive.NamesrvAddr(strings.Split(os.Args[1], ";"))
 )
 
 func emit(event, id string, more object) {

@@ -1,0 +1,64 @@
+"""Bytes of one connection in; each whole frame out as it came, with the command that it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remoting.codes import MAX_FRAME_BYTES
+from remoting.command import ProtocolError, RemotingCommand, decode_frame
+
+__all__ = ["HEADER_MAX_BYTES", "FrameCutter", "PassedFrame"]
+
+HEADER_MAX_BYTES = 1 << 20
+"""The longest header taken from a client: properties have 32 KiB at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassedFrame:
+    """A frame: its bytes, which are passed on as they are, and what they say."""
+
+    raw: bytes
+    command: RemotingCommand
+
+
+class FrameCutter:
+    """Cuts a byte stream into frames; `remoting.connection.FrameDecoder` for one who passes frames on.
+
+    Args:
+        header_max_bytes: The longest header taken.
+    """
+
+    def __init__(self, header_max_bytes: int = HEADER_MAX_BYTES) -> None:
+        self._header_max_bytes = header_max_bytes
+        self._rest = bytearray()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Kept bytes of an unfinished frame."""
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> list[PassedFrame]:
+        """Add what was read and return the frames that are complete now.
+
+        Raises ProtocolError at the first bytes that are no frame; then the connection must be closed.
+        """
+        rest = self._rest
+        rest += data
+        frames: list[PassedFrame] = []
+        at, end = 0, len(rest)
+        while end - at >= 4:
+            size = 4 + int.from_bytes(rest[at : at + 4], "big")
+            if not 8 <= size <= MAX_FRAME_BYTES:
+                raise ProtocolError(f"frame of {size} bytes; 8 to {MAX_FRAME_BYTES} are allowed")
+            if end - at >= 8:
+                header = int.from_bytes(rest[at + 5 : at + 8], "big")
+                if header > self._header_max_bytes:
+                    raise ProtocolError(f"header of {header} bytes, at most {self._header_max_bytes} are allowed")
+            if end - at < size:
+                break
+            raw = bytes(rest[at : at + size])
+            frames.append(PassedFrame(raw, decode_frame(raw[4:])))
+            at += size
+        if at:
+            del rest[:at]
+        return frames

@@ -1,0 +1,166 @@
+"""From a sender's own send to what goes to the entry topic, or to the reason why it does not.
+
+==========================================  =========================================================================
+the send                                    what becomes of it
+==========================================  =========================================================================
+no ``__STARTDELIVERTIME``, no ``TIMER_*``   passed on as it is
+one of them, and a delay level above 0      passed on as it is: the level wins, as with every broker
+to ``%RETRY%…``, to a system topic          passed on as it is: these are not for messages of senders
+one of them that cannot be read             refused (MESSAGE_ILLEGAL)
+a batch with one of them                    the whole batch becomes entries: it is stored as one, or not at all. Its
+                                            messages without a due time are due at once
+all others                                  an entry: to the entry topic, with ``TW_TOPIC`` and the due time
+==========================================  =========================================================================
+
+An absolute due time becomes ``TW_DELIVER_MS``; a relative one ``TW_DELAY_MS``, which counts from when the cluster's
+broker has stored the entry, so no clock of the service decides. The sender's own names for it are removed: brokers
+would delay the entry themselves. Names of the service (``TW_…``) are removed from what becomes an entry: a sender
+cannot write the service's records here. All other properties, and the body, stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker_plugin.rules.properties import PRECEDENCE, TimerError, delay_level, is_half, may_be_timed, read_due
+from remoting.codes import RequestCode, ResponseCode
+from remoting.command import RemotingCommand
+from remoting.headers import HeaderError, SendHeader
+from remoting.messages.batch import join_batch, split_batch
+from remoting.messages.message import MessageError
+from remoting.messages.properties import remove_properties, with_property
+from service.running.entries import (
+    DELAY_MS,
+    DELIVER_MS,
+    SERVICE_PROPERTIES,
+    SYSTEM_PREFIXES,
+    SYSTEM_TOPICS,
+    TOPIC,
+)
+from timewheel_client.consuming.subscriptions import NAME
+
+__all__ = ["SENDS", "EntrySend", "SendRefusedError", "entry_of", "entry_properties"]
+
+SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+PROPERTIES_MAX_BYTES = 32_767 - 512
+"""Most bytes of an entry's properties: a broker adds some of its own, and the delivery has a name and a due time."""
+_REMOVED = (TOPIC, DELIVER_MS, DELAY_MS, *PRECEDENCE, *SERVICE_PROPERTIES)
+
+
+class SendRefusedError(Exception):
+    """A send that is answered with ``code`` and this text."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySend:
+    """A send to the entry topic: ``topic`` is the one that the sender named; ``queue_id`` is still the sender's.
+
+    ``half``: a transaction's half message, which only the broker that the sender has chosen may store.
+    """
+
+    topic: str
+    header: SendHeader
+    code: int
+    body: bytes
+    half: bool
+
+
+def entry_of(command: RemotingCommand, entry_topic: str, now_ms: int) -> EntrySend | None:
+    """Read a send; None if it is to be passed on as it is. Raises SendRefusedError.
+
+    ``command.code`` is one of `SENDS`; ``now_ms`` (epoch ms) only says which delays lie beyond the year 9999.
+    """
+    plain = command.code == RequestCode.SEND_MESSAGE
+    text = command.ext.get("properties" if plain else "i", "")
+    in_body = command.code == RequestCode.SEND_BATCH_MESSAGE or "true" in (
+        command.ext.get("batch", ""),
+        command.ext.get("m", ""),
+    )
+    if not (may_be_timed(text) or (in_body and (b"__STARTD" in command.body or b"TIMER_DEL" in command.body))):
+        return None
+    try:
+        header = SendHeader.from_v1(command.ext) if plain else SendHeader.from_v2(command.ext)
+    except HeaderError:
+        return None  # the broker says what is wrong with it
+    topic = header.topic
+    if topic == entry_topic or topic.startswith(SYSTEM_PREFIXES) or topic in SYSTEM_TOPICS:
+        return None
+    if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
+        body = _batch(command.body, topic, now_ms)
+        if body is None:
+            return None
+        header.batch = True
+        code, half = RequestCode.SEND_BATCH_MESSAGE, False
+    else:
+        due = _due(header.properties, now_ms)
+        if due is None:
+            return None
+        _check_name(topic)
+        half = is_half(header.properties, header.sys_flag)
+        code, body = RequestCode.SEND_MESSAGE_V2, command.body
+        header.properties = entry_properties(header.properties, topic, due)
+    # Nothing may make the entry topic by the way, and a sender's count of deliveries is none of the entry's.
+    header.topic = header.default_topic = entry_topic
+    header.reconsume_times, header.max_reconsume_times = 0, None
+    return EntrySend(topic, header, code, body, half)
+
+
+def entry_properties(text: str, topic: str, due: tuple[str, int]) -> str:
+    """The property text of an entry: the sender's, without due times and names of the service, with where and when.
+
+    >>> entry_properties("A\\x01b\\x02TIMER_DELAY_SEC\\x015\\x02", "orders", ("TW_DELAY_MS", 5000))
+    'A\\x01b\\x02TW_TOPIC\\x01orders\\x02TW_DELAY_MS\\x015000\\x02'
+
+    Raises SendRefusedError if that is too long.
+    """
+    text = remove_properties(text, _REMOVED)
+    made = with_property(with_property(text, TOPIC, topic), due[0], str(due[1]))
+    size = len(made.encode("utf-8", "surrogatepass"))
+    if size > PROPERTIES_MAX_BYTES:
+        raise SendRefusedError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"{size} bytes of properties with those of the delay, at most {PROPERTIES_MAX_BYTES} are possible",
+        )
+    return made
+
+
+def _due(text: str, now_ms: int) -> tuple[str, int] | None:
+    """Which property of the service says when, and its value; None if the message has no due time."""
+    if not may_be_timed(text) or delay_level(text) > 0:
+        return None
+    try:
+        due_ms = read_due(text, now_ms)
+        if due_ms is None:
+            return None
+        relative = read_due(text, now_ms - 1) != due_ms
+    except TimerError as error:
+        raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+    return (DELAY_MS, due_ms - now_ms) if relative else (DELIVER_MS, due_ms)
+
+
+def _batch(body: bytes, topic: str, now_ms: int) -> bytes | None:
+    """A batch as entries; None if none of its messages has a due time, or it cannot be read."""
+    try:
+        elements = split_batch(body)
+    except MessageError:
+        return None  # the broker says what is wrong with it
+    dues = [_due(text, now_ms) for _, _, text in elements]
+    if not any(dues):
+        return None
+    _check_name(topic)
+    if any(delay_level(text) > 0 for _, _, text in elements):
+        text = "a batch with due times and delay levels: send the two kinds apart"
+        raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
+    return join_batch(
+        (flag, inner, entry_properties(text, topic, due or (DELAY_MS, 0)))
+        for (flag, inner, text), due in zip(elements, dues, strict=True)
+    )
+
+
+def _check_name(topic: str) -> None:
+    if NAME.fullmatch(topic) is None or len(topic) > 127:
+        raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"{topic[:130]!r} is no name of a topic")

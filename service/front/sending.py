@@ -1,0 +1,183 @@
+"""Sends with a due time: from a sender to the entry topic, and the cluster's answer back.
+
+The request is the service's own, signed with its own account: a rewritten one cannot carry the sender's signature. It
+goes to a queue of the entry topic at the broker that the sender has chosen, or at another one if that broker has none.
+The sends of one connection are written in their order.
+
+A sender is told that its message is stored only if a broker has said so of the entry; the answer is the broker's, so
+its message id, queue number and queue offset are the entry's.
+
+==============================  ======================================================================================
+no connection to the broker     SERVICE_NOT_AVAILABLE: nothing was written, the client tries again
+no answer in time               SERVICE_NOT_AVAILABLE: it may be stored; a client that tries again may store it twice,
+                                as with every broker that does not answer
+the target topic is not there   TOPIC_NOT_EXIST: the service creates none, and would reject the message later
+the target takes no writes      NO_PERMISSION
+too many bytes under way        SYSTEM_BUSY
+==============================  ======================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from remoting.codes import ResponseCode
+from remoting.command import ProtocolError, RemotingCommand
+from service.front.passage import Answer, Passage
+from service.front.rewriting import EntrySend, SendRefusedError
+from service.link.cluster import SEND_TIMEOUT_MS, ClusterLink
+from timewheel_client.net.tries import STORED
+from timewheel_client.values.errors import ClientError, NoRouteError
+from timewheel_client.values.routes import MessageQueue
+
+__all__ = ["EntrySender", "SendsRoom"]
+
+OF_ONE_MAX_BYTES = 8 << 20
+"""Bytes of one connection's sends under way from which on nothing more is read from it."""
+OF_ONE_MAX = 2000
+OF_ALL_MAX_BYTES = 256 << 20
+"""Bytes of all sends under way from which on further ones are refused."""
+ENTRY_BYTES = 2000
+"""What one costs besides its body and its properties."""
+
+
+class SendsRoom:
+    """Counts the bytes of sends under way, of all connections."""
+
+    def __init__(self, most_bytes: int = OF_ALL_MAX_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self.held_bytes = 0
+
+    def take(self, size: int) -> bool:
+        """Count a send; False if there is no room for it."""
+        if self.held_bytes + size > self._most_bytes:
+            return False
+        self.held_bytes += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """It is no longer under way."""
+        self.held_bytes -= size
+
+
+class EntrySender:
+    """Sends the entries of one connection, in order.
+
+    Args:
+        passage: The sender's connection, which is not read while too much of it is under way.
+        cluster: Where they go.
+        room: Shared by all connections.
+        broker: The broker that the sender has chosen.
+    """
+
+    def __init__(self, passage: Passage, cluster: ClusterLink, room: SendsRoom, broker: str) -> None:
+        self._passage = passage
+        self._cluster = cluster
+        self._room = room
+        self._broker = broker
+        self._waiting: deque[tuple[RemotingCommand, EntrySend, Answer, int]] = deque()
+        self._worker: asyncio.Task[None] | None = None
+        self._replies: set[asyncio.Task[None]] = set()
+        self._held_bytes = 0
+        self._count = 0
+
+    def send(self, command: RemotingCommand, entry: EntrySend, answer: Answer) -> None:
+        """Send an entry, and answer the sender's request when the cluster has."""
+        size = len(entry.body) + len(entry.header.properties) + ENTRY_BYTES
+        if not self._room.take(size):
+            answer(command.reply(ResponseCode.SYSTEM_BUSY, "too many sends are under way to the cluster"))
+            return
+        self._count += 1
+        self._held_bytes += size
+        self._mind_the_room()
+        bare = RemotingCommand(command.code, command.opaque, command.flag, serialize_type=command.serialize_type)
+        self._waiting.append((bare, entry, answer, size))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.ensure_future(self._work())
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What is under way."""
+        return [*self._replies, *([self._worker] if self._worker is not None else [])]
+
+    async def _work(self) -> None:
+        while self._waiting:
+            command, entry, answer, size = self._waiting.popleft()
+            try:
+                address, queue = await self._place_for(entry)
+            except SendRefusedError as error:
+                self._done(command.reply(error.code, str(error)), answer, size)
+            except (ClientError, ProtocolError) as error:
+                self._done(command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)[:300]), answer, size)
+            except BaseException:
+                self._done(None, answer, size)
+                raise
+            else:
+                # Tasks begin in their order, and each writes in its first step: the order of the sender stays.
+                task = asyncio.ensure_future(self._exchange(command, entry, answer, size, address, queue))
+                self._replies.add(task)
+                task.add_done_callback(self._replies.discard)
+
+    async def _place_for(self, entry: EntrySend) -> tuple[str, MessageQueue]:
+        """Where an entry goes; raises SendRefusedError, ClientError."""
+        cluster, core = self._cluster, self._cluster.core
+        try:
+            target = await core.route(entry.topic)
+        except NoRouteError as error:
+            core.forget(entry.topic)
+            text = f"{error}; a message with a due time creates no topic: make it first"
+            raise SendRefusedError(ResponseCode.TOPIC_NOT_EXIST, text) from None
+        if not target.write_queues:
+            raise SendRefusedError(ResponseCode.NO_PERMISSION, f"topic {entry.topic} takes no writes")
+        route = await core.route(cluster.topic)
+        here = [queue for queue in route.write_queues if queue.broker_name == self._broker]
+        if entry.half and not here:
+            text = f"broker {self._broker} has no queue of {cluster.topic} for the half message of a transaction"
+            raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
+        queues = here or list(route.write_queues)
+        if not queues:
+            raise NoRouteError(f"topic {cluster.topic} takes no writes now")
+        queue = queues[entry.header.queue_id % len(queues)]
+        address = await cluster.address(cluster.topic, queue.broker_name)
+        await core.connections.get(address)
+        return address, queue
+
+    async def _exchange(
+        self,
+        command: RemotingCommand,
+        entry: EntrySend,
+        answer: Answer,
+        size: int,
+        address: str,
+        queue: MessageQueue,
+    ) -> None:
+        reply: RemotingCommand | None = None
+        entry.header.queue_id = queue.queue_id
+        try:
+            ext = entry.header.to_v2()
+            connections = self._cluster.core.connections
+            told = await connections.request(address, entry.code, ext, entry.body, timeout_ms=SEND_TIMEOUT_MS)
+            remark = told.remark
+            if told.code not in STORED:
+                remark = f"entry topic {self._cluster.topic}: {told.remark or 'refused'}"
+                self._cluster.core.refresh_soon(self._cluster.topic)
+            reply = command.reply(told.code, remark, told.ext, told.body)
+        except ProtocolError as error:
+            reply = command.reply(ResponseCode.MESSAGE_ILLEGAL, str(error)[:300])
+        except ClientError as error:
+            self._cluster.core.refresh_soon(self._cluster.topic)
+            text = f"the delay service has no answer of the cluster: {error}"
+            reply = command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, text[:300])
+        finally:
+            self._done(reply, answer, size)
+
+    def _done(self, reply: RemotingCommand | None, answer: Answer, size: int) -> None:
+        self._room.give_back(size)
+        self._count -= 1
+        self._held_bytes -= size
+        self._mind_the_room()
+        answer(reply)
+
+    def _mind_the_room(self) -> None:
+        too_much = self._held_bytes > OF_ONE_MAX_BYTES or self._count > OF_ONE_MAX
+        self._passage.stop_reading("too many sends under way", too_much)

@@ -1,0 +1,112 @@
+"""Stock clients that are given instances of the delay service as their name servers, beside Apache's brokers."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.running.entries import REJECTED_TOPIC
+from tests.service.process_cluster import ENTRY, NUMBER, RealCluster, now_ms
+from tests.support.apache import apache_jars
+from tests.support.clients import Client
+from tests.support.need import need
+from tests.support.ports import free_port
+from tests.support.wait import let_pass
+
+pytestmark = [pytest.mark.interop, pytest.mark.apache]
+PATIENCE_S = 240
+NAMES = ["java-5.5.0", "go-v2"]
+BROKERS = 2
+QUEUES = 4
+
+
+@pytest.fixture(scope="module")
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealCluster, list[str]]]:
+    """Two brokers of Apache's and two instances that listen; their addresses."""
+    need(apache_jars)
+    cluster = RealCluster(tmp_path_factory.mktemp("apache"), BROKERS)
+    try:
+        topics = [f"orders-{name.partition('-')[0]}" for name in NAMES]
+        cluster.topics(QUEUES, *topics, "orders-kill")
+        fronts = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        for front in fronts:
+            cluster.service("--listen", front)
+        cluster.wait_owned(BROKERS * QUEUES, PATIENCE_S)
+        yield cluster, fronts
+    finally:
+        cluster.stop()
+
+
+def workload(topic: str, count: int, due_ms: int, spread_ms: int = 10) -> list[dict[str, Any]]:
+    """Timed and normal messages in turns."""
+    return [
+        {
+            "n": number,
+            "topic": topic,
+            "tag": "a",
+            "keys": [f"key{number}"],
+            "body": base64.b64encode(b"body %d" % number).decode(),
+            "properties": {NUMBER: str(number), "colour": "blue \u00e9"},
+            **({"start_deliver_ms": due_ms + number * spread_ms} if number % 2 else {}),
+        }
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_thousand_of_each(apache: tuple[RealCluster, list[str]], name: str, tmp_path: Path) -> None:
+    cluster, fronts = apache
+    topic = f"orders-{name.partition('-')[0]}"
+    client = need(lambda: Client(name, ";".join(fronts), tmp_path))
+    try:
+        client.consume("c", f"consumers-{topic}", {topic: "a"})
+        due_ms = now_ms() + 15_000
+        sent = client.produce("p", f"producers-{topic}", workload(topic, 2000, due_ms), PATIENCE_S)
+        assert len(sent) == 2000
+        events = client.wait_received("c", 2000, PATIENCE_S)
+        let_pass(5)  # for copies that should not come
+        events = client.received("c")
+    finally:
+        client.stop()
+    counts = Counter(int(event["properties"][NUMBER]) for event in events)
+    assert counts == Counter(range(2000))
+    for event in events:
+        number = int(event["properties"][NUMBER])
+        assert event["properties"]["colour"] == "blue \u00e9"
+        assert "TW_TOPIC" not in event["properties"]
+        if number % 2:
+            assert event["received_ms"] >= due_ms + number * 10
+    copies = cluster.read(topic)
+    assert copies.verdict(range(2000)) == {"lost": 0, "early": 0, "twice": 0}
+    assert {message.body for message in copies.messages} == {b"body %d" % number for number in range(2000)}
+    assert not cluster.read(REJECTED_TOPIC).messages
+
+
+def test_an_instance_is_killed(apache: tuple[RealCluster, list[str]], tmp_path: Path) -> None:
+    """What the producer was told is stored comes once; it only tries again."""
+    cluster, fronts = apache
+    client = need(lambda: Client("java-5.5.0", ";".join(fronts), tmp_path))
+    try:
+        due_ms = now_ms() + 20_000
+        messages = workload("orders-kill", 2000, due_ms, 5)
+        client.command("produce", id="p", group="producers-kill", messages=messages)
+        client.wait("p", "sent", PATIENCE_S, 300)
+        cluster.services[0].kill()
+        client.wait("p", "produced", PATIENCE_S)
+        assert not client.events("p", "send_failed")
+        assert len(client.events("p", "sent")) == 2000
+    finally:
+        client.stop()
+    copies = cluster.wait_delivered(2000, PATIENCE_S, "orders-kill")
+    let_pass(5)
+    copies = cluster.read("orders-kill")
+    verdict = copies.verdict(range(2000))
+    assert (verdict["lost"], verdict["early"]) == (0, 0)
+    assert verdict["twice"] <= 1, "one thread has one message under way when the instance dies"
+    entries = Counter(number for number in cluster.read(ENTRY).found if number >= 0)
+    assert entries
