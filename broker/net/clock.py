@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["Pauses", "monotonic_ms", "month_start_ms", "now_ms", "rest"]
+__all__ = ["Pauses", "monotonic_ms", "monotonic_s", "month_start_ms", "now_ms", "rest"]
 
 
 def now_ms() -> int:
@@ -15,6 +15,10 @@ def now_ms() -> int:
 def monotonic_ms() -> int:
     """Read the monotonic clock, for waiting: milliseconds since some start."""
     return time.monotonic_ns() // 1_000_000
+
+
+monotonic_s = time.monotonic
+"""The same clock in seconds; itself, not a function that calls it: it is read at every call of a socket."""
 
 
 def month_start_ms(at_ms: int) -> int:

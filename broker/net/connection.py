@@ -27,11 +27,13 @@ from collections import deque
 from collections.abc import Callable
 
 from broker.net.channel import Channel, ChannelState, peer_text
+from broker.net.clock import monotonic_s
 from broker.net.tls import Tls
 from remoting.codes import REQUEST_HEADER_MAX_BYTES
 from remoting.command import RemotingCommand
 from remoting.connection import FrameDecoder
 from remoting.errors import ProtocolError
+from remoting.held_calls import HeldCalls
 
 __all__ = ["UNTIMED", "Connection", "Received", "Sockets"]
 
@@ -62,6 +64,7 @@ class Sockets:
         self.tls = tls
         self.buffer = bytearray(_READ_BYTES)
         self.view = memoryview(self.buffer)
+        self.calls = HeldCalls(monotonic_s, self.buffer)
         self._connections: set[Connection] = set()
         self._dirty: list[Connection] = []
         self._ending = False
@@ -149,7 +152,6 @@ class Connection:
         "_feed",
         "_input_bytes",
         "_out",
-        "_recv_into",
         "_rest",
         "_resting",
         "_server",
@@ -172,7 +174,6 @@ class Connection:
         self._resting = False  # whether something of the last read is not handled yet
         self._input_bytes = 0  # bytes of an unfinished frame that the server has counted
         self._stuck = 0  # sweeps since the peer last took bytes of the backlog
-        self._recv_into = sock.recv_into
         self._out: list[bytes] = []
         self._backlog: deque[memoryview] = deque()
         self._backlog_bytes = 0
@@ -250,7 +251,7 @@ class Connection:
                 return
         server = self._server
         try:
-            count = self._recv_into(server.buffer)
+            count = server.calls.recv(self._socket, self.fd)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -330,7 +331,7 @@ class Connection:
         sent = 0
         if not self._backlog:
             try:
-                sent = self._socket.send(data)
+                sent = self._server.calls.send(self._socket, self.fd, data)
             except (BlockingIOError, InterruptedError):
                 pass
             except OSError as error:

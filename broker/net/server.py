@@ -4,7 +4,7 @@ All sockets are non-blocking and registered in one epoll set, which the asyncio 
 is readable a *turn* begins: every readable connection is read once (256 KiB at most), and its requests are decoded and
 handled. Then the turn ends: messages are stored by one write, and replies go out by one send for each connection. A
 turn costs one epoll call, whatever the number of sockets. While requests keep coming, up to eight turns follow each
-other before the loop's timers and the calls of other threads run.
+other before the loop's timers and other threads' calls run. A turn of several keeps the lock (`remoting.held_calls`).
 
 While other threads have work that must not wait (``yields``: messages are overdue), the loop rests after each turn as
 long as the turn took, a millisecond at most. One thread runs Python at a time, so the rest belongs to the other
@@ -179,9 +179,9 @@ class Server(Accepting):
                 held = f", {connection.held_bytes} bytes wait for it" if connection.held_bytes else ""
                 connection.shut(f"silent for {self._idle_ms // 1000} s{held}")
         if self._turned_away:
-            text = "%d connections were turned away, there are %d: for more of them, raise the limit of open files %s"
-            how = "(LimitNOFILE of the service, or ulimit -n)"
-            _LOG.warning(text, self._turned_away, len(self._connections), how)
+            text = "%d connections were turned away, there are %d: for more of them, raise the limit of open files "
+            text += "(LimitNOFILE of the service, or ulimit -n)"
+            _LOG.warning(text, self._turned_away, len(self._connections))
             self._turned_away = 0
 
     @property
@@ -212,6 +212,7 @@ class Server(Accepting):
             if not ready:
                 return
             alone = linger.served(ready)
+            self.calls.begin(len(ready) > 1)
             self._ending = True
             self._read_slice_s = _READ_SLICE_S if len(ready) <= _FEW else _CROWD_SLICE_S
             try:
@@ -240,8 +241,7 @@ class Server(Accepting):
         begin = clock()
         for at in range(0, len(ready), _FEW):
             if at and clock() - begin > _SLICE_S:
-                for fd, _ in ready[at:]:
-                    self._waiting[fd] = begin
+                self._waiting.update((fd, begin) for fd, _ in ready[at:])
                 return
             for fd, events in ready[at : at + _FEW]:
                 target = targets.get(fd)

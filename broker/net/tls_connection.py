@@ -38,7 +38,7 @@ class TlsConnection(Connection):
         try:
             if self._session is None and not self._begin():
                 return
-            count = self._recv_into(server.buffer)
+            count = server.calls.recv(self._socket, self.fd)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
