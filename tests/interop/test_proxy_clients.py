@@ -18,16 +18,20 @@ from tests.support.wire import Wire
 pytestmark = [pytest.mark.interop, pytest.mark.apache]
 
 SECONDS = 240
-LARGE = (
-    "normal/push/1000",
-    "normal/simple/1000",
-    "delay/push/1000",
-    "fifo/push/1000",
-    "transaction/simple/1000",
+LARGE = ("normal/push/1000", "normal/simple/1000", "delay/push/1000", "fifo/push/1000", "transaction/simple/1000")
+BOTH = (
+    "normal/push/300",
     "normal/again/200",
+    "delay/simple/300",
+    "fifo/push/300",
+    "transaction/push/300",
+    "dead/push/200",
+    "dead/simple/200",
+    "tag/push/300",
+    "tag/simple/300",
+    "sql/push/300",
+    "sql/simple/300",
 )
-SMALL = ("dead/push/200", "dead/simple/200", "tag/push/300", "tag/simple/300", "sql/push/300", "sql/simple/300")
-APACHES = (*SMALL, "normal/push/300", "fifo/push/300")
 
 
 class Side:
@@ -38,7 +42,9 @@ class Side:
         settings = {"enablePropertyFilter": "true"}
         with start_peer(kind, folder, settings) as peer:
             with Wire(peer.address) as wire:
-                names = prepare(wire, (*LARGE, *SMALL) if kind == "ours" else APACHES, typed=kind == "apache")
+                names = self.both = prepare(wire, BOTH, typed=kind == "apache")
+                if kind == "ours":
+                    names = names + prepare(wire, LARGE, typed=False, prefix="large-")
             proxy = Proxy(folder / "proxy", peer.namesrv)
             try:
                 self.lines = lines_of(proxy.run(folder, names, SECONDS), names)
@@ -102,8 +108,8 @@ def test_what_is_never_acknowledged_is_once_among_the_dead_letters(sides: dict[s
 def test_our_broker_gives_what_apaches_gives(sides: dict[str, Side]) -> None:
     """The same deliveries with the same attempts; but for jobs in which Apache's broker loses or repeats."""
     ours, apache = sides["ours"], sides["apache"]
-    assert set(apache.lines) & set(ours.lines)
-    for name in set(apache.lines) & set(ours.lines):
+    assert len(apache.problems) < len(BOTH) // 2, apache.problems
+    for name in apache.both:
         if name not in apache.problems:
             assert _got(ours, name) == _got(apache, name), name
     for name, bodies in apache.dead.items():
