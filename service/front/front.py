@@ -127,6 +127,16 @@ class SenderFront:
             if passage.near is not None:
                 passage.near.close()
 
+    @property
+    def ended(self) -> Mapping[str, int]:
+        """Sends with a due time by what became of them."""
+        return self.room.ended
+
+    @property
+    def senders(self) -> int:
+        """Connections of senders."""
+        return len(self._passages)
+
     def members(self, names: Sequence[str]) -> None:
         """Learn who else is a member of the service's group."""
         found = [address for name in names if (address := address_in(name)) and address != self.instance]
@@ -173,7 +183,10 @@ class SenderFront:
         masters = masters_of(route)
         self._masters.update(masters)
         for broker in sorted(masters.keys() - self._ports.keys()):
-            await self._open_door(broker)
+            try:
+                await self._open_door(broker)
+            except OSError as error:
+                self.say(f"no door to {broker}: {error}")
 
     async def master(self, broker: str, *, fresh: bool = False) -> str:
         """The address of a broker's master. Raises ClientError, NoRouteError if it has none now."""

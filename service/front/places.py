@@ -114,6 +114,7 @@ class BrokerPlace(_AtHome):
         try:
             entry = entry_of(command, house.cluster.topic, wall_ms())
         except SendRefusedError as error:
+            house.room.ended["refused"] += 1
             answer(command.reply(error.code, str(error)))
             return True
         if entry is None:

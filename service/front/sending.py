@@ -8,7 +8,8 @@ A sender is told that its message is stored only if a broker has said so of the 
 its message id, queue number and queue offset are the entry's.
 
 ==============================  ======================================================================================
-no connection to the broker     SERVICE_NOT_AVAILABLE: nothing was written, the client tries again
+no connection to the broker     SERVICE_NOT_AVAILABLE: nothing was written, the client tries again; the same for what
+                                has waited for 3 s behind others
 no answer in time               SERVICE_NOT_AVAILABLE: it may be stored; a client that tries again may store it twice,
                                 as with every broker that does not answer
 the target topic is not there   TOPIC_NOT_EXIST: the service creates none, and would reject the message later
@@ -20,15 +21,16 @@ too many bytes under way        SYSTEM_BUSY
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 
 from remoting.codes import ResponseCode
 from remoting.command import ProtocolError, RemotingCommand
 from service.front.passage import Answer, Passage
 from service.front.rewriting import EntrySend, SendRefusedError
+from service.link.clock import mono_ms
 from service.link.cluster import SEND_TIMEOUT_MS, ClusterLink
 from timewheel_client.net.tries import STORED
-from timewheel_client.values.errors import ClientError, NoRouteError
+from timewheel_client.values.errors import ClientError, NoRouteError, RequestTimeoutError
 from timewheel_client.values.routes import MessageQueue
 
 __all__ = ["EntrySender", "SendsRoom"]
@@ -43,11 +45,13 @@ ENTRY_BYTES = 2000
 
 
 class SendsRoom:
-    """Counts the bytes of sends under way, of all connections."""
+    """Counts the bytes of sends under way, of all connections, and what has become of those before."""
 
     def __init__(self, most_bytes: int = OF_ALL_MAX_BYTES) -> None:
         self._most_bytes = most_bytes
         self.held_bytes = 0
+        self.ended: Counter[str] = Counter(dict.fromkeys(("stored", "refused", "unanswered"), 0))
+        """Sends with a due time by what the sender was told; unanswered: nobody knows whether they are stored."""
 
     def take(self, size: int) -> bool:
         """Count a send; False if there is no room for it."""
@@ -76,7 +80,7 @@ class EntrySender:
         self._cluster = cluster
         self._room = room
         self._broker = broker
-        self._waiting: deque[tuple[RemotingCommand, EntrySend, Answer, int]] = deque()
+        self._waiting: deque[tuple[RemotingCommand, EntrySend, Answer, int, int]] = deque()
         self._worker: asyncio.Task[None] | None = None
         self._replies: set[asyncio.Task[None]] = set()
         self._held_bytes = 0
@@ -86,13 +90,14 @@ class EntrySender:
         """Send an entry, and answer the sender's request when the cluster has."""
         size = len(entry.body) + len(entry.header.properties) + ENTRY_BYTES
         if not self._room.take(size):
+            self._room.ended["refused"] += 1
             answer(command.reply(ResponseCode.SYSTEM_BUSY, "too many sends are under way to the cluster"))
             return
         self._count += 1
         self._held_bytes += size
         self._mind_the_room()
         bare = RemotingCommand(command.code, command.opaque, command.flag, serialize_type=command.serialize_type)
-        self._waiting.append((bare, entry, answer, size))
+        self._waiting.append((bare, entry, answer, size, mono_ms()))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.ensure_future(self._work())
 
@@ -102,15 +107,19 @@ class EntrySender:
 
     async def _work(self) -> None:
         while self._waiting:
-            command, entry, answer, size = self._waiting.popleft()
+            command, entry, answer, size, since_ms = self._waiting.popleft()
             try:
+                # Whoever has waited for longer has sent it to another instance meanwhile: this would be a copy.
+                if mono_ms() - since_ms > SEND_TIMEOUT_MS:
+                    raise RequestTimeoutError("the delay service could not send it in time")
                 address, queue = await self._place_for(entry)
             except SendRefusedError as error:
-                self._done(command.reply(error.code, str(error)), answer, size)
+                self._done(command.reply(error.code, str(error)), answer, size, "refused")
             except (ClientError, ProtocolError) as error:
-                self._done(command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)[:300]), answer, size)
+                reply = command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)[:300])
+                self._done(reply, answer, size, "refused")
             except BaseException:
-                self._done(None, answer, size)
+                self._done(None, answer, size, "refused")
                 raise
             else:
                 # Tasks begin in their order, and each writes in its first step: the order of the sender stays.
@@ -152,27 +161,32 @@ class EntrySender:
         queue: MessageQueue,
     ) -> None:
         reply: RemotingCommand | None = None
+        end = "unanswered"
         entry.header.queue_id = queue.queue_id
         try:
             ext = entry.header.to_v2()
             connections = self._cluster.core.connections
             told = await connections.request(address, entry.code, ext, entry.body, timeout_ms=SEND_TIMEOUT_MS)
             remark = told.remark
+            end = "stored"
             if told.code not in STORED:
+                end = "refused"
                 remark = f"entry topic {self._cluster.topic}: {told.remark or 'refused'}"
                 self._cluster.core.refresh_soon(self._cluster.topic)
             reply = command.reply(told.code, remark, told.ext, told.body)
         except ProtocolError as error:
+            end = "refused"
             reply = command.reply(ResponseCode.MESSAGE_ILLEGAL, str(error)[:300])
         except ClientError as error:
             self._cluster.core.refresh_soon(self._cluster.topic)
             text = f"the delay service has no answer of the cluster: {error}"
             reply = command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, text[:300])
         finally:
-            self._done(reply, answer, size)
+            self._done(reply, answer, size, end)
 
-    def _done(self, reply: RemotingCommand | None, answer: Answer, size: int) -> None:
+    def _done(self, reply: RemotingCommand | None, answer: Answer, size: int, end: str) -> None:
         self._room.give_back(size)
+        self._room.ended[end] += 1
         self._count -= 1
         self._held_bytes -= size
         self._mind_the_room()

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from service.link.clock import wall_ms
 from service.running.instance_counts import InstanceCounts
-from service.running.service import DelayService
+from service.running.service import DelayService, SenderDoor
 from store.disk.errors import StoreError
 from store.put.lateness import BOUNDS_MS, LatenessCounts
 from store.put.pending_api import PendingQuery
@@ -34,6 +34,8 @@ class ServiceCollector(Collector):
         yield from self._waiting()
         yield from _counted(self._service.tally)
         yield _lateness(self._service.tally.lateness)
+        if self._service.door is not None:
+            yield from _senders(self._service.door)
 
     def _waiting(self) -> Iterator[Metric]:
         service, now_ms = self._service, wall_ms()
@@ -89,6 +91,15 @@ def _counted(tally: InstanceCounts) -> Iterator[Metric]:
         "Deliveries acknowledged before they were due: always 0.",
         value=tally.lateness.early,
     )
+
+
+def _senders(door: SenderDoor) -> Iterator[Metric]:
+    yield GaugeMetricFamily("timewheel_service_senders", "Connections of senders (--listen).", value=door.senders)
+    text = "Sends with a due time (--listen) by what the sender was told."
+    sends = CounterMetricFamily("timewheel_service_sends_total", text, labels=["end"])
+    for end, count in list(door.ended.items()):
+        sends.add_metric([end], count)
+    yield sends
 
 
 def _lateness(counts: LatenessCounts) -> Metric:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -53,6 +53,16 @@ def standbys_of(me: str, members: Sequence[str], shards: Sequence[TargetQueue]) 
 
 class SenderDoor(Protocol):
     """What an instance offers to senders beside the entry topic."""
+
+    @property
+    def ended(self) -> Mapping[str, int]:
+        """Sends with a due time by what became of them."""
+        ...
+
+    @property
+    def senders(self) -> int:
+        """Connections of senders."""
+        ...
 
     def name(self) -> str:
         """What the instance's name as a member ends in: so instances find each other."""
@@ -108,7 +118,7 @@ class DelayService:
         self._not_before: dict[TargetQueue, float] = {}
         self._count = 0
         self._warm = warm
-        self._door = door
+        self.door = door
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until told to stop; raises SetupError or ClientError if it cannot begin."""
@@ -116,12 +126,12 @@ class DelayService:
         cluster.version = wall_ms()
         await cluster.core.start()
         try:
-            if self._door is not None:
-                cluster.core.client_id += self._door.name()
+            if self.door is not None:
+                cluster.core.client_id += self.door.name()
             shards = await check_topics(cluster, self._namesrv, REJECTED_TOPIC)
             throw_away(self._directory / "shards")
-            if self._door is not None:
-                await self._door.open()
+            if self.door is not None:
+                await self.door.open()
             cluster.on_change = self._wake.set
             await cluster.core.send_heartbeats()
             self._say(f"member {cluster.core.client_id} of {cluster.group}, {len(shards)} shards in {cluster.topic}")
@@ -132,8 +142,8 @@ class DelayService:
                 for chore in chores:
                     chore.cancel()
                 await asyncio.gather(*chores, return_exceptions=True)
-                if self._door is not None:
-                    await self._door.close()
+                if self.door is not None:
+                    await self.door.close()
                 await self._leave()
         finally:
             await cluster.core.close()
@@ -155,10 +165,14 @@ class DelayService:
             pending = sum(owner.cache.pending_count for owner in owners if owner.cache is not None)
             tally = self.tally
             doubtful = sum(len(owner.shard.lost) + len(owner.shard.doubts) for owner in owners)
-            self._say(
+            text = (
                 f"shards {len(owners)}, pending {pending}, delivered {tally.delivered}, rejected {tally.rejected}, "
                 f"rolled {tally.rolled}, in doubt {doubtful}"
             )
+            if self.door is not None:
+                ended = ", ".join(f"{name} {count}" for name, count in self.door.ended.items())
+                text += f"; connections of senders {self.door.senders}, their sends: {ended}"
+            self._say(text)
 
     # ------------------------------------------------------------------------------------------------ sharing
 
@@ -181,8 +195,8 @@ class DelayService:
     async def _rebalance(self) -> None:
         route = await self._cluster.core.route(self._cluster.topic)
         members = await self._members(route.addresses())
-        if self._door is not None:
-            self._door.members(members)
+        if self.door is not None:
+            self.door.members(members)
         shards = shards_of(route)
         wanted = set(allocate_evenly(self._cluster.core.client_id, members, shards))
         now = time.monotonic()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from service.running.entries import REJECTED_TOPIC
+from tests.interop.workload import NUMBER as OF_THE_DRIVER
 from tests.service.process_cluster import ENTRY, NUMBER, RealCluster, now_ms
 from tests.support.apache import apache_jars
 from tests.support.clients import Client
@@ -23,16 +24,19 @@ PATIENCE_S = 240
 NAMES = ["java-5.5.0", "go-v2"]
 BROKERS = 2
 QUEUES = 4
+OTHERS = ["java-4-9-8", "java-5-5-0", "ons-1-8-8-8", "node-ali-ons"]
+TRANSACTED = ["transacted-java", "transacted-go"]
+CHECKS = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000", "transactionOpBatchInterval": "100"}
 
 
 @pytest.fixture(scope="module")
 def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealCluster, list[str]]]:
     """Two brokers of Apache's and two instances that listen; their addresses."""
     need(apache_jars)
-    cluster = RealCluster(tmp_path_factory.mktemp("apache"), BROKERS)
+    cluster = RealCluster(tmp_path_factory.mktemp("apache"), BROKERS, settings=CHECKS)
     try:
         topics = [f"orders-{name.partition('-')[0]}" for name in NAMES]
-        cluster.topics(QUEUES, *topics, "orders-kill")
+        cluster.topics(QUEUES, *topics, *OTHERS, *TRANSACTED, "orders-batch", "orders-kill")
         fronts = [f"127.0.0.1:{free_port()}" for _ in range(2)]
         for front in fronts:
             cluster.service("--listen", front)
@@ -85,6 +89,91 @@ def test_a_thousand_of_each(apache: tuple[RealCluster, list[str]], name: str, tm
     assert copies.verdict(range(2000)) == {"lost": 0, "early": 0, "twice": 0}
     assert {message.body for message in copies.messages} == {b"body %d" % number for number in range(2000)}
     assert not cluster.read(REJECTED_TOPIC).messages
+
+
+@pytest.mark.parametrize("name", ["java-4.9.8", "java-5.5.0", "ons-1.8.8.8", "node-ali-ons"])
+def test_each_way_to_say_when(apache: tuple[RealCluster, list[str]], name: str, tmp_path: Path) -> None:
+    cluster, fronts = apache
+    topic = name.replace(".", "-")
+    due_ms = now_ms() + 8000
+    fields = ["start_deliver_ms"]
+    if name.startswith("java"):
+        fields.append("timer_deliver_ms")
+    if name == "java-5.5.0":
+        fields.append("timer_due_ms")
+    messages = workload(topic, 60, due_ms)
+    for number, message in enumerate(messages):
+        if message.pop("start_deliver_ms", None):
+            message[fields[number // 2 % len(fields)]] = due_ms + number * 10
+    client = need(lambda: Client(name, ";".join(fronts), tmp_path))
+    try:
+        assert len(client.produce("p", f"producers-{topic}", messages, PATIENCE_S)) == 60
+    finally:
+        client.stop()
+    cluster.wait_delivered(60, PATIENCE_S, topic)
+    let_pass(2)
+    copies = cluster.read(topic)
+    assert copies.verdict(range(60)) == {"lost": 0, "early": 0, "twice": 0}
+    for number, ((stored, due),) in copies.found.items():
+        if number % 2:
+            # A client that says how long to wait reckons from its own clock, and the broker from when it has it.
+            slack_ms = 3000 if fields[number // 2 % len(fields)] == "timer_due_ms" else 0
+            assert due_ms + number * 10 <= stored and 0 <= due - (due_ms + number * 10) <= slack_ms
+
+
+def test_batches(apache: tuple[RealCluster, list[str]], tmp_path: Path) -> None:
+    """Batches of both kinds, of one kind, and of the other: none of their messages is early or twice."""
+    cluster, fronts = apache
+    due_ms = now_ms() + 8000
+    messages = workload("orders-batch", 300, due_ms)
+    for number, message in enumerate(messages):
+        message.pop("start_deliver_ms", None)
+        if number < 100 or (number < 200 and number % 2):
+            message["start_deliver_ms"] = due_ms + number * 10
+    client = need(lambda: Client("java-5.5.0", ";".join(fronts), tmp_path))
+    try:
+        assert len(client.produce("p", "producers-batch", messages, PATIENCE_S, batch=10)) == 300
+    finally:
+        client.stop()
+    cluster.wait_delivered(300, PATIENCE_S, "orders-batch")
+    let_pass(2)
+    copies = cluster.read("orders-batch")
+    assert copies.verdict(range(300)) == {"lost": 0, "early": 0, "twice": 0}
+    for number, ((stored, due),) in copies.found.items():
+        if "start_deliver_ms" in messages[number]:
+            assert stored >= due == due_ms + number * 10
+        else:
+            assert stored < due_ms
+            assert bool(due) == (number < 200), "with its batch, by the service; or passed through"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_transactions(apache: tuple[RealCluster, list[str]], name: str, tmp_path: Path) -> None:
+    """Ends and checks of half messages, with a due time and without."""
+    cluster, fronts = apache
+    topic = "transacted-" + name.partition("-")[0]
+    commit, rollback, unknown = "COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"
+    ends = [(commit, []), (rollback, []), (unknown, [commit]), (unknown, [rollback])]
+    due_ms = now_ms() + 15_000
+    messages = workload(topic, 40, due_ms)
+    for number, message in enumerate(messages):
+        message["outcome"], message["checks"] = ends[number // 2 % 4]
+        message["properties"][OF_THE_DRIVER] = str(number)
+    client = need(lambda: Client(name, ";".join(fronts), tmp_path))
+    try:
+        client.command("transact", id="t", group=f"transactors-{topic}", messages=messages)
+        client.wait("t", "transactions", PATIENCE_S)
+        assert not client.events("t", "send_failed")
+        cluster.wait_delivered(20, PATIENCE_S, topic)
+        let_pass(10)  # for checks and copies that should not come
+    finally:
+        client.stop()
+    copies = cluster.read(topic)
+    committed = [number for number in range(40) if commit in (messages[number]["outcome"], *messages[number]["checks"])]
+    assert sorted(copies.found) == committed
+    assert copies.verdict(committed) == {"lost": 0, "early": 0, "twice": 0}
+    for number, ((stored, due),) in copies.found.items():
+        assert due == (due_ms + number * 10 if number % 2 else 0) and stored >= due
 
 
 def test_an_instance_is_killed(apache: tuple[RealCluster, list[str]], tmp_path: Path) -> None:

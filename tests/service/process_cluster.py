@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,14 +22,17 @@ from tests.support.ours import ROOT, OurBroker
 from tests.support.processes import Child
 from tests.support.wait import happens, wait_until
 from timewheel_client import ClientConnection, Producer
+from timewheel_client.net.credentials import Credentials
 
 ENTRY = "TIMEWHEEL"
 NUMBER = "number"
 
 
-async def make_topic(address: str, topic: str, queues: int, perm: int = 6) -> None:
+async def make_topic(
+    address: str, topic: str, queues: int, perm: int = 6, credentials: Credentials | None = None
+) -> None:
     """What mqadmin's updateTopic asks of a broker."""
-    connection = await ClientConnection.open(address)
+    connection = await ClientConnection.open(address, credentials=credentials)
     ext = {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -69,28 +72,30 @@ class Copies:
 class RealCluster:
     """Name server, brokers ``broker-0`` …, and instances of the service."""
 
-    def __init__(self, folder: Path, brokers: int = 1, *, ours: bool = False) -> None:
+    def __init__(
+        self, folder: Path, brokers: int = 1, *, ours: bool = False, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.names: ApacheNameServer | None = None
         self.brokers: list[ApacheBroker | OurBroker] = []
         if ours:
-            broker = OurBroker(folder / "broker").start()
+            broker = OurBroker(folder / "broker", dict(settings or {})).start()
             self.namesrv = broker.namesrv
             self.brokers.append(broker)
         else:
             self.names = ApacheNameServer(folder / "names")
             self.namesrv = self.names.address
             for number in range(brokers):
-                name = {"brokerName": f"broker-{number}"}
+                name = {**(settings or {}), "brokerName": f"broker-{number}"}
                 self.brokers.append(ApacheBroker(folder / f"b{number}", self.namesrv, name, "512m").start())
         self.services: list[Child] = []
         self._count = 0
 
-    def topics(self, queues: int = 4, *targets: str) -> None:
+    def topics(self, queues: int = 4, *targets: str, credentials: Credentials | None = None) -> None:
         async def make() -> None:
             for broker in self.brokers:
                 for topic in (ENTRY, PROGRESS_TOPIC, REJECTED_TOPIC, *targets):
-                    await make_topic(broker.address, topic, queues)
+                    await make_topic(broker.address, topic, queues, credentials=credentials)
 
         asyncio.run(make())
 

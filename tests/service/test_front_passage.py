@@ -148,6 +148,20 @@ def test_sends_are_written_in_order() -> None:
     story(tell)
 
 
+def test_what_has_waited_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client has given up and sent it elsewhere: it would be a copy."""
+    times = iter([0, 0, 0, 3001, 3001])
+    monkeypatch.setattr("service.front.sending.mono_ms", lambda: next(times))
+
+    async def tell(world: FrontWorld) -> None:
+        await world.sends(send(7), send(8))
+        assert [body for _, _, _, body, _ in world.core.connections.sent] == [b"body 7"]
+        (reply,) = world.near.answers()
+        assert (reply.opaque, reply.code) == (8, ResponseCode.SERVICE_NOT_AVAILABLE)
+
+    story(tell)
+
+
 def test_the_entry_goes_to_another_broker_if_this_one_has_no_queue() -> None:
     async def tell(world: FrontWorld) -> None:
         entry = world.core.routes[ENTRY]

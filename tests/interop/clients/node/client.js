@@ -8,7 +8,7 @@ const path = require('path');
 const readline = require('readline');
 const { Consumer, Message, Producer } = require('ali-ons');
 
-const namesrv = process.argv[2];
+const namesrv = process.argv[2].split(';');
 const quiet = { debug() {}, info() {}, warn() {}, error(...args) { console.error(...args); } };
 const producers = new Map();
 const consumers = new Map();
