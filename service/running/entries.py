@@ -9,9 +9,9 @@ due time            the first that is there of ``TW_DELIVER_MS`` (epoch ms), ``T
 The first two are names that no broker looks at. An Apache broker of version 5 delays ``TIMER_*`` itself, and so does a
 Timewheel broker with all the others: such a message comes into the entry topic when it is due, and goes out at once.
 
-A delivered message has the sender's body, tags, keys and properties, but for ``TW_TOPIC`` and what would delay it once
-more; and ``TW_DELAY_ID`` (broker, queue and offset of the entry) and ``TW_DUE_MS``. Everything depends on the message
-alone, so every owner reads the same out of it.
+A delivered message has the sender's body, tags, keys and properties, but for ``TW_TOPIC``, what would delay it once
+more, and what would make it a half message of a transaction; and ``TW_DELAY_ID`` (broker, queue and offset of the
+entry) and ``TW_DUE_MS``. Everything depends on the message alone, so every owner reads the same out of it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from remoting.messages.properties import (
     DELAY,
     OWN_PROPERTIES,
     STARTDELIVERTIME,
+    TRAN_MSG,
     get_property,
     remove_properties,
     with_property,
@@ -67,7 +68,8 @@ SERVICE_PROPERTIES = (
     REASON,
     ORIGINAL_TOPIC,
 )
-_STRIPPED = (TOPIC, DELIVER_MS, DELAY_MS, DELAY, *PRECEDENCE[1:], *OWN_PROPERTIES, *SERVICE_PROPERTIES)
+# TRAN_MSG: brokers leave it in a message that was committed; sent once more, it would be a half message again.
+_STRIPPED = (TOPIC, DELIVER_MS, DELAY_MS, DELAY, TRAN_MSG, *PRECEDENCE[1:], *OWN_PROPERTIES, *SERVICE_PROPERTIES)
 _NO_HOST = bytes(8)
 _REASON_CHARS = 300
 _DAMAGED_BYTES = 1 << 20

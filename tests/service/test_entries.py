@@ -61,6 +61,13 @@ def test_due_times(properties: dict[str, str], due_ms: int) -> None:
     assert set(left) <= {"TW_DELAY_ID", "TW_DUE_MS", "__STARTDELIVERTIME"}
 
 
+def test_a_committed_transaction_goes_out_as_an_ordinary_message() -> None:
+    """Apache's brokers leave TRAN_MSG in what was committed: sent once more with it, it is a half message again."""
+    text = text_of(TRAN_MSG="true", PGROUP="g", __transactionId__="A1", TW_TOPIC="orders", TW_DELAY_MS="1")
+    left = parse_properties(decode_record(waiting_of(entry(text), SHARD).record).properties)
+    assert left.keys() == {"PGROUP", "__transactionId__", "TW_DELAY_ID", "TW_DUE_MS"}
+
+
 def test_what_the_sender_gave_stays() -> None:
     given_ = text_of(UNIQ_KEY="A1", KEYS="k1 k2", TAGS="t", own="x", TW_TOPIC="orders", TW_DELAY_MS="1")
     delivery = decode_record(waiting_of(entry(given_), SHARD).record)
