@@ -9,7 +9,7 @@ import pytest
 from broker_plugin.pending.key_table import KeyTable
 from remoting.messages.message import Message
 from remoting.messages.properties import format_properties
-from store.disk.errors import StoreFullError
+from store.disk.errors import StoreFullError, SyncFailedError
 from store.put.pending_api import PendingName, PendingOrder, PendingVerb, PendingVerdict
 from store.put.plugin_api import Held, PutStatus, Refused
 from tests.broker_plugin.test_pending_desk import Desk
@@ -161,6 +161,40 @@ def test_keys_outlive_the_process(how: str, seed: int) -> None:
     assert len(desk.delivered()) == len(dues)
     for key in dues:
         assert desk.desk.change(_cancelled(key), desk.now).verdict is V.TOO_LATE
+
+
+def test_keys_outlive_a_kill_a_start_and_then_a_power_cut() -> None:
+    """The rows that a killed process had written are in the page cache only when the next one takes its checkpoint."""
+    desk = Desk()
+    first = held(put(desk, NOW + 9_000))
+    desk.world.kill()
+    desk.world.store.take_checkpoint()
+    desk.world.disk.power_cut(0.0)
+    desk.world.open()
+    assert desk.desk.get(by_key()).offset == first.offset
+    assert isinstance(put(desk, NOW + 9_000), Refused)
+
+
+def test_a_cancel_that_was_told_outlives_a_kill_a_start_and_then_a_power_cut() -> None:
+    """Killed behind the row and before its sync: the next start says that it was cancelled, and has to go on so."""
+    desk = Desk()
+    held(put(desk, NOW + 500))
+
+    def fails() -> None:
+        raise SyncFailedError("no sync")
+
+    desk.world.plugin.pending._changes._past.sync = fails
+    with pytest.raises(SyncFailedError):
+        desk.desk.change(_cancelled("k"), desk.now)
+    desk.world.kill()
+    assert desk.desk.change(_cancelled("k"), desk.now).verdict is V.ALREADY
+    desk.world.store.take_checkpoint()
+    desk.world.disk.power_cut(0.0)
+    desk.world.open()
+    for _ in range(4):
+        desk.world.run(2_000)
+        desk.world.store.take_checkpoint()
+    assert desk.desk.change(_cancelled("k"), desk.now).verdict is V.ALREADY
 
 
 def _moved(key: str) -> PendingOrder:

@@ -115,11 +115,14 @@ class MessageRows:
         self.name = f"rows of {directory.name} messages"
         self._lock = threading.Lock()
         self._written = self._synced = 0
-        self._doubtful = False  # whether a sync of the last file has failed
+        self._doubtful = False
+        """Whether rows of the last file may stand in the page cache only: a sync has failed, or another process, which
+        may have been killed before its sync, or behind one that failed, has written them."""
         self._parts: list[_Part] = []
         if files.is_dir(directory):
             for name in sorted(name for name in files.listdir(directory) if name.isdecimal()):
                 self._open(directory / name)
+            self._doubtful = any(part.count for part in self._parts[-1:])
 
     def _open(self, path: Path) -> None:
         file = self._files.open(path)
@@ -180,7 +183,7 @@ class MessageRows:
     def _room(self) -> _Part:
         if self._parts and self._parts[-1].count < self._rows_a_file:
             return self._parts[-1]
-        if self._parts and self._synced < self._written:
+        if self._parts and not self._is_durable:
             self._sync()
         if not self._parts:
             self._files.makedirs(self._directory)
@@ -198,15 +201,19 @@ class MessageRows:
     def _sum(self, fields: tuple[int, ...]) -> int:
         return crc32(_PROVEN.pack(*fields), self._seed)
 
+    @property
+    def _is_durable(self) -> bool:
+        return self._synced == self._written and not self._doubtful
+
     def sync(self) -> None:
-        """Make what was added durable. Raises SyncFailedError."""
+        """Make all rows durable, those that were found at open, too. Raises SyncFailedError."""
         with self._lock:
-            if self._synced < self._written:
+            if not self._is_durable:
                 self._sync()
 
     def _sync(self) -> None:
         part = self._parts[-1]
-        if self._doubtful:  # after a failed sync another one may succeed and have written nothing
+        if self._doubtful:  # after a failed sync another one may succeed and write nothing
             part.file.pwrite(part.file.pread(part.count * _ROW.size, 0), 0)
         self._doubtful = True
         part.file.sync()
