@@ -155,11 +155,12 @@ class DelayMachine(RuleBasedStateMachine):
         now = self.rig.clock.now_ms
         result = self.rig.commands.move(offset, now + delay_ms, now)
         assert result.outcome is answer(self._known(found))
-        if result.outcome is CommandOutcome.DONE:
+        due_ms = max(now, now + delay_ms)
+        if result.outcome is CommandOutcome.DONE and due_ms != found.due_ms:  # else it stays what it is
             found.take(Move.MOVE)
             found.state = State.ACCEPTED  # its next version
             found.version += 1
-            found.due_ms = max(now, now + delay_ms)
+            found.due_ms = due_ms
 
     def _known(self, found: _Sent) -> State:
         return found.state
