@@ -5,9 +5,10 @@ runs Python meanwhile (the sweeper with a few thousand due messages), the loop g
 interval, half a millisecond. A turn over 17 connections releases it 34 times and then lasts 14 ms instead of 1.
 The calls here do not release it: `ctypes.PyDLL` is documented to keep it. They never block, so nobody waits for a peer.
 
-`HeldCalls` does so for turns of several connections; for one, a call through ctypes costs 0.6 µs more than it saves. It
-does not do so for long: after 0.3 ms the next call is the socket's own, so other threads get their part of each long
-turn. Compiled code has no other place where they could get it. Decision 49 has the figures.
+`HeldCalls` does so only where it pays. A call through ctypes costs 0.6 µs more than the socket's method, so it is used
+for 64 turns after a read that took 0.2 ms, which no read does by itself. And it does not keep the lock for long: after
+0.3 ms the next call is the socket's own, so other threads get their part of each long turn. Compiled code has no other
+place where they could get it. Decision 49 has the figures.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import ctypes
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["HOLD_S", "SEND_MAX_BYTES", "HeldCalls"]
+__all__ = ["CONTENDED_S", "CONTENDED_TURNS", "HOLD_S", "SEND_MAX_BYTES", "HeldCalls"]
 
 HOLD_S = 0.0003
+CONTENDED_S = 0.0002
+CONTENDED_TURNS = 64
 SEND_MAX_BYTES = 64 << 10  # to copy more takes the kernel as long as a thread may wait
 
 _MSG_DONTWAIT = 0x40  # as Linux defines them: only the files that open sockets import their module
@@ -44,20 +47,20 @@ class _Socket(Protocol):
 
 
 class HeldCalls:
-    """Reads into one buffer, and sends; keeps the interpreter's lock over each call unless it was kept for long.
+    """Reads into one buffer, and sends; keeps the interpreter's lock over calls while other threads want it.
 
     >>> import socket, time
     >>> one, other = socket.socketpair()
     >>> buffer = bytearray(100)
     >>> calls = HeldCalls(time.monotonic, buffer)
-    >>> calls.begin(True)
+    >>> calls.begin()
     >>> calls.send(one, one.fileno(), b"hello"), calls.recv(other, other.fileno()), bytes(buffer[:5])
     (5, 5, b'hello')
     >>> one.close(), other.close()
     (None, None)
     """
 
-    __slots__ = ("_address", "_buffer", "_bytes", "_clock", "_hold_s", "_size", "_until_s", "held_count")
+    __slots__ = ("_address", "_buffer", "_bytes", "_clock", "_size", "_turns", "_until_s", "held_count")
 
     def __init__(self, clock: Callable[[], float], buffer: bytearray) -> None:
         """``clock`` returns seconds, from any start. The buffer is for all reads; its size can no longer change."""
@@ -66,29 +69,37 @@ class HeldCalls:
         self._size = len(buffer)
         self._bytes = (ctypes.c_char * len(buffer)).from_buffer(buffer)
         self._address = ctypes.addressof(self._bytes)
-        self._hold_s = 0.0
-        self._until_s = 0.0
+        self._turns = 0  # that still keep the lock
+        self._until_s = 0.0  # the lock is kept until then; 0.0: it is not kept
         self.held_count = 0
         """Calls that kept the lock."""
 
-    def begin(self, several: bool) -> None:
-        """Note that a turn begins, the lock having just been released: calls keep it if there are several to serve."""
-        self._hold_s = HOLD_S if several else 0.0
-        self._until_s = self._clock() + self._hold_s
+    def begin(self) -> None:
+        """Note that a turn begins; the lock has just been released, by the poll."""
+        if self._turns:
+            self._turns -= 1
+            self._until_s = self._clock() + HOLD_S
+        else:
+            self._until_s = 0.0
 
     def recv(self, sock: _Socket, fd: int) -> int:
         """Read once from a socket, whose file is ``fd``; return how many bytes, 0 at the end of the stream.
 
         Raises OSError; BlockingIOError if nothing is there.
         """
-        if self._clock() < self._until_s:
+        before = self._clock()
+        if before < self._until_s:
             count: int = _RECV(fd, self._address, self._size, _MSG_DONTWAIT)
             if count >= 0:
                 self.held_count += 1
                 return count
         # After an error, too: the socket's method raises it.
         count = sock.recv_into(self._buffer)
-        self._until_s = self._clock() + self._hold_s
+        now = self._clock()
+        if now - before > CONTENDED_S:
+            self._turns = CONTENDED_TURNS
+        if self._turns:
+            self._until_s = now + HOLD_S
         return count
 
     def send(self, sock: _Socket, fd: int, data: bytes) -> int:
@@ -96,11 +107,12 @@ class HeldCalls:
 
         Raises OSError; BlockingIOError if it takes nothing.
         """
-        if len(data) <= SEND_MAX_BYTES and self._clock() < self._until_s:
+        if self._until_s and len(data) <= SEND_MAX_BYTES and self._clock() < self._until_s:
             count: int = _SEND(fd, data, len(data), _MSG_DONTWAIT | _MSG_NOSIGNAL)
             if count >= 0:
                 self.held_count += 1
                 return count
         count = sock.send(data)
-        self._until_s = self._clock() + self._hold_s
+        if self._turns:
+            self._until_s = self._clock() + HOLD_S
         return count

@@ -4,7 +4,7 @@ All sockets are non-blocking and registered in one epoll set, which the asyncio 
 is readable a *turn* begins: every readable connection is read once (256 KiB at most), and its requests are decoded and
 handled. Then the turn ends: messages are stored by one write, and replies go out by one send for each connection. A
 turn costs one epoll call, whatever the number of sockets. While requests keep coming, up to eight turns follow each
-other before the loop's timers and other threads' calls run. A turn of several keeps the lock (`remoting.held_calls`).
+other before the loop's timers and the calls of other threads run (which may want the lock: `remoting.held_calls`).
 
 While other threads have work that must not wait (``yields``: messages are overdue), the loop rests after each turn as
 long as the turn took, a millisecond at most. One thread runs Python at a time, so the rest belongs to the other
@@ -212,7 +212,7 @@ class Server(Accepting):
             if not ready:
                 return
             alone = linger.served(ready)
-            self.calls.begin(len(ready) > 1)
+            self.calls.begin()
             self._ending = True
             self._read_slice_s = _READ_SLICE_S if len(ready) <= _FEW else _CROWD_SLICE_S
             try:

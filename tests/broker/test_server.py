@@ -151,21 +151,21 @@ def test_the_next_request_of_who_waits_for_replies_is_looked_for_before_the_loop
     asyncio.run(run())
 
 
-def test_the_turn_of_several_keeps_the_interpreters_lock_and_the_turn_of_one_does_not():
+@pytest.mark.pure
+def test_calls_keep_the_interpreters_lock_while_another_thread_wants_it_and_only_then(monkeypatch):
+    monkeypatch.setattr("remoting.held_calls.CONTENDED_S", 3_600.0)
+
     async def run():
         async with Rig() as rig:
-            clients = [await rig.client() for _ in range(5)]
-            for client in clients:  # they are accepted and served once, one by one
-                await client.send(RemotingCommand(1, 1))
-                await client.reply()
-                assert rig.server.calls.held_count == 0
-            for client in clients:  # all at once: nothing of the loop runs between these
-                client.sock.send(encode_command(RemotingCommand(1, 2, body=b"x" * 1_000)))
-            for client in clients:
-                assert (await client.reply()).body == b"x" * 1_000
-            assert rig.server.calls.held_count > 0
-            for client in clients:
-                client.close()
+            client = await rig.client()
+            for number in range(20):
+                if number == 10:
+                    monkeypatch.setattr("remoting.held_calls.CONTENDED_S", -1.0)
+                held = rig.server.calls.held_count
+                await client.send(RemotingCommand(1, number, body=b"x" * number))
+                assert (await client.reply()).body == b"x" * number
+                assert (rig.server.calls.held_count > held) == (number >= 10)
+            client.close()
 
     asyncio.run(run())
 

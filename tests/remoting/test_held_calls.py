@@ -11,25 +11,57 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.held_calls import HOLD_S, SEND_MAX_BYTES, HeldCalls
+from remoting.held_calls import CONTENDED_S, CONTENDED_TURNS, HOLD_S, SEND_MAX_BYTES, HeldCalls
+
+
+class _HeldUp:
+    """A socket at its end, whose calls take long."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+
+    def recv_into(self, _: bytearray, /) -> int:
+        self._rig.now_s += 2 * CONTENDED_S
+        return 0
+
+    def send(self, _: bytes, /) -> int:
+        raise NotImplementedError
 
 
 class Rig:
-    """Two connected sockets and a clock that is set by hand."""
+    """Two connected sockets and a clock that is set by hand; another thread may hold up the socket's own calls."""
 
     def __init__(self, size: int = 100) -> None:
         self.now_s = 1.0
+        self.held_up_s = 0.0
         self.buffer = bytearray(size)
         self.calls = HeldCalls(lambda: self.now_s, self.buffer)
         self.here, self.there = socket.socketpair()
         for sock in (self.here, self.there):
             sock.setblocking(False)
 
-    def send(self, data: bytes) -> int:
-        return self.calls.send(self.here, self.here.fileno(), data)
+    def recv_into(self, buffer: bytearray, /) -> int:
+        self.now_s += self.held_up_s
+        return self.there.recv_into(buffer)
 
-    def recv(self) -> int:
-        return self.calls.recv(self.there, self.there.fileno())
+    def send(self, data: bytes, /) -> int:
+        self.now_s += self.held_up_s
+        return self.here.send(data)
+
+    def sends(self, data: bytes) -> int:
+        return self.calls.send(self, self.here.fileno(), data)
+
+    def reads(self) -> int:
+        return self.calls.recv(self, self.there.fileno())
+
+    def contend(self) -> None:
+        """A read of another socket is held up by another thread; then a turn begins, and nothing is held up."""
+        self.now_s += HOLD_S
+        self.calls.begin()
+        self.now_s += HOLD_S
+        self.calls.recv(_HeldUp(self), -1)
+        self.calls.begin()
+        self.calls.held_count = 0
 
     def close(self) -> None:
         self.here.close()
@@ -43,52 +75,66 @@ def rig() -> Iterator[Rig]:
     made.close()
 
 
-def test_a_call_keeps_the_lock_for_a_while_after_it_was_released(rig: Rig) -> None:
-    assert rig.send(b"a") == 1 and rig.calls.held_count == 0, "no turn has begun"
-    rig.calls.begin(False)
-    assert rig.send(b"a") == 1 and rig.recv() == 2 and rig.calls.held_count == 0, "a turn of one"
-    rig.calls.begin(True)
+def test_while_nobody_wants_the_lock_the_calls_are_the_sockets(rig: Rig) -> None:
+    for _ in range(100):
+        rig.calls.begin()
+        rig.held_up_s = CONTENDED_S / 2
+        assert rig.sends(b"a") == 1 and rig.reads() == 1
+    assert rig.calls.held_count == 0
+
+
+def test_after_a_read_that_was_held_up_calls_keep_the_lock_for_some_turns(rig: Rig) -> None:
+    rig.contend()
+    turns = 1
+    while rig.sends(b"a") == rig.reads() == 1 and rig.calls.held_count == 2 * turns:
+        rig.calls.begin()
+        turns += 1
+    assert turns == CONTENDED_TURNS + 1
+    assert rig.calls.held_count == 2 * CONTENDED_TURNS, "they began to release it again"
+
+
+def test_the_lock_is_released_every_now_and_then(rig: Rig) -> None:
+    rig.contend()
     rig.now_s += HOLD_S / 2
-    assert rig.send(b"b") == 1 and rig.recv() == 1 and rig.calls.held_count == 2
+    assert rig.sends(b"b") == 1 and rig.reads() == 1 and rig.calls.held_count == 2
     rig.now_s += HOLD_S
-    assert rig.send(b"c") == 1 and rig.calls.held_count == 2, "it was kept for too long"
-    assert rig.recv() == 1 and rig.calls.held_count == 3, "the call before released it"
+    assert rig.sends(b"c") == 1 and rig.calls.held_count == 2, "it was kept for too long"
+    assert rig.reads() == 1 and rig.calls.held_count == 3, "the call before released it"
 
 
 def test_a_large_answer_releases_it(rig: Rig) -> None:
-    rig.calls.begin(True)
-    assert rig.send(bytes(SEND_MAX_BYTES)) > 0 and rig.calls.held_count == 1
-    assert rig.send(bytes(SEND_MAX_BYTES + 1)) > 0 and rig.calls.held_count == 1
+    rig.contend()
+    assert rig.sends(bytes(SEND_MAX_BYTES)) > 0 and rig.calls.held_count == 1
+    assert rig.sends(bytes(SEND_MAX_BYTES + 1)) > 0 and rig.calls.held_count == 1
 
 
 @pytest.mark.parametrize("held", [True, False])
 def test_errors_are_the_sockets(rig: Rig, held: bool) -> None:
     def begin() -> None:
+        rig.calls.begin()
         if held:
-            rig.calls.begin(True)
-        else:
-            rig.now_s += 1
+            rig.contend()
 
     begin()
     with pytest.raises(BlockingIOError):
-        rig.recv()
+        rig.reads()
     begin()
     sent = 0
     with pytest.raises(BlockingIOError):
         while True:
-            sent += rig.send(bytes(1_000))
+            sent += rig.sends(bytes(1_000))
             begin()
     assert sent > 1_000
     rig.there.close()
     begin()
     with pytest.raises(BrokenPipeError):  # and no signal
-        rig.send(b"x")
+        rig.sends(b"x")
 
 
 def test_the_end_of_a_stream_is_no_error(rig: Rig) -> None:
+    rig.contend()
     rig.here.close()
-    rig.calls.begin(True)
-    assert rig.recv() == 0 and rig.calls.held_count == 1
+    assert rig.reads() == 0 and rig.calls.held_count == 1
 
 
 def test_the_lock_is_kept(rig: Rig) -> None:
@@ -105,15 +151,16 @@ def test_the_lock_is_kept(rig: Rig) -> None:
     other.start()
     try:
         sys.setswitchinterval(100)
-        for several in (False, True):
+        for kept in (False, True):
             before = steps[0]
-            for _ in range(3_000 if several else 3_000_000):
-                rig.calls.begin(several)
-                rig.send(b"x")
-                rig.recv()
+            for _ in range(3_000 if kept else 3_000_000):
+                if kept:
+                    rig.contend()
+                rig.sends(b"x")
+                rig.reads()
                 if steps[0] != before:
                     break
-            assert (steps[0] == before) == several
+            assert (steps[0] == before) == kept
     finally:
         sys.setswitchinterval(interval_s)
         stop.set()
@@ -125,15 +172,14 @@ def test_the_bytes_are_those_that_were_sent(steps: list[tuple[bytes, bool, float
     rig = Rig(64)
     sent, came = bytearray(), bytearray()
     try:
-        for data, released, pause_s in steps:
-            if released:
-                rig.calls.begin(True)
-            rig.now_s += pause_s
-            sent += data[: rig.send(data)]
-            rig.now_s += pause_s
-            came += rig.buffer[: rig.recv()]
+        for data, begins, held_up_s in steps:
+            if begins:
+                rig.calls.begin()
+            rig.held_up_s = held_up_s
+            sent += data[: rig.sends(data)]
+            came += rig.buffer[: rig.reads()]
         while len(came) < len(sent):
-            came += rig.buffer[: rig.recv()]
+            came += rig.buffer[: rig.reads()]
         assert came == sent
     finally:
         rig.close()
