@@ -31,7 +31,7 @@ from store.disk.errors import StoreError, StoreFullError
 from store.disk.flusher import Flusher, Ticket
 from store.put.pending_api import PendingAnswer, PendingName, PendingOrder, PendingVerb, PendingVerdict
 from store.put.plugin_api import DeliveryTarget, LookupTarget, SettlingTarget
-from store.spill.rows.model import Columns
+from store.spill.rows.model import Columns, RecordCorruptError
 from store.spill.state.message_rows import MessageRow, MessageRows
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ class Changes:
         self._settle = target.settle if isinstance(target, SettlingTarget) else _is_settled
         self._lookup = target if isinstance(target, LookupTarget) else None
         self.watchers: list[ChangeWatcher] = []
+        self.counts_topics = False
+        """Whether sends are refused by what is pending of their topic: a cancel then has to know whose it is."""
         self.frame_rows = max(1, spill.append_bytes_max // FRAME_ROW_BYTES)
         """Messages that one frame of the journal can cancel."""
         self.keys: DelayKeys | None = None
@@ -221,8 +223,9 @@ class Changes:
             record = self._spill.read((found.ref,))[0]
             topic, _, text = record_fields(record)
         except (StoreError, RecordError) as error:
-            # Whether the name fits is not known then: no answer is better than a wrong one.
-            if needed or name.topic or name.unique_key:
+            # Whether the name fits, or whose count it is, is not known then: no answer is better than a wrong one.
+            counted = self.counts_topics and not isinstance(error, RecordCorruptError)
+            if needed or counted or name.topic or name.unique_key:
                 raise StoreError(f"pending message {found.delay_id:#x} cannot be read: {error}") from error
             record, topic, text = b"", "", ""
         if (name.topic and topic != name.topic) or (

@@ -70,6 +70,7 @@ class DeskRooms:
             with lock:
                 self.limits.load()
             changes.watchers.append(self.limits)
+            changes.counts_topics = self.limits.by_topic
         self.keyed = KeyedTurn(spill, sweeper, self.keys)
         self.commands = Commands(spill, sweeper, recovery, lock, changes)
         self.desk = PendingDesk(spill, sweeper, recovery, lock, stats, changes, self.keys)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from remoting.messages.message import Message
 from remoting.messages.properties import format_properties
-from store.disk.errors import StoreFullError
-from store.put.pending_api import PendingQuery, PendingVerb
+from store.disk.errors import StoreError, StoreFullError
+from store.put.pending_api import PendingQuery, PendingVerb, PendingVerdict
 from store.put.plugin_api import Held, PutStatus, Refused
 from tests.broker_plugin.test_pending_desk import Desk
 from tests.support import delay_world
@@ -102,3 +104,23 @@ def test_a_failed_turn_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_limits_nothing_is_counted() -> None:
     assert Desk().world.plugin.gate.limits is None
+
+
+def test_a_cancel_that_cannot_tell_the_topic_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would go on to count, until the next start: its topic stands in the record that cannot be read."""
+    desk = limited(monkeypatch, TopicPendingMax=2)
+    taken = [offer(desk), offer(desk)]
+    desk.world.plugin.commit_turn()
+    assert isinstance(taken[0], Held)
+
+    def fails(path: Path) -> None:
+        raise StoreError(f"cannot read {path}")
+
+    desk.world.disk.read_fault = fails
+    with pytest.raises(StoreError, match="cannot be read"):
+        desk.change(taken[0].offset)
+    desk.world.disk.read_fault = None
+    assert "2 messages are pending" in refused(offer(desk))
+    assert desk.change(taken[0].offset).verdict is PendingVerdict.DONE
+    assert isinstance(offer(desk), Held)
+    refused(offer(desk))
