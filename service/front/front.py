@@ -44,6 +44,7 @@ IDLE_SWEEPS = 12
 """Sweeps in which a sender was silent after which its connection is closed: two minutes, as at brokers."""
 CONNECTIONS_MAX = 10_000
 HELD_MAX_BYTES = 256 << 20
+"""Bytes kept for all senders (unfinished frames, what the other side does not take) above which connections end."""
 END_MS = 4000
 _ANYWHERE = ("", "0.0.0.0", "::")
 
@@ -90,6 +91,7 @@ class SenderFront:
         self._changed = asyncio.Event()
         self._chores: list[asyncio.Task[None]] = []
         self._told: dict[str, int] = {}
+        self._held_bytes = 0
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -158,6 +160,14 @@ class SenderFront:
     def leave(self, passage: Passage) -> None:
         """Count it no more."""
         self._passages.discard(passage)
+
+    def hold(self, more_bytes: int) -> None:
+        """Count bytes that are kept for senders; too many end the passage that has most of them."""
+        self._held_bytes += more_bytes
+        if self._held_bytes > HELD_MAX_BYTES and more_bytes > 0:
+            greedy = max(self._passages, key=lambda passage: passage.counted_bytes, default=None)
+            if greedy is not None:
+                greedy.give_up("too much waits for all senders, and most of it for this one")
 
     def say(self, text: str) -> None:
         """Tell what has happened, at most one line of a kind in ten seconds: senders may be many."""
@@ -254,19 +264,14 @@ class SenderFront:
                 connection.abort("asked")
 
     async def _sweep(self) -> None:
-        """Close connections of silent senders; and of the greediest, while too much is held."""
         while True:
             await asyncio.sleep(SWEEP_MS / 1000)
-            for passage in list(self._passages):
-                if passage.near is not None:
-                    passage.near.silent += 1
-                    if passage.near.silent > IDLE_SWEEPS:
-                        passage.near.abort("silent for two minutes")
-            held = {passage: passage.held_bytes for passage in self._passages}
-            total = sum(held.values())
-            while total > HELD_MAX_BYTES:
-                greedy = max(held, key=held.__getitem__)
-                total -= held.pop(greedy)
-                self.say(f"{greedy.peer}: connection closed: too much waits for it")
-                if greedy.near is not None:
-                    greedy.near.abort("too much waits for it")
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Close connections of senders that were silent for too long; to be called every `SWEEP_MS`."""
+        for passage in list(self._passages):
+            if passage.near is not None:
+                passage.near.silent += 1
+                if passage.near.silent > IDLE_SWEEPS:
+                    passage.near.abort("silent for two minutes")

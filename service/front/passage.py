@@ -33,7 +33,6 @@ __all__ = ["Answer", "FarEnd", "Passage"]
 
 UNDER_WAY_MAX = 65_536
 """Most requests of one sender that wait for the cluster's answer and are answered if it breaks; older ones are not."""
-QUEUED_MAX_BYTES = 1 << 20
 Answer = Callable[[RemotingCommand | None], None]
 """Answers a request that was taken out; None: it wants no answer."""
 
@@ -57,6 +56,10 @@ class FarEnd(Protocol):
         """Connect to the cluster; raises ClientError."""
         ...
 
+    def hold(self, more_bytes: int) -> None:
+        """Count bytes that are kept for senders; too many end the passage that has most of them."""
+        ...
+
     def say(self, text: str) -> None:
         """Tell what has happened."""
         ...
@@ -75,6 +78,8 @@ class Passage:
         self._queued: deque[bytes] = deque()
         self._under_way: dict[int, RemotingCommand] = {}
         self._stops: set[str] = set()
+        self.counted_bytes = 0
+        """Of what is kept for this sender, how much its place has counted."""
 
     # ------------------------------------------------------------------------------------------------ both wires
 
@@ -95,6 +100,7 @@ class Passage:
                 if frame.command.is_response:
                     self._under_way.pop(frame.command.opaque, None)
                 self.near.write(frame.raw)
+        self._count()
 
     def pressed(self, wire: PassageWire, full: bool) -> None:
         """Do not read for one side what it does not take."""
@@ -104,6 +110,7 @@ class Passage:
                 self._far.read(not full)
         else:
             self.stop_reading("the cluster does not read", full)
+        self._count()
 
     def lost(self, wire: PassageWire, why: str) -> None:
         """Close the other side after the sender's; answer what is under way after the cluster's."""
@@ -116,10 +123,26 @@ class Passage:
                 self._dialling.cancel()
             if self._far is not None:
                 self._far.close()
+            self._queued.clear()
+            self._count()
         elif wire is self._far:
             self._far = None
             self.stop_reading("the cluster does not read", False)
             self._fail(why)
+            self._count()
+
+    def give_up(self, why: str) -> None:
+        """Close the sender's connection at once."""
+        if self.near is not None:
+            self._place.say(f"{self.peer}: connection closed: {why}")
+            self.near.abort(why)
+
+    def _count(self) -> None:
+        """Have the place count what is kept."""
+        more = self.held_bytes - self.counted_bytes
+        if more:
+            self.counted_bytes += more
+            self._place.hold(more)
 
     # ------------------------------------------------------------------------------------------------ the sender's
 
@@ -131,6 +154,8 @@ class Passage:
     @property
     def held_bytes(self) -> int:
         """Bytes that are kept for this sender, apart from sends with a due time."""
+        if self.near is None:
+            return 0
         wires = sum(wire.pending_bytes for wire in (self.near, self._far) if wire is not None)
         return wires + sum(map(len, self._queued))
 
@@ -194,6 +219,7 @@ class Passage:
         finally:
             self._dialling = None
             self.stop_reading("no connection yet", False)
+            self._count()
 
     def _fail(self, why: str) -> None:
         self._queued.clear()

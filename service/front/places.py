@@ -50,6 +50,10 @@ class House(Protocol):
         """It has gone."""
         ...
 
+    def hold(self, more_bytes: int) -> None:
+        """Count bytes that are kept for senders; too many end the passage that has most of them."""
+        ...
+
     def say(self, text: str) -> None:
         """Tell what has happened."""
         ...
@@ -84,6 +88,10 @@ class _AtHome:
     def closed(self, passage: Passage) -> None:
         """See `service.front.passage.FarEnd`."""
         self._house.leave(passage)
+
+    def hold(self, more_bytes: int) -> None:
+        """See `service.front.passage.FarEnd`."""
+        self._house.hold(more_bytes)
 
     def say(self, text: str) -> None:
         """See `service.front.passage.FarEnd`."""

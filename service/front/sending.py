@@ -10,7 +10,7 @@ its message id, queue number and queue offset are the entry's.
 ==============================  ======================================================================================
 no connection to the broker     SERVICE_NOT_AVAILABLE: nothing was written, the client tries again; the same for what
                                 has waited for 3 s behind others
-no answer in time               SERVICE_NOT_AVAILABLE: it may be stored; a client that tries again may store it twice,
+no answer in 15 s               SERVICE_NOT_AVAILABLE: it may be stored; a client that tries again may store it twice,
                                 as with every broker that does not answer
 the target topic is not there   TOPIC_NOT_EXIST: the service creates none, and would reject the message later
 the target takes no writes      NO_PERMISSION
@@ -28,13 +28,18 @@ from remoting.command import ProtocolError, RemotingCommand
 from service.front.passage import Answer, Passage
 from service.front.rewriting import EntrySend, SendRefusedError
 from service.link.clock import mono_ms
-from service.link.cluster import SEND_TIMEOUT_MS, ClusterLink
+from service.link.cluster import ClusterLink
 from timewheel_client.net.tries import STORED
 from timewheel_client.values.errors import ClientError, NoRouteError, RequestTimeoutError
 from timewheel_client.values.routes import MessageQueue
 
 __all__ = ["EntrySender", "SendsRoom"]
 
+ANSWER_MS = 15_000
+"""How long a broker may take to answer. Clients give up before, at a time of their own; told sooner that nothing is
+known, one that would still wait sends a copy."""
+WAIT_MS = 3000
+"""How long a send may wait for others before it is written: clients wait for 3 s if they are not told otherwise."""
 OF_ONE_MAX_BYTES = 8 << 20
 """Bytes of one connection's sends under way from which on nothing more is read from it."""
 OF_ONE_MAX = 2000
@@ -110,7 +115,7 @@ class EntrySender:
             command, entry, answer, size, since_ms = self._waiting.popleft()
             try:
                 # Whoever has waited for longer has sent it to another instance meanwhile: this would be a copy.
-                if mono_ms() - since_ms > SEND_TIMEOUT_MS:
+                if mono_ms() - since_ms > WAIT_MS:
                     raise RequestTimeoutError("the delay service could not send it in time")
                 address, queue = await self._place_for(entry)
             except SendRefusedError as error:
@@ -166,7 +171,7 @@ class EntrySender:
         try:
             ext = entry.header.to_v2()
             connections = self._cluster.core.connections
-            told = await connections.request(address, entry.code, ext, entry.body, timeout_ms=SEND_TIMEOUT_MS)
+            told = await connections.request(address, entry.code, ext, entry.body, timeout_ms=ANSWER_MS)
             remark = told.remark
             end = "stored"
             if told.code not in STORED:

@@ -31,7 +31,7 @@ class WireUser(Protocol):
         ...
 
     def received(self, wire: PassageWire, frames: list[PassedFrame]) -> None:
-        """It has brought frames."""
+        """It has brought frames, or a part of one: then there are none."""
         ...
 
     def pressed(self, wire: PassageWire, full: bool) -> None:
@@ -70,8 +70,7 @@ class PassageWire(asyncio.Protocol):
         except ProtocolError as error:
             self.abort(f"not RocketMQ's protocol: {error}")
             return
-        if frames:
-            self._user.received(self, frames)
+        self._user.received(self, frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the user."""

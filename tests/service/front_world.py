@@ -120,6 +120,7 @@ class FrontWorld:
         self.said: list[str] = []
         self.entered: list[Passage] = []
         self.dials = 0
+        self.held_bytes = 0
         self.refuses = False
         self.gate = asyncio.Event()
         self.gate.set()
@@ -145,6 +146,9 @@ class FrontWorld:
 
     def leave(self, passage: Passage) -> None:
         self.entered.remove(passage)
+
+    def hold(self, more_bytes: int) -> None:
+        self.held_bytes += more_bytes
 
     def say(self, text: str) -> None:
         self.said.append(text)

@@ -14,8 +14,11 @@ from remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode
 from remoting.command import ProtocolError, RemotingCommand, encode_command
 from remoting.headers import SendHeader
 from service.front.frames import FrameCutter
+from service.front.front import SenderFront
+from service.front.passage import Passage
+from service.front.places import BrokerPlace
 from service.front.wire import PassageWire
-from tests.service.front_world import ENTRY, FrontWorld
+from tests.service.front_world import ENTRY, FrontWorld, MemoryWire
 from timewheel_client.values.errors import ConnectionFailedError, RequestTimeoutError
 
 DUE = "__STARTDELIVERTIME\x0190000\x02"
@@ -262,6 +265,52 @@ def test_a_sender_that_is_gone_leaves_nothing() -> None:
         assert world.room.held_bytes == 0
 
     story(tell)
+
+
+def test_what_is_kept_is_counted() -> None:
+    async def tell(world: FrontWorld) -> None:
+        world.gate.clear()
+        data = await world.sends(send(7, ""))
+        assert world.held_bytes == len(data)
+        world.near.pending_bytes = 5_000_000
+        world.passage.received(cast(PassageWire, world.near), [])
+        assert world.held_bytes == len(data) + 5_000_000
+        world.passage.lost(cast(PassageWire, world.near), "closed")
+        await world.settle()
+        assert world.held_bytes == 0
+
+    story(tell)
+
+
+def front_with(count: int) -> tuple[SenderFront, list[MemoryWire], list[Passage]]:
+    """A front without ports, and senders in it."""
+    cluster = FrontWorld().cluster
+    front = SenderFront(cluster, "127.0.0.1:1", "127.0.0.1", 9, False, str)
+    place = BrokerPlace(front, "broker-a")
+    wires, passages = [MemoryWire() for _ in range(count)], [Passage(place) for _ in range(count)]
+    for wire, passage in zip(wires, passages, strict=True):
+        passage.opened(cast(PassageWire, wire))
+    return front, wires, passages
+
+
+def test_silent_senders_are_closed() -> None:
+    front, wires, _ = front_with(2)
+    for _ in range(13):
+        wires[0].silent = 0
+        front.sweep()
+    assert [wire.is_open for wire in wires] == [True, False] and front.senders == 2
+
+
+def test_the_greediest_sender_is_closed_when_too_much_is_kept() -> None:
+    front, wires, passages = front_with(3)
+    for wire, passage, megabytes in zip(wires, passages, (100, 120, 40), strict=True):
+        wire.pending_bytes = megabytes << 20
+        passage.received(cast(PassageWire, wire), [])
+    assert [wire.is_open for wire in wires] == [True, False, True]
+    passages[1].lost(cast(PassageWire, wires[1]), "aborted")
+    wires[2].pending_bytes = 100 << 20
+    passages[2].received(cast(PassageWire, wires[2]), [])
+    assert wires[0].is_open and wires[2].is_open and front.senders == 2
 
 
 commands = st.builds(

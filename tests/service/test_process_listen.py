@@ -220,7 +220,7 @@ def test_bad_input_and_a_cluster_that_hangs(tmp_path: Path) -> None:
         asyncio.run(_send(front, range(10), now_ms() + 100))
         _hang(cluster, door)
         asyncio.run(_send(front, range(10, 20), now_ms() + 100))
-        copies = cluster.wait_delivered(20, PATIENCE_S, "orders")
+        copies = cluster.wait_delivered(21, PATIENCE_S, "orders")  # one of them stands for those without a number
         assert copies.found.keys() >= set(range(20))
         assert "Traceback" not in cluster.services[0].log.read_text()
     finally:
@@ -239,17 +239,12 @@ def _hang(cluster: RealCluster, door: int) -> None:
             written += poured(sender, b"".join(frame(opaque, due, bytes(100_000)) for opaque in range(200)))
         assert written < 300 << 20, "no more is read than is kept"
         assert memory_of(service) - before < 400 << 20
-        answered = 0
+        for sender in senders[::2]:
+            sender.settimeout(60)
+            replies = FrameDecoder().feed(sender.recv(1 << 20))
+            assert replies and all(reply.code == 14 for reply in replies)
         for sender in senders:
-            sender.settimeout(0.5)
-            try:
-                replies = FrameDecoder().feed(sender.recv(1 << 20))
-            except TimeoutError:
-                replies = []
-            assert all(reply.code == 14 for reply in replies)
-            answered += len(replies)
             sender.close()
-        assert answered, "after three seconds without an answer of the cluster"
     finally:
         os.kill(broker, signal.SIGCONT)
 
