@@ -1,11 +1,13 @@
 """Popping against a model: never two holders before a time is over, none lost, none early, whatever is done.
 
 The model knows of each message when its holder's time is over, by when the broker has promised that, and what of it is
-durable. A kill and a stop change nothing of what it knows. After a power cut only what was durable is sure. Everything
-runs on a broker without threads: the reviver, the flusher and the journal's chore are steps of the machine.
+durable. A kill and a stop change nothing of what it knows. After a power cut only what was durable is sure. The clock
+is set back, writes and syncs fail alone and in pairs, and each copy has its message's properties. Everything runs on a
+broker without threads: the reviver, the flusher and the journal's chore are steps of the machine.
 """
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -15,9 +17,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from remoting.codes import ResponseCode
 from remoting.messages.message import decode_record
-from remoting.messages.properties import TW_POP, get_property
+from remoting.messages.properties import TW_POP, format_properties, get_property, parse_properties
+from store.disk.errors import StoreError
 from tests.broker.core_rig import Rig
 from tests.broker.pop_client import Popped, Popper
+from tests.support.hostile import plain_properties
 from tests.support.simdisk import SimDisk
 
 QUEUES = 2
@@ -43,6 +47,7 @@ class PopMachine(RuleBasedStateMachine):
         self.durable: dict[bytes, Known] = dict(self.known)
         self.loose: set[bytes] = set()  # a power cut has taken what is known of them
         self.gone: set[bytes] = set()  # a power cut may have taken them
+        self.odd: dict[bytes, dict[str, str]] = {}
         self.number = 0
 
     def open(self, now_ms: int) -> None:
@@ -51,6 +56,15 @@ class PopMachine(RuleBasedStateMachine):
         self.pops = self.rig.core.processors.pop
         self.pops.journal.tail_bytes = 400
         self.popper = Popper(self.rig.client())
+
+    @rule(queue_id=st.integers(0, QUEUES - 1), rng=st.randoms(use_true_random=False))
+    def send_odd(self, queue_id: int, rng: Random) -> None:
+        """A message whose properties every copy of it has to have."""
+        self.number += 1
+        body = b"m%d" % self.number
+        odd = {name: value for name, value in plain_properties(rng).items() if "\0" not in name + value}
+        if self.rig.client().send("T", format_properties(odd), body, e=queue_id).code == 0:
+            self.known[body], self.odd[body] = NEW, odd
 
     @rule(queue_id=st.integers(0, QUEUES - 1), count=st.integers(1, 4))
     def send(self, queue_id: int, count: int) -> None:
@@ -124,6 +138,30 @@ class PopMachine(RuleBasedStateMachine):
     def revive(self) -> None:
         self.pops.reviver.step(self.rig.now_ms)
         self.rig.core.end_turn()
+
+    @rule(
+        calls=st.sets(st.integers(1, 4), min_size=1, max_size=3),
+        operation=st.sampled_from(["pwrite", "pwrite", "sync"]),
+        where=st.sampled_from(["commitlog", "pop", ""]),
+        ms=st.sampled_from([0, 1, 1_000, 60_000]),
+    )
+    def revive_while_writes_fail(self, calls: set[int], operation: str, where: str, ms: int) -> None:
+        self.rig.now_ms += ms
+        self.disk.fail_at(operation, calls, self.disk.full(), where)
+        for _ in range(3):
+            for step in (self.pops.reviver.step, self.pops.journal.step):
+                with suppress(StoreError):
+                    step(self.rig.now_ms)
+        self.rig.core.end_turn()
+        self.disk.fault = None
+
+    @rule(ms=st.sampled_from([1, 10, 1_000, 70_000]))
+    def set_clock_back(self, ms: int) -> None:
+        """What was over stays over: its copy may be there."""
+        for body, (until, handle, acked) in self.known.items():
+            if until <= self.rig.now_ms:
+                self.known[body] = 0, handle, acked
+        self.rig.now_ms -= ms
 
     @rule()
     def sync(self) -> None:
@@ -200,6 +238,7 @@ class PopMachine(RuleBasedStateMachine):
         copies: Counter[tuple[bytes, str | None]] = Counter()
         for _, record in self.rig.store.scan(self.rig.store.commit_log.begin):
             stored = decode_record(record)
+            assert self.odd.get(stored.body, {}).items() <= parse_properties(stored.properties).items()
             if stored.reconsume_times:
                 copies[stored.body, get_property(stored.properties, TW_POP)] += 1
         twice = [key for key, count in copies.items() if count > 1 and key[0] not in self.loose]
@@ -208,8 +247,8 @@ class PopMachine(RuleBasedStateMachine):
 
 TestPop = PopMachine.TestCase
 TestPop.settings = settings(
-    max_examples=8,
-    stateful_step_count=25,
+    max_examples=10,
+    stateful_step_count=30,
     phases=(Phase.explicit, Phase.generate),
     deadline=None,
     suppress_health_check=list(HealthCheck),
