@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
+from remoting.errors import RecordError
 from remoting.messages.properties import TW_POP, get_property
 from tests.broker.pop_client import Popped, popped_of
 from tests.simulation.kinds import Kind, Violation
@@ -242,7 +243,10 @@ class Poppers:
         if what == "pop":
             if reply.code == ResponseCode.SUCCESS:
                 until_ms = int(ext["popTime"]) + int(ext["invisibleTime"])
-                got = popped_of(reply, GROUP)
+                try:
+                    got = popped_of(reply, GROUP)
+                except RecordError as error:
+                    raise Violation(Kind.CONTENT, f"what was popped is no whole record: {error}") from error
                 found = [(pops.popped(one, until_ms, now_ms, ends), one) for one in got]
                 self.got += found
                 world.tell(f"popped until {until_ms}: {[(number, one.handle) for number, one in found]}")

@@ -26,10 +26,10 @@ SEEDS = 60
 """The suite's; `./run soak` runs others for as long as it is told to."""
 SHARE = 0.02
 FRESH_SECONDS = 20
-FOUND_ROT = (236954144593, 700002231, 700003275, 700003630)
+FOUND_ROT = (236954144593, 700002231, 700003275, 700003630, 910000429)
 """A sweeper that stands still between its append and its count: what is in the log is pending to the limits. Rows of
 delay keys that a killed process had not synced, a start that relied on them, and a power cut. Cancels of what cannot be
-read, and a limit of its topic. A bit of a half message."""
+read, and a limit of its topic. A bit of a half message, and one of the properties of a message that is popped."""
 FRESH_ROT = int(os.environ.get("TIMEWHEEL_ROT_SEEDS", "20"))
 
 
