@@ -118,8 +118,10 @@ class Pops:
         held.until_ms, held.handle, held.ends = until_ms, one.handle, ends
         return number
 
-    def acked(self, number: int, handle: str, reply: RemotingCommand, now_ms: int, ends: tuple[int, int]) -> None:
-        """An acknowledgement was answered."""
+    def acked(
+        self, number: int, handle: str, reply: RemotingCommand, now_ms: int, ends: tuple[int, int], *, gone: bool
+    ) -> None:
+        """An acknowledgement was answered; ``gone``: retention has taken the message, so nobody may know of it."""
         held = self.of(number)
         held.asked -= 1
         if held.loose:
@@ -127,7 +129,7 @@ class Pops:
         elif reply.code == ResponseCode.SUCCESS and reply.remark is None:
             held.acked, held.ends = True, ends
         elif reply.code == ResponseCode.SUCCESS:
-            if handle != held.handle or now_ms >= held.until_ms or held.acked or held.maybe:
+            if handle != held.handle or now_ms >= held.until_ms or held.acked or held.maybe or gone:
                 return
             raise Violation(Kind.ANSWER, f"message {number} cannot be acknowledged by its holder: {reply.remark}")
         elif reply.code == ResponseCode.SYSTEM_ERROR:
@@ -253,7 +255,9 @@ class Poppers:
                 world.wakes["reviver"] = 0
         elif what == "ack":
             world.tell(f"reply to ack {numbers[0]}: {reply.code} {reply.remark or ''}")
-            pops.acked(numbers[0], handle, reply, now_ms, ends)
+            entry = world.ledger.delivered.get(numbers[0])
+            gone = entry is not None and entry.offset < world.ledger.begin
+            pops.acked(numbers[0], handle, reply, now_ms, ends, gone=gone)
         else:
             world.tell(f"reply to change {numbers[0]}: {reply.code} {ext} {reply.remark or ''}")
             self._changed(numbers[0], handle, reply, ends)
