@@ -426,7 +426,7 @@ PLANTED: dict[str, Plant] = {
         swap((LevelScheduler, "_settle", _failed_put_is_done)), *_LOST, share=0, fond="level fails"
     ),
     "what waits of a refused batch is not taken back": Plant(
-        swap((Turn, "_take_back_refused", lambda *_: None)),
+        swap((Turn, "_take_back_refused", lambda _, entries, results: (entries, results))),
         Kind.BATCH,
         share=0,
         fond="between slices",
