@@ -118,11 +118,9 @@ def service_command(
         for address in (metrics_listen, listen):
             if address is not None:
                 split_address(address)
-        context = _tls(tls, tls_ca)
-        cluster = ClusterLink(namesrv_addr, topic, credentials_of(access_key, secret), context)
-        front = (
-            SenderFront(cluster, namesrv_addr, *split_address(listen), context, _say) if listen is not None else None
-        )
+        encryption = _tls(tls, tls_ca)
+        cluster = ClusterLink(namesrv_addr, topic, credentials_of(access_key, secret), encryption)
+        front = SenderFront(cluster, *split_address(listen), encryption, _say) if listen is not None else None
     except (ValueError, TypeError) as error:
         raise click.UsageError(str(error)) from None
     try:

@@ -274,9 +274,9 @@ class Changes:
         record = None if lookup is None else lookup.find_delivered(name.offset)
         if record is not None:
             return _delivered(name, record)
-        row = None if self._past is None else self._past.find(name.offset)
-        if row is not None and self._past is not None:
-            self._past.sync()  # it may be of a cancel that is under way, or of one that a kill has cut short
+        past = self._past
+        if past is not None and (row := past.find(name.offset)) is not None:
+            past.sync()  # it may be of a cancel that is under way, or of one that a kill has cut short
             if name.topic and row.topic_crc != topic_crc(name.topic):
                 return _unknown("the name does not fit the message")
             return _cancelled(verb, name.offset, row.version, row.due_ms, row.at_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remoting.codes import MAX_FRAME_BYTES
-from remoting.command import ProtocolError, RemotingCommand, decode_frame
+from remoting.command import ProtocolError, RemotingCommand, decode_command
 
 __all__ = ["HEADER_MAX_BYTES", "FrameCutter", "PassedFrame"]
 
@@ -50,14 +50,16 @@ class FrameCutter:
             size = 4 + int.from_bytes(rest[at : at + 4], "big")
             if not 8 <= size <= MAX_FRAME_BYTES:
                 raise ProtocolError(f"frame of {size} bytes; 8 to {MAX_FRAME_BYTES} are allowed")
-            if end - at >= 8:
-                header = int.from_bytes(rest[at + 5 : at + 8], "big")
-                if header > self._header_max_bytes:
-                    raise ProtocolError(f"header of {header} bytes, at most {self._header_max_bytes} are allowed")
+            if end - at < 8:
+                break
+            word = int.from_bytes(rest[at + 4 : at + 8], "big")
+            header = word & 0xFFFFFF
+            if header > self._header_max_bytes:
+                raise ProtocolError(f"header of {header} bytes, at most {self._header_max_bytes} are allowed")
             if end - at < size:
                 break
             raw = bytes(rest[at : at + size])
-            frames.append(PassedFrame(raw, decode_frame(raw[4:])))
+            frames.append(PassedFrame(raw, decode_command(raw, word, 8, size)))
             at += size
         if at:
             del rest[:at]

@@ -21,7 +21,7 @@ from remoting.command import ProtocolError
 from remoting.json_dialect import loads
 from service.front.passage import Passage
 from service.front.places import DOORS, BrokerPlace, NamesPlace
-from service.front.routes import Doors, masters_of
+from service.front.routes import Doors
 from service.front.sending import SendsRoom
 from service.front.wire import listen
 from service.link.clock import mono_ms
@@ -29,6 +29,7 @@ from service.link.cluster import ClusterLink
 from timewheel_client.net.connection import ClientConnection
 from timewheel_client.net.tls import Tls
 from timewheel_client.values.errors import ClientError, NoRouteError
+from timewheel_client.values.routes import masters_of
 
 __all__ = ["SenderFront", "address_in"]
 
@@ -64,22 +65,19 @@ class SenderFront:
 
     Args:
         cluster: The cluster, shared with the instance.
-        namesrv: Its name servers.
         host, port: Where to listen.
         tls: How the cluster is spoken to; senders speak plainly.
         say: Told of what happens, one line each.
     """
 
-    def __init__(
-        self, cluster: ClusterLink, namesrv: str, host: str, port: int, tls: Tls, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, cluster: ClusterLink, host: str, port: int, tls: Tls, say: Callable[[str], None]) -> None:
         self.cluster = cluster
         self.room = SendsRoom()
         self.tls = tls
         self._host = host
         self._port = port
         self._say = say
-        self._names = NamesPlace(self, [part.strip() for part in re.split("[;,]", namesrv) if part.strip()])
+        self._names = NamesPlace(self, cluster.core.name_servers)
         self._places: dict[str, BrokerPlace] = {}
         self._ports: dict[str, int] = {}
         self._masters: dict[str, str] = {}
@@ -107,7 +105,7 @@ class SenderFront:
 
     async def open(self) -> None:
         """Listen. Raises OSError, ClientError."""
-        await self._ask_masters()
+        self._masters = await self.cluster.core.masters()
         for broker in sorted(self._masters):
             await self._open_door(broker)
         self._servers.append(await listen(self._host, self._port, lambda: Passage(self._names)))
@@ -190,7 +188,7 @@ class SenderFront:
 
     async def learn(self, route: Mapping[str, Any]) -> None:
         """Have a door to each broker of a route."""
-        masters = masters_of(route)
+        masters = masters_of(route.get("brokerDatas") or ())
         self._masters.update(masters)
         for broker in sorted(masters.keys() - self._ports.keys()):
             try:
@@ -201,20 +199,12 @@ class SenderFront:
     async def master(self, broker: str, *, fresh: bool = False) -> str:
         """The address of a broker's master. Raises ClientError, NoRouteError if it has none now."""
         if fresh or broker not in self._masters:
-            await self._ask_masters()
+            self._masters.update(await self.cluster.core.masters())
         if broker not in self._masters:
             raise NoRouteError(f"broker {broker} has no master now")
         return self._masters[broker]
 
     # ------------------------------------------------------------------------------------------------ inside
-
-    async def _ask_masters(self) -> None:
-        told = await self.cluster.core.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO, {})
-        try:
-            table = loads(told.body)["brokerAddrTable"]
-            self._masters.update(masters_of({"brokerDatas": list(table.values())}))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise NoRouteError(f"the list of the brokers: {error!r}") from None
 
     async def _open_door(self, broker: str) -> None:
         async with self._opening:

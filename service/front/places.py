@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from remoting.codes import RequestCode, ResponseCode
@@ -157,9 +157,9 @@ class NamesPlace(_AtHome):
         namesrv: The addresses of the real name servers.
     """
 
-    def __init__(self, house: House, namesrv: Sequence[str]) -> None:
+    def __init__(self, house: House, namesrv: list[str]) -> None:
         super().__init__(house)
-        self._namesrv = list(namesrv)
+        self._namesrv = namesrv
         self._routes: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._lookups: set[asyncio.Task[None]] = set()
 

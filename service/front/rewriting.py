@@ -33,11 +33,10 @@ from service.running.entries import (
     DELAY_MS,
     DELIVER_MS,
     SERVICE_PROPERTIES,
-    SYSTEM_PREFIXES,
-    SYSTEM_TOPICS,
     TOPIC,
+    is_for_senders,
+    is_topic_name,
 )
-from timewheel_client.consuming.subscriptions import NAME
 
 __all__ = ["SENDS", "EntrySend", "SendRefusedError", "entry_of", "entry_properties"]
 
@@ -87,7 +86,7 @@ def entry_of(command: RemotingCommand, entry_topic: str, now_ms: int) -> EntrySe
     except HeaderError:
         return None  # the broker says what is wrong with it
     topic = header.topic
-    if topic == entry_topic or topic.startswith(SYSTEM_PREFIXES) or topic in SYSTEM_TOPICS:
+    if not is_for_senders(topic, entry_topic):
         return None
     if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
         body = _batch(command.body, topic, now_ms)
@@ -162,5 +161,5 @@ def _batch(body: bytes, topic: str, now_ms: int) -> bytes | None:
 
 
 def _check_name(topic: str) -> None:
-    if NAME.fullmatch(topic) is None or len(topic) > 127:
+    if not is_topic_name(topic):
         raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"{topic[:130]!r} is no name of a topic")

@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from remoting.codes import Permission
+from timewheel_client.values.routes import masters_of
 
-__all__ = ["Doors", "StaticTopicError", "door_name", "masters_of", "route_for_senders"]
+__all__ = ["Doors", "StaticTopicError", "door_name", "route_for_senders"]
 
 Doors = Mapping[str, Mapping[str, str]]
 """The doors of all instances: instance (``HOST:PORT``) to broker to the address of its door."""
@@ -36,19 +37,6 @@ def door_name(broker: str, instance: str) -> str:
     return f"{broker}-via-" + "".join(char if char.isalnum() else "-" for char in instance)
 
 
-def masters_of(route: Mapping[str, Any]) -> dict[str, str]:
-    """The address of the master of each broker of a route; raises ValueError if it is none."""
-    found: dict[str, str] = {}
-    try:
-        for broker in route.get("brokerDatas") or ():
-            address = {str(number): at for number, at in broker["brokerAddrs"].items()}.get("0")
-            if address is not None:
-                found[str(broker["brokerName"])] = str(address)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not a route: {error!r}") from None
-    return found
-
-
 def route_for_senders(route: Mapping[str, Any], doors: Doors) -> dict[str, Any]:
     """Make a route with the doors of instances as its only side to write to.
 
@@ -56,7 +44,7 @@ def route_for_senders(route: Mapping[str, Any], doors: Doors) -> dict[str, Any]:
     """
     if route.get("topicQueueMappingByBroker"):
         raise StaticTopicError("a static topic cannot be sent to through the delay service: send to its brokers")
-    masters = masters_of(route)
+    masters = masters_of(route.get("brokerDatas") or ())
     queues: list[dict[str, Any]] = []
     brokers = [dict(broker) for broker in route.get("brokerDatas") or ()]
     named: dict[str, list[str]] = {}

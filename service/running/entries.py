@@ -74,8 +74,8 @@ _NO_HOST = bytes(8)
 _REASON_CHARS = 300
 _DAMAGED_BYTES = 1 << 20
 _DUE_MAX_MS = 253_402_300_799_999
-SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_")
-SYSTEM_TOPICS = frozenset({"SCHEDULE_TOPIC_XXXX", "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+_SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_")
+_SYSTEM_TOPICS = frozenset({"SCHEDULE_TOPIC_XXXX", "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +153,24 @@ def damaged(record: BadRecord, topic: str, now_ms: int) -> StoredMessage:
     return stored
 
 
+def is_topic_name(topic: str) -> bool:
+    """Whether this can be the name of a topic."""
+    return NAME.fullmatch(topic) is not None and len(topic) <= 127
+
+
+def is_for_senders(topic: str, entry_topic: str) -> bool:
+    """Whether messages with a due time may be for a topic: not for one of the system, nor for the entry topic."""
+    return not topic.startswith(_SYSTEM_PREFIXES) and topic not in _SYSTEM_TOPICS and topic != entry_topic
+
+
 def _wanted(message: StoredMessage) -> tuple[str, int]:
     text = message.properties
     topic = get_property(text, TOPIC)
     if not topic:
         raise _RejectedError(f"property {TOPIC} is missing: the topic that the message is for")
-    if NAME.fullmatch(topic) is None or len(topic) > 127:
+    if not is_topic_name(topic):
         raise _RejectedError(f"property {TOPIC}: {topic[:130]!r} is no name of a topic")
-    if topic.startswith(SYSTEM_PREFIXES) or topic in SYSTEM_TOPICS or topic == message.topic:
+    if not is_for_senders(topic, message.topic):
         raise _RejectedError(f"property {TOPIC}: {topic!r} is not for messages of senders")
     return topic, _due(text, message.store_ms)
 

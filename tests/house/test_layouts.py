@@ -37,7 +37,6 @@ OWN_FORMATS = {
     "remoting/send_reply.py": "frames of the wire",
     "remoting/hosts.py": "message ids",
     "remoting/messages/uniform_batch.py": "a client's batch",
-    "service/front/frames.py": "frames of the wire",
     "store/disk/apache_files.py": "Apache's checkpoint and timer log",
     "store/half_messages.py": "its section of the checkpoint",
     "store/progress.py": "the file timewheel/progress",

@@ -81,6 +81,8 @@ class FakeConnections:
 class FakeCore:
     """Routes of the cluster."""
 
+    name_servers = ("127.0.0.1:1",)
+
     def __init__(self) -> None:
         self.connections = FakeConnections()
         self.routes = {topic: route(topic, {"broker-a": 4, "broker-b": 2}) for topic in (ENTRY, "orders")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,8 +19,10 @@ from service.front.front import SenderFront
 from service.front.passage import Passage
 from service.front.places import BrokerPlace
 from service.front.wire import PassageWire
+from service.link.cluster import ClusterLink
 from tests.service.front_world import ENTRY, FrontWorld, MemoryWire
-from timewheel_client.values.errors import ConnectionFailedError, RequestTimeoutError
+from timewheel_client.net.client_core import ClientCore
+from timewheel_client.values.errors import ClientError, ConnectionFailedError, RequestTimeoutError
 
 DUE = "__STARTDELIVERTIME\x0190000\x02"
 Story = Callable[[FrontWorld], Coroutine[Any, Any, None]]
@@ -285,7 +288,7 @@ def test_what_is_kept_is_counted() -> None:
 def front_with(count: int) -> tuple[SenderFront, list[MemoryWire], list[Passage]]:
     """A front without ports, and senders in it."""
     cluster = FrontWorld().cluster
-    front = SenderFront(cluster, "127.0.0.1:1", "127.0.0.1", 9, False, str)
+    front = SenderFront(cluster, "127.0.0.1", 9, False, str)
     place = BrokerPlace(front, "broker-a")
     wires, passages = [MemoryWire() for _ in range(count)], [Passage(place) for _ in range(count)]
     for wire, passage in zip(wires, passages, strict=True):
@@ -311,6 +314,33 @@ def test_the_greediest_sender_is_closed_when_too_much_is_kept() -> None:
     wires[2].pending_bytes = 100 << 20
     passages[2].received(cast(PassageWire, wires[2]), [])
     assert wires[0].is_open and wires[2].is_open and front.senders == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (1, b""),
+        (0, b""),
+        (0, b"no JSON"),
+        (0, b"[]"),
+        (0, b'{"brokerAddrTable":5}'),
+        (0, b'{"brokerAddrTable":{"broker-a":7}}'),
+        (0, b'{"brokerAddrTable":{"broker-a":{"brokerName":"broker-a","brokerAddrs":[]}}}'),
+        (0, b'{"brokerAddrTable":{"broker-a":{"brokerName":"broker-a","brokerAddrs":{"1":"a slave"}}}}'),
+    ],
+)
+def test_a_list_of_brokers_that_cannot_be_read_is_an_error_that_senders_are_told(
+    monkeypatch: pytest.MonkeyPatch, code: int, body: bytes
+) -> None:
+    async def told(*_: object) -> RemotingCommand:
+        return RemotingCommand(code, 1, 1, body=body)
+
+    core = ClientCore("127.0.0.1:1", dict)
+    monkeypatch.setattr(core, "ask_namesrv", told)
+    cluster = cast(ClusterLink, SimpleNamespace(core=core, topic="TIMEWHEEL"))
+    front = SenderFront(cluster, "127.0.0.1", 9, False, str)
+    with pytest.raises(ClientError):
+        asyncio.run(front.master("broker-a"))
 
 
 commands = st.builds(

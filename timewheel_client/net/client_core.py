@@ -28,7 +28,7 @@ from timewheel_client.net.waiting import shared, to_the_end
 from timewheel_client.values.arguments import need_text
 from timewheel_client.values.errors import BrokerError, ClientError, ClosedError, ConnectionFailedError, NoRouteError
 from timewheel_client.values.log import log
-from timewheel_client.values.routes import DEFAULT_TOPIC, TopicRoute, route_of, template_route
+from timewheel_client.values.routes import DEFAULT_TOPIC, TopicRoute, masters_of, route_of, template_route
 
 __all__ = ["ClientCore", "now_ms"]
 
@@ -193,6 +193,11 @@ class ClientCore:
             raise BrokerError(reply.code, reply.remark, address)
         return reply
 
+    @property
+    def name_servers(self) -> list[str]:
+        """The addresses of the name servers; the one that is asked first comes first."""
+        return list(self._namesrv)
+
     async def ask_namesrv(self, code: int, ext: dict[str, str]) -> RemotingCommand:
         """Ask the name servers in turn until one answers, whatever the code of the answer.
 
@@ -209,6 +214,17 @@ class ClientCore:
                 if self._namesrv[0] == address:
                     self._namesrv.append(self._namesrv.pop(0))
         raise ConnectionFailedError(f"no name server answers: {failure}") from failure
+
+    async def masters(self) -> dict[str, str]:
+        """The address of the master of each broker of the cluster, by its name, sorted. Raises ClientError."""
+        reply = await self.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        if reply.code != ResponseCode.SUCCESS:
+            raise ClientError(f"the name server does not tell its brokers: {reply.code} {reply.remark}")
+        try:
+            found = masters_of(loads(reply.body)["brokerAddrTable"].values())
+        except (ProtocolError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ClientError(f"the name server's list of brokers cannot be read: {error!r:.200}") from error
+        return dict(sorted(found.items()))
 
     # -------------------------------------------------------------------------------------- routes
 

@@ -32,7 +32,7 @@ from timewheel_client.pending.pending_values import (
     waiting_of,
 )
 from timewheel_client.values.arguments import need_text
-from timewheel_client.values.errors import BrokerError, ClientError, NoRouteError
+from timewheel_client.values.errors import BrokerError, NoRouteError
 
 __all__ = ["PendingClient"]
 
@@ -234,19 +234,7 @@ class PendingClient:
 
     async def brokers(self) -> dict[str, str]:
         """The brokers that are asked: name and address. Raises NoRouteError if there is none of the name given."""
-        reply = await self._core.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO, {})
-        if reply.code != ResponseCode.SUCCESS:
-            raise ClientError(f"the name server does not tell its brokers: {reply.code} {reply.remark}")
-        try:
-            table = loads(reply.body)["brokerAddrTable"]
-            found = {
-                str(name): str(address)
-                for name, entry in sorted(table.items())
-                for number, address in entry["brokerAddrs"].items()
-                if str(number) == "0"
-            }
-        except (ProtocolError, KeyError, AttributeError, TypeError) as error:
-            raise ClientError(f"the name server's list of brokers cannot be read: {error!r:.200}") from error
+        found = await self._core.masters()
         if self._broker:
             if self._broker not in found:
                 raise NoRouteError(f"no broker {self._broker!r}: there are {', '.join(found) or 'none'}")

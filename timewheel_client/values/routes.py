@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from remoting.codes import Permission
 from remoting.messages.message import java_hash
 
-__all__ = ["MASTER_ID", "MessageQueue", "TopicRoute", "queue_for_key", "route_of", "template_route"]
+__all__ = ["MASTER_ID", "MessageQueue", "TopicRoute", "masters_of", "queue_for_key", "route_of", "template_route"]
 
 MASTER_ID = 0
 DEFAULT_TOPIC = "TBW102"
@@ -51,6 +51,25 @@ class TopicRoute:
     def addresses(self) -> set[str]:
         """The address to dial of every broker."""
         return {address for name in self.brokers if (address := self.address(name))}
+
+
+def masters_of(brokers: Iterable[Any]) -> dict[str, str]:
+    """The address of the master of each broker that has one, by its name, out of a route or a list of all brokers.
+
+    >>> masters_of([{"brokerName": "broker-a", "brokerAddrs": {"0": "192.0.2.1:10911", "1": "192.0.2.2:10911"}}])
+    {'broker-a': '192.0.2.1:10911'}
+
+    Raises ValueError if these are no brokers (BrokerData).
+    """
+    found: dict[str, str] = {}
+    try:
+        for broker in brokers:
+            for number, address in broker["brokerAddrs"].items():
+                if int(number) == MASTER_ID:
+                    found[str(broker["brokerName"])] = str(address)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a route, nor a list of brokers: {error!r:.200}") from error
+    return found
 
 
 def route_of(topic: str, data: Any) -> TopicRoute:
