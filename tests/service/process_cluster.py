@@ -26,13 +26,15 @@ from timewheel_client.net.credentials import Credentials
 
 ENTRY = "TIMEWHEEL"
 NUMBER = "number"
+PATIENCE_MS = 60_000
+"""What a broker that has just started may take to answer, on a machine that does much else."""
 
 
 async def make_topic(
     address: str, topic: str, queues: int, perm: int = 6, credentials: Credentials | None = None
 ) -> None:
     """What mqadmin's updateTopic asks of a broker."""
-    connection = await ClientConnection.open(address, credentials=credentials)
+    connection = await ClientConnection.open(address, credentials=credentials, timeout_ms=PATIENCE_MS)
     ext = {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -44,7 +46,7 @@ async def make_topic(
         "order": "false",
     }
     try:
-        reply = await connection.request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+        reply = await connection.request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, timeout_ms=PATIENCE_MS)
         assert reply.code == 0, reply.remark
     finally:
         await connection.close()
