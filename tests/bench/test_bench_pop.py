@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from bench.figures.results import Section
 from bench.generator.load import Load
 from bench.generator.pop_frames import Portion, batch_ack_frame, records, taken_by_queue
 from bench.generator.popper import PopTask
 from bench.generator.rocketmq import templates
 from bench.peers.catalogue import OURS
+from bench.peers.system import System
 from bench.peers.wire import Wire
-from bench.running.session import Session, answer, end, spawn
+from bench.running.session import BenchError, Session, answer, end, spawn
+from bench.workloads import pop
 from bench.workloads.pop import seen
 from broker.pop.handle import Handle
 from broker.pop.retry_record import for_reply
@@ -103,3 +106,25 @@ def test_our_broker_gives_all_of_it_to_each_group_and_again_to_who_does_not_ackn
             info = json.loads(wire.ask(28, {})[1])["table"]
         assert int(info["popInFlight"]) == COUNT, "what was acknowledged is not in flight"
         assert int(info["popAckedUnknown"]) == 0
+
+
+def test_a_variant_that_fails_takes_nobody_elses_figures_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def turn(_session: Session, _section: Section, system: System) -> None:
+        done.append(system.name)
+        if "bad" in system.name:
+            raise BenchError(f"{system.title}: no answer")
+
+    sound, bad = (dataclasses.replace(OURS, name=name) for name in ("sound", "bad"))
+    monkeypatch.setattr(pop, "_turn", turn)
+    monkeypatch.setattr(pop, "POP_VARIANTS", {"apache": (bad,)})
+    session = Session(tmp_path, [sound], repeats=2, peers=["apache"])
+    section = pop.run(session)
+    assert done == ["sound", "bad", "sound"]
+    assert "no answer" in section.notes[-1]
+    session.systems = [bad]  # what was asked for by name fails loudly
+    with pytest.raises(BenchError, match="no answer"):
+        pop.run(session)

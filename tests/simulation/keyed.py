@@ -36,6 +36,7 @@ KEPT_MS = 24 * 3_600_000
 """So long after a message was due it is known that it was cancelled."""
 VIRTUAL = 1 << 62
 Where = tuple[str, str]
+Dues = dict[int, set[int]]
 """Topic and delay key."""
 
 
@@ -82,10 +83,10 @@ class Id:
 class Bulk:
     """A bulk cancel on its way over a topic: a query with a cursor, which may go on after a crash."""
 
-    def __init__(self, topic: str, prefix: str, there: list[int]) -> None:
+    def __init__(self, topic: str, prefix: str, there: dict[int, Dues]) -> None:
         self.topic = topic
         self.prefix = prefix
-        self.there = there  # numbers of what was surely pending at its begin
+        self.there = there  # what was surely pending at its begin, and its time then: a move may take it by the cursor
         self.cursor = ""
         self.whole = True  # whether nothing was in the way of its looks
 
@@ -392,8 +393,8 @@ class Desk:
 
     # ------------------------------------------------------------------------------------------------ bulk
 
-    def pending_of(self, ledger: Ledger, topic: str, prefix: str) -> list[int]:
-        """Numbers of all that is surely pending and matches; of a key's message that of its first holder."""
+    def pending_of(self, ledger: Ledger, topic: str, prefix: str) -> dict[int, Dues]:
+        """All that is surely pending and matches: number, of a key's message that of its first holder, and dues."""
         found = [
             m.number
             for m in ledger.sent.values()
@@ -406,7 +407,7 @@ class Desk:
             and m.number not in ledger.delivered
             and len(m.dues) == 1
         ]
-        return found + [
+        found += [
             known.holders[0]
             for delay_id, known in self.ids.items()
             if known.where[0] == topic
@@ -416,6 +417,7 @@ class Desk:
             and len(known.holders) == 1
             and not self.asked.get(known.where)
         ]
+        return {number: {v: set(dues) for v, dues in ledger.sent[number].dues.items()} for number in found}
 
     def bulk_begins(self, ledger: Ledger, topic: str, prefix: str) -> list[tuple[Sent | Id, str]]:
         """Some slices are about to be cancelled; answers what may be, and what it was before."""
@@ -460,14 +462,14 @@ class Desk:
         assert bulk is not None
         if not bulk.whole:
             return
-        for number in bulk.there:
+        for number, dues in bulk.there.items():
             message = ledger.sent[number]
             if message.note is not None:
                 known = self.ids[message.offset]
                 left = self.is_sure(ledger, message.offset) and known.floor is None and len(known.holders) == 1
                 left = left and not self.asked.get(known.where)
             else:
-                left = message.must and number not in ledger.delivered and len(message.dues) == 1
+                left = message.must and number not in ledger.delivered and message.dues == dues
             if left and message.state == "acked":
                 raise Violation(Kind.COMMAND, f"{message}: a cancel of all that matches has passed it by")
 
