@@ -253,13 +253,18 @@ class Popper:
     def _noted(self, ext: dict[str, str], body: bytes, received_us: int) -> list[bytes]:
         """Note what has come, for the first time or again."""
         due_us = (int(ext["popTime"]) + int(ext["invisibleTime"])) * 1000
-        again = []
+        again, unnamed = [], False
         for number, stored_ms, taken in records(body):
+            known = number in self._due_us
             first_us = self._due_us.setdefault(number, due_us)
             self._took += 1
-            if taken is not None:
+            if taken is not None or known:
                 self._rows.append((number, first_us, stored_ms * 1000, received_us))
+                unnamed |= taken is None
+            if taken is not None:
                 again.append(taken)
+        if unnamed:  # with its pops in RocksDB Apache's broker names the handles in the header alone
+            again += [taken for taken in taken_by_queue(ext) if taken.retry != "0"]
         return [batch_ack_frame(self._task.topic, self._group, again)] if again else []
 
 

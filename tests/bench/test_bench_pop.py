@@ -12,7 +12,7 @@ import pytest
 from bench.figures.results import Section
 from bench.generator.load import Load
 from bench.generator.pop_frames import Portion, batch_ack_frame, records, taken_by_queue
-from bench.generator.popper import PopTask
+from bench.generator.popper import Popper, PopTask
 from bench.generator.rocketmq import templates
 from bench.peers.catalogue import OURS
 from bench.peers.system import System
@@ -128,3 +128,22 @@ def test_a_variant_that_fails_takes_nobody_elses_figures_with_it(
     session.systems = [bad]  # what was asked for by name fails loudly
     with pytest.raises(BenchError, match="no answer"):
         pop.run(session)
+
+
+def test_what_comes_again_without_a_handle_of_its_own_is_acknowledged_by_the_headers() -> None:
+    """As Apache's broker answers with its pops in RocksDB."""
+    popper = Popper(PopTask(1, "T", "G", "again", connections=0))
+    reply = {
+        "popTime": "1000",
+        "invisibleTime": "3000",
+        "reviveQid": "2",
+        "startOffsetInfo": "0 4 9",
+        "msgOffsetInfo": "0 4 9",
+    }
+    record = encode_record(Message("T", 4, 0, 9, 1, HOST, body=bytes(8) + (7).to_bytes(8, "big")), HOST, 98)
+    assert not popper._noted(reply, record, 1)
+    again = {**reply, "popTime": "4100", "startOffsetInfo": "1 0 5", "msgOffsetInfo": "1 0 5"}
+    (frame,) = popper._noted(again, record, 5)
+    (entry,) = json.loads(frame[8 + int.from_bytes(frame[5:8], "big") :])["acks"]
+    assert (entry["r"], entry["so"], entry["q"]) == ("1", 5, 0)
+    assert popper._rows == [(7, 4_000_000, 98_000, 5)]
