@@ -139,8 +139,13 @@ class LateTable(Generic[K, V]):
         return None if ending is None else ending.batch
 
     def wait_for(self, key: K) -> None:
-        """Raise NotYetError if a change of this name is on its way."""
-        batch = self.pending(key)
+        """Raise NotYetError if a name that is not there is on its way: until it is there, not for later changes of it.
+
+        From that moment on others find it there, and must not overtake who waits.
+        """
+        writing = self._writing
+        made = writing is not None and writing.changes.get(key) is not None
+        batch = writing if made else self.pending(key)
         if batch is not None:
             raise NotYetError(lambda: batch)
 

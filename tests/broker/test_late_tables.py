@@ -86,6 +86,12 @@ def heartbeat(client: Client, *groups: str) -> int:
     return client.submit(RequestCode.HEART_BEAT, {}, body)
 
 
+def update(client: Client, topic: str, queues: int = 3) -> int:
+    fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
+    fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
+    return client.submit(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+
+
 def codes(client: Client) -> dict[int, int]:
     return {command.opaque: command.code for command in client.take() if command.is_response}
 
@@ -232,6 +238,28 @@ def test_a_change_that_cannot_be_late_lets_nobody_overtake(outside: bool) -> Non
     late.rig.close()
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_topic_that_is_changed_while_it_is_made_lets_nobody_overtake(durable: bool) -> None:
+    """A send that came behind the change waited for it, and others found the topic there before."""
+    late = Late()
+    client = late.rig.client()
+    send(client, "T", b"1")
+    late.loop()  # the thread gets T as the send made it
+    if durable:
+        assert late.core.tables.step()
+    update(client, "T")
+    send(client, "T", b"2")
+    if not durable:
+        assert late.core.tables.step()
+    late.loop()
+    send(client, "T", b"3")
+    late.rest()
+    assert codes(client) == {1: OK, 2: OK, 3: OK, 4: OK}
+    assert [decode_record(record).body for _, record in late.core.store.scan(0)] == [b"1", b"2", b"3"]
+    assert late.core.topics.table["T"].read_queue_nums == 3
+    late.rig.close()
+
+
 def test_who_has_left_is_not_handled_again() -> None:
     late = Late()
     client = late.rig.client()
@@ -265,8 +293,10 @@ def test_sends_keep_their_order_whatever_is_written_when(seed: int) -> None:
                 opaque = send(clients[who], topic, b"%d" % number, e=0)
                 sent.setdefault((who, topic), []).append(number)
                 opaques[number] = opaque
-        elif what < 0.6:
+        elif what < 0.57:
             heartbeat(clients[rng.randrange(2)], rng.choice("ghi"))
+        elif what < 0.6:
+            update(clients[rng.randrange(2)], rng.choice(topics))
         elif what < 0.8:
             late.loop(rng.randint(1, 3))
         elif what < 0.95:
