@@ -91,8 +91,10 @@ class DelayKeys:
         self._lock = threading.Lock()
         self._table = KeyTable()
         self._recent: dict[int, int] = {}  # delay id to when it was taken, of those the store may not know yet
+        self._before: dict[int, tuple[int, int]] = {}  # as long: delay id and due time of who had its key
         self._now_ms = 0
         self._fresh: list[tuple[int, int, int]] = []  # (hash, delay id, due) of this turn
+        self._journalled: dict[int, tuple[int, int, int]] = {}  # by delay id, of the one before it
 
     def load(self, rows: Iterable[MessageRow], records: Iterable[tuple[int, int, bytes]]) -> None:
         """Fill the table at open: from rows, then from (due, delay id, record) of what they may lack.
@@ -177,28 +179,48 @@ class DelayKeys:
     def took(self, hash_: int, delay_id: int, due_ms: int, now_ms: int) -> None:
         """Note a message that this turn holds."""
         with self._lock:
+            before = self._table.get(hash_)
             self._table.put(hash_, delay_id, due_ms)
+        if before is not None:
+            self._before[delay_id] = before
         self._fresh.append((hash_, delay_id, due_ms))
         self._now_ms = now_ms
         recent = self._recent
         recent[delay_id] = now_ms
         while len(recent) > 1 and now_ms - recent[first := next(iter(recent))] > IN_FLIGHT_MS:
             del recent[first]
+            self._before.pop(first, None)
 
     def forget(self, delay_id: int) -> None:
-        """Note that a message of this turn is not held after all."""
+        """Note that a message of this turn, or of the one that was just journalled, is not held after all."""
         self._recent.pop(delay_id, None)
         gone = [entry for entry in self._fresh if entry[1] == delay_id]
         if gone:
             self._fresh = [entry for entry in self._fresh if entry[1] != delay_id]
-            self.forget_all(gone)
+        elif delay_id in self._journalled:
+            gone = [self._journalled.pop(delay_id)]
+        self.forget_all(gone)
 
     def forget_all(self, entries: Iterable[tuple[int, int, int]]) -> None:
         """Note that these (hash, delay id, due) are not held after all."""
         for hash_, delay_id, _ in entries:
             self._recent.pop(delay_id, None)
+            before = self._before.pop(delay_id, None)
+            if before is not None:
+                self.restore(hash_, delay_id, *before)
+                continue
             with self._lock:
                 self._table.remove(hash_, delay_id)
+
+    def restore(self, hash_: int, delay_id: int, before_id: int, due_ms: int) -> None:
+        """Have a key name again what was delivered or cancelled before a message that is refused took it."""
+        with self._lock:
+            known = self._table.get(hash_)
+            if known is None or known[0] != delay_id:
+                return
+            self._table.put(hash_, before_id, due_ms)
+        with suppress(StoreError):  # then the next start takes the key for one that nobody has
+            self.write_other(hash_, before_id, due_ms)
 
     def forget_turn(self) -> None:
         """Note that nothing of this turn is held."""
@@ -237,6 +259,7 @@ class DelayKeys:
 
     def committed(self) -> None:
         """Note that this turn is journalled."""
+        self._journalled = {entry[1]: entry for entry in self._fresh}
         self._fresh = []
 
     # ------------------------------------------------------------------------------------------------ any thread

@@ -4,9 +4,10 @@ A message that replaces another is journalled as a move of it: the same id, the 
 frame, so a crash leaves the one or the other. If the first was delivered between the check and the turn's end, the
 second is accepted under an id of its own.
 
-If the turn fails after a replacement was journalled, or its batch is refused after that, the first message is put back
-as it was, and the refusal waits until that is durable. If that cannot be written either, the replacement stands: as
-with a send whose answer is lost, it is not known whether the message is there.
+If the turn fails after a replacement was journalled, or its batch is refused after that, what it had replaced is put
+back as it was then (a turn may replace one message several times, and a command may have moved it since the look), and
+the refusal waits until that is durable. If that cannot be written either, the replacement stands: as with a send whose
+answer is lost, it is not known whether the message is there.
 """
 
 from __future__ import annotations
@@ -68,12 +69,13 @@ class KeyedTurn:
         self._kept_before: list[Held] = []  # of the turn that was just journalled
         self._replacing: list[_Replacement] = []
         self._replaced: list[_Replacement] = []  # of the turn that was just journalled
-        self._under_way: list[_Replacement] = []  # of the turn that is being journalled
         self._share: KeyedShare | None = None  # of the large batch that is being looked at
         self.has_put_back = False
         """Whether a message was put back as it was since somebody last set this to False."""
         self.moved: Callable[[int, int, str], object] = lambda *_: None
         """Told delay id, due time and topic of what is replaced. Under the delivery lock."""
+        self.withdrawn: Callable[[int], object] = lambda _: None
+        """Told the delay id of one of ``accepted`` that is cancelled again. Under the delivery lock."""
         self.accepted: list[tuple[int, int, bytes]] = []
         """Of the turn that was just journalled: what was to be replaced and was gone, so it is one message more."""
 
@@ -106,17 +108,23 @@ class KeyedTurn:
         return Ticket((self.keys.rows, self.keys.rows.written))
 
     def commit(self, ticket: Ticket | None) -> Ticket:
-        """Journal the replacements; answers what has to be durable. Raises StoreError."""
+        """Journal the replacements; answers what has to be durable. Raises StoreError, and puts back what it can."""
         spill = self._spill
+        under_way: list[_Replacement] = []
         with spill.lock:
-            while self._replacing:
-                one = self._replacing[0]
-                self._sweeper.publish_all()
-                block = self._put(one)
-                self.keys.is_of(one.taken.hash, one.held.offset, one.due_ms)
-                self._sweeper.offer(block, one.due_ms)
-                self._under_way.append(self._replacing.pop(0))
-        self._replaced, self._under_way = self._under_way, []
+            try:
+                for one in self._replacing:
+                    self._sweeper.publish_all()
+                    block = self._put(one)
+                    self.keys.is_of(one.taken.hash, one.held.offset, one.due_ms)
+                    self._sweeper.offer(block, one.due_ms)
+                    under_way.append(one)
+            except StoreError:
+                for one in reversed(under_way):
+                    with suppress(StoreError):  # then it stands, as if the answer to its sender had been lost
+                        self._put_back(one)
+                raise
+        self._replaced, self._replacing = under_way, []
         self.keys.committed()
         journal, rows = spill.journal, self.keys.rows
         return Ticket((journal, journal.written)).joined(Ticket((rows, rows.written))).joined(ticket)
@@ -126,6 +134,8 @@ class KeyedTurn:
         found = spill.find(one.held.offset)
         if found is None or found.done:
             found = self._other(one)
+        elif found.version != one.taken.found.version:  # it was moved or replaced since the look
+            one.taken = Taken(one.taken.hash, found, spill.read((found.ref,))[0])
         if found is not None:
             one.moved = True
             self.moved(found.delay_id, found.due_ms, record_fields(one.record)[0])
@@ -151,11 +161,7 @@ class KeyedTurn:
         return found
 
     def failed(self) -> None:
-        """Forget what this turn had, and put back what was replaced before another one failed."""
-        under_way, self._under_way = self._under_way, []
-        for one in under_way:
-            with suppress(StoreError):  # then it stands, as if the answer to its sender had been lost
-                self._put_back(one)
+        """Forget what this turn had."""
         self._kept = []
         self._replacing = []
         self.keys.forget_turn()
@@ -199,13 +205,22 @@ class KeyedTurn:
             if one.held is held:
                 self._replacing.remove(one)
                 return True
-        for one in self._replaced:
+        for at, one in enumerate(self._replaced):
             if one.held is held:
-                with suppress(StoreError):  # then it stands; the other requests of the turn must not fail for it
-                    self._put_back(one)
+                del self._replaced[at]
+                self._undo(one, self._replaced[at:])
                 return True
         self.keys.forget(held.offset)
         return False
+
+    def _undo(self, one: _Replacement, later: list[_Replacement]) -> None:
+        """Take a replacement back. One that has replaced it since stands, in the place of what it had replaced."""
+        for other in later:
+            if other.held.offset == one.held.offset:
+                other.taken, other.moved = one.taken, one.moved
+                return
+        with suppress(StoreError):  # then it stands; the other requests of the turn must not fail for it
+            self._put_back(one)
 
     def _put_back(self, one: _Replacement) -> None:
         spill = self._spill
@@ -222,3 +237,6 @@ class KeyedTurn:
                 self._sweeper.offer(block, before.due_ms)
             else:
                 spill.cancel(one.held.offset)
+                self.withdrawn(one.held.offset)
+                before = one.taken.found
+                self.keys.restore(one.taken.hash, one.held.offset, before.delay_id, before.due_ms)

@@ -216,8 +216,9 @@ class PendingLimits:
         """Note what was just journalled, and ``more`` that was not held by `hold`."""
         if not self._topic_max:
             return
-        self._committed = {delay_id: record_fields(record)[0] for _, delay_id, record in entries}
-        self._add(Counter(record_fields(record)[0] for _, _, record in more), 1)
+        others = {delay_id: record_fields(record)[0] for _, delay_id, record in more}
+        self._committed = {delay_id: record_fields(record)[0] for _, delay_id, record in entries} | others
+        self._add(Counter(others.values()), 1)
 
     def withdrawn(self, delay_id: int) -> None:
         """Note that a message which was just journalled is withdrawn."""

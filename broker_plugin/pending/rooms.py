@@ -72,6 +72,8 @@ class DeskRooms:
             changes.watchers.append(self.limits)
             changes.counts_topics = self.limits.by_topic
         self.keyed = KeyedTurn(spill, sweeper, self.keys)
+        if self.limits is not None:
+            self.keyed.withdrawn = self.limits.withdrawn
         self.commands = Commands(spill, sweeper, recovery, lock, changes)
         self.desk = PendingDesk(spill, sweeper, recovery, lock, stats, changes, self.keys)
 

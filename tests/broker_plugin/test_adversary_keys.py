@@ -10,8 +10,8 @@ import pytest
 
 from broker_plugin.pending import delay_keys
 from broker_plugin.pending.key_table import KeyTable
-from store.disk.errors import StoreError, StoreFullError
-from store.put.pending_api import PendingOrder, PendingQuery, PendingVerb
+from store.disk.errors import StoreError, StoreFullError, SyncFailedError
+from store.put.pending_api import PendingOrder, PendingQuery, PendingVerb, PendingVerdict
 from store.put.plugin_api import Refused
 from tests.broker_plugin.test_delay_keys import NOW, by_key, held, message, put
 from tests.broker_plugin.test_pending_desk import Desk
@@ -230,3 +230,92 @@ def test_two_replacements_of_what_is_delivered_meanwhile_are_one_message(fails: 
     assert desk.desk.get(by_key()).offset == answers[0].offset
     desk.world.run(2_000)
     assert sorted(body for *_, body in desk.delivered().values()) == [b"2" if fails else b"3", b"b"]
+
+
+@pytest.mark.parametrize("how", ["", "kill"])
+@pytest.mark.parametrize(("refused", "stays"), [((0,), b"r1"), ((1,), b"r0"), ((0, 1), b"b"), ((1, 0), b"b")])
+def test_of_several_replacements_of_a_turn_those_that_are_accepted_stay(
+    refused: tuple[int, ...], stays: bytes, how: str
+) -> None:
+    """Of two sends that replace one message one is in a batch that is refused; the other's sender was told SEND_OK."""
+    desk = Desk()
+    held(put(desk, NOW + 900))
+    plugin = desk.world.plugin
+    answers = [
+        held(plugin.before_put(message(NOW + 800 - at, "k", b"r%d" % at, "replace", "T"), desk.now)) for at in (0, 1)
+    ]
+    with plugin.lock:
+        plugin.commit_turn()
+        for at in refused:
+            plugin.take_back(answers[at])
+    if how:
+        desk.world.kill()
+    desk.world.run(2_000)
+    assert [body for *_, body in desk.delivered().values()] == [stays]
+    assert plugin.check() == []
+
+
+def test_a_message_that_is_put_back_keeps_the_time_that_it_was_moved_to_meanwhile() -> None:
+    desk = Desk()
+    held(put(desk, NOW + 9_000))
+    plugin = desk.world.plugin
+    answer = held(plugin.before_put(message(NOW + 8_000, "k", b"second", "replace", "T"), desk.now))
+    order = PendingOrder(verb=PendingVerb.MOVE, name=by_key(), due_ms=NOW + 20_000)
+    assert desk.desk.change(order, desk.now).verdict is PendingVerdict.DONE
+    with plugin.lock:
+        plugin.commit_turn()
+        plugin.take_back(answer)
+    found = desk.desk.get(by_key())
+    assert (found.body, found.due_ms) == (b"b", NOW + 20_000)
+
+
+@pytest.mark.parametrize("folder", ["keys", "cancelled"])
+def test_rows_in_a_file_whose_name_a_killed_process_had_not_synced_outlive_a_power_cut(folder: str) -> None:
+    desk = Desk()
+    cancel = PendingOrder(verb=PendingVerb.CANCEL, name=by_key())
+    if folder == "cancelled":
+        held(put(desk, NOW + 9_000))
+
+    def fault(operation: str, path: Path) -> None:
+        if operation == "sync_dir" and path.name == folder:
+            raise SyncFailedError("no sync")
+
+    desk.world.disk.fault = fault
+    with pytest.raises(StoreError):
+        if folder == "keys":
+            put(desk, NOW + 9_000)
+        else:
+            desk.desk.change(cancel, desk.now)
+    desk.world.disk.fault = None
+    desk.world.kill()
+    if folder == "keys":
+        held(put(desk, NOW + 9_000))
+    else:
+        assert desk.desk.change(cancel, desk.now).verdict is PendingVerdict.DONE
+    desk.world.store.flusher.sync_all()
+    desk.world.store.take_checkpoint()
+    desk.world.disk.power_cut(0.0)
+    desk.world.open()
+    if folder == "keys":
+        assert isinstance(put(desk, NOW + 9_000), Refused)
+    else:
+        assert desk.desk.change(cancel, desk.now).when_ms == NOW
+
+
+@pytest.mark.parametrize("mode", ["", "replace"])
+@pytest.mark.parametrize("how", ["", "stop_and_start"])
+def test_a_key_goes_on_to_name_what_was_delivered_when_a_send_with_it_is_refused(mode: str, how: str) -> None:
+    desk = Desk()
+    held(put(desk, NOW + 9))
+    if not mode:
+        desk.world.run(100)
+    plugin = desk.world.plugin
+    answer = held(plugin.before_put(message(NOW + 900, "k", b"second", mode, "T"), desk.now))
+    desk.world.run(100)
+    with plugin.lock:
+        plugin.commit_turn()
+        plugin.take_back(answer)
+    if how:
+        desk.world.stop_and_start()
+    order = PendingOrder(verb=PendingVerb.CANCEL, name=by_key())
+    assert desk.desk.change(order, desk.now).verdict is PendingVerdict.TOO_LATE

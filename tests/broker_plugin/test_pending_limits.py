@@ -11,6 +11,7 @@ from remoting.messages.properties import format_properties
 from store.disk.errors import StoreError, StoreFullError
 from store.put.pending_api import PendingQuery, PendingVerb, PendingVerdict
 from store.put.plugin_api import Held, PutStatus, Refused
+from tests.broker_plugin.test_delay_keys import held, message, put
 from tests.broker_plugin.test_pending_desk import Desk
 from tests.support import delay_world
 from tests.support.delay_rig import START_MS
@@ -124,3 +125,18 @@ def test_a_cancel_that_cannot_tell_the_topic_is_asked_for_again(monkeypatch: pyt
     assert desk.change(taken[0].offset).verdict is PendingVerdict.DONE
     assert isinstance(offer(desk), Held)
     refused(offer(desk))
+
+
+def test_what_replaces_a_delivered_message_counts_no_more_when_it_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = limited(monkeypatch, TopicPendingMax=1)
+    plugin = desk.world.plugin
+    held(put(desk, NOW + 5))
+    answer = held(plugin.before_put(message(NOW + 900, "k", b"second", "replace", "T"), desk.now))
+    desk.world.run(20)
+    with plugin.lock:
+        plugin.commit_turn()
+        refused(offer(desk))
+        plugin.take_back(answer)
+    assert isinstance(offer(desk), Held)

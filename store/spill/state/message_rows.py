@@ -118,11 +118,14 @@ class MessageRows:
         self._doubtful = False
         """Whether rows of the last file may stand in the page cache only: a sync has failed, or another process, which
         may have been killed before its sync, or behind one that failed, has written them."""
+        self._doubtful_names = False
+        """Whether that process may have been killed between making a file and syncing its name."""
         self._parts: list[_Part] = []
         if files.is_dir(directory):
             for name in sorted(name for name in files.listdir(directory) if name.isdecimal()):
                 self._open(directory / name)
             self._doubtful = any(part.count for part in self._parts[-1:])
+            self._doubtful_names = bool(self._parts)
 
     def _open(self, path: Path) -> None:
         file = self._files.open(path)
@@ -203,7 +206,7 @@ class MessageRows:
 
     @property
     def _is_durable(self) -> bool:
-        return self._synced == self._written and not self._doubtful
+        return self._synced == self._written and not self._doubtful and not self._doubtful_names
 
     def sync(self) -> None:
         """Make all rows durable, those that were found at open, too. Raises SyncFailedError."""
@@ -213,6 +216,9 @@ class MessageRows:
 
     def _sync(self) -> None:
         part = self._parts[-1]
+        if self._doubtful_names:
+            self._files.sync_dir(self._directory)
+            self._doubtful_names = False
         if self._doubtful:  # after a failed sync another one may succeed and write nothing
             part.file.pwrite(part.file.pread(part.count * _ROW.size, 0), 0)
         self._doubtful = True

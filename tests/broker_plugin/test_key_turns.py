@@ -1,0 +1,143 @@
+"""Turns with several messages of one delay key, of which some are taken back, against a model of what each key names.
+
+Between the look at a message and the end of its turn the message that has its key may be moved, cancelled or delivered.
+A turn may fail at any write. Then the process is killed, or the power fails, and all of it must still be so.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store.disk.errors import StoreError, StoreFullError
+from store.put.pending_api import PendingOrder, PendingVerb, PendingVerdict
+from store.put.plugin_api import Held
+from tests.broker_plugin.test_delay_keys import by_key, message
+from tests.broker_plugin.test_pending_desk import Desk
+
+V = PendingVerdict
+KEYS = ("a", "b")
+between = st.sampled_from(["", "", "", "move", "cancel", "deliver"])
+send = st.tuples(st.sampled_from(KEYS), st.sampled_from(["", "keep", "replace", "replace"]), st.booleans(), between)
+turn = st.tuples(
+    st.lists(send, min_size=1, max_size=4),
+    st.integers(0, 12).map(lambda number: number if number < 6 else 0),
+    st.sampled_from(["", "", "kill", "stop_and_start", "power_cut"]),
+)
+
+
+class _Key:
+    """What a key names: a pending message, or what became of its last one."""
+
+    def __init__(self) -> None:
+        self.pending: tuple[bytes, int] | None = None
+        self.past = V.UNKNOWN
+
+
+class _World:
+    def __init__(self) -> None:
+        self.desk = Desk()
+        self.keys = {key: _Key() for key in KEYS}
+        self.expected: list[bytes] = []
+        self.count = 0
+        self.failed = False
+
+    def verdict(self, key: str) -> tuple[PendingVerdict, bytes, int]:
+        answer = self.desk.desk.get(by_key(key))
+        return answer.verdict, answer.body, answer.due_ms if answer.verdict is V.DONE else 0
+
+    def check(self) -> None:
+        for name, key in self.keys.items():
+            want = (key.past, b"", 0) if key.pending is None else (V.DONE, *key.pending)
+            found = self.verdict(name)
+            if key.past is V.UNKNOWN and found[0] is V.CANCELLED:
+                found = want  # all that ever had the key was refused: after a start that is what is known
+            if key.pending is None and found[0] is V.UNKNOWN and self.failed:
+                found = want  # the row of a message whose frame could not be written names nothing
+            assert found == want, name
+
+    def run(self, ms: int) -> None:
+        self.desk.world.run(ms)
+        for key in self.keys.values():
+            if key.pending is not None and key.pending[1] <= self.desk.now:
+                self.expected.append(key.pending[0])
+                key.pending, key.past = None, V.TOO_LATE
+
+    def order(self, key: str, verb: PendingVerb, due_ms: int | None = None) -> None:
+        done = self.desk.desk.change(PendingOrder(verb=verb, name=by_key(key), due_ms=due_ms), self.desk.now)
+        assert done.verdict is V.DONE
+
+    def change(self, name: str, what: str) -> None:
+        key = self.keys[name]
+        if key.pending is None:
+            return
+        if what == "move":
+            self.count += 1
+            key.pending = key.pending[0], self.desk.now + 60_000 + self.count
+            self.order(name, PendingVerb.MOVE, key.pending[1])
+        elif what == "cancel":
+            self.order(name, PendingVerb.CANCEL)
+            key.pending, key.past = None, V.CANCELLED
+        elif what == "deliver":
+            self.order(name, PendingVerb.NOW)
+            key.pending = key.pending[0], self.desk.now
+            self.run(20)
+
+    def turn(self, sends: list[tuple[str, str, bool, str]], fails_at: int) -> None:
+        desk, plugin = self.desk, self.desk.world.plugin
+        held: list[tuple[str, bytes, int, Held, bool, bool]] = []
+        fresh: set[str] = set()
+        for key, mode, stays, _ in sends:
+            self.count += 1
+            body, due_ms = b"%d" % self.count, desk.now + 90_000 + self.count
+            pending = self.keys[key].pending
+            answer = plugin.before_put(message(due_ms, key, body, mode, "T"), desk.now)
+            assert isinstance(answer, Held) is (key not in fresh and (pending is None or mode != "")), answer
+            if isinstance(answer, Held):
+                if pending is None:
+                    fresh.add(key)
+                kept = pending is not None and mode == "keep"
+                held.append((key, body, due_ms, answer, stays, kept))
+        for key, _, _, what in sends:
+            if key not in fresh:  # those of this turn are nobody's yet
+                self.change(key, what)
+        if fails_at:
+            desk.world.disk.fail_at("pwrite", {fails_at}, StoreFullError("full"))
+        failed = False
+        with plugin.lock:
+            try:
+                plugin.commit_turn()
+            except StoreError:
+                failed = True
+            desk.world.disk.fault = None
+            if not failed:
+                for _, _, _, answer, stays, _ in held:
+                    if not stays:
+                        plugin.take_back(answer)
+        if not failed:
+            for key, body, due_ms, _, stays, kept in held:
+                if stays and not kept:
+                    self.keys[key].pending = body, due_ms
+        self.failed = self.failed or failed
+        plugin.taken_back()
+        desk.world.store.flusher.sync_all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(turn, min_size=1, max_size=6))
+def test_what_a_key_names_is_what_its_senders_were_told(
+    turns: list[tuple[list[tuple[str, str, bool, str]], int, str]],
+) -> None:
+    world = _World()
+    for sends, fails_at, how in turns:
+        world.turn(sends, fails_at)
+        world.check()
+        if how == "power_cut":
+            world.desk.world.store.flusher.sync_all()
+        if how:
+            getattr(world.desk.world, how)()
+            world.check()
+    world.run(400_000)
+    world.check()
+    assert sorted(body for *_, body in world.desk.delivered().values()) == sorted(world.expected)
+    assert world.desk.world.plugin.check() == []
