@@ -191,7 +191,7 @@ class KeyedTurn:
     def forget(self, share: KeyedShare) -> None:
         """Undo it, also if it was just journalled."""
         for one in share.replacing:
-            self.take_back(one.held)
+            self._is_undone(one.held)
         for held in share.kept:
             if held in self._kept:
                 self._kept.remove(held)
@@ -199,8 +199,13 @@ class KeyedTurn:
 
     def take_back(self, held: Held) -> bool:
         """Undo one message of this turn, or of the one that was just journalled; False: it is nothing of this."""
-        if any(one is held for one in (*self._kept, *self._kept_before)):
+        if self._is_undone(held) or any(one is held for one in (*self._kept, *self._kept_before)):
             return True
+        self.keys.forget(held.offset)
+        return False
+
+    def _is_undone(self, held: Held) -> bool:
+        """Undo a replacement of this turn, or of the one that was just journalled; False: it is none."""
         for one in self._replacing:
             if one.held is held:
                 self._replacing.remove(one)
@@ -210,7 +215,6 @@ class KeyedTurn:
                 del self._replaced[at]
                 self._undo(one, self._replaced[at:])
                 return True
-        self.keys.forget(held.offset)
         return False
 
     def _undo(self, one: _Replacement, later: list[_Replacement]) -> None:
