@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from store.derived.dispatch import SCHEDULE_TOPIC
 from store.half_messages import HALF_TOPIC, OP_TOPIC
@@ -18,6 +19,8 @@ __all__ = ["SIZES", "SendCounts"]
 
 SIZES = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 """Bounds of ``rocketmq_message_size``, bytes."""
+_KIB: Final = 1 << 10
+_4_KIB: Final = 4 << 10
 _STORED = frozenset((PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT))
 _DLQ = "%DLQ%"
 _RETRY = "%RETRY%"
@@ -59,7 +62,7 @@ class SendCounts:
                 size = put.data_bytes
                 row.count += 1
                 row.bytes += size
-                row.sizes[0 if size <= 1024 else bisect_left(SIZES, size)] += 1
+                row.sizes[0 if size <= _KIB else 1 if size <= _4_KIB else bisect_left(SIZES, size)] += 1
             else:
                 self._add_many(put)
 
