@@ -171,7 +171,7 @@ class Broker:
         try:
             self._bind(server)
             server.open()
-            self.door = await open_door(config, lambda: self.failure)
+            self.door = await open_door(config, lambda: self.failure, self._link)
             core = self._core = await asyncio.to_thread(
                 BrokerCore,
                 config,
@@ -204,7 +204,7 @@ class Broker:
             server.listen()
             await self._register(core, server)
             if self._link is not None:
-                await self._link.serves(self.listen_port, core.pending_count())
+                await self._link.serves(self.listen_port, core.pending_count(), self.door.http_port)
             self.door.serve()
         except BaseException:
             await self.stop()

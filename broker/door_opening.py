@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from broker.config.key import ConfigError
@@ -15,11 +15,13 @@ from broker.config.key import ConfigError
 if TYPE_CHECKING:
     from broker.config.broker_config import BrokerConfig
     from broker.core import BrokerCore
+    from broker.shards.link import ShardLink
 
 __all__ = ["DoorWithSpans", "HttpDoor", "NoDoor", "Tracing", "open_door"]
 
 _DOOR = "broker.door.door"
 _TRACER = "broker.tracing.tracer"
+_WhoIsThere = Callable[[], Awaitable[Sequence[Mapping[str, str]]]]
 
 
 class HttpDoor(Protocol):
@@ -118,12 +120,18 @@ class DoorWithSpans:
         self._door.stop()
 
 
-async def open_door(config: BrokerConfig, failure: Callable[[], BaseException | None]) -> HttpDoor:
-    """Open the door, and make the tracer. Raises ConfigError, OSError: see `_open_http`."""
+async def open_door(
+    config: BrokerConfig, failure: Callable[[], BaseException | None], link: ShardLink | None = None
+) -> HttpDoor:
+    """Open the door, and make the tracer. Raises ConfigError, OSError: see `_open_http`.
+
+    With a ``link`` the broker is one of several shards, and the door shows them all.
+    """
+    who = None if link is None else _asked_in_its_loop(link)
     if not config.get_text("timewheelTraceEndpoint"):
-        return await _open_http(config, failure)
+        return await _open_http(config, failure, who)
     module = _loaded(_TRACER, "timewheelTraceEndpoint", "otel")
-    return DoorWithSpans(await _open_http(config, failure), module.make_tracer(config))
+    return DoorWithSpans(await _open_http(config, failure, who), module.make_tracer(config))
 
 
 def _loaded(name: str, wanted: str, extra: str) -> Any:
@@ -135,7 +143,19 @@ def _loaded(name: str, wanted: str, extra: str) -> Any:
         ) from None
 
 
-async def _open_http(config: BrokerConfig, failure: Callable[[], BaseException | None]) -> HttpDoor:
+def _asked_in_its_loop(link: ShardLink) -> _WhoIsThere:
+    """The list of shards for the door, whose loop is another one than the link's."""
+    loop = asyncio.get_running_loop()
+
+    async def who() -> Sequence[Mapping[str, str]]:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(link.who(), loop))
+
+    return who
+
+
+async def _open_http(
+    config: BrokerConfig, failure: Callable[[], BaseException | None], who: _WhoIsThere | None
+) -> HttpDoor:
     """Open the door: until the broker has recovered, it only says that the process lives.
 
     ``failure`` tells why the broker takes nothing any more. Raises ConfigError if a library is missing, or if everybody
@@ -145,7 +165,7 @@ async def _open_http(config: BrokerConfig, failure: Callable[[], BaseException |
         return NoDoor()
     wanted = "httpListen" if config.http_listen is not None else "metricsExporterType=PROM"
     module = _loaded(_DOOR, wanted, "http")
-    door = cast(HttpDoor, module.make_door(config, failure))
+    door = cast(HttpDoor, module.make_door(config, failure, who))
     try:
         door.bind()
         await asyncio.to_thread(door.start)

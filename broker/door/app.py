@@ -11,7 +11,9 @@ from aiohttp import web
 from broker.door.access import allow, check_origin
 from broker.door.api import CALLER, add_api
 from broker.door.page import add_page
+from broker.door.peers import Peers
 from broker.door.state import BusyError, DoorState, NotReadyError
+from broker.door.whole import Whole
 from broker.metrics.exposition import CONTENT_TYPE
 from remoting.json_dialect import dumps
 from store.disk.errors import StoreError
@@ -41,13 +43,18 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def make_app(state: DoorState) -> web.Application:
     """Make the application of the HTTP port."""
 
+    peers = None if state.who is None else Peers(state.who)
+    whole = None if peers is None else Whole(peers, lambda: state.core.now_ms())
+
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
+            everywhere = None
             check_origin(request)
             if request.path not in _OPEN:
                 request[CALLER] = allow(request, state.config, _acl(state))
-            response = await handler(request)
+                everywhere = None if whole is None else await whole.answer(request)
+            response = everywhere or await handler(request)
         except web.HTTPException as error:
             response = _error(error.status, error.text or error.reason, error.headers)
         except PendingError as error:
@@ -66,6 +73,12 @@ def make_app(state: DoorState) -> web.Application:
     _add_health(app, state)
     add_api(app, state)
     add_page(app)
+    if peers is not None:
+
+        async def close(_app: web.Application) -> None:
+            await peers.close()
+
+        app.on_cleanup.append(close)
     return app
 
 

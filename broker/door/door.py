@@ -23,7 +23,7 @@ from broker.config.key import ConfigError
 from broker.door.access import why_closed
 from broker.door.app import make_app, make_metrics_app
 from broker.door.listening import BoundSocket, bind
-from broker.door.state import DoorState
+from broker.door.state import DoorState, WhoIsThere
 
 if TYPE_CHECKING:
     from broker.config.broker_config import BrokerConfig
@@ -45,11 +45,17 @@ class Door:
     Args:
         config: Says where to listen, and who may come in.
         failure: Why the broker takes nothing any more; None while it does.
+        who: Lists the shards, if this broker is one of several.
     """
 
-    def __init__(self, config: BrokerConfig, failure: Callable[[], BaseException | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        failure: Callable[[], BaseException | None] = lambda: None,
+        who: WhoIsThere | None = None,
+    ) -> None:
         self._config = config
-        self.state = DoorState(config, failure)
+        self.state = DoorState(config, failure, who)
         self.http_port = self.metrics_port = 0
         """Where it listens, once bound; 0: not there."""
         self._ports: list[tuple[BoundSocket, web.Application]] = []
@@ -141,12 +147,12 @@ class Door:
         self._ports.clear()
 
 
-def make_door(config: BrokerConfig, failure: Callable[[], BaseException | None]) -> Door:
+def make_door(config: BrokerConfig, failure: Callable[[], BaseException | None], who: WhoIsThere | None = None) -> Door:
     """Make a door, not yet bound. Raises ConfigError if it would be open to everybody."""
     reason = why_closed(config)
     if reason:
         raise ConfigError(reason)
-    return Door(config, failure)
+    return Door(config, failure, who)
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:

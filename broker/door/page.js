@@ -328,7 +328,8 @@ function show(message, keepVerdict = false) {
 
 function drawOne(m) {
   pairs($("about"), [["Due", `${at(m.due_ms)}, ${away(m.due_ms)}`], ["Topic, queue", `${m.topic}, ${m.queue_id}`], ["Message id", m.id],
-    ["Delay key", m.key || "–"], ["Tag", m.tag || "–"], ["Accepted", at(m.accepted_ms)], ["Version", String(m.version)], ["Bytes", number(m.size)]]);
+    ["Delay key", m.key || "–"], ["Tag", m.tag || "–"], ["Accepted", at(m.accepted_ms)], ["Version", String(m.version)], ["Bytes", number(m.size)],
+    ...(m.broker ? [["Shard", m.broker]] : [])]);
 }
 
 function words({status, found}) {

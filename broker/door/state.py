@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from broker.door.history import LatenessHistory
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from broker.config.broker_config import BrokerConfig
     from broker.core import BrokerCore
 
-__all__ = ["BEHIND_MAX_MS", "BusyError", "DoorState", "NotReadyError"]
+__all__ = ["BEHIND_MAX_MS", "BusyError", "DoorState", "NotReadyError", "WhoIsThere"]
 
+WhoIsThere = Callable[[], Awaitable[Sequence[Mapping[str, str]]]]
+"""Lists all shards: ``index``, ``name``, ``address`` (of clients), ``http`` (empty: it does not serve yet)."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -39,8 +41,12 @@ class BusyError(Exception):
 class DoorState:
     """The broker as the door sees it. Only the door's thread calls it, unless it says otherwise."""
 
-    def __init__(self, config: BrokerConfig, failure: Callable[[], BaseException | None]) -> None:
+    def __init__(
+        self, config: BrokerConfig, failure: Callable[[], BaseException | None], who: WhoIsThere | None = None
+    ) -> None:
         self.config = config
+        self.who = who
+        """Lists the shards, if this broker is one of several."""
         self.running = False
         """Whether the broker has started; set by the broker's thread."""
         self._failure = failure

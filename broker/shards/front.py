@@ -24,12 +24,12 @@ from broker.net.listener import socket_pair
 from broker.net.server import Server
 from broker.net.tls import make_tls
 from broker.shards.changes import SharedChanges, catch_up, spread
-from broker.shards.link import MAKE_GROUPS, MAKE_TOPICS, READY, REGISTER, SERVES, SHARED_CODES, STATE
+from broker.shards.link import MAKE_GROUPS, MAKE_TOPICS, READY, REGISTER, SERVES, SHARED_CODES, STATE, WHO
 from broker.tables.json_files import JsonFile
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand, request
 from remoting.errors import ProtocolError
-from remoting.json_dialect import loads
+from remoting.json_dialect import dumps, loads
 from store.disk.errors import StoreError
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ class Front:
         self._lasting: dict[int, MemoryChannel] = {}  # what the routes of each shard hang on
         self.states: dict[int, dict[str, Any]] = {}
         """Figures of each shard, as of its last answer."""
+        self.places: dict[int, tuple[int, int]] = {}
+        """Ports of each shard for clients and for HTTP (0: none), as of its last start."""
         self.settings: dict[str, str] = {}
         """Settings that were changed since the start: a shard that is started later gets them, too."""
         self.namesrv_port = 0
@@ -166,8 +168,28 @@ class Front:
 
     def serves(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
         """SERVES."""
-        self._ready(self._index(channel), int(command.ext["port"]), int(command.ext["pending"]))
+        index, port = self._index(channel), int(command.ext["port"])
+        self.places[index] = port, int(command.ext["http"])
+        self._ready(index, port, int(command.ext["pending"]))
         return command.reply()
+
+    def who(self, command: RemotingCommand) -> RemotingCommand:
+        """WHO: all shards that belong to the whole, whether they run or not."""
+        config = self._config
+        listens = config.http_listen
+        host = "127.0.0.1" if listens is None or listens[0] == "0.0.0.0" else listens[0]
+        found = []
+        for index in self._members():
+            port, http = self.places.get(index, (0, 0))
+            found.append(
+                {
+                    "index": str(index),
+                    "name": self._name(index),
+                    "address": f"{config.advertised}:{port}",
+                    "http": f"{host}:{http}" if http else "",
+                }
+            )
+        return command.reply(body=dumps(found))
 
     def named(self, handler: Handler, channel: Channel, command: RemotingCommand, at_ms: int) -> Any:
         """A shard's request to the name server, on a connection that lasts longer than its process."""
@@ -264,6 +286,7 @@ class _FromShards:
         return {
             READY: self.ready,
             SERVES: self.serves,
+            WHO: self.who,
             **dict.fromkeys((*SHARED_CODES, MAKE_TOPICS, MAKE_GROUPS), self.change),
             **{code: partial(front.named, names.handlers()[code]) for code in registering if names is not None},
         }
@@ -275,6 +298,10 @@ class _FromShards:
     def serves(self, channel: Channel, command: RemotingCommand, _at_ms: int) -> RemotingCommand:
         """SERVES."""
         return self._front.serves(channel, command)
+
+    def who(self, _channel: Channel, command: RemotingCommand, _at_ms: int) -> RemotingCommand:
+        """WHO."""
+        return self._front.who(command)
 
     def change(self, _channel: Channel, command: RemotingCommand, _at_ms: int) -> Coroutine[Any, Any, RemotingCommand]:
         """A change for all."""

@@ -43,13 +43,14 @@ __all__ = [
     "SHARED_CODES",
     "STATE",
     "SUPERVISOR",
+    "WHO",
     "ShardLink",
 ]
 
-READY, SERVES, STATE, MAKE_TOPICS, MAKE_GROUPS, PERMIT, REGISTER = range(-1, -8, -1)
-"""Codes on the link only. From a shard: it is recovered and must get what it has missed; clients are let in. From the
-supervisor: what is left in it; make these topics, or groups, unless they are there; have this ``brokerPermission``;
-register with the name servers, now."""
+READY, SERVES, STATE, MAKE_TOPICS, MAKE_GROUPS, PERMIT, REGISTER, WHO = range(-1, -9, -1)
+"""Codes on the link only. From a shard: it is recovered and must get what it has missed; clients are let in; which
+shards there are (WHO). From the supervisor: what is left in it; make these topics, or groups, unless they are there;
+have this ``brokerPermission``; register with the name servers, now."""
 
 SHARED_CODES = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -113,9 +114,14 @@ class ShardLink:
 
         server.closed_listeners.append(closed)
 
-    async def serves(self, port: int, pending: int) -> None:
+    async def serves(self, port: int, pending: int, http_port: int) -> None:
         """Say that clients are let in. Raises OSError or TimeoutError."""
-        await self.ask("", request(SERVES, {"pending": str(pending), "port": str(port)}))
+        await self.ask("", request(SERVES, {"pending": str(pending), "port": str(port), "http": str(http_port)}))
+
+    async def who(self) -> list[dict[str, str]]:
+        """Ask which shards there are, and where. Raises OSError, TimeoutError, ProtocolError."""
+        reply = await self.ask("", request(WHO))
+        return [{str(name): str(value) for name, value in one.items()} for one in loads_body(reply.body)]
 
     async def ready(self) -> None:
         """Say that this shard is recovered; returns when it has all changes that the others have.

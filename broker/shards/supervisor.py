@@ -232,6 +232,9 @@ class Supervisor:
             parts.append(f"name server on {config.namesrv_listen[0]}:{self.front.namesrv_port}")
         else:
             parts.append(f"name servers {';'.join(config.namesrv_addr)}")
+        if config.http_listen is not None:
+            host, port = config.http_listen[0], self.front.places[self.indexes[0]][1]
+            parts.append(f"page and API of all shards on http://{host}:{port}/")
         parts.append(f"store {config.store_dir}")
         parts.append(f"{sum(self.pending.values())} pending")
         return "ready: " + ", ".join(parts)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
 from broker_plugin.pending.changes import Changes
-from broker_plugin.pending.looking import Cursor, Looker, Slice, cursor_text
+from broker_plugin.pending.looking import Cursor, Looker, Slice
 from store.disk.flusher import Ticket
 from store.put.pending_api import (
     BULK_MAX,
@@ -33,6 +33,7 @@ from store.put.pending_api import (
     PendingVerb,
     PendingVerdict,
 )
+from store.put.pending_cursor import cursor_text
 
 if TYPE_CHECKING:
     from threading import RLock

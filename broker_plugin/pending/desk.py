@@ -15,7 +15,7 @@ from broker_plugin.pending.bulk import Bulk
 from broker_plugin.pending.changes import Changes
 from broker_plugin.pending.delay_keys import DelayKeys
 from broker_plugin.pending.foresight import Foresight
-from broker_plugin.pending.looking import Cursor, Looker, checked, cursor_of, cursor_text, limited, shown
+from broker_plugin.pending.looking import Cursor, Looker, checked, cursor_of, limited, shown
 from broker_plugin.pending.records import accepted_ms
 from broker_plugin.rules.properties import DUE_MAX_MS
 from remoting.messages.message import RecordError, decode_record
@@ -39,6 +39,7 @@ from store.put.pending_api import (
     PendingVerb,
     PendingVerdict,
 )
+from store.put.pending_cursor import cursor_text
 
 if TYPE_CHECKING:
     from threading import RLock

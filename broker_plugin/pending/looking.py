@@ -11,6 +11,7 @@ from broker_plugin.rules.ranges import KEY_MAX, Key
 from remoting.messages.message import record_fields
 from store.disk.errors import StoreError
 from store.put.pending_api import PendingError, PendingQuery, PendingRow
+from store.put.pending_cursor import cursor_place
 
 if TYPE_CHECKING:
     from threading import RLock
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from broker_plugin.pending.parts import Delivery, Overdue
     from store.spill.spill_store import SpillStore
 
-__all__ = ["Cursor", "Looked", "Looker", "Slice", "checked", "cursor_of", "cursor_text", "limited", "shown"]
+__all__ = ["Cursor", "Looked", "Looker", "Slice", "checked", "cursor_of", "limited", "shown"]
 
 Cursor = Key
 """The key behind which to go on."""
@@ -238,18 +239,4 @@ def cursor_of(query: PendingQuery, text: str) -> Cursor | None:
     begin = (-1 if query.due_from_ms is None else query.due_from_ms - 1, KEY_MAX)
     if not text:
         return begin
-    due, _, delay_id = text.partition("-")
-    if len(text) <= _CURSOR_CHARS_MAX and due.isascii() and due.isdecimal():
-        try:
-            return max(begin, (int(due), int(delay_id, 16)))  # one of another query leads to nothing outside this one
-        except ValueError:
-            pass
-    raise PendingError(f"{text!r:.80} is no cursor: give back what an answer had as next, as it is")
-
-
-_CURSOR_CHARS_MAX = 40
-
-
-def cursor_text(cursor: Cursor | None) -> str:
-    """Write a cursor; empty behind the end."""
-    return "" if cursor is None else f"{max(0, cursor[0])}-{cursor[1]:x}"
+    return max(begin, cursor_place(text))  # one of another query leads to nothing outside this one

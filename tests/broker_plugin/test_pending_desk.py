@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from broker_plugin.pending.desk import PendingDesk
-from broker_plugin.pending.looking import cursor_text
 from broker_plugin.rules.properties import DUE_MAX_MS
 from remoting.messages.message import Message
 from remoting.messages.properties import format_properties
@@ -25,6 +24,7 @@ from store.put.pending_api import (
     PendingVerb,
     PendingVerdict,
 )
+from store.put.pending_cursor import cursor_text
 from store.put.plugin_api import Held
 from tests.support.delay_rig import START_MS
 from tests.support.delay_world import DelayWorld

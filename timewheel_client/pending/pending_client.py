@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from base64 import urlsafe_b64decode
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from remoting.codes import RequestCode, ResponseCode
-from remoting.errors import MessageError, ProtocolError
-from remoting.hosts import decode_host, parse_message_id
+from remoting.errors import ProtocolError
 from remoting.json_dialect import loads
 from timewheel_client.net.client_core import ClientCore
 from timewheel_client.net.credentials import credentials_of
 from timewheel_client.net.tls import Tls
+from timewheel_client.pending.named import named_brokers
 from timewheel_client.pending.pending_values import (
     ChangeResult,
     MatchingResult,
@@ -114,7 +113,7 @@ class PendingClient:
         return await self._of_one(RequestCode.PENDING_CHANGE, name, fields)
 
     async def _of_one(self, code: RequestCode, name: str, fields: dict[str, object]) -> ChangeResult:
-        brokers = _named_brokers(need_text("name", name), await self.brokers())
+        brokers = named_brokers(need_text("name", name), await self.brokers())
         best: ChangeResult | None = None
         for broker, address in brokers.items():
             found = change_of(await self._ask(address, code, fields), broker)
@@ -270,28 +269,3 @@ class PendingClient:
         except ProtocolError as error:
             raise BrokerError(reply.code, f"its answer cannot be read: {error}", address) from error
         return document
-
-
-def _named_brokers(name: str, brokers: dict[str, str]) -> dict[str, str]:
-    """The brokers that may have a message; raises NoRouteError where a name means none, or several things."""
-    if name.startswith("key:") or len(brokers) < 2:
-        return brokers
-    try:
-        host = parse_message_id(name)[0]
-    except MessageError:
-        pass
-    else:
-        ip, port = decode_host(host)
-        found = {broker: address for broker, address in brokers.items() if address == f"{ip}:{port}"}
-        if found:
-            return found
-        raise NoRouteError(f"{name} was given by a broker at {ip}:{port}, which is not there now: name its broker")
-    try:
-        words = urlsafe_b64decode(name.encode()).decode().split(" ")
-    except ValueError:
-        words = []
-    if len(words) > 2 and words[0] == "v1":
-        if words[2] not in brokers:
-            raise NoRouteError(f"the recall handle is of broker {words[2]!r:.80}: there are {', '.join(brokers)}")
-        return {words[2]: brokers[words[2]]}
-    raise NoRouteError(f"{name:.80} may be a message of each of {', '.join(brokers)}: name its broker")

@@ -1,0 +1,167 @@
+"""What several shards answered as one answer: sums, lists in one order, and cursors that hold one of each shard.
+
+Shards give out the same offsets, so a place in the common order is due time, offset and number of the shard. A cursor
+of all names those that are not through, each with its own: ``0=1700000000000-4000000000000005;1=``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from store.put.pending_api import PendingError
+from store.put.pending_cursor import cursor_place, cursor_text
+
+__all__ = [
+    "cursor_of_all",
+    "cursors_of_each",
+    "merged_counts",
+    "merged_forecasts",
+    "merged_overviews",
+    "merged_pages",
+    "merged_topics",
+]
+
+Document = Mapping[str, Any]
+_CHARS_MAX = 8192
+
+
+def cursors_of_each(text: str, indexes: Iterable[int]) -> dict[int, str]:
+    """Read where each shard that is not through goes on; all begin if there is no cursor. Raises PendingError.
+
+    >>> cursors_of_each("", [0, 1]), cursors_of_each("1=5-4000000000000005", [0, 1])
+    ({0: '', 1: ''}, {1: '5-4000000000000005'})
+    """
+    if not text:
+        return dict.fromkeys(indexes, "")
+    found: dict[int, str] = {}
+    for part in text[:_CHARS_MAX].split(";"):
+        index, equals, cursor = part.partition("=")
+        if not equals or not index.isascii() or not index.isdecimal() or len(index) > 3 or len(text) > _CHARS_MAX:
+            raise PendingError(f"{text!r:.80} is no cursor: give back what an answer had as next, as it is")
+        if cursor:
+            cursor_place(cursor)
+        found[int(index)] = cursor
+    missing = sorted(found.keys() - set(indexes))
+    if missing:
+        raise PendingError(f"the cursor is of shards that are not there any more ({missing}): begin anew")
+    return found
+
+
+def cursor_of_all(cursors: Mapping[int, str | None]) -> str | None:
+    """Write where each shard goes on; ``None`` is one that is through. None if all are.
+
+    >>> cursor_of_all({0: None, 1: ""}), cursor_of_all({0: None})
+    ('1=', None)
+    """
+    return ";".join(f"{index}={text}" for index, text in sorted(cursors.items()) if text is not None) or None
+
+
+def merged_pages(
+    pages: Mapping[int, Document], begun: Mapping[int, str], limit: int
+) -> tuple[list[tuple[int, Document]], dict[int, str | None]]:
+    """Merge listings: rows with their shards, at most ``limit``, and where each shard goes on.
+
+    A shard that has not looked at all of its messages may still have some behind its cursor. So nothing is shown that
+    lies behind the first cursor.
+    """
+    places = [(*cursor_place(page["next"]), index) for index, page in pages.items() if page["next"]]
+    behind = min(places, default=None)
+    rows = sorted(
+        ((row["due_ms"], int(row["offset"]), index, row) for index, page in pages.items() for row in page["messages"]),
+        key=lambda row: row[:3],
+    )
+    taken = [row for row in rows if behind is None or row[:3] <= behind][:limit]
+    counts = Counter(row[2] for row in taken)
+    cursors: dict[int, str | None] = {}
+    for index, page in pages.items():
+        count = counts[index]
+        if count == len(page["messages"]):
+            cursors[index] = page["next"]
+        else:
+            last = page["messages"][count - 1] if count else None
+            cursors[index] = begun[index] if last is None else cursor_text((last["due_ms"], int(last["offset"])))
+    return [(index, row) for _, _, index, row in taken], cursors
+
+
+def _first(values: Iterable[Any]) -> Any:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _last(values: Iterable[Any]) -> Any:
+    return max((value for value in values if value is not None), default=None)
+
+
+def merged_counts(counts: Mapping[int, Document]) -> dict[str, Any]:
+    """Add counts up."""
+    found = list(counts.values())
+    return {
+        "count": sum(one["count"] for one in found),
+        "bytes": sum(one["bytes"] for one in found),
+        "first_due_ms": _first(one["first_due_ms"] for one in found if one["count"]),
+        "last_due_ms": _last(one["last_due_ms"] for one in found if one["count"]),
+        "next": cursor_of_all({index: one["next"] for index, one in counts.items()}),
+    }
+
+
+def merged_forecasts(found: Sequence[Document]) -> dict[str, Any]:
+    """Add forecasts over one range up."""
+    bars: Counter[int] = Counter()
+    for one in found:
+        bars.update(dict(one["bars"]))
+    return {
+        **{name: found[0][name] for name in ("from_ms", "to_ms", "step_ms")},
+        "bars": [[from_ms, count] for from_ms, count in sorted(bars.items())],
+        **{name: sum(one[name] for one in found) for name in ("total", "overdue", "later")},
+        "exact": all(one["exact"] for one in found),
+    }
+
+
+def merged_topics(found: Sequence[Document], limit: int) -> dict[str, Any]:
+    """Add up what is pending by topic, largest first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for one in found:
+        for row in one["topics"]:
+            known = rows.setdefault(row["topic"], {"topic": row["topic"], "count": 0, "bytes": 0, "known": False})
+            known["count"] += row["count"]
+            known["bytes"] = None if row["bytes"] is None or known["bytes"] is None else known["bytes"] + row["bytes"]
+            known["known"] = known["known"] or row["known"]
+    ordered = sorted(rows.values(), key=lambda row: -row["count"])
+    return {"topics": ordered[:limit], "more": max(0, len(ordered) - limit) + sum(one["more"] for one in found)}
+
+
+def merged_overviews(found: Sequence[Document], not_ready: Sequence[str]) -> dict[str, Any]:
+    """Add overviews up; ``not_ready`` is said besides what each shard says."""
+    pending = [one["pending"] for one in found]
+    minutes: dict[int, list[int]] = {}
+    commands: Counter[tuple[str, str]] = Counter()
+    for one in found:
+        for cell in one["lateness"]["minutes"]:
+            known = minutes.get(cell["from_ms"])
+            counts = cell["counts"]
+            minutes[cell["from_ms"]] = counts if known is None else [a + b for a, b in zip(known, counts, strict=True)]
+        commands.update({(row["op"], row["verdict"]): row["count"] for row in one["commands"]})
+    return {
+        "now_ms": found[0]["now_ms"],
+        "broker": ", ".join(one["broker"] for one in found),
+        "cluster": found[0]["cluster"],
+        "not_ready": [*not_ready, *(f"{one['broker']}: {reason}" for one in found for reason in one["not_ready"])],
+        "pending": {
+            **{name: sum(one[name] for one in pending) for name in ("count", "bytes", "armed", "failed", "levels")},
+            "next_due_ms": _first(one["next_due_ms"] for one in pending),
+            "last_due_ms": _last(one["last_due_ms"] for one in pending),
+            "oldest_overdue_ms": _first(one["oldest_overdue_ms"] for one in pending),
+        },
+        "lateness": {
+            "bounds_ms": found[0]["lateness"]["bounds_ms"],
+            "since_start": [
+                sum(counts) for counts in zip(*(one["lateness"]["since_start"] for one in found), strict=True)
+            ],
+            "minutes": [{"from_ms": at_ms, "counts": counts} for at_ms, counts in sorted(minutes.items())],
+        },
+        "commands": [
+            {"op": op, "verdict": verdict, "count": count} for (op, verdict), count in sorted(commands.items())
+        ],
+        "shards": [{"broker": one["broker"], "count": one["pending"]["count"]} for one in found],
+    }

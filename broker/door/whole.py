@@ -1,0 +1,222 @@
+"""The API over all shards: what a shard's door answers unless the request has the header ``Timewheel-Shard: own``.
+
+==================================  =======================================================================
+count, forecast, topics, overview   asked of all shards at once, added up (`broker.door.merging`)
+a list                              of all at once, in one order; every row says its ``broker``
+one message                         a message id is its shard's by address, a recall handle's by name; a delay key
+                                    is looked for on one shard after the other
+a bulk change                       on one shard after the other; the cursor says where each goes on
+==================================  =======================================================================
+
+A shard that does not answer makes the answer 503, with its name: nothing is shown in part as if it were all. Only the
+overview goes on without it, and says so. Rules of access are each shard's own: it gets what the caller showed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from broker.door.merging import (
+    cursor_of_all,
+    cursors_of_each,
+    merged_counts,
+    merged_forecasts,
+    merged_overviews,
+    merged_pages,
+    merged_topics,
+)
+from broker.door.peers import OWN, OWN_VALUE, Peer, PeerAnswer, Peers
+from broker.door.queries import known_only, limit_of, read_document
+from remoting.json_dialect import dumps
+from store.put.pending_api import BULK_MAX, PAGE_MAX, PendingError
+from timewheel_client.pending.named import named_brokers
+from timewheel_client.values.errors import NoRouteError
+
+__all__ = ["Whole"]
+
+_API = "/api/v1/"
+_USUAL_ROWS, _USUAL_CHANGES = 100, 1000
+_GO_ON = frozenset(("unknown", "too_late", "cancelled"))
+"""Verdicts after which a delay key is looked for on the next shard: there it may be pending."""
+_RANK = {"too_late": 0, "cancelled": 1, "unknown": 2}
+Pairs = Sequence[tuple[str, str]]
+
+
+class _ShardError(Exception):
+    """A shard refuses; its answer is the whole's."""
+
+    def __init__(self, answer: PeerAnswer) -> None:
+        super().__init__(answer.peer.name)
+        self.answer = answer
+
+
+def _json(document: Mapping[str, Any], status: int = 200) -> web.Response:
+    return web.Response(body=dumps(dict(document)), status=status, content_type="application/json")
+
+
+def _with(pairs: Pairs, **values: object) -> list[tuple[str, str]]:
+    """A query with some values replaced; an empty one is left out."""
+    kept = [(name, value) for name, value in pairs if name not in values]
+    return kept + [(name, str(value)) for name, value in values.items() if value != ""]
+
+
+class Whole:
+    """The handlers.
+
+    Args:
+        peers: All shards.
+        now_ms: Reads the broker's clock, epoch ms.
+    """
+
+    def __init__(self, peers: Peers, now_ms: Callable[[], int]) -> None:
+        self._peers = peers
+        self._now_ms = now_ms
+        self._handlers: dict[str, Callable[[web.Request, Pairs], Awaitable[web.Response]]] = {
+            "pending/count": self._count,
+            "pending/forecast": self._forecast,
+            "pending": self._page,
+            "topics": self._topics,
+            "overview": self._overview,
+            "pending/{id}": self._one,
+            "pending/{id}/{verb}": self._one,
+            "bulk/{verb}": self._bulk,
+        }
+
+    async def answer(self, request: web.Request) -> web.Response | None:
+        """Answer for all shards; None if the request is about this one alone. Raises PendingError, NotReadyError."""
+        resource = request.match_info.route.resource
+        if request.headers.get(OWN) == OWN_VALUE or resource is None or not resource.canonical.startswith(_API):
+            return None
+        handler = self._handlers.get(resource.canonical.removeprefix(_API))
+        if handler is None:
+            return None
+        try:
+            return await handler(request, list(request.query.items()))
+        except _ShardError as error:
+            answer = error.answer
+            return _json(answer.document, answer.status)
+        except NoRouteError as error:
+            raise PendingError(f"{error}: take its message id, which has the address in it") from None
+
+    async def _all(self, request: web.Request, queries: Mapping[int, Pairs]) -> dict[int, dict[str, Any]]:
+        """Ask the shards that are named, at once. Raises _ShardError for the first that refuses."""
+        peers = [peer for peer in await self._peers.all() if peer.index in queries]
+        answers = await asyncio.gather(*(self._peers.ask(peer, request, queries[peer.index]) for peer in peers))
+        for answer in answers:
+            if answer.status >= 400:
+                raise _ShardError(answer)
+        return {answer.peer.index: answer.document for answer in answers}
+
+    async def _begun(self, after: str) -> dict[int, str]:
+        return cursors_of_each(after, [peer.index for peer in await self._peers.all()])
+
+    # ------------------------------------------------------------------------------------------------ looking
+
+    async def _count(self, request: web.Request, given: Pairs) -> web.Response:
+        begun = await self._begun(request.query.get("after", ""))
+        found = await self._all(request, {index: _with(given, after=after) for index, after in begun.items()})
+        return _json(merged_counts(found))
+
+    async def _page(self, request: web.Request, given: Pairs) -> web.Response:
+        limit = limit_of(request.query, _USUAL_ROWS, PAGE_MAX)
+        begun = await self._begun(request.query.get("after", ""))
+        names = {peer.index: peer.name for peer in await self._peers.all()}
+        asked = {index: _with(given, after=after, limit=limit) for index, after in begun.items()}
+        rows, cursors = merged_pages(await self._all(request, asked), begun, limit)
+        messages = [{**row, "broker": names[index]} for index, row in rows]
+        return _json({"messages": messages, "next": cursor_of_all(cursors)})
+
+    async def _forecast(self, request: web.Request, given: Pairs) -> web.Response:
+        if "from" not in request.query:
+            given = _with(given, **{"from": self._now_ms()})
+        peers = await self._peers.all()
+        found = await self._all(request, {peer.index: given for peer in peers})
+        return _json(merged_forecasts(list(found.values())))
+
+    async def _topics(self, request: web.Request, given: Pairs) -> web.Response:
+        known_only(request.query, frozenset(("limit",)))
+        limit = limit_of(request.query, _USUAL_ROWS, PAGE_MAX)
+        asked = {peer.index: _with(given, limit=PAGE_MAX) for peer in await self._peers.all()}
+        return _json(merged_topics(list((await self._all(request, asked)).values()), limit))
+
+    async def _overview(self, request: web.Request, given: Pairs) -> web.Response:
+        answers = await asyncio.gather(*(self._peers.ask(peer, request, given) for peer in await self._peers.all()))
+        found = [answer for answer in answers if answer.status < 400]
+        away = [answer for answer in answers if answer.status == 503]
+        if not found or len(found) + len(away) < len(answers):
+            raise _ShardError(next(answer for answer in answers if answer.status >= 400))
+        return _json(
+            merged_overviews(
+                [answer.document for answer in found],
+                [f"{answer.peer.name} is left out: {answer.document['error']}" for answer in away],
+            )
+        )
+
+    # ------------------------------------------------------------------------------------------------ one message
+
+    async def _one(self, request: web.Request, given: Pairs) -> web.Response:
+        peers = {peer.name: peer for peer in await self._peers.all()}
+        name = request.match_info["id"]
+        named = named_brokers(name, {peer.name: peer.address for peer in peers.values()})
+        body = None if request.method == "GET" else read_document(await request.read())
+        best: PeerAnswer | None = None
+        for broker in named:
+            answer = await self._peers.ask(peers[broker], request, given, body)
+            if answer.document.get("verdict") not in _GO_ON:
+                return self._told(answer)
+            if best is None or _RANK[answer.document["verdict"]] < _RANK[best.document["verdict"]]:
+                best = answer
+        if best is None:
+            raise PendingError("no shard is there")
+        return self._told(best)
+
+    @staticmethod
+    def _told(answer: PeerAnswer) -> web.Response:
+        more = {"broker": answer.peer.name} if "verdict" in answer.document else {}
+        return _json({**answer.document, **more}, answer.status)
+
+    # ------------------------------------------------------------------------------------------------ many messages
+
+    async def _bulk(self, request: web.Request, given: Pairs) -> web.Response:
+        """One shard after the other. What was changed when one refuses is told, with its error and a cursor."""
+        order = read_document(await request.read())
+        limit, after = limit_of(order, _USUAL_CHANGES, BULK_MAX), order.get("after") or ""
+        if not isinstance(after, str):
+            raise PendingError("after is the next of an earlier answer")
+        peers = {peer.index: peer for peer in await self._peers.all()}
+        begun = await self._begun(after)
+        await self._try(request, given, order, [peers[index] for index in begun])
+        cursors: dict[int, str | None] = dict(begun)
+        verdicts: Counter[str] = Counter()
+        told: dict[str, Any] = {"dry_run": True, "looked_at": 0, "answers": []}
+        for index, cursor in begun.items():
+            left = limit - sum(verdicts.values())
+            if left <= 0:
+                break
+            answer = await self._peers.ask(peers[index], request, given, {**order, "limit": left, "after": cursor})
+            document = answer.document
+            if answer.status >= 400:
+                if not told["looked_at"]:
+                    raise _ShardError(answer)
+                told["error"] = f"{answer.peer.name}: {document.get('error', answer.status)}"
+                break
+            verdicts.update(document["verdicts"])
+            told["dry_run"] = document["dry_run"]
+            told["looked_at"] += document["looked_at"]
+            told["answers"] += [{**one, "broker": answer.peer.name} for one in document["answers"]]
+            cursors[index] = document["next"]
+        return _json({**told, "verdicts": dict(verdicts), "next": cursor_of_all(cursors)})
+
+    async def _try(self, request: web.Request, given: Pairs, order: Mapping[str, Any], peers: Sequence[Peer]) -> None:
+        """Have every shard look at the order before the first carries it out. Raises _ShardError."""
+        if order.get("dry_run", True) is not False:
+            return
+        trial = {**order, "dry_run": True, "limit": 1, "after": ""}
+        for answer in await asyncio.gather(*(self._peers.ask(peer, request, given, trial) for peer in peers)):
+            if answer.status >= 400:
+                raise _ShardError(answer)

@@ -1,0 +1,55 @@
+"""Lists of several shards in one order, whatever each shard has looked at when it answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.door.merging import cursor_of_all, cursors_of_each, merged_pages
+from store.put.pending_api import PendingError
+from store.put.pending_cursor import cursor_place, cursor_text
+
+Key = tuple[int, int]
+KEYS = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 4)), unique=True, max_size=8).map(sorted)
+
+
+def _page(keys: list[Key], after: str, limit: int, looks: int) -> dict[str, Any]:
+    """What a shard answers that looks at few messages, of which those with an even offset match."""
+    begin = cursor_place(after) if after else (0, 0)
+    left = [key for key in keys if key > begin]
+    rows, last = [], None
+    for key in left:
+        if looks == 0 or len(rows) == limit:
+            break
+        looks -= 1
+        last = key
+        if key[1] % 2 == 0:
+            rows.append({"due_ms": key[0], "offset": str(key[1])})
+    more = (last is None and left) or (last is not None and last != left[-1])
+    return {"messages": rows, "next": (cursor_text(last) if last else after or "0-0") if more else None}
+
+
+@given(st.lists(KEYS, min_size=1, max_size=3), st.integers(1, 4), st.integers(1, 5))
+def test_every_message_is_listed_once_and_in_order(shards: list[list[Key]], limit: int, looks: int) -> None:
+    found: list[tuple[int, int, int]] = []
+    after: str | None = ""
+    calls = 0
+    while after is not None:
+        calls += 1
+        assert calls < 200, "it comes to no end"
+        begun = cursors_of_each(after, range(len(shards)))
+        pages = {index: _page(shards[index], cursor, limit, looks) for index, cursor in begun.items()}
+        rows, cursors = merged_pages(pages, begun, limit)
+        assert len(rows) <= limit
+        found += [(row["due_ms"], int(row["offset"]), index) for index, row in rows]
+        after = cursor_of_all(cursors)
+    assert found == sorted((*key, index) for index, keys in enumerate(shards) for key in keys if key[1] % 2 == 0)
+
+
+@pytest.mark.parametrize("text", ["x", "0", "a=5-1", "0=5-x", "0=7;", "9=5-1", "0=" + "1" * 9000])
+def test_what_is_no_cursor_is_refused(text: str) -> None:
+    with pytest.raises(PendingError):
+        cursors_of_each(text, [0, 1])
