@@ -180,10 +180,10 @@ class Gate:
     def _unusual(self, message: Message, text: str, now_ms: int) -> Held | Refused | None:
         """Decide about a message with whatever names and values in its properties."""
         half = is_half(text, message.sys_flag)
-        if not half and delay_level(text) > 0:
-            message.properties = without_timers(text)
-            return None
         try:
+            if not half and delay_level(text) > 0:
+                message.properties = without_timers(text)
+                return None
             due_ms = read_due(text, now_ms, self._max_delay_ms)
         except TimerError as error:
             return self._refused(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, str(error))

@@ -87,7 +87,7 @@ class Changes:
         self._lookup = target if isinstance(target, LookupTarget) else None
         self.watchers: list[ChangeWatcher] = []
         self.counts_topics = False
-        """Whether sends are refused by what is pending of their topic: a cancel then has to know whose it is."""
+        """Whether it is counted what is pending of each topic: a cancel then has to know whose it is."""
         self.frame_rows = max(1, spill.append_bytes_max // FRAME_ROW_BYTES)
         """Messages that one frame of the journal can cancel."""
         self.keys: DelayKeys | None = None

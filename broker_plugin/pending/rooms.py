@@ -80,6 +80,7 @@ class DeskRooms:
     def count_topics(self, balance: TopicBalance) -> None:
         """Have the desk show what is pending by topic, and the counts be told of cancels."""
         self._changes.watchers.append(balance)
+        self._changes.counts_topics = True
         self.keyed.moved = balance.moved
         self.desk.balance = balance
 

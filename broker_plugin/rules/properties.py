@@ -175,13 +175,19 @@ def _shown(value: str) -> str:
 
 
 def delay_level(text: str) -> int:
-    """Read the fixed delay level, 0 for none or what is no number."""
+    """Read the fixed delay level as the level scheduler does, 0 for none. Raises `TimerError` for what is no number.
+
+    A level that is refused where it stands alone is refused beside a timer property, too, as on Apache's broker.
+    """
     if "DELAY\x01" not in text:  # TIMER_DELAY_MS does not contain this
         return 0
     value = get_property(text, DELAY)
-    if value is None or not value.isascii() or not value.isdecimal() or len(value) > 10:
+    if value is None:
         return 0
-    return int(value)
+    digits = value[1:] if value[:1] in ("-", "+") else value
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > 10:
+        raise TimerError(f"property {DELAY}: {_shown(value)} is not a whole number")
+    return max(0, int(value))
 
 
 def is_half(text: str, sys_flag: int) -> bool:

@@ -73,9 +73,12 @@ def test_a_level_wins_over_every_timer_and_goes_on_without_them() -> None:
         answer, message = offer(rig, sys_flag=sys_flag, DELAY="3", A="1", __TW_ID="forged", **timers)
         assert answer is None
         assert parse_properties(message.properties) == {"DELAY": "3", "A": "1"}
-    for level in ("0", "-1", "x"):
+    for level in ("0", "-1"):
         answer, _ = offer(rig, DELAY=level, TIMER_DELAY_MS="5")
         assert isinstance(answer, Held)
+    answer, _ = offer(rig, DELAY="x", TIMER_DELAY_MS="5")
+    assert isinstance(answer, Refused)
+    assert "DELAY: 'x'" in answer.remark
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,10 @@ from broker_plugin.rules.properties import (
     stamped,
     without_timers,
 )
+from remoting.messages.message import Message, MessageError
 from remoting.messages.properties import format_properties, parse_properties
 from store.disk.delay_id import delay_id, id_text
+from store.levels.delay_levels import DelayLevels
 
 NOW = 1_700_000_000_000
 
@@ -139,10 +141,19 @@ def test_the_cheap_test_never_misses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "level"), [("1", 1), ("18", 18), ("99", 99), ("0", 0), ("-1", 0), ("x", 0), ("+1", 0), ("٣", 0)]
+    ("value", "level"), [("1", 1), ("18", 18), ("99", 99), ("0", 0), ("-1", 0), ("+1", 1), ("007", 7), ("-0", 0)]
 )
 def test_delay_level(value: str, level: int) -> None:
     assert delay_level(text_of(DELAY=value)) == level
+
+
+@pytest.mark.parametrize("value", ["x", "1.5", " 3", "٣", "1" * 11, "+", "-", "--1"])
+def test_a_level_that_is_no_number_is_refused_beside_a_timer_as_it_is_alone(value: str) -> None:
+    alone = Message("T", 0, properties=text_of(DELAY=value))
+    with pytest.raises(MessageError, match="DELAY"):
+        DelayLevels((1000,)).route(alone)
+    with pytest.raises(TimerError, match="DELAY"):
+        delay_level(text_of(DELAY=value, __STARTDELIVERTIME="5"))
 
 
 def test_delay_level_is_not_read_from_other_names() -> None:

@@ -1,0 +1,34 @@
+"""What is pending by topic, where a disk does not read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from store.disk.errors import StoreError
+from store.put.pending_api import PendingVerdict
+from store.put.plugin_api import Held
+from tests.broker_plugin.test_pending_desk import Desk
+from tests.broker_plugin.test_pending_limits import offer
+
+
+def test_a_cancel_that_cannot_tell_the_topic_is_asked_for_again_where_topics_are_counted() -> None:
+    """Otherwise the topic would show one message too many until the next start."""
+    desk = Desk()
+    plugin = desk.world.plugin
+    plugin.measure(10)
+    taken = [offer(desk), offer(desk)]
+    plugin.commit_turn()
+    assert isinstance(taken[0], Held)
+
+    def fails(path: Path) -> None:
+        raise StoreError(f"cannot read {path}")
+
+    desk.world.disk.read_fault = fails
+    with pytest.raises(StoreError, match="cannot be read"):
+        desk.change(taken[0].offset)
+    desk.world.disk.read_fault = None
+    assert [(row.topic, row.count) for row in plugin.pending.topics()] == [("T", 2)]
+    assert desk.change(taken[0].offset).verdict is PendingVerdict.DONE
+    assert [(row.topic, row.count) for row in plugin.pending.topics()] == [("T", 1)]
