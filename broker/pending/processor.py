@@ -34,7 +34,6 @@ from broker.pending.names import read_name
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.json_dialect import dumps
-from remoting.messages.properties import parse_properties
 from store.disk.errors import StoreError
 from store.put.pending_api import (
     BULK_MAX,
@@ -43,9 +42,9 @@ from store.put.pending_api import (
     PendingError,
     PendingOrder,
     PendingPlugin,
-    PendingQuery,
     PendingVerb,
 )
+from store.put.pending_fields import number_of, query_of
 from store.put.plugin_api import Plugin
 
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PendingProcessor"]
 
-NUMBER_CHARS_MAX = 20
 Answer = tuple[dict[str, Any], dict[str, str]]
 """The document, and fields of the header."""
 
@@ -107,55 +105,42 @@ class PendingProcessor:
         order = PendingOrder(
             verb=_verb(ext),
             name=read_name(ext.get("name", ""), ext.get("topic", ""), self._store_host()),
-            due_ms=_number(ext, "dueMs"),
-            by_ms=_number(ext, "byMs"),
-            version=_number(ext, "version"),
+            due_ms=number_of(ext, "dueMs"),
+            by_ms=number_of(ext, "byMs"),
+            version=number_of(ext, "version"),
         )
         answer = control.change(order, now_ms)
         return answer_document(answer, self._store_host()), {"verdict": answer.verdict.value}
 
     def _page(self, control: PendingControl, ext: Mapping[str, str], _now_ms: int) -> Answer:
-        page = control.page(_query(ext), _number(ext, "limit", PAGE_MAX) or 0, ext.get("after", ""))
+        page = control.page(query_of(ext), number_of(ext, "limit", PAGE_MAX) or 0, ext.get("after", ""))
         return page_document(page, self._store_host()), {}
 
     def _count(self, control: PendingControl, ext: Mapping[str, str], _now_ms: int) -> Answer:
-        return count_document(control.count(_query(ext), ext.get("after", ""))), {}
+        return count_document(control.count(query_of(ext), ext.get("after", ""))), {}
 
     def _change_matching(self, control: PendingControl, ext: Mapping[str, str], now_ms: int) -> Answer:
-        query = _query(ext)
+        query = query_of(ext)
         if _flag(ext, "purge", False) and (not query.topic or self._topics.get(query.topic) is not None):
             raise PendingError(f"purge is for what a deleted topic has left: topic {query.topic!r:.80} exists")
         bulk = control.change_matching(
             query,
             _verb(ext),
             now_ms,
-            limit=_number(ext, "limit", BULK_MAX) or 0,
+            limit=number_of(ext, "limit", BULK_MAX) or 0,
             dry_run=_flag(ext, "dryRun", True),
             after=ext.get("after", ""),
-            due_ms=_number(ext, "dueMs"),
-            by_ms=_number(ext, "byMs"),
+            due_ms=number_of(ext, "dueMs"),
+            by_ms=number_of(ext, "byMs"),
         )
         return bulk_document(bulk, self._store_host()), {}
 
     def _forecast(self, control: PendingControl, ext: Mapping[str, str], now_ms: int) -> Answer:
-        from_ms = _number(ext, "fromMs", now_ms) or 0
-        to_ms = _number(ext, "toMs", from_ms + 3_600_000) or 0
+        from_ms = number_of(ext, "fromMs", now_ms) or 0
+        to_ms = number_of(ext, "toMs", from_ms + 3_600_000) or 0
         return forecast_document(
-            control.forecast(from_ms, to_ms, _number(ext, "bars", 60) or 0, ext.get("topic", ""))
+            control.forecast(from_ms, to_ms, number_of(ext, "bars", 60) or 0, ext.get("topic", ""))
         ), {}
-
-
-def _query(ext: Mapping[str, str]) -> PendingQuery:
-    return PendingQuery(
-        topic=ext.get("topic", ""),
-        tag=ext.get("tag", ""),
-        key_prefix=ext.get("keyPrefix", ""),
-        due_from_ms=_number(ext, "dueFromMs"),
-        due_to_ms=_number(ext, "dueToMs"),
-        accepted_from_ms=_number(ext, "acceptedFromMs"),
-        accepted_to_ms=_number(ext, "acceptedToMs"),
-        properties=tuple(parse_properties(ext.get("properties", "")).items()),
-    )
 
 
 def _verb(ext: Mapping[str, str]) -> PendingVerb:
@@ -164,16 +149,6 @@ def _verb(ext: Mapping[str, str]) -> PendingVerb:
         return PendingVerb(text)
     except ValueError:
         raise PendingError(f"verb {text!r:.40}: there are {', '.join(verb.value for verb in PendingVerb)}") from None
-
-
-def _number(ext: Mapping[str, str], field: str, otherwise: int | None = None) -> int | None:
-    text = ext.get(field)
-    if text is None or not text:
-        return otherwise
-    digits = text.removeprefix("-")
-    if len(text) > NUMBER_CHARS_MAX or not digits.isascii() or not digits.isdecimal():
-        raise PendingError(f"{field} = {text!r:.40} is not a whole number of at most {NUMBER_CHARS_MAX} characters")
-    return int(text)
 
 
 def _flag(ext: Mapping[str, str], field: str, otherwise: bool) -> bool:

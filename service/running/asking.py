@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from remoting.messages.properties import parse_properties
 from store.disk.delay_id import SEQUENCE_MAX
 from store.disk.errors import StoreError
-from store.put.pending_api import PAGE_MAX, PendingControl, PendingError, PendingQuery, PendingRow
+from store.put.pending_api import PAGE_MAX, PendingControl, PendingError, PendingRow
+from store.put.pending_fields import number_of, query_of
 
 __all__ = ["answer_to"]
 
@@ -36,7 +36,7 @@ def answer_to(body: bytes, control: PendingControl, shard: str, now_ms: int) -> 
 
 
 def _page(control: PendingControl, fields: Mapping[str, str], shard: str) -> dict[str, Any]:
-    page = control.page(_query(fields), _number(fields, "limit", PAGE_MAX) or 0, fields.get("after", ""))
+    page = control.page(query_of(fields), number_of(fields, "limit", PAGE_MAX) or 0, fields.get("after", ""))
     return {"messages": [_row(row, shard) for row in page.rows], "next": page.next}
 
 
@@ -55,14 +55,14 @@ def _row(row: PendingRow, shard: str) -> dict[str, Any]:
 
 
 def _count(control: PendingControl, fields: Mapping[str, str]) -> dict[str, Any]:
-    count = control.count(_query(fields), fields.get("after", ""))
+    count = control.count(query_of(fields), fields.get("after", ""))
     return {"count": count.count, "bytes": count.bytes, "next": count.next}
 
 
 def _forecast(control: PendingControl, fields: Mapping[str, str], now_ms: int) -> dict[str, Any]:
-    from_ms = _number(fields, "fromMs", now_ms) or 0
-    to_ms = _number(fields, "toMs", from_ms + 3_600_000) or 0
-    found = control.forecast(from_ms, to_ms, _number(fields, "bars", 60) or 0, fields.get("topic", ""))
+    from_ms = number_of(fields, "fromMs", now_ms) or 0
+    to_ms = number_of(fields, "toMs", from_ms + 3_600_000) or 0
+    found = control.forecast(from_ms, to_ms, number_of(fields, "bars", 60) or 0, fields.get("topic", ""))
     return {
         "step_ms": found.step_ms,
         "bars": [{"from_ms": bar.from_ms, "count": bar.count} for bar in found.bars],
@@ -71,24 +71,3 @@ def _forecast(control: PendingControl, fields: Mapping[str, str], now_ms: int) -
         "later": found.later,
         "exact": found.exact,
     }
-
-
-def _query(fields: Mapping[str, str]) -> PendingQuery:
-    return PendingQuery(
-        topic=fields.get("topic", ""),
-        tag=fields.get("tag", ""),
-        due_from_ms=_number(fields, "dueFromMs"),
-        due_to_ms=_number(fields, "dueToMs"),
-        accepted_from_ms=_number(fields, "acceptedFromMs"),
-        accepted_to_ms=_number(fields, "acceptedToMs"),
-        properties=tuple(parse_properties(fields.get("properties", "")).items()),
-    )
-
-
-def _number(fields: Mapping[str, str], name: str, otherwise: int | None = None) -> int | None:
-    text = fields.get(name, "")
-    if not text:
-        return otherwise
-    if len(text) > 20 or not text.removeprefix("-").isdecimal() or not text.isascii():
-        raise PendingError(f"{name} = {text!r:.40} is not a whole number")
-    return int(text)
