@@ -64,20 +64,22 @@ class SenderFront:
     """The doors of one instance; a `House`.
 
     Args:
-        cluster: The cluster, shared with the instance.
+        cluster: The instance's link to the cluster. Senders get one beside it, with connections of its own: however
+            much they send, what keeps shards owned does not wait behind it.
         host, port: Where to listen.
         tls: How the cluster is spoken to; senders speak plainly.
         say: Told of what happens, one line each.
     """
 
     def __init__(self, cluster: ClusterLink, host: str, port: int, tls: Tls, say: Callable[[str], None]) -> None:
-        self.cluster = cluster
+        self._instance_link = cluster
+        self.cluster = cluster.beside()
         self.room = SendsRoom()
         self.tls = tls
         self._host = host
         self._port = port
         self._say = say
-        self._names = NamesPlace(self, cluster.core.name_servers)
+        self._names = NamesPlace(self, self.cluster.core.name_servers)
         self._places: dict[str, BrokerPlace] = {}
         self._ports: dict[str, int] = {}
         self._masters: dict[str, str] = {}
@@ -96,7 +98,7 @@ class SenderFront:
     @property
     def instance(self) -> str:
         """The address that other instances know us by."""
-        host = self.cluster.core.local_host if self._host in _ANYWHERE else self._host
+        host = self._instance_link.core.local_host if self._host in _ANYWHERE else self._host
         return f"{host}:{self._port}"
 
     def name(self) -> str:
@@ -105,6 +107,14 @@ class SenderFront:
 
     async def open(self) -> None:
         """Listen. Raises OSError, ClientError."""
+        await self.cluster.core.start()
+        try:
+            await self._listen()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _listen(self) -> None:
         self._masters = await self.cluster.core.masters()
         for broker in sorted(self._masters):
             await self._open_door(broker)
@@ -126,6 +136,7 @@ class SenderFront:
         for passage in list(self._passages):
             if passage.near is not None:
                 passage.near.close()
+        await self.cluster.core.close()
 
     @property
     def ended(self) -> Mapping[str, int]:

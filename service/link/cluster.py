@@ -84,6 +84,7 @@ class ClusterLink:
         namesrv: Name servers, ``HOST:PORT;HOST:PORT``.
         topic: The entry topic.
         credentials, tls: As of `timewheel_client.Producer`.
+        member: Whether it joins the group whose members share the shards.
     """
 
     def __init__(
@@ -92,12 +93,20 @@ class ClusterLink:
         topic: str,
         credentials: Credentials | None = None,
         tls: Tls = False,
+        *,
+        member: bool = True,
     ) -> None:
         self.topic = topic
+        self._account: tuple[Credentials | None, Tls] = credentials, tls
+        self._member = member
         self.version = 0
         self.on_change: Callable[[], None] = lambda: None
         """Called when members of the group have come or gone."""
         self.core = ClientCore(namesrv, self._heartbeat, self._serve, self._changed, credentials, tls)
+
+    def beside(self) -> ClusterLink:
+        """One more link to the same cluster, not started and no member, with connections of its own."""
+        return ClusterLink(";".join(self.core.name_servers), self.topic, *self._account, member=False)
 
     def _changed(self) -> None:
         self.on_change()
@@ -114,6 +123,8 @@ class ClusterLink:
         return f"{GROUP}_{self.topic}"
 
     def _heartbeat(self) -> dict[str, object]:
+        if not self._member:
+            return {"producerDataSet": [{"groupName": self.group}], "consumerDataSet": []}
         subscription = {
             "topic": self.topic,
             "subString": "*",

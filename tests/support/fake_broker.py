@@ -21,7 +21,8 @@ class FakeBroker(asyncio.Protocol):
     """Serves requests from a table of code to handler; keeps all requests in ``requests``.
 
     A handler that returns None leaves the request without answer. Codes without handler get code 0. A route names this
-    peer as the only broker, ``broker-a``, with ``queues`` queues, for the topics in ``topics``.
+    peer as the only broker, ``broker-a``, with ``queues`` queues, for the topics in ``topics``. Behind a request of a
+    code in ``blocking`` nothing on the same connection is answered, as if it had very much to work off.
     """
 
     def __init__(self, topics: dict[str, int] | None = None) -> None:
@@ -29,6 +30,7 @@ class FakeBroker(asyncio.Protocol):
         self.requests: list[RemotingCommand] = []
         self.handlers: dict[int, Handler] = {RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route}
         self.transports: list[asyncio.Transport] = []
+        self.blocking: set[int] = set()
         self.connects = 0
         self.port = 0
         self._server: asyncio.Server | None = None
@@ -88,6 +90,7 @@ class _Peer(asyncio.Protocol):
     def __init__(self, owner: FakeBroker) -> None:
         self.owner = owner
         self.decoder = FrameDecoder()
+        self.blocked = False
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -103,7 +106,8 @@ class _Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         for command in self.decoder.feed(data):
             self.owner.requests.append(command)
-            if command.is_response:
+            self.blocked = self.blocked or command.code in self.owner.blocking
+            if command.is_response or self.blocked:
                 continue
             handler = self.owner.handlers.get(command.code, lambda command: command.reply())
             reply = handler(command)
