@@ -29,10 +29,15 @@ from service.front.frames import PassedFrame
 from service.front.wire import PassageWire
 from timewheel_client.values.errors import ClientError
 
-__all__ = ["Answer", "FarEnd", "Passage"]
+__all__ = ["Answer", "FarEnd", "Passage", "bare"]
 
+LEFT_MS = 3000
+"""How long what a sender has written before it went may wait for a broker that does not read."""
 UNDER_WAY_MAX = 65_536
 """Most requests of one sender that wait for the cluster's answer and are answered if it breaks; older ones are not."""
+UNDER_WAY_BYTES = 400
+"""What one of them costs: some 20 times what the smallest request has."""
+_SENDER_IS_SLOW = "the sender does not read"
 Answer = Callable[[RemotingCommand | None], None]
 """Answers a request that was taken out; None: it wants no answer."""
 
@@ -105,7 +110,7 @@ class Passage:
     def pressed(self, wire: PassageWire, full: bool) -> None:
         """Do not read for one side what it does not take."""
         if wire is self.near:
-            self.stop_reading("the sender does not read", full)
+            self.stop_reading(_SENDER_IS_SLOW, full)
             if self._far is not None:
                 self._far.read(not full)
         else:
@@ -123,7 +128,9 @@ class Passage:
                 self._dialling.cancel()
             if self._far is not None:
                 self._far.close()
+                asyncio.get_running_loop().call_later(LEFT_MS / 1000, self._far.abort, "its sender is gone")
             self._queued.clear()
+            self._under_way.clear()
             self._count()
         elif wire is self._far:
             self._far = None
@@ -154,10 +161,8 @@ class Passage:
     @property
     def held_bytes(self) -> int:
         """Bytes that are kept for this sender, apart from sends with a due time."""
-        if self.near is None:
-            return 0
         wires = sum(wire.pending_bytes for wire in (self.near, self._far) if wire is not None)
-        return wires + sum(map(len, self._queued))
+        return wires + sum(map(len, self._queued)) + len(self._under_way) * UNDER_WAY_BYTES
 
     def stop_reading(self, why: str, stop: bool) -> None:
         """Have a reason for not reading from the sender, or have it no more."""
@@ -177,10 +182,12 @@ class Passage:
             if not command.is_oneway:
                 if len(self._under_way) >= UNDER_WAY_MAX:
                     del self._under_way[next(iter(self._under_way))]
-                self._under_way[command.opaque] = _bare(command)
+                self._under_way[command.opaque] = bare(command)
             self._to_cluster(frame.raw)
 
-    def _answerer(self, command: RemotingCommand) -> Answer:
+    def _answerer(self, request: RemotingCommand) -> Answer:
+        command = bare(request)
+
         def answer(reply: RemotingCommand | None) -> None:
             if reply is not None and self.near is not None and not command.is_oneway:
                 try:
@@ -188,6 +195,7 @@ class Passage:
                 except ProtocolError as error:
                     text = f"the answer cannot be written: {error}"
                     self.near.write(encode_command(command.reply(ResponseCode.SYSTEM_ERROR, text[:300])))
+                self._count()
 
         return answer
 
@@ -212,6 +220,7 @@ class Passage:
                 self._fail("closed at once")
                 return
             self._far = far
+            far.read(_SENDER_IS_SLOW not in self._stops)
             while self._queued:
                 far.write(self._queued.popleft())
         except ClientError as error:
@@ -232,6 +241,6 @@ class Passage:
                 self.near.write(encode_command(command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, text[:300])))
 
 
-def _bare(command: RemotingCommand) -> RemotingCommand:
+def bare(command: RemotingCommand) -> RemotingCommand:
     """What is needed to answer a request, without its body."""
-    return RemotingCommand(command.code, command.opaque, serialize_type=command.serialize_type)
+    return RemotingCommand(command.code, command.opaque, command.flag, serialize_type=command.serialize_type)

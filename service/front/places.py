@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from remoting.codes import RequestCode, ResponseCode
 from remoting.command import ProtocolError, RemotingCommand
 from remoting.json_dialect import dumps, loads
-from service.front.passage import Answer, Passage
+from service.front.passage import Answer, Passage, bare
 from service.front.rewriting import SENDS, SendRefusedError, entry_of
 from service.front.routes import Doors, StaticTopicError, route_for_senders
 from service.front.sending import EntrySender, SendsRoom
@@ -27,6 +27,8 @@ DOORS = "timewheelDoors"
 ROUTES_MAX = 10_000
 """Most routes that are kept for when no name server answers."""
 LOOKUPS_MAX = 1000
+TOPIC_CHARS_MAX = 255
+"""No topic has a longer name."""
 TAKEN: Mapping[int, int] = {
     RequestCode.HEART_BEAT: ResponseCode.SUCCESS,
     RequestCode.UNREGISTER_CLIENT: ResponseCode.SUCCESS,
@@ -170,10 +172,12 @@ class NamesPlace(_AtHome):
         local_host = passage.near.local_host if passage.near is not None else ""
         if DOORS in command.ext:
             answer(command.reply(body=dumps(self._house.own_doors(local_host))))
+        elif len(topic := command.ext.get("topic", "")) > TOPIC_CHARS_MAX:
+            answer(command.reply(ResponseCode.TOPIC_NOT_EXIST, f"no topic has a name of {len(topic)} characters"))
         elif len(self._lookups) >= LOOKUPS_MAX:
             answer(command.reply(ResponseCode.SYSTEM_BUSY, "too many requests for routes are under way"))
         else:
-            task = asyncio.ensure_future(self._look_up(command, local_host, answer))
+            task = asyncio.ensure_future(self._look_up(bare(command), topic, local_host, answer))
             self._lookups.add(task)
             task.add_done_callback(self._lookups.discard)
         return True
@@ -191,8 +195,7 @@ class NamesPlace(_AtHome):
         """Look-ups under way."""
         return list(self._lookups)
 
-    async def _look_up(self, command: RemotingCommand, local_host: str, answer: Answer) -> None:
-        topic = command.ext.get("topic", "")
+    async def _look_up(self, command: RemotingCommand, topic: str, local_host: str, answer: Answer) -> None:
         try:
             route = await self._route(topic, command)
             if isinstance(route, RemotingCommand):

@@ -25,7 +25,7 @@ from collections import Counter, deque
 
 from remoting.codes import ResponseCode
 from remoting.command import ProtocolError, RemotingCommand
-from service.front.passage import Answer, Passage
+from service.front.passage import Answer, Passage, bare
 from service.front.rewriting import EntrySend, SendRefusedError
 from service.link.clock import mono_ms
 from service.link.cluster import ClusterLink
@@ -101,8 +101,7 @@ class EntrySender:
         self._count += 1
         self._held_bytes += size
         self._mind_the_room()
-        bare = RemotingCommand(command.code, command.opaque, command.flag, serialize_type=command.serialize_type)
-        self._waiting.append((bare, entry, answer, size, mono_ms()))
+        self._waiting.append((bare(command), entry, answer, size, mono_ms()))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.ensure_future(self._work())
 
@@ -141,6 +140,10 @@ class EntrySender:
             core.forget(entry.topic)
             text = f"{error}; a message with a due time creates no topic: make it first"
             raise SendRefusedError(ResponseCode.TOPIC_NOT_EXIST, text) from None
+        except ClientError:
+            if core.cached_route(entry.topic) is None:
+                core.forget(entry.topic)  # or it would be looked for for ever, whatever name a sender has made up
+            raise
         if not target.write_queues:
             raise SendRefusedError(ResponseCode.NO_PERMISSION, f"topic {entry.topic} takes no writes")
         route = await core.route(cluster.topic)
