@@ -93,6 +93,7 @@ class PopJournal:
         self._end = 0
         self._base = 0
         self._left: list[bytes] = []
+        self._taken = False  # whether rows are in the hands of a thread that writes them
         self._before: list[tuple[int, File | None]] = []  # needed until the present file is whole
         self._todo: deque[PopQueue] | None = None  # queues that the present file has not got yet
         self._batches: list[Batch] = []
@@ -114,8 +115,8 @@ class PopJournal:
 
     @property
     def pending(self) -> bool:
-        """Whether something has happened that is not written yet."""
-        return bool(self._notes) or bool(self._left)
+        """Whether something has happened that is not written yet. Any thread may ask, also while another one writes."""
+        return bool(self._notes) or self._taken or bool(self._left)
 
     @property
     def file_bytes(self) -> int:
@@ -158,30 +159,37 @@ class PopJournal:
         with self._writing:
             if self._closed:
                 return
-            with self._in_flight.lock:
-                rows = self._left + self._notes.take()
-                name = self._in_flight.number
-                if more is not None:
-                    rows += more()
-                position = self._settled_to()
-            self._left = rows
+            self._taken = True  # before they are taken: whoever waits for them must not find that nothing is left
             try:
-                if self._file is None:
-                    self._make(0, 0)
-                assert self._file is not None
-                if self._end == FILE_HEADER_BYTES and not self._before:
-                    flags |= WHOLE  # the first frame of the first file
-                frame = encode_frame(rows, flags, self._end, position, self._seed)
-                self._file.pwrite(frame, self._end)
-            except StoreError as error:
-                self.failure = str(error) if rows else ""
-                raise
-            self._left = []
-            self._written_name = name
-            self._end += len(frame)
-            self.written += len(frame)
-            self.log_position = position
-            self.failure = ""
+                self._commit(flags, more)
+            finally:
+                self._taken = False
+
+    def _commit(self, flags: int, more: Callable[[], list[bytes]] | None) -> None:
+        with self._in_flight.lock:
+            rows = self._left + self._notes.take()
+            name = self._in_flight.number
+            if more is not None:
+                rows += more()
+            position = self._settled_to()
+        self._left = rows
+        try:
+            if self._file is None:
+                self._make(0, 0)
+            assert self._file is not None
+            if self._end == FILE_HEADER_BYTES and not self._before:
+                flags |= WHOLE  # the first frame of the first file
+            frame = encode_frame(rows, flags, self._end, position, self._seed)
+            self._file.pwrite(frame, self._end)
+        except StoreError as error:
+            self.failure = str(error) if rows else ""
+            raise
+        self._left = []
+        self._written_name = name
+        self._end += len(frame)
+        self.written += len(frame)
+        self.log_position = position
+        self.failure = ""
 
     # ------------------------------------------------------------------------------------------------ durability
 

@@ -298,3 +298,20 @@ def test_a_pop_takes_a_row_and_an_acknowledgement_less():
     rig.journal.commit()
     sizes.append(rig.journal.file_bytes)
     assert [after - before - POP_FRAME_BYTES for before, after in pairwise(sizes)] == [51, 13]
+
+
+def test_what_a_thread_has_taken_to_write_it_is_pending_until_it_is_written() -> None:
+    """Otherwise an acknowledgement is answered, the write fails or the process dies, and the message comes again."""
+    rig = Rig(SimDisk(1))
+    queue = rig.in_flight.open("G", "T", 0, 0)
+    assert queue is not None
+    seen: list[bool] = []
+
+    def look() -> int:
+        seen.append(rig.journal.pending)
+        return 0
+
+    rig.journal._settled_to = look
+    assert rig.journal.pending
+    rig.journal.commit()
+    assert (seen, rig.journal.pending) == ([True], False)
