@@ -63,6 +63,7 @@ class Line:
     ``entry``       int, of a verdict: the entry; of a roll: the entry that the sender wrote; -1: none
     ``verdict``     str, of a verdict
     ``by_ms``       int, of a move by an interval
+    ``damaged``     bool, it cannot be read; what it was is not known
     ==============  ==============================================================================
     """
 
@@ -75,3 +76,4 @@ class Line:
     entry: int = -1
     verdict: str = ""
     by_ms: int = 0
+    damaged: bool = False

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from service.core.commands import CommandTable, CommandVerdict, Decision
+from service.core.damaged_lines import DamagedLines
 from service.core.done_entries import SPAN_MAX, DoneEntries
 from service.core.lease import Lease, Timing
 from service.core.lines import COMMANDS, Line, LineKind
@@ -62,11 +63,10 @@ class Shard:
         self._top: dict[TargetQueue, int] = {}  # behind the last acknowledged delivery
         self._held: dict[int, int] = {}  # entry to the command or roll that was decided and is not read yet
         self._takeovers: list[int] = []
-        self._low_generation = -1
-        self._seen_generation = -1
-        self._released = False
+        self._damaged = DamagedLines()
+        self._low_generation = self._seen_generation = -1
+        self._released = self._settled = False
         self._fence_ms: int | None = None
-        self._settled = False
         self._fresh: list[int] = []  # done since the last record
         self.commands = CommandTable()
         self._first = 0  # where the queue began at the takeover
@@ -91,7 +91,9 @@ class Shard:
         self.done = picture.done.copy()
         self._first = first_offset
         self.commands.learn(picture.cancelled, picture.forgot)
-        self.read_to = max(first_offset, self._begin_of(picture))
+        # The last owner's takeover record is read again: what it wrote is told from others' by it.
+        begin = picture.low if picture.generation < 0 else min(picture.low, picture.generation)
+        self.read_to = max(first_offset, begin)
         self.expired = sum(1 for _ in self.done.pending(self.done.low, min(first_offset, self.done.low + SPAN_MAX)))
         self.done.raise_to(first_offset)
         self._low_generation = picture.low_generation
@@ -105,11 +107,6 @@ class Shard:
         self.done.raise_to(picture.done.low)
         self.commands.learn(picture.cancelled, picture.forgot)
         return news
-
-    @staticmethod
-    def _begin_of(picture: Picture) -> int:
-        """The last owner's takeover record is read again: what it wrote is told from others' by it."""
-        return picture.low if picture.generation < 0 else min(picture.low, picture.generation)
 
     @property
     def read_from(self) -> int:
@@ -167,6 +164,7 @@ class Shard:
             if line.offset < self.read_to:
                 continue
             self.read_to = line.offset + 1
+            self._damaged.saw(line)
             if line.kind is LineKind.ENTRY:
                 if line.offset not in self.done:
                     waiting.append(line)
@@ -177,6 +175,8 @@ class Shard:
 
     def _control(self, line: Line, mono_ms: int) -> bool:
         """Take a record of the service; True for a roll, which waits like an entry."""
+        if self._damaged.shows_takeover(line, self._seen_generation):
+            self._see_takeover(Line(line.generation, LineKind.TAKEOVER), mono_ms)
         if line.kind is LineKind.TAKEOVER:
             self._see_takeover(line, mono_ms)
         elif line.kind in COMMANDS:

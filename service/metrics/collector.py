@@ -77,6 +77,7 @@ def _counted(tally: InstanceCounts) -> Iterator[Metric]:
         ("rejected", "Messages that went to TIMEWHEEL_REJECTED.", tally.rejected),
         ("rolled", "Entries that were written again.", tally.rolled),
         ("takeovers", "Shards that this instance has come to own.", tally.takeovers),
+        ("failed", "Ownerships and followings of shards that an error has ended; each is tried again.", tally.failed),
         ("fenced", "Shards that another owner took over.", tally.fenced),
         ("expired", "Entries that the cluster deleted before they were delivered: lost.", tally.expired),
         ("damaged", "Entries whose records could not be read.", tally.damaged),

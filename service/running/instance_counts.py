@@ -16,6 +16,7 @@ class InstanceCounts:
         "damaged",
         "delivered",
         "expired",
+        "failed",
         "fenced",
         "lateness",
         "rejected",
@@ -26,7 +27,7 @@ class InstanceCounts:
 
     def __init__(self) -> None:
         self.delivered = self.rejected = self.rolled = 0
-        self.takeovers = self.fenced = self.expired = self.damaged = 0
+        self.takeovers = self.fenced = self.expired = self.damaged = self.failed = 0
         self.verdicts: Counter[tuple[str, str]] = Counter()
         """Verdicts given, by (kind of command, verdict)."""
         self.lateness = LatenessCounts()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from service.core.calm import Calm
-from service.core.lines import COMMANDS, LineKind
+from service.core.lines import COMMANDS, Line, LineKind
 from service.core.progress import TargetQueue
 from service.core.shard import Shard
 from service.core.states import OwnerState
@@ -30,11 +30,12 @@ from service.running.instance_counts import InstanceCounts
 from service.running.obeying import Clerk
 from service.running.roller import Roller
 from service.running.searching import Searcher
+from service.running.takeover import TakeoverError, need_own_record, need_whole_log
 from service.running.target import RemoteTarget
 from store.disk.errors import StoreError
 from timewheel_client.values.errors import ClientError
 
-__all__ = ["Owner", "TakeoverError"]
+__all__ = ["Owner"]
 
 LEASE_EVERY_MS = 400
 UPKEEP_EVERY_MS = 100
@@ -51,10 +52,6 @@ ROLL_MARGIN_MS = 600_000
 SAY_AGAIN_MS = 30_000
 FOLLOW_EVERY_MS = 5000
 TOLD_MAX = 1000
-
-
-class TakeoverError(Exception):
-    """The shard cannot be taken over now; the text says why."""
 
 
 class Owner:
@@ -102,6 +99,8 @@ class Owner:
         self.clerk = Clerk(self)
         self.searcher = Searcher(self)
         self._promoted = asyncio.Event()
+        self.claimed_at = -1
+        """Where the takeover record was stored."""
         self.took_ms = 0
         """How long it took from the begin of the takeover to the right to deliver."""
 
@@ -217,6 +216,7 @@ class Owner:
         sent = await self.cluster.send(self.queue, text, b"takeover")
         if sent.fate is not Fate.STORED:
             raise TakeoverError(f"{self.name}: the takeover record: {sent.fate.value} ({sent.remark or 'no remark'})")
+        self.claimed_at = sent.at
 
     async def _until_owning(self, begin_ms: int) -> None:
         while self.shard.state is not OwnerState.OWNING:
@@ -258,11 +258,7 @@ class Owner:
                 cluster.core.refresh_soon(self.queue[0])
                 await asyncio.sleep(PAUSE_MS / 1000)
                 continue
-            if pull.next_offset < shard.read_from:
-                raise TakeoverError(
-                    f"{self.name}: the queue ends at {pull.next_offset}, but {shard.read_from} was read already: the "
-                    "broker has lost the end of its log. Its offsets would mean other messages than before"
-                )
+            need_whole_log(shard, pull.next_offset)
             self._take(pull)
             wait = not pull.messages and not pull.bad
             while self._backlog and not self._fill():
@@ -275,8 +271,9 @@ class Owner:
         for record in pull.bad:
             why[record.queue_offset] = f"its record in the entry topic is damaged: {record.reason}"
             by_offset[record.queue_offset] = damaged(record, self.queue[0], wall_ms())
-        lines = [line_of(by_offset[offset]) for offset in sorted(by_offset)]
+        lines = [Line(at, damaged=True) if at in why else line_of(by_offset[at]) for at in sorted(by_offset)]
         waiting = self.shard.read(lines, pull.next_offset, mono_ms())
+        need_own_record(self.shard, self.claimed_at)
         for line in lines:
             if line.kind in COMMANDS or line.kind in (LineKind.VERDICT, LineKind.ROLL):
                 self.clerk.saw(by_offset[line.offset], line)

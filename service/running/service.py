@@ -19,7 +19,8 @@ from service.link.startup import check_topics, shards_of
 from service.running.cache import throw_away
 from service.running.entries import REJECTED_TOPIC
 from service.running.instance_counts import InstanceCounts
-from service.running.owner import Owner, TakeoverError
+from service.running.owner import Owner
+from service.running.takeover import TakeoverError
 from store.disk.errors import StoreError
 from timewheel_client.consuming.allocation import allocate_evenly
 from timewheel_client.values.errors import ClientError, NoRouteError
@@ -258,8 +259,10 @@ class DelayService:
             self.tally.fenced += not owner.is_leaving
             self._say(f"{owner.name}: {'given up' if owner.is_leaving else 'another owner took over'}")
         except (ClientError, StoreError, TakeoverError) as error:
+            self.tally.failed += 1
             self._say(f"{owner.name}: {error}")
         except Exception as error:  # a bug: the shard must have an owner all the same
+            self.tally.failed += 1
             self._say(f"{owner.name}: {type(error).__name__}: {error}")
         finally:
             for table in (self._owners, self._standbys):
