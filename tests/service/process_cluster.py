@@ -18,6 +18,7 @@ from service.link.cluster import ClusterLink
 from service.link.progress_log import PROGRESS_TOPIC
 from service.running.entries import DUE, REJECTED_TOPIC
 from tests.support.apache import ApacheBroker, ApacheNameServer
+from tests.support.cut_wire import CutWire
 from tests.support.ours import ROOT, OurBroker
 from tests.support.processes import Child
 from tests.support.wait import happens, wait_until
@@ -26,6 +27,7 @@ from timewheel_client.net.credentials import Credentials
 
 ENTRY = "TIMEWHEEL"
 NUMBER = "number"
+WIRE_HOST = "127.0.0.2"
 PATIENCE_MS = 60_000
 """What a broker that has just started may take to answer, on a machine that does much else."""
 
@@ -72,12 +74,23 @@ class Copies:
 
 
 class RealCluster:
-    """Name server, brokers ``broker-0`` …, and instances of the service."""
+    """Name server, brokers ``broker-0`` …, and instances of the service.
+
+    With ``wires``, everybody reaches each broker by a relay that can be cut.
+    """
 
     def __init__(
-        self, folder: Path, brokers: int = 1, *, ours: bool = False, settings: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        brokers: int = 1,
+        *,
+        ours: bool = False,
+        settings: Mapping[str, str] | None = None,
+        wires: bool = False,
     ) -> None:
         self.folder = folder
+        if wires:
+            settings = {**(settings or {}), "brokerIP1": WIRE_HOST, "bindAddress": "127.0.0.1"}
         self.names: ApacheNameServer | None = None
         self.brokers: list[ApacheBroker | OurBroker] = []
         if ours:
@@ -90,6 +103,9 @@ class RealCluster:
             for number in range(brokers):
                 name = {**(settings or {}), "brokerName": f"broker-{number}"}
                 self.brokers.append(ApacheBroker(folder / f"b{number}", self.namesrv, name, "512m").start())
+        self.wires = [
+            CutWire(f"{WIRE_HOST}:{broker.port}", f"127.0.0.1:{broker.port}") for broker in self.brokers if wires
+        ]
         self.services: list[Child] = []
         self._count = 0
 
@@ -165,6 +181,8 @@ class RealCluster:
     def stop(self) -> None:
         for child in self.services:
             child.kill()
+        for wire in self.wires:
+            wire.close()
         for broker in self.brokers:
             broker.kill()
         if self.names is not None:

@@ -1,8 +1,9 @@
 """A real cluster with instances of the delay service, under a steady load and every fault; and the ledger of it.
 
 Apache's name server and two brokers, three instances. Stopped, killed and restarted at random: instances, brokers, the
-name server. Some messages are cancelled, shortly before they are due. At the end all acknowledged messages must stand
-in the target topic once, cancelled ones never, none early. As a program, for as long as one likes::
+name server; with ``--cuts`` the connections to the brokers are cut, too. Some messages are cancelled, shortly before
+they are due. At the end all acknowledged messages must stand in the target topic once, cancelled ones never, none
+early. As a program, for as long as one likes::
 
     python -m tests.service.process_storm FOLDER --minutes 10 --rate 2000 --seed 5
 """
@@ -106,6 +107,9 @@ class Storm:
 
     def _fault(self) -> None:
         draw, cluster = self.random, self.cluster
+        if cluster.wires and draw.random() < 0.5:
+            self._cut()
+            return
         alive = [child for child in cluster.services if child.running()]
         luck = draw.random() * (0.80 if cluster.names is None else 1)
         if luck < 0.60:
@@ -128,6 +132,17 @@ class Storm:
         else:
             cluster.restart_names()
             self.faults["name server killed"] += 1
+
+    def _cut(self) -> None:
+        """Cut one broker off: its connections are reset, or silent in one or both directions."""
+        draw = self.random
+        wire = draw.choice(self.cluster.wires)
+        kind = draw.choice(("cut", "silent", "half open", "deaf"))
+        if kind == "cut":
+            wire.cut()
+        else:
+            wire.block(draw.choice((0.5, 2, 6)), to_server=kind != "half open", to_client=kind != "deaf")
+        self.faults[f"connections {kind}"] += 1
 
     # ------------------------------------------------------------------------------------------------ load
 
@@ -212,8 +227,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--brokers", type=int, default=2)
     parser.add_argument("--ours", action="store_true", help="beside a broker of ours, which is not killed")
+    parser.add_argument("--cuts", action="store_true", help="half of the faults: connections to brokers are cut")
     options = parser.parse_args(arguments)
-    cluster = RealCluster(options.folder, brokers=options.brokers, ours=options.ours)
+    cluster = RealCluster(options.folder, brokers=options.brokers, ours=options.ours, wires=options.cuts)
     try:
         cluster.topics(4, TARGET)
         storm = Storm(cluster, options.seed, options.rate)
