@@ -11,6 +11,7 @@ from __future__ import annotations
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from broker.access.access_table import ACKS_BYTES_MAX
@@ -33,12 +34,24 @@ __all__ = ["AckProcessor"]
 
 BATCH_COUNT_MAX = 1_000
 """Most entries of one BATCH_ACK_MESSAGE, each of which may acknowledge a whole pop."""
-_NAMES = {
-    "consumerGroup": "c", "topic": "t", "retry": "r", "startOffset": "so", "queueId": "q", "reviveQueueId": "rq",
-    "popTime": "pt", "invisibleTime": "it", "bitSet": "b",
-}  # fmt: skip
 _BITS_MAX = 1 << 16
 """A pop never spans more messages of a queue than are looked at for one."""
+_SHORT_CHARS_MAX = 12
+
+
+@lru_cache(1_024)
+def _short_bits(text: str) -> int:
+    return int.from_bytes(b64decode(text, validate=True), "little")
+
+
+def _bits(text: Any) -> int:
+    """Read a bit set in base64: most name one message of 32, or all. Raises Base64Error, TypeError, ValueError."""
+    if isinstance(text, str) and len(text) <= _SHORT_CHARS_MAX:
+        return _short_bits(text)
+    raw = b64decode(text, validate=True)
+    if len(raw) > _BITS_MAX // 8:
+        raise ValueError
+    return int.from_bytes(raw, "little")
 
 
 class AckProcessor:
@@ -101,17 +114,20 @@ class AckProcessor:
         if queue is None or not 0 <= place < _BITS_MAX or not self._ack(queue, handle, 1 << place, now_ms):
             self.unknown_count += 1
             return command.reply(remark=self._unknown(header))
+        self._queues.moved((queue,))
         return command.reply()
 
     def _ack(self, queue: PopQueue, handle: Handle, bits: int, now_ms: int) -> int:
-        """Acknowledge messages, as bits from where a handle begins; how many were in flight."""
+        """Acknowledge messages, as bits from where a handle begins; how many were in flight.
+
+        The caller has the queue's offset noted, if there were any.
+        """
         if handle.in_order:
             return self._ack_in_order(queue, handle, bits, now_ms)
         was_full = self._queues.room(queue) <= 0
         count = self._in_flight.ack(queue, handle.start, handle.pop_ms, bits)
         if count:
             self.ack_count += count
-            self._queues.moved((queue,))
             if was_full:
                 self._polls.wake(normal_topic(queue.topic, queue.group), queue.group)
         return count
@@ -125,7 +141,6 @@ class AckProcessor:
                 count += 1
         if count:
             self.ack_count += count
-            self._queues.moved((queue,))
             if not block.blocks("", now_ms):
                 self._polls.wake(queue.topic, queue.group)
         return count
@@ -141,28 +156,32 @@ class AckProcessor:
         if len(acks) > BATCH_COUNT_MAX:
             raise ProtocolError(f"{len(acks)} entries in acks, at most {BATCH_COUNT_MAX} are taken")
         wanted = [self._entry(entry) for entry in acks]  # all are read before one counts
+        moved: list[PopQueue] = []
         for group, topic, queue_id, handle, bits in wanted:
             queue = self._find(handle, group, topic, queue_id)
             if queue is None or not self._ack(queue, handle, bits, now_ms):
                 self.unknown_count += 1
+            elif not moved or moved[-1] is not queue:
+                moved.append(queue)
+        self._queues.moved(moved)
         return command.reply()
 
     def _entry(self, entry: Any) -> tuple[str, str, int, Handle, int]:
         """Read one entry of a batch: group, topic, queue, handle, bits. Raises ProtocolError."""
         if not isinstance(entry, dict):
             raise ProtocolError(f"an entry of acks is an object, found {entry!r:.200}")
-        value: dict[str, Any] = {name: entry.get(short, entry.get(name)) for name, short in _NAMES.items()}
+        get: Callable[..., Any] = entry.get
         try:
-            raw = b64decode(value["bitSet"] or "", validate=True)
-            numbers = [int(value[name]) for name in ("startOffset", "queueId", "reviveQueueId", "popTime")]
-            group, topic, retry = (value[name] for name in ("consumerGroup", "topic", "retry"))
-            if not (isinstance(group, str) and isinstance(topic, str) and len(raw) <= _BITS_MAX // 8):
+            bits = _bits(get("b", get("bitSet")) or "")
+            start, queue_id = int(get("so", get("startOffset"))), int(get("q", get("queueId")))
+            revive_qid, pop_ms = int(get("rq", get("reviveQueueId"))), int(get("pt", get("popTime")))
+            group, topic, retry = get("c", get("consumerGroup")), get("t", get("topic")), str(get("r", get("retry")))
+            if not (isinstance(group, str) and isinstance(topic, str)):
                 raise ValueError
         except (Base64Error, OverflowError, TypeError, ValueError) as error:
             raise ProtocolError(f"unreadable entry of acks: {entry!r:.300}") from error
-        start, queue_id, revive_qid, pop_ms = numbers
-        handle = Handle(start, pop_ms, 0, revive_qid, str(retry), self._broker_name)
-        return group, real_topic(topic, group, str(retry)), queue_id, handle, int.from_bytes(raw, "little")
+        handle = Handle(start, pop_ms, 0, revive_qid, retry, self._broker_name)
+        return group, real_topic(topic, group, retry), queue_id, handle, bits
 
     # ------------------------------------------------------------------------------------------------ changes
 

@@ -56,8 +56,13 @@ class Handle:
         >>> Handle(3, 1000, 60000, 0, "0", "broker-a").text(2, 5)
         '3 1000 60000 0 0 broker-a 2 5'
         """
-        parts = (self.start, self.pop_ms, self.invisible_ms, self.revive_qid, self.retry, self.broker, queue_id, offset)
-        return " ".join(map(str, parts))
+        return f"{self.lead(queue_id)}{offset}"
+
+    def lead(self, queue_id: int) -> str:
+        """Write what the handles of all messages of one pop from one queue begin with: all but the number."""
+        return (
+            f"{self.start} {self.pop_ms} {self.invisible_ms} {self.revive_qid} {self.retry} {self.broker} {queue_id} "
+        )
 
 
 def parse_handle(text: str) -> Handle:

@@ -284,9 +284,9 @@ class PopReader:
         """Add records to the reply."""
         flag, header = retry_flag(queue.topic), pop.header
         if flag != NORMAL:
-            handle = Handle(start, pop.pop_ms, header.invisible_ms, 0, flag, self._broker_name)
+            lead = Handle(start, pop.pop_ms, header.invisible_ms, 0, flag, self._broker_name).lead(queue.queue_id)
             records = [
-                for_reply(record, header.topic, handle.text(queue.queue_id, offset))
+                for_reply(record, header.topic, f"{lead}{offset}")
                 for record, offset in zip(records, offsets, strict=True)
             ]
         pop.bodies += records

@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.pop.handle import NORMAL, retry_flag, retry_topic
@@ -172,7 +172,7 @@ class Reviver:
             if topic is None:
                 continue
             try:
-                found = list(self._read(batch))
+                found = self._read(batch)
                 if batch.queue.gone:  # what was read may be of a topic that has taken the deleted one's name
                     continue
                 for offset, data in found:
@@ -216,7 +216,7 @@ class Reviver:
             return None
         return topic
 
-    def _read(self, batch: Batch) -> Iterator[tuple[int, bytes | None]]:
+    def _read(self, batch: Batch) -> list[tuple[int, bytes | None]]:
         """Read a batch's messages, those in memory by one call; None for one that is not there any more.
 
         May wait for the disk. Raises StoreError.
@@ -224,7 +224,7 @@ class Reviver:
         store, queue = self._store, batch.queue
         offsets = list(batch.offsets())
         if not offsets:
-            return  # an offset was set meanwhile: nothing of it is in flight any more
+            return []  # an offset was set meanwhile: nothing of it is in flight any more
         first, span = offsets[0], offsets[-1] - offsets[0] + 1
         if 1 < span <= _SPARSE * len(offsets):
             entries = store.queue_entries(queue.topic, queue.queue_id, first, span)
@@ -232,11 +232,12 @@ class Reviver:
                 positions = [entries[offset - first][:2] for offset in offsets]
                 records = self._read_hot(positions)
                 if records is not None:
-                    yield from zip(offsets, records, strict=True)
-                    return
+                    return [*zip(offsets, records, strict=True)]
+        found: list[tuple[int, bytes | None]] = []
         for offset in offsets:
             entry = store.entry(queue.topic, queue.queue_id, offset)
-            yield offset, None if entry is None else store.read_record(*entry[:2])
+            found.append((offset, None if entry is None else store.read_record(entry[0], entry[1])))
+        return found
 
     def _read_hot(self, positions: list[tuple[int, int]]) -> list[bytes] | None:
         """Read records if all of them are in memory and are what stands at their positions; None otherwise."""
