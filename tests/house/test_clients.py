@@ -17,6 +17,7 @@ WAIT = REMOTING + "RemotingTimeoutException: wait response on the channel <127.0
     ("error", "is_so"),
     [
         (REMOTING + "RemotingTooMuchRequestException: sendDefaultImpl call timeout", True),
+        (REMOTING + "RemotingTimeoutException: invokeSync call the addr[127.0.0.1:10911] timeout", True),
         (WAIT + "1493(ms)", True),
         (WAIT + "8999(ms)", True),
         (WAIT + "9997(ms)", False),

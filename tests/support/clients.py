@@ -124,13 +124,16 @@ def command_of(name: str, home: Path) -> list[str]:
 def was_out_of_time(error: str) -> bool:
     """Whether a Java client gave a send up because its tries before the last one had used its time.
 
-    It says so itself (``call timeout``), or its last wait was for the rest of the time. Whoever waits for an answer as
-    long as a send may take got none from a broker that could be reached: that is no lack of time.
+    It says so itself (``call timeout``, or ``call the addr`` where the rest of the time went by before its last try was
+    written), or its last wait was for the rest of the time. Whoever waits for an answer as long as a send may take got
+    none from a broker that could be reached: that is no lack of time.
     """
     if "CODE: " in error:  # an answer, and it says no
         return False
+    if "call timeout" in error or "invokeSync call the addr" in error:
+        return True
     rest = _LAST_WAIT.search(error)
-    return "call timeout" in error or (rest is not None and int(rest[1]) < SEND_TIMEOUT_MS * 9 // 10)
+    return rest is not None and int(rest[1]) < SEND_TIMEOUT_MS * 9 // 10
 
 
 @dataclass
