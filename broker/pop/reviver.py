@@ -106,7 +106,7 @@ class Reviver:
         self._condition = threading.Condition()
         self._woken = False
         self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._worker: threading.Thread | None = None
 
     # ------------------------------------------------------------------------------------------------ a slice
 
@@ -293,7 +293,7 @@ class Reviver:
 
     def wake(self, due_ms: int) -> None:
         """Something is due at ``due_ms``: the thread looks up if it means to sleep longer."""
-        if self._thread is not None and (self._wake_ms is None or due_ms < self._wake_ms):
+        if self._worker is not None and (self._wake_ms is None or due_ms < self._wake_ms):
             with self._condition:
                 self._woken = True
                 self._condition.notify()
@@ -301,12 +301,12 @@ class Reviver:
     def start(self) -> None:
         """Run in a thread of its own."""
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="pop-revive", daemon=True)
-        self._thread.start()
+        self._worker = threading.Thread(target=self._run, name="pop-revive", daemon=True)
+        self._worker.start()
 
     def stop(self) -> None:
         """End the thread after the slice it is in."""
-        thread, self._thread = self._thread, None
+        thread, self._worker = self._worker, None
         if thread is not None:
             with self._condition:
                 self._stopping = self._woken = True
