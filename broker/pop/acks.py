@@ -161,7 +161,7 @@ class AckProcessor:
             queue = self._find(handle, group, topic, queue_id)
             if queue is None or not self._ack(queue, handle, bits, now_ms):
                 self.unknown_count += 1
-            elif not moved or moved[-1] is not queue:
+            else:
                 moved.append(queue)
         self._queues.moved(moved)
         return command.reply()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from store.disk.errors import StoreError
@@ -21,14 +19,8 @@ def test_a_cancel_that_cannot_tell_the_topic_is_asked_for_again_where_topics_are
     taken = [offer(desk), offer(desk)]
     plugin.commit_turn()
     assert isinstance(taken[0], Held)
-
-    def fails(path: Path) -> None:
-        raise StoreError(f"cannot read {path}")
-
-    desk.world.disk.read_fault = fails
-    with pytest.raises(StoreError, match="cannot be read"):
+    with desk.unreadable(), pytest.raises(StoreError, match="cannot be read"):
         desk.change(taken[0].offset)
-    desk.world.disk.read_fault = None
     assert [(row.topic, row.count) for row in plugin.pending.topics()] == [("T", 2)]
     assert desk.change(taken[0].offset).verdict is PendingVerdict.DONE
     assert [(row.topic, row.count) for row in plugin.pending.topics()] == [("T", 1)]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +68,17 @@ class Desk:
 
     def delivered(self) -> dict[int, tuple[int, int, int, bytes]]:
         return self.world.delivered()
+
+    @contextmanager
+    def unreadable(self) -> Iterator[None]:
+        """Have the disk read nothing meanwhile."""
+
+        def fails(path: Path) -> None:
+            raise StoreError(f"cannot read {path}: unreadable")
+
+        self.world.disk.read_fault = fails
+        yield
+        self.world.disk.read_fault = None
 
 
 def test_the_plug_in_has_a_desk() -> None:
@@ -337,15 +351,10 @@ def test_a_disk_that_fails_leaves_no_half_answer() -> None:
 def test_a_message_that_cannot_be_read_gets_no_verdict_about_its_name() -> None:
     desk = Desk()
     offset = desk.send(NOW + 60_000)
-
-    def unreadable(_: object) -> None:
-        raise StoreError("unreadable")
-
-    desk.world.disk.read_fault = unreadable
-    for name in (PendingName(offset=offset, topic="T"), PendingName(offset=offset, unique_key="AC11")):
-        with pytest.raises(StoreError, match="unreadable"):
-            desk.desk.change(PendingOrder(verb=PendingVerb.CANCEL, name=name), NOW)
-    desk.world.disk.read_fault = None
+    with desk.unreadable():
+        for name in (PendingName(offset=offset, topic="T"), PendingName(offset=offset, unique_key="AC11")):
+            with pytest.raises(StoreError, match="unreadable"):
+                desk.desk.change(PendingOrder(verb=PendingVerb.CANCEL, name=name), NOW)
     assert desk.change(offset).verdict is V.DONE
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from remoting.messages.message import Message
@@ -113,14 +111,8 @@ def test_a_cancel_that_cannot_tell_the_topic_is_asked_for_again(monkeypatch: pyt
     taken = [offer(desk), offer(desk)]
     desk.world.plugin.commit_turn()
     assert isinstance(taken[0], Held)
-
-    def fails(path: Path) -> None:
-        raise StoreError(f"cannot read {path}")
-
-    desk.world.disk.read_fault = fails
-    with pytest.raises(StoreError, match="cannot be read"):
+    with desk.unreadable(), pytest.raises(StoreError, match="cannot be read"):
         desk.change(taken[0].offset)
-    desk.world.disk.read_fault = None
     assert "2 messages are pending" in refused(offer(desk))
     assert desk.change(taken[0].offset).verdict is PendingVerdict.DONE
     assert isinstance(offer(desk), Held)
