@@ -131,7 +131,7 @@ abstract class Driver {
             Thread thread = new Thread(() -> {
                 for (List<JsonObject> part = work.poll(); part != null; part = work.poll()) {
                     try {
-                        sender.send(part);
+                        routed(sender, part);
                     } catch (Throwable e) {
                         for (JsonObject message : part) {
                             String cause = e.getCause() == null ? "" : ", caused by " + e.getCause();
@@ -147,6 +147,20 @@ abstract class Driver {
             thread.join();
         }
         emit("produced", id);
+    }
+
+    /** A send that could not ask for its route has sent nothing: on a machine that stood still, it asks again. */
+    private static void routed(Sender sender, List<JsonObject> part) throws Exception {
+        for (int left = 5; ; left--) {
+            try {
+                sender.send(part);
+                return;
+            } catch (IllegalStateException e) {  // what the client makes of a failed look-up of a route, and of it alone
+                if (left == 0 || !unheard(e)) {
+                    throw e;
+                }
+            }
+        }
     }
 
     /** A consumer's start asks the name server once, for 3 s; on a machine that stood still, it asks again. */
