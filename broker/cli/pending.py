@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
@@ -164,7 +164,7 @@ def get_command(run: Callable[[Work], None], name: str, topic: str, as_json: boo
         if as_json:
             say(json.dumps(_plain(found)))
         else:
-            _say_lines(as_table(result_rows([found], now_ms())))
+            _say_lines(as_table(result_rows(_each([found]), now_ms())))
             if found.message is not None:
                 for property_name, value in found.message.properties.items():
                     say(f"  {property_name} = {value}")
@@ -178,7 +178,13 @@ def _plain(result: ChangeResult) -> dict[str, Any]:
     document = asdict(result)
     if result.message is not None:
         document["message"]["body"] = result.message.body.decode("latin-1")
+    document["others"] = [_plain(other) for other in result.others]
     return document
+
+
+def _each(results: Iterable[ChangeResult]) -> list[ChangeResult]:
+    """A row for each broker that knows a key, too."""
+    return [one for result in results for one in (result, *result.others)]
 
 
 def _fail_unless(good: bool) -> None:
@@ -268,7 +274,7 @@ def _show(results: list[ChangeResult], as_json: bool) -> None:
         for result in results:
             say(json.dumps(_plain(result)))
     else:
-        _say_lines(as_table(result_rows(results, now_ms())))
+        _say_lines(as_table(result_rows(_each(results), now_ms())))
 
 
 def _show_bulk(found: MatchingResult, as_json: bool) -> None:

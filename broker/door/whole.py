@@ -4,7 +4,7 @@
 count, forecast, topics, overview   asked of all shards at once, added up (`broker.door.merging`)
 a list                              of all at once, in one order; every row says its ``broker``
 one message                         a message id is its shard's by address, a recall handle's by name; a delay key
-                                    is looked for on one shard after the other
+                                    is asked of all, and all that waits is acted on (`timewheel_client.pending.named`)
 a bulk change                       on one shard after the other; the cursor says where each goes on
 ==================================  =======================================================================
 
@@ -34,16 +34,13 @@ from broker.door.peers import OWN, OWN_VALUE, Peer, PeerAnswer, Peers
 from broker.door.queries import known_only, limit_of, read_document
 from remoting.json_dialect import dumps
 from store.put.pending_api import BULK_MAX, PAGE_MAX, PendingError
-from timewheel_client.pending.named import named_brokers
+from timewheel_client.pending.named import named_brokers, told_first
 from timewheel_client.values.errors import NoRouteError
 
 __all__ = ["Whole"]
 
 _API = "/api/v1/"
 _USUAL_ROWS, _USUAL_CHANGES = 100, 1000
-_GO_ON = frozenset(("unknown", "too_late", "cancelled"))
-"""Verdicts after which a delay key is looked for on the next shard: there it may be pending."""
-_RANK = {"too_late": 0, "cancelled": 1, "unknown": 2}
 Pairs = Sequence[tuple[str, str]]
 
 
@@ -164,21 +161,20 @@ class Whole:
         name = request.match_info["id"]
         named = named_brokers(name, {peer.name: peer.address for peer in peers.values()})
         body = None if request.method == "GET" else read_document(await request.read())
-        best: PeerAnswer | None = None
-        for broker in named:
-            answer = await self._peers.ask(peers[broker], request, given, body)
-            if answer.document.get("verdict") not in _GO_ON:
-                return self._told(answer)
-            if best is None or _RANK[answer.document["verdict"]] < _RANK[best.document["verdict"]]:
-                best = answer
-        if best is None:
+        if not named:
             raise PendingError("no shard is there")
-        return self._told(best)
+        answers = await asyncio.gather(*(self._peers.ask(peers[broker], request, given, body) for broker in named))
+        for answer in answers:
+            if "verdict" not in answer.document:
+                raise _ShardError(answer)
+        verb = request.match_info.get("verb", "")
+        first, *others = (answers[place] for place in told_first([answer.document for answer in answers], verb))
+        more = {"others": [self._told(other) for other in others]} if others else {}
+        return _json({**self._told(first), **more}, first.status)
 
     @staticmethod
-    def _told(answer: PeerAnswer) -> web.Response:
-        more = {"broker": answer.peer.name} if "verdict" in answer.document else {}
-        return _json({**answer.document, **more}, answer.status)
+    def _told(answer: PeerAnswer) -> dict[str, Any]:
+        return {**answer.document, "broker": answer.peer.name}
 
     # ------------------------------------------------------------------------------------------------ many messages
 

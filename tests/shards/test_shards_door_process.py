@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from tests.support.ports import free_ports_around
 from tests.support.shards import ShardedBroker
 from tests.support.wait import wait_until
 from tests.support.wire import Wire
+from timewheel_client import PendingClient, Producer, SendError
 
 pytestmark = pytest.mark.process
 
@@ -38,6 +40,7 @@ def test_every_door_shows_and_changes_what_is_pending_in_all_shards(tmp_path: Pa
                     wire.ask(10, _fields(text), b"body")
         _read_alike(doors, due_ms)
         _change_one_by_one(doors)
+        _twins(broker, doors, due_ms)
         _change_many(doors)
         for door in doors:  # nothing vouches for a caller: each shard looks at what it shows
             assert ask(door.port, "/api/v1/pending/count").status == 401
@@ -100,6 +103,39 @@ def _change_one_by_one(doors: list[_Door]) -> None:
     assert doors[0].post("pending/key:nobody/cancel?topic=T", {}).status == 404
     elsewhere = doors[0].get(f"pending/0A000001{row['id'][8:]}")
     assert (elsewhere.status, "10.0.0.1" in elsewhere.json["error"]) == (400, True)
+
+
+def _twins(broker: ShardedBroker, doors: list[_Door], due_ms: int) -> None:
+    """One delay key on both shards, and how a sender avoids that."""
+    for number, address in enumerate(broker.addresses):
+        with Wire(address) as wire:
+            timer = str(due_ms + number)
+            wire.ask(10, _fields(format_properties({"__STARTDELIVERTIME": timer, "__DELAYKEY": "twin"})), b"body")
+    moved = doors[0].post("pending/key:twin/move?topic=T", {"by_ms": 5}).json
+    assert [(one["verdict"], one["broker"]) for one in (moved, *moved["others"])] == [
+        ("done", "broker-a-0"),
+        ("done", "broker-a-1"),
+    ]
+
+    async def story() -> None:
+        async with PendingClient(broker.namesrv) as pending, Producer(broker.namesrv) as producer:
+            async with PendingClient(broker.namesrv, broker="broker-a-0") as one:
+                assert await one.cancel("key:twin", topic="T")
+            result = await pending.cancel("key:twin", topic="T")
+            assert (result.verdict, result.broker, len(result.others)) == ("done", "broker-a-1", 1)
+            assert (await pending.cancel("key:twin", topic="T")).verdict == "already"
+            keys = [f"alone-{number}" for number in range(8)]
+            brokers = set()
+            for key in keys:
+                found = await producer.send("T", b"b", delay=3600, properties={"__DELAYKEY": key})
+                brokers.add(found.queue.broker_name)
+            for key in keys:
+                with pytest.raises(SendError, match=key):
+                    await producer.send("T", b"b", delay=3600, properties={"__DELAYKEY": key})
+                assert (await pending.cancel(f"key:{key}", topic="T")).others == ()
+            assert brokers == {"broker-a-0", "broker-a-1"}
+
+    asyncio.run(story())
 
 
 def _change_many(doors: list[_Door]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -226,3 +227,35 @@ async def test_the_second_name_server_answers_when_the_first_is_gone() -> None:
         address = gone.address
     async with storing({"t": 1}) as broker, Producer(f"{address}; {broker.address}") as producer:
         await producer.send("t", b"")
+
+
+@pytest.mark.asyncio
+async def test_a_delay_key_has_its_queue_so_that_it_is_unique_over_all_brokers() -> None:
+    async with storing({"t": 4}) as broker:
+
+        def two(command: RemotingCommand) -> RemotingCommand:
+            names = ("a", "b")
+            data = {
+                "brokerDatas": [{"brokerName": name, "brokerAddrs": {"0": broker.address}} for name in names],
+                "queueDatas": [
+                    {"brokerName": name, "perm": 6, "readQueueNums": 4, "writeQueueNums": 4} for name in names
+                ],
+            }
+            return command.reply(body=json.dumps(data).encode())
+
+        broker.handlers[ROUTE] = two
+        async with Producer(broker.address) as producer:
+            keys = [f"order-{number}" for number in range(12)]
+            sent = [
+                [(await producer.send("t", b"", delay=9, properties={"__DELAYKEY": key})).queue for _ in range(3)]
+                for key in keys
+            ]
+            assert all(len(set(queues)) == 1 for queues in sent)
+            assert {queues[0].broker_name for queues in sent} == {"a", "b"}
+            assert [await producer.key_queue("t", key) for key in keys] == [queues[0] for queues in sent]
+            batch = [BatchMessage(b"", properties={"__DELAYKEY": key}) for key in keys]
+            with pytest.raises(ValueError, match="belong to a, b: make a batch for each"):
+                await producer.send_batch("t", batch)
+            of_a = [one for one, queues in zip(batch, sent, strict=True) if queues[0].broker_name == "a"]
+            assert {one.queue.broker_name for one in await producer.send_batch("t", of_a)} == {"a"}
+            assert len(await producer.send_batch("t", batch, queue=MessageQueue("t", "b", 0))) == len(batch)

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remoting.codes import ResponseCode
@@ -70,15 +71,16 @@ _DEFAULT_QUEUES_TEXT = str(DEFAULT_QUEUES)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a send may go: a key's queue, a given queue, or (neither) any."""
+    """Where a send may go: a key's queue, a given queue, the broker of delay keys, or (none of them) any."""
 
     sharding_key: str | None = None
     queue: MessageQueue | int | None = None
+    delay_keys: tuple[str, ...] = ()
 
     @property
     def is_fixed(self) -> bool:
         """Whether another broker is no choice."""
-        return self.sharding_key is not None or self.queue is not None
+        return self.sharding_key is not None or self.queue is not None or bool(self.delay_keys)
 
 
 ANYWHERE = Place()
@@ -172,7 +174,7 @@ class Tries:
     def choose(self, route: TopicRoute, place: Place, avoid: str | None = None) -> tuple[MessageQueue, str]:
         """Choose a queue: the given one, the key's, or the next in turn, away from a broker that just failed.
 
-        Raises NoRouteError if no queue can be written.
+        Raises NoRouteError if no queue can be written, ValueError if delay keys of one batch belong to several brokers.
         """
         queues = route.write_queues
         if not queues:
@@ -184,6 +186,8 @@ class Tries:
             chosen = MessageQueue(route.topic, queues[0].broker_name, queue)
         elif place.sharding_key is not None:
             chosen = queue_for_key(queues, place.sharding_key)
+        elif place.delay_keys:
+            chosen = _queue_of_all(queues, place.delay_keys)
         else:
             if avoid is not None:
                 queues = tuple(other for other in queues if other.broker_name != avoid) or queues
@@ -192,6 +196,18 @@ class Tries:
         if address is None:
             raise NoRouteError(f"no address for broker {chosen.broker_name} of topic {route.topic}")
         return chosen, address
+
+
+def _queue_of_all(queues: Sequence[MessageQueue], delay_keys: Sequence[str]) -> MessageQueue:
+    """The queue of the first delay key; the others must be of the same broker. Raises ValueError."""
+    chosen = [queue_for_key(queues, key) for key in delay_keys]
+    brokers = sorted({queue.broker_name for queue in chosen})
+    if len(brokers) > 1:
+        raise ValueError(
+            f"the delay keys of this batch belong to {', '.join(brokers)}: make a batch for each, by "
+            "Producer.key_queue; or give a queue, then a key may wait on several brokers at once"
+        )
+    return chosen[0]
 
 
 def send_header(

@@ -2,7 +2,8 @@
 
 A message id names its broker by its address, a recall handle by its name; only that one is asked. A bare offset means
 something on every broker, so it is taken only where there is one broker, or with the broker named. A delay key is asked
-for on all brokers: the sender may have reached any of them.
+for on all brokers: the sender may have reached any of them, and the key may wait on several
+(`timewheel_client.pending.named`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import heapq
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +22,7 @@ from remoting.json_dialect import loads
 from timewheel_client.net.client_core import ClientCore
 from timewheel_client.net.credentials import credentials_of
 from timewheel_client.net.tls import Tls
-from timewheel_client.pending.named import named_brokers
+from timewheel_client.pending.named import named_brokers, told_first
 from timewheel_client.pending.pending_values import (
     ChangeResult,
     MatchingResult,
@@ -81,7 +83,11 @@ class PendingClient:
     # ------------------------------------------------------------------------------------------------ one message
 
     async def get(self, name: str, *, topic: str = "") -> ChangeResult:
-        """Look at one message; its ``message`` is there if it is pending. Raises BrokerError for a bad name."""
+        """Look at one message; its ``message`` is there if it is pending. Raises BrokerError for a bad name.
+
+        A delay key may name one on each broker: ``others`` has what the rest of them say. So it is with the changes:
+        all that wait are changed.
+        """
         return await self._of_one(RequestCode.PENDING_GET, name, {"name": name, "topic": topic})
 
     async def cancel(self, name: str, *, topic: str = "", version: int | None = None) -> ChangeResult:
@@ -114,15 +120,21 @@ class PendingClient:
 
     async def _of_one(self, code: RequestCode, name: str, fields: dict[str, object]) -> ChangeResult:
         brokers = named_brokers(need_text("name", name), await self.brokers())
-        best: ChangeResult | None = None
-        for broker, address in brokers.items():
-            found = change_of(await self._ask(address, code, fields), broker)
-            if found.verdict != "unknown":
-                return found
-            best = best or found
-        if best is None:
+        if not brokers:
             raise NoRouteError("no broker is registered")
-        return best
+        found = await asyncio.gather(
+            *(self._ask(address, code, fields) for address in brokers.values()), return_exceptions=True
+        )
+        # All have answered by now: one that fails leaves no other half asked, and to ask again is harmless.
+        documents = [document for document in found if not isinstance(document, BaseException)]
+        for error in found:
+            if isinstance(error, BaseException):
+                raise error
+        names = list(brokers)
+        first, *others = (
+            change_of(documents[place], names[place]) for place in told_first(documents, str(fields.get("verb", "")))
+        )
+        return replace(first, others=tuple(others))
 
     # ------------------------------------------------------------------------------------------------ many messages
 

@@ -63,7 +63,11 @@ class WaitingMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeResult:
-    """What became of an order or a look; ``verdict`` is one of docs/pending.md. True if what was asked for stands."""
+    """What became of an order or a look; ``verdict`` is one of docs/pending.md. True if what was asked for stands.
+
+    ``others`` is what further brokers say of a delay key that they know, too. The result is false if a message of them
+    waits on as it was.
+    """
 
     verdict: str
     detail: str = ""
@@ -74,9 +78,11 @@ class ChangeResult:
     when_ms: int = 0
     where: str = ""
     message: WaitingMessage | None = None
+    others: tuple[ChangeResult, ...] = ()
 
     def __bool__(self) -> bool:
-        return self.verdict in ("done", "already")
+        waiting = any(other.verdict in ("changed", "refused") for other in self.others)
+        return self.verdict in ("done", "already") and not waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

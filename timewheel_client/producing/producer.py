@@ -25,6 +25,7 @@ from remoting.codes import RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.errors import MessageError
 from remoting.messages.message import join_batch
+from remoting.messages.properties import DELAY_KEY
 from timewheel_client.net.client_core import ClientCore
 from timewheel_client.net.credentials import credentials_of
 from timewheel_client.net.tls import Tls
@@ -34,8 +35,8 @@ from timewheel_client.producing.recalling import recall_message
 from timewheel_client.values.arguments import need_bytes, need_int, need_many, need_text
 from timewheel_client.values.client_values import BatchMessage, RecallResult, SendResult, properties_text
 from timewheel_client.values.delivery_time import At, Delay
-from timewheel_client.values.errors import ClientError, ClosedError
-from timewheel_client.values.routes import MessageQueue
+from timewheel_client.values.errors import ClientError, ClosedError, NoRouteError
+from timewheel_client.values.routes import MessageQueue, queue_for_key
 from timewheel_client.values.unique_id import UniqueIds
 
 __all__ = ["Producer"]
@@ -152,7 +153,8 @@ class Producer:
             level: Deliver after this fixed delay of the broker, 1 to 18.
             tags: One tag; consumers choose by it.
             keys: What it can be looked up by: a text with blanks between keys, or several texts.
-            properties: Further properties, of names that are not reserved; or those of a received message.
+            properties: Further properties, of names that are not reserved; or those of a received message. A delay key
+                (``__DELAYKEY``) decides the queue, unless the next two do: so it is unique over all brokers.
             sharding_key: Messages with the same key go to the same queue, in order.
             queue: This queue, or the queue with this number of the first broker by name.
             flag: A number that travels along (int32).
@@ -161,7 +163,7 @@ class Producer:
         ValueError or TypeError for arguments that cannot be sent.
         """
         self._core.require_open()
-        place = _place(topic, sharding_key, queue)
+        place = _place(topic, sharding_key, queue, (properties,))
         unique_id = self._ids.make()
         text = properties_text(unique_id, tags, keys, properties, at, delay, level, sharding_key)
         ext = send_header(self._group, topic, text, flag=need_int("flag", flag, -_INT32, _INT32 - 1))
@@ -189,7 +191,7 @@ class Producer:
         Arguments as for `send`. Returns the message id. Raises as `send` does, but for SendError.
         """
         self._core.require_open()
-        place = _place(topic, sharding_key, queue)
+        place = _place(topic, sharding_key, queue, (properties,))
         unique_id = self._ids.make()
         text = properties_text(unique_id, tags, keys, properties, at, delay, level, sharding_key)
         ext = send_header(self._group, topic, text, flag=need_int("flag", flag, -_INT32, _INT32 - 1))
@@ -206,10 +208,10 @@ class Producer:
     ) -> list[SendResult]:
         """Send several messages as one request to one queue: all are stored, or none. One result for each.
 
-        A whole batch must stay below the broker's limit for one message (4 MiB by default). Raises as `send` does.
+        A whole batch must stay below the broker's limit for one message (4 MiB by default). Its delay keys must be
+        of one broker, see `key_queue`, unless a key or a queue is given. Raises as `send` does.
         """
         self._core.require_open()
-        place = _place(topic, sharding_key, queue)
         elements: list[tuple[int, bytes, str]] = []
         ids: list[str] = []
         for number, message in enumerate(need_many("messages", messages)):
@@ -225,6 +227,8 @@ class Producer:
             ids.append(unique_id)
         if not elements:
             return []
+        each = [message.properties for message in messages if isinstance(message, BatchMessage)]
+        place = _place(topic, sharding_key, queue, each)
         try:
             body = join_batch(elements)
         except MessageError as error:
@@ -259,15 +263,31 @@ class Producer:
         deadline = asyncio.get_running_loop().time() + self._timeout_ms / 1000
         return list((await self._tries.find_route(need_text("topic", topic), deadline)).write_queues)
 
+    async def key_queue(self, topic: str, key: str) -> MessageQueue:
+        """The queue that messages with this delay key, or sharding key, go to; raises NoRouteError.
+
+        It is the one that Java's SelectMessageQueueByHash chooses, among the queues that can be written to now.
+        """
+        queues = await self.queues(topic)
+        if not queues:
+            raise NoRouteError(f"no broker of topic {topic} accepts writes")
+        return queue_for_key(queues, need_text("key", key))
+
     def _heartbeat(self) -> dict[str, object]:
         return {"producerDataSet": [{"groupName": self._group}], "consumerDataSet": []}
 
 
-def _place(topic: str, sharding_key: str | None, queue: MessageQueue | int | None) -> Place:
+def _place(
+    topic: str,
+    sharding_key: str | None,
+    queue: MessageQueue | int | None,
+    properties: Sequence[Mapping[str, str] | None],
+) -> Place:
     """Check where a message is to go; raises TypeError or ValueError."""
     need_text("topic", topic)
     if sharding_key is None and queue is None:
-        return ANYWHERE
+        keys = tuple(each[DELAY_KEY] for each in properties if isinstance(each, Mapping) and DELAY_KEY in each)
+        return Place(delay_keys=keys) if keys else ANYWHERE
     if sharding_key is not None:
         need_text("sharding_key", sharding_key)
     if isinstance(queue, MessageQueue):
