@@ -92,9 +92,7 @@ class PopQueues:
         """Note how far groups have come. What is deleted is not noted, nor what somebody else has moved further."""
         for queue in dict.fromkeys(queues):
             with self.in_flight.lock:
-                if queue.gone:
-                    continue
-                committed = queue.committed()
+                committed = -1 if queue.gone else queue.committed()
             if committed > queue.published and not self._offsets.has_reset(queue.group, queue.topic, queue.queue_id):
                 self._offsets.commit(queue.group, queue.topic, queue.queue_id, committed)
                 queue.published = committed

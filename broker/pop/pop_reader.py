@@ -177,10 +177,14 @@ class PopReader:
         if turn % 5 == 0:
             yield from self._retried(pop, retries)
         if header.queue_id >= 0:
-            yield from self._one(pop, header.topic, header.queue_id)
+            queue = self._open(pop, header.topic, header.queue_id)
+            if queue is not None:
+                yield from self._one(pop, queue)
         else:
             for index in range(pop.queue_nums):
-                yield from self._one(pop, header.topic, (turn + index) % pop.queue_nums)
+                queue = self._open(pop, header.topic, (turn + index) % pop.queue_nums)
+                if queue is not None:
+                    yield from self._one(pop, queue)
                 pop.work += _QUEUE_WORK
                 if pop.work >= _WORK_MAX:
                     yield None
@@ -195,24 +199,32 @@ class PopReader:
     def _retried(self, pop: Pop, retries: list[tuple[str, int]]) -> Work:
         for name, queue_nums in retries:
             for queue_id in range(queue_nums):
-                yield from self._one(pop, name, queue_id)
+                queue = self._open(pop, name, queue_id)
+                if queue is not None:
+                    yield from self._one(pop, queue)
                 pop.work += _QUEUE_WORK
                 if pop.work >= _WORK_MAX:
                     yield None
 
-    def _one(self, pop: Pop, topic: str, queue_id: int) -> Work:
-        """Take what a queue has."""
+    def _open(self, pop: Pop, topic: str, queue_id: int) -> PopQueue | None:
+        """A queue that may have something for a pop; None if not, which is so of most queues at most looks."""
         end = self._store.max_offset(topic, queue_id)
         if end == 0 or pop.channel.closed:
-            return
+            return None
         header = pop.header
         queue = self._queues.open(header.group, topic, queue_id, header.init_mode)
         if queue is None:
             pop.problem = self._queues.full()
-            return
+            return None
+        return queue if end > queue.next or queue.block is not None else None
+
+    def _one(self, pop: Pop, queue: PopQueue) -> Work:
+        """Take what a queue has."""
+        header, topic, queue_id = pop.header, queue.topic, queue.queue_id
         if header.order and queue.block is not None and queue.block.waiting:
             yield from self._again(pop, queue, queue.block)
             return
+        end = self._store.max_offset(topic, queue_id)
         for _ in range(_LOOKS_MAX):
             rest = end - queue.next
             in_order = queue.block is not None and bool(queue.block.waiting)
