@@ -284,8 +284,7 @@ class PopReader:
         records = _split(body)
         offsets = [LONG.unpack_from(record, QUEUE_OFFSET_AT)[0] for record in records]
         if header.order:
-            self._queues.in_flight.record(queue, start, (), pop.pop_ms, 0, result.next_offset)
-            self._hand_out_in_order(pop, queue, OrderBlock(offsets), records, offsets)
+            self._hand_out_in_order(pop, queue, OrderBlock(offsets), records, offsets, result.next_offset)
         else:
             self._queues.in_flight.record(queue, start, offsets, pop.pop_ms, header.invisible_ms, result.next_offset)
             self._give(pop, queue, start, records, offsets)
@@ -348,11 +347,17 @@ class PopReader:
             self._hand_out_in_order(pop, queue, block, _split(body), offsets)
 
     def _hand_out_in_order(
-        self, pop: Pop, queue: PopQueue, block: OrderBlock, records: list[bytes], offsets: list[int]
+        self,
+        pop: Pop,
+        queue: PopQueue,
+        block: OrderBlock,
+        records: list[bytes],
+        offsets: list[int],
+        next_offset: int = -1,
     ) -> None:
-        header = pop.header
+        header, in_flight = pop.header, self._queues.in_flight
         until_ms = pop.pop_ms + header.invisible_ms
-        self._queues.in_flight.block(queue, block, offsets, header.attempt_id, pop.pop_ms, until_ms)
+        in_flight.block(queue, block, offsets, header.attempt_id, pop.pop_ms, until_ms, next_offset)
         flag = retry_flag(queue.topic)
         counts = [block.counts.get(offset, 0) for offset in offsets]
         for offset, count in zip(offsets, counts, strict=True):

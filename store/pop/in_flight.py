@@ -127,9 +127,12 @@ class InFlight:
     def skip(self, queue: PopQueue, offset: int) -> None:
         """Go on from an offset further on, which the group has come to otherwise; what is in flight stays."""
         with self.lock:
-            queue.next = offset
-            if self.notes is not None:
-                self.notes.moved(queue.ref, offset)
+            self._move(queue, offset)
+
+    def _move(self, queue: PopQueue, offset: int) -> None:
+        queue.next = offset
+        if self.notes is not None:
+            self.notes.moved(queue.ref, offset)
 
     def forget_topic(self, topic: str) -> None:
         """Forget a topic's queues: it was deleted."""
@@ -199,11 +202,11 @@ class InFlight:
         for offset in offsets:
             waiting |= 1 << (offset - start)
         with self.lock:
-            queue.next = next_offset
             if offsets:
+                queue.next = next_offset
                 self._add(queue, start, waiting, pop_ms, pop_ms + invisible_ms, next_offset)
-            elif self.notes is not None:
-                self.notes.moved(queue.ref, next_offset)
+            else:
+                self._move(queue, next_offset)
 
     def _add(self, queue: PopQueue, start: int, waiting: int, pop_ms: int, due_ms: int, next_offset: int) -> Batch:
         self.number += 1
@@ -267,10 +270,22 @@ class InFlight:
     # ------------------------------------------------------------------------------------------------ in order
 
     def block(
-        self, queue: PopQueue, block: OrderBlock, offsets: Sequence[int], attempt_id: str, pop_ms: int, until_ms: int
+        self,
+        queue: PopQueue,
+        block: OrderBlock,
+        offsets: Sequence[int],
+        attempt_id: str,
+        pop_ms: int,
+        until_ms: int,
+        next_offset: int = -1,
     ) -> None:
-        """Messages of a block were handed out."""
+        """Messages of a block were handed out; with ``next_offset`` for the first time.
+
+        The offset moves under the same lock: a journal that had one without the other would lose messages in a kill.
+        """
         with self.lock:
+            if next_offset >= 0:
+                self._move(queue, next_offset)
             queue.block = block
             block.hand_out(offsets, attempt_id, pop_ms, until_ms - pop_ms)
             self._time(queue, block)
@@ -372,27 +387,9 @@ class InFlight:
 
     def check(self) -> list[str]:
         """Say everything that is wrong; empty when nothing is."""
-        wrong = []
-        count, number = 0, -len(self._going)
-        for queue in (*self.queues(), *self._going):
-            name = f"{queue.group}/{queue.topic}-{queue.queue_id}"
-            number += 1
-            live = [batch for _, _, batch in queue.heap if batch.waiting]
-            offsets = [offset for batch in live for offset in batch.offsets()]
-            count += len(offsets)
-            if len(set(offsets)) != len(offsets):
-                wrong.append(f"{name}: a message is in flight twice")
-            if len(offsets) != queue.count:
-                wrong.append(f"{name}: {queue.count} messages are counted, {len(offsets)} are in flight")
-            if queue.gone:
-                continue
-            if any(offset >= queue.next for offset in offsets):
-                wrong.append(f"{name}: a message is in flight that was not offered yet")
-            if {id(batch) for batch in live if batch.pop_ms >= 0} != {id(batch) for batch in queue.batches.values()}:
-                wrong.append(f"{name}: batches by handle are not those of the heap")
-            waiting = [] if queue.block is None else queue.block.waiting
-            if queue.committed() != min([queue.next, *offsets, *waiting]):
-                wrong.append(f"{name}: committed is {queue.committed()}")
+        queues = [*self.queues(), *self._going]
+        wrong = [sentence for queue in queues for sentence in queue.check()]
+        count, number = sum(len(queue.in_flight()) for queue in queues), len(queues) - len(self._going)
         if (count, number) != (self.count, self.queue_count):
             wrong.append(
                 f"{self.count} messages of {self.queue_count} queues are counted, there are {count} of {number}"

@@ -80,3 +80,28 @@ class PopQueue:
         if self.block is not None and self.block.waiting:
             lowest = min(lowest, self.block.waiting[0])
         return lowest
+
+    def in_flight(self) -> list[int]:
+        """List the messages in flight, those whose copies are not durable yet among them."""
+        return [offset for _, _, batch in self.heap for offset in batch.offsets()]
+
+    def check(self) -> list[str]:
+        """Say everything that is wrong; empty when nothing is."""
+        wrong = []
+        offsets = self.in_flight()
+        name = f"{self.group}/{self.topic}-{self.queue_id}"
+        if len(set(offsets)) != len(offsets):
+            wrong.append(f"{name}: a message is in flight twice")
+        if len(offsets) != self.count:
+            wrong.append(f"{name}: {self.count} messages are counted, {len(offsets)} are in flight")
+        if self.gone:
+            return wrong
+        if any(offset >= self.next for offset in offsets):
+            wrong.append(f"{name}: a message is in flight that was not offered yet")
+        live = {id(batch) for _, _, batch in self.heap if batch.waiting and batch.pop_ms >= 0}
+        if live != {id(batch) for batch in self.batches.values()}:
+            wrong.append(f"{name}: batches by handle are not those of the heap")
+        waiting = [] if self.block is None else self.block.waiting
+        if self.committed() != min([self.next, *offsets, *waiting]):
+            wrong.append(f"{name}: committed is {self.committed()}")
+        return wrong

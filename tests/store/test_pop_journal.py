@@ -97,10 +97,8 @@ class Doer:
             block = queue.block if queue.block is not None and queue.block.waiting else None
             if block is None:
                 block = OrderBlock(range(queue.next, queue.next + 3))
-                flight.record(queue, queue.next, (), self.now_ms, 0, queue.next + 3)
-                flight.block(
-                    queue, block, block.waiting[:2], rng.choice(("", "попытка" * 90)), self.now_ms, self.now_ms + 9
-                )
+                first, name = block.waiting[:2], rng.choice(("", "попытка" * 90))
+                flight.block(queue, block, first, name, self.now_ms, self.now_ms + 9, queue.next + 3)
             else:
                 flight.ack_in_order(queue, block.waiting[0], block.pop_ms)
         elif what == "revive":
