@@ -244,7 +244,9 @@ def test_the_description_has_every_route(world: World) -> None:
 
 def test_answers_have_the_fields_that_are_described(world: World) -> None:
     fields = {name: schema.get("properties", {}).keys() for name, schema in OPENAPI["components"]["schemas"].items()}
-    fields = {name: found - {"broker", "error", "others"} for name, found in fields.items()}  # where it is one of several shards
+    fields = {
+        name: found - {"broker", "error", "others"} for name, found in fields.items()
+    }  # where it is one of several shards
     schemas = OPENAPI["components"]["schemas"]
     message = world.get(f"/api/v1/pending/{world.id(1)}").json
     rows = world.get("/api/v1/pending?limit=1").json["messages"]
