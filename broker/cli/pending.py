@@ -217,8 +217,8 @@ def _change(verb: str, text: str, *options: Callable[[Any], Any]) -> None:
         due_ms, by_ms = _times(verb, times.get("to"), times.get("by"))
         if dry_run and yes:
             raise click.UsageError("--dry-run and --yes exclude each other")
-        if not names and which == Which():
-            raise click.UsageError("name messages, or say which ones: --topic, --due-to, …")
+        if not names and which.width_fault:
+            raise click.UsageError(f"no message is named, and {which.width_fault}")
 
         async def work(client: PendingClient) -> None:
             if names:

@@ -15,8 +15,8 @@ BAR = 50
 
 
 def as_table(rows: Sequence[Sequence[str]]) -> str:
-    """Put rows into columns; the first is the head."""
-    cells = [[_cell(cell) for cell in row] for row in rows]
+    """Put rows into columns; the first is the head. The last column is written in full."""
+    cells = [[*(_cell(cell) for cell in row[:-1]), printable(row[-1])] for row in rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
 

@@ -179,7 +179,7 @@ class Api:
         name = self._named(request)
         _demand(request, name.topic)
         now_ms = self._state.core.now_ms()
-        order = order_of(PendingVerb(request.match_info["verb"]), name, read_document(await request.read()), now_ms)
+        order = order_of(PendingVerb(request.match_info["verb"]), name, read_document(await request.read()))
         answer = await self._state.work(self._state.control.change, order, now_ms)
         return _json(self._answer(answer), _STATUS[answer.verdict])
 

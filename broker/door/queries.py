@@ -11,16 +11,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from remoting.pending_rules import time_fault
 from store.put.pending_api import PendingError, PendingName, PendingOrder, PendingQuery, PendingVerb
 
 __all__ = ["FILTERS", "known_only", "limit_of", "order_of", "query_of", "read_document", "time_of", "whole"]
 
 DIGITS_MAX = 15
 """More than a time until the year 9999 has."""
-SECONDS_MAX = 100_000_000_000
-"""Below this a number of milliseconds lies before March 1973: it is a number of seconds."""
-PAST_MS = 1000
-"""How far in the past a new due time may lie: clocks differ, requests take time."""
 TEXT_CHARS_MAX = 4096
 FILTERS = frozenset(("topic", "tag", "key_prefix", "due_from", "due_to", "accepted_from", "accepted_to", "property"))
 _TIMES = ("due_from", "due_to", "accepted_from", "accepted_to")
@@ -39,8 +36,9 @@ def whole(name: str, text: object, low: int, high: int) -> int:
 def time_of(name: str, text: object) -> int:
     """Read a time, epoch ms. Raises PendingError."""
     number = whole(name, text, -(10**DIGITS_MAX), 10**DIGITS_MAX)
-    if 0 < number < SECONDS_MAX:
-        raise PendingError(f"{name}={number} looks like seconds: milliseconds since 1970 are expected")
+    fault = time_fault(name, number)
+    if fault:
+        raise PendingError(fault)
     return number
 
 
@@ -95,7 +93,7 @@ def read_document(body: bytes) -> dict[str, Any]:
     return found
 
 
-def order_of(verb: PendingVerb, name: PendingName, given: Mapping[str, Any], now_ms: int) -> PendingOrder:
+def order_of(verb: PendingVerb, name: PendingName, given: Mapping[str, Any]) -> PendingOrder:
     """Read an order for one message. Raises PendingError."""
     moves = verb is PendingVerb.MOVE
     known_only(given, frozenset(("version", "due_ms", "by_ms") if moves else ("version",)))
@@ -107,7 +105,4 @@ def order_of(verb: PendingVerb, name: PendingName, given: Mapping[str, Any], now
         raise PendingError("a move needs either due_ms (when, milliseconds since 1970) or by_ms (by how much)")
     if by is not None:
         return PendingOrder(verb=verb, name=name, by_ms=whole("by_ms", by, -(10**14), 10**14), version=version)
-    due_ms = time_of("due_ms", due)
-    if due_ms < now_ms - PAST_MS:
-        raise PendingError(f"due_ms={due_ms} lies {now_ms - due_ms} ms in the past: to deliver it now, say now")
-    return PendingOrder(verb=verb, name=name, due_ms=due_ms, version=version)
+    return PendingOrder(verb=verb, name=name, due_ms=time_of("due_ms", due), version=version)

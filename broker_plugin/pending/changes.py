@@ -27,6 +27,7 @@ from remoting.layout import FRAME_ROW_BYTES, QUEUE_OFFSET_AT
 from remoting.layout_table import LONG
 from remoting.messages.message import RecordError, record_fields, store_ms_at
 from remoting.messages.properties import DELAY_KEY, UNIQ_KEY, get_property
+from remoting.pending_rules import past_fault
 from store.disk.errors import StoreError, StoreFullError
 from store.disk.flusher import Flusher, Ticket
 from store.put.pending_api import PendingAnswer, PendingName, PendingOrder, PendingVerb, PendingVerdict
@@ -165,7 +166,7 @@ class Changes:
                 record, refusal = self._meant(name, found, order.version, needed=True)
                 due_ms = found.due_ms if refusal is not None else _new_due(order, found, record, now_ms)
                 if refusal is None:
-                    refusal = _settled_already(order, found, due_ms)
+                    refusal = _settled_already(order, found, due_ms, now_ms)
                 if refusal is not None:
                     return refusal
                 after(self._waiting(found), Move.MOVE)
@@ -343,10 +344,13 @@ def _new_due(order: PendingOrder, found: Found, record: bytes, now_ms: int) -> i
     return max(wanted_ms, now_ms)
 
 
-def _settled_already(order: PendingOrder, found: Found, due_ms: int) -> PendingAnswer | None:
+def _settled_already(order: PendingOrder, found: Found, due_ms: int, now_ms: int) -> PendingAnswer | None:
     """Answer an order that changes nothing, because it stands already or is not possible."""
     verdict, detail = _V.ALREADY, f"it is due at {found.due_ms}"
-    if not due_ms:
+    past = "" if order.by_ms is None else past_fault("due", found.due_ms + order.by_ms, now_ms)
+    if past:
+        verdict, detail = _V.REFUSED, past
+    elif not due_ms:
         verdict, detail = _V.REFUSED, "the delay that it was sent with is not known any more: move it to a time"
     elif due_ms > DUE_MAX_MS:
         verdict, detail = _V.REFUSED, f"due time {shown(due_ms)} lies beyond the year 9999"

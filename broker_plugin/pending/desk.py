@@ -8,6 +8,7 @@ before.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from broker_plugin.pending.records import accepted_ms
 from broker_plugin.rules.properties import DUE_MAX_MS
 from remoting.messages.message import RecordError, decode_record
 from remoting.messages.properties import parse_properties
+from remoting.pending_rules import PAST_MS, past_fault, time_fault
 from store.disk.errors import StoreError
 from store.put.pending_api import (
     BULK_MAX,
@@ -155,6 +157,9 @@ class PendingDesk:
             raise PendingError(
                 f"a forecast goes from an earlier ms to a later one, found {shown(from_ms)} and {shown(to_ms)}"
             )
+        fault = time_fault("from", from_ms) or time_fault("to", to_ms)
+        if fault:
+            raise PendingError(fault)
         if not 1 <= bars <= FORECAST_BARS_MAX:
             raise PendingError(f"a forecast has 1 to {FORECAST_BARS_MAX} bars, found {shown(bars)}")
         if topic:
@@ -180,7 +185,7 @@ class PendingDesk:
 
     def change(self, order: PendingOrder, now_ms: int) -> PendingAnswer:
         """Do one change."""
-        _check_order(order.verb, order.due_ms, order.by_ms)
+        _check_order(order.verb, order.due_ms, order.by_ms, now_ms)
         name = self._named(order.name)
         if order.verb is PendingVerb.CANCEL:
             answer = self._changes.cancel(name, order.version, now_ms)
@@ -197,7 +202,7 @@ class PendingDesk:
         if len(orders) > BULK_MAX:
             raise PendingError(f"{len(orders)} changes at once: at most {BULK_MAX} are possible")
         for order in orders:
-            _check_order(order.verb, order.due_ms, order.by_ms)
+            _check_order(order.verb, order.due_ms, order.by_ms, now_ms)
         return [self.change(order, now_ms) for order in orders]
 
     def change_matching(
@@ -214,21 +219,20 @@ class PendingDesk:
     ) -> PendingBulk:
         """Change what matches. Raises PendingError."""
         checked(query)
-        if query.is_empty:
-            raise PendingError(
-                "an empty query would change everything: name a topic, a due range, or another condition"
-            )
-        _check_order(verb, due_ms, by_ms)
+        if query.width_fault:
+            raise PendingError(query.width_fault)
+        _check_order(verb, due_ms, by_ms, now_ms)
         limit = limited(limit, BULK_MAX)
         cursor = cursor_of(query, after)
         if dry_run:
-            return self._dry(query, cursor, limit)
+            return self._dry(query, cursor, limit, now_ms - PAST_MS - by_ms if by_ms is not None else 0)
         bulk = self._bulk.run(query, cursor, verb, limit, now_ms, due_ms, by_ms)
         for verdict, count in bulk.verdicts.items():
             self._stats.verdicts[verb, verdict] += count
         return bulk
 
-    def _dry(self, query: PendingQuery, cursor: Cursor | None, limit: int) -> PendingBulk:
+    def _dry(self, query: PendingQuery, cursor: Cursor | None, limit: int, past_ms: int) -> PendingBulk:
+        """Say what would be changed; what is due before ``past_ms`` would be refused."""
         answers: list[PendingAnswer] = []
         looked_at = 0
         while cursor is not None and len(answers) < limit and looked_at < LOOKED_AT_MAX:
@@ -236,11 +240,16 @@ class PendingDesk:
             cursor = found.next
             looked_at += found.looked_at
             answers += [
-                PendingAnswer(verdict=_V.DONE, detail="would be changed", offset=delay_id, due_ms=due_ms)
+                PendingAnswer(
+                    verdict=_V.REFUSED if due_ms < past_ms else _V.DONE,
+                    detail=f"would be {'in the past: refused' if due_ms < past_ms else 'changed'}",
+                    offset=delay_id,
+                    due_ms=due_ms,
+                )
                 for delay_id, due_ms in zip(found.ids, found.dues, strict=True)
             ]
         return PendingBulk(
-            verdicts={_V.DONE: len(answers)} if answers else {},
+            verdicts=dict(Counter(answer.verdict for answer in answers)),
             answers=tuple(answers),
             looked_at=looked_at,
             next=cursor_text(cursor),
@@ -285,8 +294,8 @@ class PendingDesk:
         ]
 
 
-def _check_order(verb: PendingVerb, due_ms: int | None, by_ms: int | None) -> None:
-    """Refuse times that are none: beyond the year 9999, or given where there is none to give."""
+def _check_order(verb: PendingVerb, due_ms: int | None, by_ms: int | None, now_ms: int) -> None:
+    """Refuse times that are none: in the past, beyond the year 9999, or given where there is none to give."""
     if verb is not PendingVerb.MOVE:
         if due_ms is not None or by_ms is not None:
             raise PendingError(f"{verb.value} takes no time: it is for move alone")
@@ -296,9 +305,7 @@ def _check_order(verb: PendingVerb, due_ms: int | None, by_ms: int | None) -> No
     for name, value in (("time", due_ms), ("interval", by_ms)):
         if value is not None and not -DUE_MAX_MS <= value <= DUE_MAX_MS:
             raise PendingError(f"move by a {name} of {shown(value)} ms leads beyond the year 9999")
-    if due_ms is not None and 0 < due_ms < _SECONDS_BELOW:
-        raise PendingError(f"move to {due_ms}: that is 1970 in milliseconds; if it is seconds, write {due_ms}000")
-
-
-_SECONDS_BELOW = 31_536_000_000
-"""Epoch ms below this (before 1971) are taken for seconds that somebody forgot to multiply."""
+    if due_ms is not None:
+        fault = time_fault("due", due_ms) or past_fault("due", due_ms, now_ms)
+        if fault:
+            raise PendingError(fault)

@@ -9,6 +9,7 @@ from broker_plugin.pending.records import fitting, row_of
 from broker_plugin.rules.properties import DUE_MAX_MS, own_properties_of
 from broker_plugin.rules.ranges import KEY_MAX, Key
 from remoting.messages.message import record_fields
+from remoting.pending_rules import time_fault
 from store.disk.errors import StoreError
 from store.put.pending_api import PendingError, PendingQuery, PendingRow
 from store.put.pending_cursor import cursor_place
@@ -223,6 +224,8 @@ def checked(query: PendingQuery) -> None:
         for value in (first, last):
             if value is not None and not 0 <= value <= DUE_MAX_MS + 1:
                 raise PendingError(f"{what} time {shown(value)}: 0 to {DUE_MAX_MS + 1} ms (the year 9999) are possible")
+            if value is not None and (fault := time_fault(f"{what} time", value)):
+                raise PendingError(fault)
         if first is not None and last is not None and first >= last:
             raise PendingError(f"{what} times from {first} to {last}: the end lies behind the beginning")
 

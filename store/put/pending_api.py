@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from remoting.pending_rules import width_fault
 from store.put.plugin_api import Plugin
 
 __all__ = [
@@ -115,8 +116,8 @@ class PendingOrder:
     """One change of one message.
 
     ``due_ms`` (epoch ms, absolute) or ``by_ms`` (added to the due time that it has) for `PendingVerb.MOVE`, and for it
-    alone. A time not after now means now. With ``version`` the change happens only if the message has that version
-    (compare and set): a message that was never moved has version 0.
+    alone. A time in the past is refused (`remoting.pending_rules.past_fault`). With ``version`` the change happens only
+    if the message has that version (compare and set): a message that was never moved has version 0.
     """
 
     verb: PendingVerb
@@ -146,8 +147,15 @@ class PendingQuery:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is true of every message; a bulk change by such a query is refused."""
+        """Whether it is true of every message."""
         return self == PendingQuery()
+
+    @property
+    def width_fault(self) -> str:
+        """Why a bulk change by it is refused; empty if it is not."""
+        texts = self.topic, self.tag, self.key_prefix, *(name for name, _ in self.properties)
+        due = self.due_from_ms, self.due_to_ms
+        return width_fault(texts, (due, (self.accepted_from_ms, self.accepted_to_ms)))
 
     @property
     def is_of_topic(self) -> bool:
@@ -344,7 +352,8 @@ class PendingControl(Protocol):
         due_ms: int | None = None,
         by_ms: int | None = None,
     ) -> PendingBulk:
-        """Change what matches, up to ``limit`` messages; durable when it returns. PendingError for an empty query.
+        """Change what matches, up to ``limit`` messages; durable when it returns. PendingError for one that is too
+        wide (`PendingQuery.width_fault`).
 
         To purge what a deleted topic has left: `PendingVerb.CANCEL` with ``PendingQuery(topic=...)``.
         """

@@ -161,7 +161,9 @@ def test_bulk_is_a_dry_run_unless_it_is_told_otherwise(world: World) -> None:
     assert answer.json["verdicts"] == {"done": 4}
     assert len(answer.json["answers"]) == 4
     assert len(world.list.rows) == 26
-    assert world.post("/api/v1/bulk/cancel", {"query": {}, "dry_run": False}).status == 400
+    for wide in ({}, {"due_from": 0}, {"key_prefix": ""}, {"due_to": 253_402_300_799_999}):
+        answer = world.post("/api/v1/bulk/cancel", {"query": wide, "dry_run": False})
+        assert (answer.status, "could change everything" in answer.json["error"]) == (400, True)
     assert len(world.list.rows) == 26
 
 

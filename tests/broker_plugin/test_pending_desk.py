@@ -275,11 +275,12 @@ def test_bulk_moves_meet_each_message_once() -> None:
         PendingQuery(due_from_ms=-1),
         PendingQuery(due_to_ms=10**5000),
         PendingQuery(accepted_from_ms=DUE_MAX_MS + 2),
+        PendingQuery(topic="T", due_to_ms=NOW // 1000),
         PendingQuery(topic="x" * 40_000),
         PendingQuery(key_prefix="k" * 40_000),
         PendingQuery(properties=(("a", "b"),) * 33),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_a_query_that_cannot_be_meant_is_refused(query: PendingQuery) -> None:
     desk = Desk()
@@ -303,6 +304,8 @@ def test_an_order_that_cannot_be_meant_is_refused_and_changes_nothing() -> None:
         order(offset, PendingVerb.MOVE, due_ms=10**5000),
         order(offset, PendingVerb.MOVE, by_ms=-(10**5000)),
         order(offset, PendingVerb.MOVE, due_ms=NOW // 1000 + 60),  # seconds
+        order(offset, PendingVerb.MOVE, due_ms=NOW - 1_001),
+        order(offset, PendingVerb.MOVE, due_ms=0),
         order(offset, PendingVerb.CANCEL, due_ms=NOW),
         PendingOrder(verb=PendingVerb.CANCEL, name=PendingName()),
         PendingOrder(verb=PendingVerb.CANCEL, name=PendingName(key="k")),
@@ -311,8 +314,10 @@ def test_an_order_that_cannot_be_meant_is_refused_and_changes_nothing() -> None:
         with pytest.raises(PendingError):
             desk.desk.change(given, NOW)
     assert desk.change(offset, PendingVerb.MOVE, by_ms=DUE_MAX_MS).verdict is V.REFUSED
-    with pytest.raises(PendingError, match="empty query"):
-        desk.desk.change_matching(PendingQuery(), PendingVerb.CANCEL, NOW, dry_run=False)
+    back = desk.change(offset, PendingVerb.MOVE, by_ms=-61_001)
+    assert (back.verdict, "the verb is now" in back.detail) == (V.REFUSED, True)
+    dry = desk.desk.change_matching(topic, PendingVerb.MOVE, NOW, by_ms=-61_001)
+    assert dry.verdicts == {V.REFUSED: 1}
     for limit in (0, -1, BULK_MAX + 1, 10**5000):
         with pytest.raises(PendingError):
             desk.desk.change_matching(topic, PendingVerb.CANCEL, NOW, limit=limit, dry_run=False)
@@ -325,6 +330,37 @@ def test_an_order_that_cannot_be_meant_is_refused_and_changes_nothing() -> None:
         desk.desk.change_many([order(offset)] * (BULK_MAX + 1), NOW)
     row = desk.desk.page(topic, 1).rows[0]
     assert (row.version, row.due_ms) == (0, NOW + 60_000)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    "query",
+    [
+        PendingQuery(),
+        PendingQuery(due_from_ms=0),
+        PendingQuery(due_from_ms=NOW),
+        PendingQuery(due_to_ms=DUE_MAX_MS),
+        PendingQuery(due_from_ms=0, due_to_ms=DUE_MAX_MS),
+        PendingQuery(accepted_to_ms=NOW + 1, due_from_ms=NOW),
+        PendingQuery(accepted_from_ms=0, accepted_to_ms=DUE_MAX_MS),
+        PendingQuery(properties=(("", "v"),)),
+    ],
+)
+def test_a_bulk_change_that_could_be_of_everything_is_refused(query: PendingQuery, dry_run: bool) -> None:
+    desk = Desk()
+    desk.send(NOW + 60_000)
+    with pytest.raises(PendingError, match="could change everything that is pending: name a topic"):
+        desk.desk.change_matching(query, PendingVerb.CANCEL, NOW, dry_run=dry_run)
+    assert desk.desk.count(query).count in (0, 1)  # to look at everything is nobody's harm
+    assert desk.desk.figures().count == 1
+
+
+def test_a_range_of_some_years_is_enough_for_a_bulk_change() -> None:
+    desk = Desk()
+    desk.send(NOW + 60_000)
+    for name in ("due", "accepted"):
+        query = PendingQuery(**{f"{name}_from_ms": NOW - 1000, f"{name}_to_ms": NOW - 1000 + 3660 * 86_400_000})
+        assert desk.desk.change_matching(query, PendingVerb.CANCEL, NOW).verdicts == {V.DONE: 1}
 
 
 def test_a_disk_that_fails_leaves_no_half_answer() -> None:

@@ -60,6 +60,7 @@ OF_AN_EXTRA = {"aiohttp", "fsspec", "opentelemetry", "prometheus_client", "pyarr
 
 # Of remoting, a plug-in sees messages, their properties and where a record's fields stand, not the wire.
 PLUGIN_SEES_OF_REMOTING = {
+    "remoting.pending_rules",
     "remoting.layout",
     "remoting.layout_table",
     "remoting.messages.build",  # which build runs: the size of a block depends on it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from remoting.pending_rules import past_fault
 from store.put.pending_api import (
     Forecast,
     ForecastBar,
@@ -118,6 +119,9 @@ class PlainPending:
         )
 
     def change(self, order: PendingOrder, now_ms: int) -> PendingAnswer:
+        fault = "" if order.due_ms is None else past_fault("due", order.due_ms, now_ms)
+        if fault:
+            raise PendingError(fault)
         self.orders.append(order)
         found = self._find(order.name)
         if found is None:
@@ -152,8 +156,8 @@ class PlainPending:
         by_ms: int | None = None,
     ) -> PendingBulk:
         assert not after
-        if query.is_empty:
-            raise PendingError("an empty query would change everything: name a topic, a tag or a range")
+        if query.width_fault:
+            raise PendingError(query.width_fault)
         found = self._matching(query)[:limit]
         if dry_run:
             return PendingBulk(verdicts={PendingVerdict.DONE: len(found)}, looked_at=len(found), dry_run=True)

@@ -197,7 +197,7 @@ class PendingClient:
         due_ms: int | None = None,
         by_ms: int | None = None,
     ) -> MatchingResult:
-        """Change all that match, on one broker after the other. BrokerError for an empty query."""
+        """Change all that match, on one broker after the other. BrokerError for a query that is too wide."""
         verdicts: Counter[str] = Counter()
         answers: list[ChangeResult] = []
         unfinished: dict[str, str] = {}

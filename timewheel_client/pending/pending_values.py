@@ -6,6 +6,8 @@ from base64 import b64decode
 from dataclasses import dataclass, field
 from typing import Any
 
+from remoting.pending_rules import width_fault
+
 __all__ = ["ChangeResult", "MatchingResult", "OutlookResult", "WaitingMessage", "Which", "change_of", "waiting_of"]
 
 
@@ -25,6 +27,13 @@ class Which:
     accepted_from_ms: int | None = None
     accepted_to_ms: int | None = None
     properties: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def width_fault(self) -> str:
+        """Why a bulk change by it is refused; empty if it is not."""
+        texts = self.topic, self.tag, self.key_prefix, *self.properties
+        due = self.due_from_ms, self.due_to_ms
+        return width_fault(texts, (due, (self.accepted_from_ms, self.accepted_to_ms)))
 
     def fields(self) -> dict[str, str]:
         """Fields of a request's header."""

@@ -126,9 +126,9 @@ class ServiceClient(PendingClient):
         due_ms: int | None = None,
         by_ms: int | None = None,
     ) -> MatchingResult:
-        """Change all that match: they are listed, and changed one by one. ClientError for an empty query."""
-        if purge or which == Which():
-            raise ClientError("name a topic, a due range, or another condition; a service has no purge")
+        """Change all that match: they are listed, and changed one by one. ClientError for a query that is too wide."""
+        if purge or which.width_fault:
+            raise ClientError(which.width_fault or "a service has no purge")
         names = [message.id async for message in self.list(which, limit=limit)]
         answers: list[ChangeResult] = []
         verdicts: Counter[str] = Counter()
