@@ -88,6 +88,20 @@ def test_a_topic_that_is_made_behind_its_deletion_is_there_when_that_is_answered
     late.rig.close()
 
 
+def test_with_a_topic_go_those_of_its_retries_before_that_is_answered() -> None:
+    late, client = with_topic()
+    retries = [f"%RETRY%{group}{separator}T" for group in ("g", "h") for separator in "_+"]
+    for group in ("g", "h"):
+        late.core.offsets.commit(group, "T", 0, 1)
+    late.core.topics.table.update({name: TopicConfig(name, 1, 1) for name in retries})
+    client.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    late.rest()
+    assert set(codes(client).values()) == {OK}
+    assert not {"T", *retries} & {*late.core.topics.table, *late.durable("topics.json", "topicConfigTable")}
+    assert late.core.dispatcher.running == 0
+    late.rig.close()
+
+
 def test_a_group_that_is_made_behind_its_deletion_is_there_when_that_is_answered() -> None:
     late, client = with_topic()
     make = dumps({"groupName": "g", "retryMaxTimes": 3})
