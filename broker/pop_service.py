@@ -11,6 +11,7 @@ from broker.net.processor import Processor
 from broker.parts import BrokerParts
 from broker.pop.acks import AckProcessor
 from broker.pop.answers import Answers
+from broker.pop.handle import normal_topic
 from broker.pop.looks import LookProcessor
 from broker.pop.pop import PopProcessor
 from broker.pop.pop_polls import PopPolls
@@ -74,7 +75,7 @@ class PopService:
             has_topic=lambda name: parts.topics.get(name) is not None,
             need_topic=lambda name: call_soon(partial(self._make_topic, name)),
             journal=lambda: self.journal,
-            moved=lambda queues: call_soon(partial(self.queues.moved, queues)),
+            moved=lambda queues: call_soon(partial(self._moved, queues)),
             unblocked=lambda queues: call_soon(partial(self._wake, queues)),
         )
         self.journal = self._open_journal(parts)
@@ -205,11 +206,21 @@ class PopService:
 
     def _make_topic(self, name: str) -> None:
         """Make the topic of a group's retries of a topic, which the reviver waits for."""
-        if self._topics.get(name) is None and len(self._topics.table) + self._topics.coming < TOPICS_MAX:
-            try:
-                self._topics.have(TopicConfig(name, 1, 1))
-            except StoreError as error:
-                _LOG.error("topic %s cannot be made, messages that come again wait for it: %s", name, error)
+        if self._topics.get(name) is not None:
+            return
+        try:
+            if len(self._topics.table) + self._topics.coming >= TOPICS_MAX:
+                raise StoreError(f"there are {TOPICS_MAX} topics")
+            self._topics.have(TopicConfig(name, 1, 1))
+        except StoreError as error:
+            _LOG.error("topic %s cannot be made, messages that come again wait for it: %s", name, error)
+
+    def _moved(self, queues: list[PopQueue]) -> None:
+        """Messages have come again: the offsets may move, and others may have what there was no room for."""
+        self.queues.moved(queues)
+        for queue in dict.fromkeys(queues):
+            if self.queues.offers(queue):
+                self.polls.wake(normal_topic(queue.topic, queue.group), queue.group)
 
     def _wake(self, queues: list[PopQueue]) -> None:
         for queue in queues:

@@ -128,7 +128,7 @@ class AckProcessor:
         count = self._in_flight.ack(queue, handle.start, handle.pop_ms, bits)
         if count:
             self.ack_count += count
-            if was_full:
+            if (was_full or not queue.count) and self._queues.offers(queue):
                 self._polls.wake(normal_topic(queue.topic, queue.group), queue.group)
         return count
 
@@ -151,8 +151,10 @@ class AckProcessor:
         if document and not isinstance(document, dict):
             raise ProtocolError(f"body is not a JSON object: {command.body[:200]!r}")
         acks = document.get("acks") if document else None
-        if not isinstance(acks, list) or not acks:
+        if not acks:
             return command.reply(ResponseCode.NO_MESSAGE)
+        if not isinstance(acks, list):
+            raise ProtocolError(f"acks is not a list: {acks!r:.200}")
         if len(acks) > BATCH_COUNT_MAX:
             raise ProtocolError(f"{len(acks)} entries in acks, at most {BATCH_COUNT_MAX} are taken")
         wanted = [self._entry(entry) for entry in acks]  # all are read before one counts
@@ -172,7 +174,7 @@ class AckProcessor:
             raise ProtocolError(f"an entry of acks is an object, found {entry!r:.200}")
         get: Callable[..., Any] = entry.get
         try:
-            bits = _bits(get("b", get("bitSet")) or "")
+            bits = _bits(get("b", get("bitSet")))
             start, queue_id = int(get("so", get("startOffset"))), int(get("q", get("queueId")))
             revive_qid, pop_ms = int(get("rq", get("reviveQueueId"))), int(get("pt", get("popTime")))
             group, topic, retry = get("c", get("consumerGroup")), get("t", get("topic")), str(get("r", get("retry")))

@@ -16,10 +16,9 @@ from typing import Any
 from broker.net.asides import ASKER, Asides, AskerGoneError
 from broker.net.channel import KEPT_OF_ONE_MAX_BYTES, Channel
 from broker.net.processor import Handler
-from broker.net.remarks import topic_not_exist
 from broker.pop.handle import ORDER_QID
 from broker.pop.pop_polls import PopPolls
-from broker.pop.pop_reader import Cold, Pop, PopReader, Work
+from broker.pop.pop_reader import Cold, Pop, PopReader, Read, Work
 from broker.pop.requests import INVISIBLE_MAX_MS, Checks, PopHeader, bare
 from broker.pulling.long_poll import Hold, LongPoll
 from remoting.codes import RequestCode, ResponseCode
@@ -27,6 +26,7 @@ from remoting.command import RemotingCommand, encode_command
 from remoting.errors import ProtocolError
 from remoting.filters.sql_filter import SQL92, compile_sql92
 from remoting.filters.subscription import TagFilter, split_expression
+from store.disk.errors import StoreError
 
 __all__ = ["PopProcessor"]
 
@@ -168,7 +168,7 @@ class PopProcessor:
                     finally:
                         self._asides.end()
                 else:
-                    need = work.send(await self._reader.read(pop, need))
+                    need = work.send(await self._read(pop, need))
         except StopIteration:
             if not self._found(pop):
                 later(pop, self._now_ms())
@@ -180,6 +180,15 @@ class PopProcessor:
             work.close()
             self._cold -= 1
             pop.channel.keep(-_KEPT_BYTES)
+
+    async def _read(self, pop: Pop, need: Cold) -> Read | None:
+        """Read what a look needs; None if that fails, which keeps only its own queue from the pop."""
+        try:
+            return await self._reader.read(pop, need)
+        except StoreError as error:
+            _LOG.error("a pop of %s by %s cannot read a queue: %s", pop.header.topic, pop.header.group, error)
+            pop.problem = str(error)
+            return None
 
     def _failed(self, pop: Pop, error: Exception) -> None:
         _LOG.error("a pop of %s by %s failed: %s", pop.header.topic, pop.header.group, error)
@@ -237,10 +246,9 @@ class PopProcessor:
 
     def _look_again(self, pop: Pop, final: bool) -> bool:
         """Look again for a pop that was held; whether it has been answered, or will be."""
-        topic = self._checks.topic(pop.header.topic)
-        if topic is None:
-            reply = pop.command.reply(ResponseCode.TOPIC_NOT_EXIST, topic_not_exist(pop.header.topic, " "))
-            pop.channel.send(encode_command(reply))
+        topic = self._checks.readable(pop.channel, pop.command, pop.header, "pop", held=True)
+        if isinstance(topic, RemotingCommand):
+            pop.channel.send(encode_command(topic))
             return True
         pop.queue_nums = topic.read_queue_nums
         try:

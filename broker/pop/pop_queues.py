@@ -48,7 +48,10 @@ class PopQueues:
         """The queue for a pop, with what others have done to its offset meanwhile; None if there are too many."""
         offsets = self._offsets
         queue = self.in_flight.find(group, topic, queue_id)
-        stored = offsets.get(group, topic, queue_id)
+        stored, end = offsets.get(group, topic, queue_id), self._store.max_offset(topic, queue_id)
+        if stored > end:  # nothing stands there: as with Apache, the group goes on at the end
+            stored = end
+            offsets.commit(group, topic, queue_id, end)
         if queue is None:
             begin = self._begin(topic, queue_id, init_mode) if stored < 0 else stored
             if stored < 0 and not offsets.commit(group, topic, queue_id, begin):
@@ -57,7 +60,7 @@ class PopQueues:
             return self.in_flight.open(group, topic, queue_id, begin)
         reset = offsets.take_reset(group, topic, queue_id)
         if reset is not None:
-            self.in_flight.restart(queue, reset)
+            self.in_flight.restart(queue, min(reset, end))
         elif stored > queue.published and not queue.busy:
             queue.published = stored
             if stored > queue.next:  # the group has pulled
@@ -96,6 +99,11 @@ class PopQueues:
             if committed > queue.published and not self._offsets.has_reset(queue.group, queue.topic, queue.queue_id):
                 self._offsets.commit(queue.group, queue.topic, queue.queue_id, committed)
                 queue.published = committed
+
+    def offers(self, queue: PopQueue) -> bool:
+        """Whether a queue has something that nobody holds, and room to hand it out."""
+        end = self._store.max_offset(queue.topic, queue.queue_id)
+        return end > queue.next and not queue.gone and self.room(queue) > 0
 
     def full(self) -> str:
         """Why no more queues are popped."""

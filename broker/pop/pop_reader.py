@@ -23,6 +23,7 @@ from remoting.filters.subscription import TagFilter
 from remoting.layout import QUEUE_OFFSET_AT
 from remoting.layout_table import LONG
 from remoting.messages.message import record_size
+from store.disk.errors import StoreError
 from store.matching import pull_matching
 from store.message_store import MessageStore, PullResult, PullStatus
 from store.pop.order_block import OrderBlock
@@ -253,7 +254,13 @@ class PopReader:
                     return
 
     def _read_hot(self, pop: Pop, topic: str, queue_id: int, start: int, room: int) -> Read | None:
-        """Look at a queue and read what it has, if all of that is in memory."""
+        """Look at a queue and read what it has, if all of that is in memory; None also where that fails."""
+        try:
+            return self._look_at(pop, topic, queue_id, start, room)
+        except StoreError:
+            return None
+
+    def _look_at(self, pop: Pop, topic: str, queue_id: int, start: int, room: int) -> Read | None:
         store, most_bytes = self._store, self._limits.hot_bytes - pop.bytes
         result: PullResult | None
         each = 1

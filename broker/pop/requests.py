@@ -105,9 +105,12 @@ class Checks:
         return self._topics.get(name)
 
     def readable(
-        self, channel: Channel, command: RemotingCommand, header: PopHeader, verb: str = "peeking"
+        self, channel: Channel, command: RemotingCommand, header: PopHeader, verb: str = "peeking", held: bool = False
     ) -> TopicConfig | RemotingCommand:
-        """Whether a group may read a topic; the topic, or the reply that refuses."""
+        """Whether a group may read a topic; the topic, or the reply that refuses.
+
+        For a request that was held no group is made: it was there.
+        """
         if not self._permission() & _READ:
             return command.reply(ResponseCode.NO_PERMISSION, f"the broker[{self._address}] {verb} message is forbidden")
         if header.max_count > POP_MAX or header.max_count < 0:
@@ -123,7 +126,7 @@ class Checks:
         if header.queue_id >= topic.read_queue_nums:
             remark = self._bad_queue(channel, topic, header.queue_id)
             return command.reply(ResponseCode.INVALID_PARAMETER, remark)
-        group = self._groups.find(header.group)
+        group = self._groups.table.get(header.group) if held else self._groups.find(header.group)
         if group is None:
             remark = f"subscription group [{header.group}] does not exist,{self._groups.full()} {FAQ}"
             return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)

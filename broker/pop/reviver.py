@@ -49,6 +49,8 @@ _LOG = logging.getLogger(__name__)
 _BACK_OFF_MS = 100
 _BACK_OFF_MAX_MS = 10_000
 _TOPIC_WAIT_MS = 5
+_TOPIC_WAIT_MAX_MS = 1_000
+_MISSING_MAX = 1_000
 _SYNC_WAIT_MS = 50
 _WAIT_MAX_MS = 250
 _YIELD_SECONDS = 0.0005
@@ -94,6 +96,7 @@ class Reviver:
         self._moved = moved
         self._unblocked = unblocked
         self._unsynced: deque[tuple[int, int, Batch]] = deque()  # where copies begin and end in the log, and of what
+        self._missing: dict[str, tuple[int, int]] = {}  # topics that are not there: since when, when to ask again
         self._putting = -1  # where the copies that are being put begin at the earliest
         self.slice_count = 128
         """Messages that are copied before other threads get a turn: two or three milliseconds."""
@@ -209,12 +212,29 @@ class Reviver:
             return queue.topic
         topic = retry_topic(queue.topic, queue.group)
         if self._has_topic(topic):
+            self._missing.pop(topic, None)
             return topic
-        self._need_topic(topic)
+        again_ms = self._ask_for(topic, now_ms)
         if not self._has_topic(topic):
-            self._in_flight.put_back(batch, now_ms + _TOPIC_WAIT_MS)
+            self._in_flight.put_back(batch, again_ms)
             return None
         return topic
+
+    def _ask_for(self, topic: str, now_ms: int) -> int:
+        """Have a retry topic made, unless that was asked for just now; when to look again.
+
+        As long as it cannot be made, as on a full disk, it is asked for less and less often, for all batches at once.
+        """
+        since_ms, again_ms = self._missing.get(topic, (now_ms, now_ms))
+        if again_ms > now_ms + _TOPIC_WAIT_MAX_MS:  # the clock was set back
+            since_ms = again_ms = now_ms
+        if now_ms >= again_ms:
+            again_ms = now_ms + min(max(_TOPIC_WAIT_MS, (now_ms - since_ms) // 4), _TOPIC_WAIT_MAX_MS)
+            if len(self._missing) >= _MISSING_MAX:
+                self._missing.clear()
+            self._missing[topic] = since_ms, again_ms
+            self._need_topic(topic)
+        return again_ms
 
     def _read(self, batch: Batch) -> list[tuple[int, bytes | None]]:
         """Read a batch's messages, those in memory by one call; None for one that is not there any more.

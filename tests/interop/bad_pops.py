@@ -164,6 +164,7 @@ def _batches(world: World) -> Iterator[Case]:
 
     bodies = {"no body": b"", "body of noise": b"\xff\xfe", "body is a list": b"[1]", "body is null": b"null"}
     bodies |= {"no acks": b"{}", "empty acks": b'{"acks":[]}', "acks of numbers": b'{"acks":[1]}'}
+    bodies |= {"acks is a text": b'{"acks":"x"}', "bits of null": body(b=None)}
     bodies |= {"bits of noise": body(b="?!"), "unknown topic": body(t="unheard-of", b="AQ==")}
     bodies |= {"unknown queue": body(q=77, b="AQ=="), "unknown group": body(c="unheard-of", b="AQ==")}
     bodies |= {"unknown pop time": body(pt=5, b="AQ==")}
