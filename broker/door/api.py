@@ -97,6 +97,7 @@ class Api:
             {
                 "count": found.count,
                 "bytes": found.bytes,
+                "bytes_exact": found.bytes_exact,
                 "first_due_ms": found.first_due_ms,
                 "last_due_ms": found.last_due_ms,
                 "next": found.next or None,
@@ -157,7 +158,14 @@ class Api:
         limit = limit_of(request.query, _USUAL_ROWS, PAGE_MAX)
         rows = [row for row in self._state.control.topics() if not _caller(request).refusal(row.topic)]
         shown = [
-            {"topic": row.topic, "count": row.count, "bytes": row.bytes, "known": row.known} for row in rows[:limit]
+            {
+                "topic": row.topic,
+                "count": row.count,
+                "bytes": row.bytes,
+                "bytes_exact": row.bytes_exact,
+                "known": row.known,
+            }
+            for row in rows[:limit]
         ]
         return _json({"topics": shown, "more": max(0, len(rows) - limit)})
 

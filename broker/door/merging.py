@@ -99,6 +99,7 @@ def merged_counts(counts: Mapping[int, Document]) -> dict[str, Any]:
     return {
         "count": sum(one["count"] for one in found),
         "bytes": sum(one["bytes"] for one in found),
+        "bytes_exact": all(one["bytes_exact"] for one in found),
         "first_due_ms": _first(one["first_due_ms"] for one in found if one["count"]),
         "last_due_ms": _last(one["last_due_ms"] for one in found if one["count"]),
         "next": cursor_of_all({index: one["next"] for index, one in counts.items()}),
@@ -123,9 +124,10 @@ def merged_topics(found: Sequence[Document], limit: int) -> dict[str, Any]:
     rows: dict[str, dict[str, Any]] = {}
     for one in found:
         for row in one["topics"]:
-            known = rows.setdefault(row["topic"], {"topic": row["topic"], "count": 0, "bytes": 0, "known": False})
+            known = rows.setdefault(row["topic"], {**row, "count": 0, "bytes": 0, "known": False})
             known["count"] += row["count"]
             known["bytes"] = None if row["bytes"] is None or known["bytes"] is None else known["bytes"] + row["bytes"]
+            known["bytes_exact"] = known["bytes_exact"] and row["bytes_exact"]
             known["known"] = known["known"] or row["known"]
     ordered = sorted(rows.values(), key=lambda row: -row["count"])
     return {"topics": ordered[:limit], "more": max(0, len(ordered) - limit) + sum(one["more"] for one in found)}

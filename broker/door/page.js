@@ -81,7 +81,7 @@ async function showOverview() {
   const p = o.pending, late = p.oldest_overdue_ms == null ? 0 : now - p.oldest_overdue_ms;
   const p99 = quantile(o.lateness, .99);
   const figures = [
-    ["Pending", number(p.count)], ["Bytes", size(p.bytes)], ["On fixed levels", number(p.levels)],
+    ["Pending", number(p.count)], ["Bytes, about", size(p.bytes)], ["On fixed levels", number(p.levels)],
     ["Next due", p.next_due_ms == null ? "–" : away(p.next_due_ms)], ["Last due", p.last_due_ms == null ? "–" : away(p.last_due_ms)],
     ["Oldest overdue", late > 0 ? length(late) : "none", late > 10000 ? "bad" : late > 1000 ? "warm" : "good"],
     ["Failed", number(p.failed), p.failed ? "bad" : "good"], ["99 of 100 late by", p99],
@@ -245,7 +245,7 @@ function drawTopics() {
     const tr = put("tr", null, body);
     const button = put("button", row.topic, put("td", null, tr), {type: "button", "data-topic": row.topic});
     put("td", number(row.count) + (row.known ? "" : " +"), tr, {class: "number"});
-    put("td", size(row.bytes), tr, {class: "number"});
+    put("td", (row.bytes_exact ? "" : "≈ ") + size(row.bytes), tr, {class: "number", title: row.bytes_exact ? "" : "about: its share of all, by the count"});
     if (row.topic === held) button.focus();
   }
   if (!shown.length) put("td", pending ? "not counted by topic" : "nothing is pending", put("tr", null, body), {colspan: 3});

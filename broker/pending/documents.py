@@ -65,6 +65,7 @@ def count_document(count: PendingCount) -> dict[str, Any]:
     return {
         "count": count.count,
         "bytes": count.bytes,
+        "bytes_exact": count.bytes_exact,
         "first_due_ms": count.first_due_ms,
         "last_due_ms": count.last_due_ms,
         "next": count.next,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from broker_plugin.pending.bulk import Bulk
@@ -133,7 +134,16 @@ class PendingDesk:
         """Count what matches."""
         checked(query)
         if query.is_empty:
-            return PendingCount(count=self._spill.pending_count, bytes=self._spill.pending_bytes)
+            first_ms = last_ms = None
+            with suppress(StoreError):  # how many there are is known, whatever the disk says
+                first_ms, last_ms = self._foresight.ends()
+            return PendingCount(
+                count=self._spill.pending_count,
+                bytes=self._spill.pending_bytes,
+                bytes_exact=False,
+                first_due_ms=first_ms,
+                last_due_ms=last_ms,
+            )
         if not after and query.is_of_due:
             return self._foresight.between(query.due_from_ms, query.due_to_ms)
         cursor = cursor_of(query, after)
@@ -290,7 +300,8 @@ class PendingDesk:
         spill = self._spill
         average = spill.pending_bytes / max(1, spill.pending_count)
         return [
-            PendingTopic(topic=topic, count=count, bytes=round(average * count)) for topic, count in self.balance.rows()
+            PendingTopic(topic=topic, count=count, bytes=round(average * count), bytes_exact=False)
+            for topic, count in self.balance.rows()
         ]
 
 

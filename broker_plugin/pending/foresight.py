@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker_plugin.pending.looking import Cursor, Looker, cursor_of
 from broker_plugin.rules.properties import DUE_MAX_MS
+from broker_plugin.rules.ranges import KEY_MAX
 from store.put.pending_api import Forecast, ForecastBar, PendingCount, PendingError, PendingQuery
 from store.spill.state.outlook import as_bounds
 
@@ -57,10 +58,23 @@ class Foresight:
         return _made(from_ms, to_ms, step_ms, counts, sum(counts), 0, 0, True)
 
     def between(self, from_ms: int | None, to_ms: int | None) -> PendingCount:
-        """Count a range of due times."""
-        (low, high), total, _ = self._below([from_ms or 0, DUE_MAX_MS + 1 if to_ms is None else to_ms])
+        """Count a range of due times; bytes are by the average of all."""
+        until_ms = DUE_MAX_MS + 1 if to_ms is None else to_ms
+        (low, high), total, _ = self._below([from_ms or 0, until_ms])
         count = max(0, high - low)
-        return PendingCount(count=count, bytes=self._spill.pending_bytes * count // max(total, count, 1))
+        size = self._spill.pending_bytes * count // max(total, count, 1)
+        first_ms, last_ms = self.ends(from_ms, until_ms)
+        return PendingCount(count=count, bytes=size, bytes_exact=False, first_due_ms=first_ms, last_due_ms=last_ms)
+
+    def ends(self, from_ms: int | None = None, until_ms: int = DUE_MAX_MS + 1) -> tuple[int | None, int | None]:
+        """When the first and the last message of a range are due; None, None if there is none."""
+        begin: Cursor = (-1 if from_ms is None else from_ms - 1, KEY_MAX)
+        query = PendingQuery(due_from_ms=from_ms, due_to_ms=until_ms)
+        first = self._looker.slice(query, begin, 1, records=False)
+        if not first.dues:
+            return None, None
+        last_ms = self._spill.outlook.last_due(until_ms)  # deliveries and moves may have come in between
+        return first.dues[0], max(first.dues[0], last_ms or 0)
 
     def _below(self, bounds: list[int]) -> tuple[list[int], int, bool]:
         """How many are due before each of these times, how many there are, and whether that is exact."""

@@ -224,10 +224,14 @@ class PendingPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCount:
-    """How many match. ``next`` is not empty if the call ended before the end: call again with it and add up."""
+    """How many match. ``next`` is not empty if the call ended before the end: call again with it and add up.
+
+    ``bytes_exact`` is False where no message was read: then bytes are what the delay store holds, or a share of that.
+    """
 
     count: int
     bytes: int
+    bytes_exact: bool = True
     first_due_ms: int | None = None
     last_due_ms: int | None = None
     next: str = ""
@@ -276,11 +280,15 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingTopic:
-    """What is pending of one topic; ``known`` is False while a start still counts (some seconds with millions)."""
+    """What is pending of one topic; ``known`` is False while a start still counts (some seconds with millions).
+
+    ``bytes_exact`` is False if they are the topic's share of all, by its count.
+    """
 
     topic: str
     count: int
     bytes: int
+    bytes_exact: bool = True
     known: bool = True
 
 

@@ -118,6 +118,7 @@ def test_topics_and_overview(world: World) -> None:
         "T2": 10,
     }
     assert world.get("/api/v1/topics?limit=1").json["more"] == 2
+    assert {found["bytes_exact"] for found in world.get("/api/v1/topics").json["topics"]} == {False}
     found = world.get("/api/v1/overview").json
     assert found["pending"]["count"] == 30
     assert found["pending"]["next_due_ms"] == START_MS

@@ -110,7 +110,7 @@ def test_it_shows_what_is_pending(browser: Chromium, world: World) -> None:
     assert "231" in page.text("#figures")
     assert page.do("document.title") == "231 pending · broker-a"
     assert "Ready" in page.text("#state")
-    assert page.text("#topics tbody tr") == "Hot\t200\t20 KiB"
+    assert page.text("#topics tbody tr") == "Hot\t200\t≈ 20 KiB"
     page.click('[data-sort="topic"]')
     assert page.text("#topics tbody tr").startswith("<img")
     assert page.do("document.querySelectorAll('#forecast .hot').length") >= 1

@@ -452,7 +452,15 @@ def test_a_forecast_counts_what_comes_when(seed: int, monkeypatch: pytest.Monkey
                 assert bar.count == sum(bar.from_ms <= due < last for due in dues)
             assert found.overdue == sum(due < from_ms for due in dues)
             query = PendingQuery(due_from_ms=from_ms, due_to_ms=to_ms)
-            assert desk.desk.count(query).count == sum(from_ms <= due < to_ms for due in dues)
+            for counted, within in (
+                (desk.desk.count(query), [due for due in dues if from_ms <= due < to_ms]),
+                (desk.desk.count(PendingQuery(due_to_ms=to_ms)), [due for due in dues if due < to_ms]),
+                (desk.desk.count(PendingQuery()), dues),
+            ):
+                ends = (min(within), max(within)) if within else (None, None)
+                assert (counted.count, counted.first_due_ms, counted.last_due_ms) == (len(within), *ends)
+                assert not counted.bytes_exact
+            assert desk.desk.count(PendingQuery(topic="T")).bytes_exact
             of_topic = desk.desk.forecast(from_ms, to_ms, 7, "T")
             assert of_topic.total == sum(from_ms <= due < to_ms for due in dues)
 

@@ -184,4 +184,6 @@ class PlainPending:
         for found in self.rows:
             counts[found.topic] = counts.get(found.topic, 0) + 1
         ordered = sorted(counts.items(), key=lambda item: -item[1])
-        return [PendingTopic(topic=topic, count=count, bytes=100 * count) for topic, count in ordered]
+        return [
+            PendingTopic(topic=topic, count=count, bytes=100 * count, bytes_exact=False) for topic, count in ordered
+        ]

@@ -56,9 +56,12 @@ class Outlook:
         """
         return self._tried(lambda: self._counts(bounds))
 
-    def last_due(self) -> int | None:
-        """When the last pending message is due; None if there is none. Reads a page or a few. Raises StoreError."""
-        return self._tried(self._last_due)
+    def last_due(self, before_ms: int = DUE_MAX) -> int | None:
+        """When the last pending message is due that is due before a time, ms; None if there is none.
+
+        Reads a page or a few. Raises StoreError.
+        """
+        return self._tried(lambda: self._last_due(np.array([before_ms], np.int64)))
 
     def _tried(self, count: Callable[[], _T]) -> _T:
         for _ in range(TRIES - 1):
@@ -66,19 +69,24 @@ class Outlook:
                 return count()
         return count()
 
-    def _last_due(self) -> int | None:
+    def _last_due(self, before: Longs) -> int | None:
         sources = [source for source in dict(self._state.sources).values() if source.live]
         runs = sorted((source for source in sources if isinstance(source, Run)), key=lambda run: -run.shape.due_max)
         last: int | None = None
         for segment in sources:
-            if isinstance(segment, JournalSegment) and len(dues := self._live_dues(segment)):
-                last = max(int(dues.max()), last or 0)
+            if isinstance(segment, JournalSegment):
+                dues = self._live_dues(segment)
+                if len(dues := dues[dues < before[0]]):
+                    last = max(int(dues.max()), last or 0)
         for run in runs:
             if last is not None and run.shape.due_max <= last:
                 break
             with self._state.lock:
                 first, end, done = run.first, run.end, run.done.copy()
-            if done.top >= end:
+            first = max(first, done.prefix)
+            if first < end and run.shape.due_max >= before[0]:
+                end = min(end, int(self._ordinals(run, before, first, True)[0]))
+            if first < end <= done.top:
                 live = np.flatnonzero(~done.range_mask(first, end))
                 end = first + int(live[-1]) + 1 if len(live) else first
             if end > first:
