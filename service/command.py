@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 from remoting.printable import printable
 from service.front.front import SenderFront
 from service.link.cluster import ClusterLink
+from service.link.log import start_logging
 from service.running.service import DelayService
 from store.disk.errors import StoreError
 from store.disk.files import Files
@@ -24,13 +26,9 @@ from timewheel_client.values.errors import ClientError
 
 __all__ = ["service_command"]
 
+_LOG = logging.getLogger(__name__)
 SECRET_VARIABLE = "TIMEWHEEL_SECRET_KEY"
 SWITCH_INTERVAL_S = 0.0005
-
-
-def _say(text: str) -> None:
-    click.echo(printable(text))
-    sys.stdout.flush()
 
 
 def _tls(tls: bool, tls_ca: str | None) -> Tls:
@@ -49,7 +47,7 @@ def _serve_metrics(service: DelayService, address: str) -> None:
         from service.metrics.collector import serve_metrics
     except ImportError:
         raise click.ClickException("--metrics-listen needs pip install 'rocketmq-timewheel[http]'") from None
-    _say(f"metrics at http://{host}:{serve_metrics(service, host, port)}/metrics")
+    _LOG.info("metrics at http://%s:%d/metrics", host, serve_metrics(service, host, port))
 
 
 @click.command("service", short_help="Deliver at any millisecond beside an existing cluster.")
@@ -120,9 +118,10 @@ def service_command(
                 split_address(address)
         encryption = _tls(tls, tls_ca)
         cluster = ClusterLink(namesrv_addr, topic, credentials_of(access_key, secret), encryption)
-        front = SenderFront(cluster, *split_address(listen), encryption, _say) if listen is not None else None
+        front = SenderFront(cluster, *split_address(listen), encryption) if listen is not None else None
     except (ValueError, TypeError) as error:
         raise click.UsageError(str(error)) from None
+    stop_logging = start_logging()
     try:
         files = Files()
         files.makedirs(store)
@@ -131,7 +130,7 @@ def service_command(
             gc.collect()
             gc.freeze()
             sys.setswitchinterval(SWITCH_INTERVAL_S)
-            service = DelayService(cluster, namesrv_addr, store, _say, roll_after_s * 1000, warm, front)
+            service = DelayService(cluster, namesrv_addr, store, roll_after_s * 1000, warm, front)
             if metrics_listen is not None:
                 _serve_metrics(service, metrics_listen)
             run_until_signal(service.run)
@@ -139,3 +138,5 @@ def service_command(
             release()
     except (ClientError, StoreError, OSError) as error:
         raise click.ClickException(printable(str(error), lines=True)) from None
+    finally:
+        stop_logging()

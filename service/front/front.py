@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from remoting.codes import RequestCode
@@ -32,6 +33,8 @@ from timewheel_client.values.errors import ClientError, NoRouteError
 from timewheel_client.values.routes import masters_of
 
 __all__ = ["SenderFront", "address_in"]
+
+_LOG = logging.getLogger(__name__)
 
 MARK = "~"
 """Before the address in an instance's name as a member."""
@@ -68,17 +71,15 @@ class SenderFront:
             much they send, what keeps shards owned does not wait behind it.
         host, port: Where to listen.
         tls: How the cluster is spoken to; senders speak plainly.
-        say: Told of what happens, one line each.
     """
 
-    def __init__(self, cluster: ClusterLink, host: str, port: int, tls: Tls, say: Callable[[str], None]) -> None:
+    def __init__(self, cluster: ClusterLink, host: str, port: int, tls: Tls) -> None:
         self._instance_link = cluster
         self.cluster = cluster.beside()
         self.room = SendsRoom()
         self.tls = tls
         self._host = host
         self._port = port
-        self._say = say
         self._names = NamesPlace(self, self.cluster.core.name_servers)
         self._places: dict[str, BrokerPlace] = {}
         self._ports: dict[str, int] = {}
@@ -120,7 +121,7 @@ class SenderFront:
             await self._open_door(broker)
         self._servers.append(await listen(self._host, self._port, lambda: Passage(self._names)))
         doors = ", ".join(f"{broker} {port}" for broker, port in self._ports.items())
-        self._say(f"name server for senders at {self.instance}; doors: {doors}")
+        _LOG.info("name server for senders at %s; doors: %s", self.instance, doors)
         self._chores = [asyncio.ensure_future(self._meet_peers()), asyncio.ensure_future(self._sweep())]
 
     async def close(self) -> None:
@@ -186,7 +187,7 @@ class SenderFront:
             self._told.clear()
         if now_ms - self._told.get(kind, -SWEEP_MS) >= SWEEP_MS:
             self._told[kind] = now_ms
-            self._say(f"senders: {text}")
+            _LOG.warning("senders: %s", text)
 
     def own_doors(self, local_host: str) -> Mapping[str, str]:
         """Our doors, at the address by which we were reached."""

@@ -13,6 +13,7 @@ upkeep     the steps of the takeover, progress about once a second, scans of tar
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -23,12 +24,14 @@ from service.core.shard import Shard
 from service.core.states import OwnerState
 from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import ClusterLink, Fate, Pull
+from service.link.log import Teller
 from service.link.progress_log import PROGRESS_TOPIC, ProgressLog
 from service.running.cache import ShardCache
 from service.running.entries import Waiting, control, damaged, line_of, rejected_of, waiting_of
 from service.running.instance_counts import InstanceCounts
 from service.running.obeying import Clerk
 from service.running.roller import Roller
+from service.running.saving import Saver
 from service.running.searching import Searcher
 from service.running.takeover import TakeoverError, need_own_record, need_whole_log
 from service.running.target import RemoteTarget
@@ -37,21 +40,16 @@ from timewheel_client.values.errors import ClientError
 
 __all__ = ["Owner"]
 
+_LOG = logging.getLogger(__name__)
+
 LEASE_EVERY_MS = 400
 UPKEEP_EVERY_MS = 100
-SAVE_EVERY_MS = 1000
-CHAIN_MAX = 48
-"""Records of a chain; fewer than `service.link.progress_log.LOOK_BACK`, so that one look finds the whole of it."""
-SNAPSHOT_EVERY_MS = 3_600_000
-"""How old a snapshot becomes at most, so that retention never takes the last one."""
 RELEASE_MS = 5000
 PAUSE_MS = 500
 ROLL_EVERY_MS = 60_000
 ROLL_MARGIN_MS = 600_000
 """What is due within this span is not rolled any more."""
-SAY_AGAIN_MS = 30_000
 FOLLOW_EVERY_MS = 5000
-TOLD_MAX = 1000
 
 
 class Owner:
@@ -62,7 +60,6 @@ class Owner:
         queue: The shard's queue of the entry topic.
         owner: A name that is used for this takeover only.
         directory: For the cache; must not exist.
-        say: Told of what happens, one line each.
         roll_after_ms: How long after it was stored an entry is written again, if it still waits.
         tally: Counts of all shards of the instance.
     """
@@ -73,7 +70,6 @@ class Owner:
         queue: TargetQueue,
         owner: str,
         directory: Path,
-        say: Callable[[str], None],
         roll_after_ms: int,
         tally: InstanceCounts,
     ) -> None:
@@ -84,13 +80,12 @@ class Owner:
         self.shard = Shard(self.name)
         self._owner = owner
         self._directory = directory
-        self._tell = say
-        self._told: dict[str, int] = {}
+        self.tell = Teller(_LOG, self.name)
+        """Logs what happens to the shard."""
         self.calm = Calm()
         self._progress = ProgressLog(cluster, self.name, (PROGRESS_TOPIC, queue[1], queue[2]))
-        self._saver: asyncio.Task[None] | None = None
-        self._records = 0  # of the present chain
-        self._saved_ms = self._snapshot_ms = 0
+        self._saver = Saver(self.shard, self._progress, self.tell)
+        self.save_now = self._saver.save_now
         self._leaving = asyncio.Event()
         self._backlog: list[Waiting] = []
         self.target = RemoteTarget(self, asyncio.get_running_loop())
@@ -103,6 +98,8 @@ class Owner:
         """Where the takeover record was stored."""
         self.took_ms = 0
         """How long it took from the begin of the takeover to the right to deliver."""
+        self._entries_read = 0
+        self._read_since = 0
 
     def lost(self, queue: TargetQueue) -> None:
         """A delivery to a queue has got no answer."""
@@ -117,15 +114,6 @@ class Owner:
         """Whether it was told to give the shard up."""
         return self._leaving.is_set()
 
-    def say(self, text: str) -> None:
-        """Say something, the same text once in `SAY_AGAIN_MS`: a broker that is away is asked twice a second."""
-        now_ms = mono_ms()
-        if len(self._told) > TOLD_MAX:
-            self._told.clear()
-        if now_ms - self._told.get(text, -SAY_AGAIN_MS) >= SAY_AGAIN_MS:
-            self._told[text] = now_ms
-            self._tell(text)
-
     # ------------------------------------------------------------------------------------------------ life
 
     async def run(self) -> None:
@@ -136,6 +124,10 @@ class Owner:
             if not await self._stand_by():
                 return
             begin_ms = mono_ms()
+            warm, self._entries_read, self._read_since = self._entries_read, 0, self.shard.read_from
+            self.tell.info(
+                f"taking over as {self._owner}, {warm} entries were followed; reading from {self._read_since}"
+            )
             await self._claim()
             tasks = [asyncio.ensure_future(work()) for work in self._works()]
             count = len(tasks)
@@ -151,9 +143,7 @@ class Owner:
                     task.result()
         finally:
             self.clerk.close()
-            if self._saver is not None:
-                tasks.append(self._saver)
-            tasks += self.searcher.tasks()
+            tasks += [*self._saver.tasks(), *self.searcher.tasks()]
             self.shard.ended()
             for task in tasks:
                 task.cancel()
@@ -199,7 +189,7 @@ class Owner:
                 if news and self.cache is not None:
                     await asyncio.to_thread(self.cache.drop, news)
             except (ClientError, StoreError) as error:
-                self.say(f"{self.name}: following: {error}")
+                self.tell.warning(f"following: {error}")
             await asyncio.sleep(FOLLOW_EVERY_MS / 1000)
 
     async def _prepare(self) -> None:
@@ -207,8 +197,8 @@ class Owner:
         self.shard.load(picture, await self.cluster.begin(self.queue))
         if self.shard.expired:
             self.tally.expired += self.shard.expired
-            self.say(f"{self.name}: the cluster has deleted {self.shard.expired} entries that were not delivered yet")
-        self.cache = await asyncio.to_thread(ShardCache, self._directory, self.target, wall_ms, self.say)
+            self.tell.warning(f"the cluster has deleted {self.shard.expired} entries that were not delivered yet")
+        self.cache = await asyncio.to_thread(ShardCache, self._directory, self.target, wall_ms, self.tell.warning)
 
     async def _claim(self) -> None:
         self.shard.take_over(self._owner)
@@ -225,7 +215,15 @@ class Owner:
         self.tally.takeovers += 1
         assert self.cache is not None
         self.cache.start()
-        self.say(f"{self.name}: owning after {self.took_ms} ms, {self.cache.pending_count} messages wait")
+        shard = self.shard
+        self.tell.info(
+            f"owning after {self.took_ms} ms as {self._owner}: read {self._read_since} to {shard.read_from} "
+            f"({self._entries_read} entries), {self.cache.pending_count} messages wait, "
+            f"{len(shard.scans())} target queues may hide deliveries"
+        )
+        while shard.scans():
+            await asyncio.sleep(UPKEEP_EVERY_MS / 1000)
+        self.tell.info(f"nothing is in doubt {mono_ms() - begin_ms} ms after the begin of the takeover")
 
     async def _release(self) -> None:
         """Wait until all is known, say so in the queue: then the next owner need not wait."""
@@ -238,7 +236,7 @@ class Owner:
                 try:
                     await self.cluster.send(self.queue, text, b"release")
                 except ClientError as error:
-                    self.say(f"{self.name}: the release record: {error}")
+                    self.tell.warning(f"the release record: {error}")
                 return
             await self.save_now()
             await asyncio.sleep(0.02)
@@ -254,7 +252,7 @@ class Owner:
                 if pull.bad:  # once more: it may have been damaged on its way
                     pull = await cluster.pull(self.queue, shard.read_from, wait=False)
             except ClientError as error:
-                self.say(f"{self.name}: reading: {error}")
+                self.tell.warning(f"reading: {error}")
                 cluster.core.refresh_soon(self.queue[0])
                 await asyncio.sleep(PAUSE_MS / 1000)
                 continue
@@ -273,6 +271,7 @@ class Owner:
             by_offset[record.queue_offset] = damaged(record, self.queue[0], wall_ms())
         lines = [Line(at, damaged=True) if at in why else line_of(by_offset[at]) for at in sorted(by_offset)]
         waiting = self.shard.read(lines, pull.next_offset, mono_ms())
+        self._entries_read += len(waiting)
         need_own_record(self.shard, self.claimed_at)
         for line in lines:
             if line.kind in COMMANDS or line.kind in (LineKind.VERDICT, LineKind.ROLL):
@@ -283,7 +282,7 @@ class Owner:
             message = by_offset[line.offset]
             if line.offset in why:
                 self.tally.damaged += 1
-                self.say(f"{self.name}: entry {line.offset}: {why[line.offset]}")
+                self.tell.warning(f"entry {line.offset}: {why[line.offset]}")
                 self._backlog.append(rejected_of(message, self.name, why[line.offset]))
             else:
                 self._backlog.append(waiting_of(message, self.name))
@@ -294,7 +293,7 @@ class Owner:
         try:
             self.cache.add(self._backlog)
         except StoreError as error:
-            self.say(f"{self.name}: the cache: {error}")
+            self.tell.warning(f"the cache: {error}")
             return False
         self._backlog = []
         return True
@@ -310,7 +309,7 @@ class Owner:
             try:
                 await self.clerk.step()
             except (ClientError, StoreError) as error:
-                self.say(f"{self.name}: commands: {error}")
+                self.tell.warning(f"commands: {error}")
                 await asyncio.sleep(PAUSE_MS / 1000)
 
     async def _renew(self) -> None:
@@ -319,7 +318,7 @@ class Owner:
             try:
                 self.shard.end_seen(asked_ms, await self.cluster.end(self.queue))
             except ClientError as error:
-                self.say(f"{self.name}: asking for the end of the queue: {error}")
+                self.tell.warning(f"asking for the end of the queue: {error}")
             await asyncio.sleep(LEASE_EVERY_MS / 1000)
 
     async def _roll(self) -> None:
@@ -330,7 +329,7 @@ class Owner:
                 try:
                     done = await self.roller.step()
                 except (ClientError, StoreError) as error:
-                    self.say(f"{self.name}: rolling: {error}")
+                    self.tell.warning(f"rolling: {error}")
             await asyncio.sleep((PAUSE_MS if done else min(ROLL_EVERY_MS, self.roller.after_ms)) / 1000)
 
     # ------------------------------------------------------------------------------------------------ upkeep
@@ -347,46 +346,8 @@ class Owner:
                         self.calm.disturbed(queue[1], mono_ms())
                     await self.save_now()
                 await self.searcher.step()
-                await self._save_in_time()
+                await self._saver.save_in_time()
             except ClientError as error:
-                self.say(f"{self.name}: {error}")
+                self.tell.warning(str(error))
                 await asyncio.sleep(PAUSE_MS / 1000)
             await asyncio.sleep(UPKEEP_EVERY_MS / 1000)
-
-    async def _save_in_time(self) -> None:
-        now_ms = mono_ms()
-        if self.shard.state is not OwnerState.OWNING or now_ms - self._saved_ms < SAVE_EVERY_MS:
-            return
-        if self._records >= CHAIN_MAX or now_ms - self._snapshot_ms >= SNAPSHOT_EVERY_MS:
-            self.shard.renew_chain()
-        elif not self.shard.is_changed:
-            return
-        await self.save_now()
-
-    async def save_now(self) -> None:
-        """Write a progress record, or await the one that is under way."""
-        if self._saver is None or self._saver.done():
-            self._saver = asyncio.ensure_future(self._save())
-        await asyncio.shield(self._saver)
-
-    async def _save(self) -> None:
-        record = self.shard.record()
-        if record is None:
-            await asyncio.sleep(UPKEEP_EVERY_MS / 1000)
-            return
-        while True:
-            try:
-                sent = await self._progress.append(record)
-                if sent.fate is Fate.STORED:
-                    break
-                text = f"{sent.fate.value} ({sent.code} {sent.remark})"
-            except ClientError as error:
-                text = str(error)
-            self.say(f"{self.name}: a progress record: {text}")
-            await asyncio.sleep(PAUSE_MS / 1000)
-        self._saved_ms = mono_ms()
-        self._records += 1
-        if record.is_snapshot:
-            self._records, self._snapshot_ms = 1, self._saved_ms
-        if self.shard.state is not OwnerState.FENCED:
-            self.shard.saved()

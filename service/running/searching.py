@@ -7,6 +7,7 @@ from typing import Protocol
 
 from service.core.progress import TargetQueue
 from service.link.clock import mono_ms
+from service.link.log import Teller
 from service.running.entries import delay_id_of
 from service.running.unsure import WritingOwner
 from timewheel_client.values.errors import ClientError
@@ -21,9 +22,7 @@ class Searching(WritingOwner, Protocol):
 
     name: str
 
-    def say(self, text: str) -> None:
-        """Say something."""
-        ...
+    tell: Teller
 
 
 class Searcher:
@@ -78,7 +77,7 @@ class Searcher:
                     raise ClientError(f"{queue} ends at {end}, and nothing is read at {offset}")
                 offset = pull.next_offset
         except ClientError as error:
-            self._owner.say(f"{self._owner.name}: looking for deliveries in {queue}: {error}")
+            self._owner.tell.warning(f"looking for deliveries in {queue}: {error}")
             await asyncio.sleep(PAUSE_MS / 1000)
             return
         self._owner.shard.scanned(queue, found, lost)

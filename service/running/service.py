@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +27,8 @@ from timewheel_client.consuming.allocation import allocate_evenly
 from timewheel_client.values.errors import ClientError, NoRouteError
 
 __all__ = ["DelayService", "SenderDoor"]
+
+_LOG = logging.getLogger(__name__)
 
 REBALANCE_MS = 10_000
 RELEASE_PAUSE_MS = 700
@@ -89,7 +92,6 @@ class DelayService:
         cluster: The cluster, not started.
         namesrv: Its name servers, for texts.
         directory: For the caches; belongs to this process alone.
-        say: Told of what happens, one line each.
         roll_after_ms: When what still waits is written again, ms after it was stored.
         warm: Whether to follow the shards that would come to it if one other instance vanished.
         door: What it offers to senders, if it does.
@@ -100,7 +102,6 @@ class DelayService:
         cluster: ClusterLink,
         namesrv: str,
         directory: Path,
-        say: Callable[[str], None],
         roll_after_ms: int,
         warm: bool = True,
         door: SenderDoor | None = None,
@@ -108,7 +109,6 @@ class DelayService:
         self._cluster = cluster
         self._namesrv = namesrv
         self._directory = directory
-        self._say = say
         self.roll_after_ms = roll_after_ms
         self.tally = InstanceCounts()
         self._owners: dict[TargetQueue, Owner] = {}
@@ -135,7 +135,9 @@ class DelayService:
                 await self.door.open()
             cluster.on_change = self._wake.set
             await cluster.core.send_heartbeats()
-            self._say(f"member {cluster.core.client_id} of {cluster.group}, {len(shards)} shards in {cluster.topic}")
+            _LOG.info(
+                "member %s of %s, %d shards in %s", cluster.core.client_id, cluster.group, len(shards), cluster.topic
+            )
             chores = [asyncio.ensure_future(self._balance()), asyncio.ensure_future(self._report())]
             try:
                 await stop.wait()
@@ -173,7 +175,7 @@ class DelayService:
             if self.door is not None:
                 ended = ", ".join(f"{name} {count}" for name, count in self.door.ended.items())
                 text += f"; connections of senders {self.door.senders}, their sends: {ended}"
-            self._say(text)
+            _LOG.info("%s", text)
 
     # ------------------------------------------------------------------------------------------------ sharing
 
@@ -183,7 +185,7 @@ class DelayService:
             try:
                 await self._rebalance()
             except (ClientError, ProtocolError) as error:
-                self._say(f"sharing the shards: {error}")
+                _LOG.warning("sharing the shards: %s", error)
             timeout_s = REBALANCE_MS / 1000
             for at in self._not_before.values():
                 timeout_s = min(timeout_s, max(0.05, at - time.monotonic()))
@@ -204,6 +206,13 @@ class DelayService:
         for queue in wanted - self._wanted:
             if len(members) > 1:
                 self._not_before[queue] = now + RELEASE_PAUSE_MS / 1000
+        if wanted != self._wanted:
+            _LOG.info(
+                "%d members, %d shards, of them for this one: %s",
+                len(members),
+                len(shards),
+                ", ".join(f"{broker}/{number}" for _, broker, number in sorted(wanted)) or "none",
+            )
         self._wanted = wanted
         for queue in self._owners.keys() - wanted:
             self._owners[queue].leave()
@@ -251,19 +260,22 @@ class DelayService:
         self._count += 1
         name = f"{self._cluster.core.client_id}#{os.urandom(4).hex()}"
         directory = self._directory / "shards" / f"{queue[1]}-{queue[2]}-{self._count}"
-        return Owner(self._cluster, queue, name, directory, self._say, self.roll_after_ms, self.tally)
+        return Owner(self._cluster, queue, name, directory, self.roll_after_ms, self.tally)
 
     async def _run(self, queue: TargetQueue, owner: Owner) -> None:
         try:
             await owner.run()
             self.tally.fenced += not owner.is_leaving
-            self._say(f"{owner.name}: {'given up' if owner.is_leaving else 'another owner took over'}")
-        except (ClientError, StoreError, TakeoverError) as error:
+            owner.tell.info("given up" if owner.is_leaving else "another owner took over")
+        except (ClientError, StoreError) as error:
             self.tally.failed += 1
-            self._say(f"{owner.name}: {error}")
+            owner.tell.warning(str(error))
+        except TakeoverError as error:
+            self.tally.failed += 1
+            _LOG.warning("%s", error)
         except Exception as error:  # a bug: the shard must have an owner all the same
             self.tally.failed += 1
-            self._say(f"{owner.name}: {type(error).__name__}: {error}")
+            _LOG.error("%s: %s", owner.name, error, exc_info=True)
         finally:
             for table in (self._owners, self._standbys):
                 if table.get(queue) is owner:

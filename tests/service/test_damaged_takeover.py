@@ -26,7 +26,7 @@ def test_an_owner_whose_record_is_damaged_says_so_and_ends(tmp_path: Path) -> No
     async def work() -> None:
         link = ClusterLink("127.0.0.1:1", "TIMEWHEEL")
         queue = ("TIMEWHEEL", "broker-a", 3)
-        owner = Owner(link, queue, "me", tmp_path / "cache", lambda _text: None, 1000, InstanceCounts())
+        owner = Owner(link, queue, "me", tmp_path / "cache", 1000, InstanceCounts())
         owner.shard.take_over("me")
         owner.claimed_at = 5
         owner._take(Pull([], 5))

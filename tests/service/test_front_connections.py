@@ -36,7 +36,7 @@ def test_a_lease_is_renewed_while_a_flood_goes_through_a_door() -> None:
             cluster = ClusterLink(broker.address, ENTRY)
             await cluster.core.start()
             names = free_port()
-            front = SenderFront(cluster, "127.0.0.1", names, False, lambda _text: None)
+            front = SenderFront(cluster, "127.0.0.1", names, False)
             await front.open()
             host, port = front.own_doors("127.0.0.1")["broker-a"].split(":")
             _, raw = await asyncio.open_connection(host, int(port))

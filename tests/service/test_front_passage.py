@@ -289,7 +289,7 @@ def test_what_is_kept_is_counted() -> None:
 def front_with(count: int) -> tuple[SenderFront, list[MemoryWire], list[Passage]]:
     """A front without ports, and senders in it."""
     cluster = FrontWorld().cluster
-    front = SenderFront(cast(ClusterLink, SimpleNamespace(beside=lambda: cluster)), "127.0.0.1", 9, False, str)
+    front = SenderFront(cast(ClusterLink, SimpleNamespace(beside=lambda: cluster)), "127.0.0.1", 9, False)
     place = BrokerPlace(front, "broker-a")
     wires, passages = [MemoryWire() for _ in range(count)], [Passage(place) for _ in range(count)]
     for wire, passage in zip(wires, passages, strict=True):
@@ -340,7 +340,7 @@ def test_a_list_of_brokers_that_cannot_be_read_is_an_error_that_senders_are_told
     monkeypatch.setattr(core, "ask_namesrv", told)
     senders = SimpleNamespace(core=core, topic="TIMEWHEEL")
     cluster = cast(ClusterLink, SimpleNamespace(beside=lambda: senders))
-    front = SenderFront(cluster, "127.0.0.1", 9, False, str)
+    front = SenderFront(cluster, "127.0.0.1", 9, False)
     with pytest.raises(ClientError):
         asyncio.run(front.master("broker-a"))
 

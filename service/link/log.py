@@ -1,0 +1,81 @@
+"""The log of an instance: one line for each event on standard output, with time (ms) and level.
+
+::
+
+    2026-11-25 10:39:05,729 INFO service.shard: broker-a/3: owning after 3431 ms: …
+
+What a peer has written stays in its line: `remoting.printable`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from textwrap import indent
+
+from remoting.printable import printable
+from service.link.clock import mono_ms
+
+__all__ = ["Teller", "start_logging"]
+
+LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+SAY_AGAIN_MS = 30_000
+TOLD_MAX = 1000
+
+
+class _Printable(logging.Formatter):
+    """Lines that nothing which a peer has written can break or forge; those of a traceback are indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record."""
+        record.message = printable(record.getMessage())
+        record.asctime = self.formatTime(record)
+        text = self.formatMessage(record)
+        if record.exc_info:
+            text += "\n" + indent(printable(self.formatException(record.exc_info), lines=True), "    ")
+        return text
+
+
+def start_logging() -> Callable[[], None]:
+    """Write the log from now on; returns a function that ends it."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_Printable(LINE))
+    root = logging.getLogger()
+    level_before = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
+    def stop() -> None:
+        root.removeHandler(handler)
+        root.setLevel(level_before)
+
+    return stop
+
+
+class Teller:
+    """Logs what happens to one thing; the same text once in `SAY_AGAIN_MS`.
+
+    A broker that is away is asked twice a second, and says the same each time. Any thread may call it.
+    """
+
+    def __init__(self, log: logging.Logger, name: str) -> None:
+        self._log = log
+        self._name = name
+        self._told: dict[str, int] = {}
+
+    def info(self, text: str) -> None:
+        """Log a course of things."""
+        self._tell(logging.INFO, text)
+
+    def warning(self, text: str) -> None:
+        """Log something that is not as it should be."""
+        self._tell(logging.WARNING, text)
+
+    def _tell(self, level: int, text: str) -> None:
+        now_ms = mono_ms()
+        if len(self._told) > TOLD_MAX:
+            self._told.clear()
+        if now_ms - self._told.get(text, -SAY_AGAIN_MS) >= SAY_AGAIN_MS:
+            self._told[text] = now_ms
+            self._log.log(level, "%s: %s", self._name, text)

@@ -1,0 +1,30 @@
+"""Each line of an instance's log has its time and level, and is one line whatever a peer has written."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+
+from service.link.log import Teller, start_logging
+
+LINE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR) [a-z._]+: .*"
+
+
+def test_lines_have_time_and_level_and_cannot_be_forged(capsys: pytest.CaptureFixture[str]) -> None:
+    stop = start_logging()
+    try:
+        tell = Teller(logging.getLogger("service.shard"), "broker-a/3")
+        tell.info("owning")
+        tell.info("owning")
+        tell.warning("remark\n2026-01-01 00:00:00,000 ERROR service: forged\x1b[2J")
+        logging.getLogger("asyncio").error("from a library")
+    finally:
+        stop()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3, "the same again is left out for a while"
+    for line in lines:
+        assert re.fullmatch(LINE, line), line
+    assert "INFO service.shard: broker-a/3: owning" in lines[0]
+    assert "\\n2026-01-01" in lines[1] and "WARNING" in lines[1]
