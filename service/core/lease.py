@@ -13,12 +13,16 @@ than the lease of everybody who has not read that record can last, and no two ma
 
 from __future__ import annotations
 
+from collections import deque
+
 __all__ = ["DRIFT_MS", "LEASE_MS", "SETTLE_MS", "Lease", "Timing"]
 
 LEASE_MS = 2000
 """How long an owner may deliver after it has asked for the end of its queue."""
 DRIFT_MS = 200
 """What two monotonic clocks may differ by within a lease: a tenth, which no working clock does."""
+ENDS_MAX = 16
+"""Ends that were asked for and are not read yet, of those that are remembered: more than a lease is long."""
 SETTLE_MS = 1000
 """How long a send that was written before the lease ended may take until its broker has stored it."""
 
@@ -40,13 +44,36 @@ class Timing:
 
 
 class Lease:
-    """The right to deliver, renewed by reading."""
+    """The right to deliver, renewed by reading.
 
-    __slots__ = ("_asked_ms", "_length_ms")
+    A queue that is written to all the time is never read to its present end: when an answer comes, more has been
+    written. So each end that was asked for is remembered until it has been read, and counts from when it was asked.
+    """
+
+    __slots__ = ("_asked_ms", "_ends", "_length_ms")
 
     def __init__(self, length_ms: int = LEASE_MS) -> None:
         self._length_ms = length_ms
         self._asked_ms: int | None = None
+        self._ends: deque[tuple[int, int]] = deque(maxlen=ENDS_MAX)
+
+    def end_seen(self, asked_ms: int, end: int, read_to: int) -> None:
+        """The queue ended at ``end`` when it was asked for (monotonic ms), and was read up to ``read_to``."""
+        self._ends.append((asked_ms, end))
+        self.read(read_to)
+
+    def read(self, read_to: int) -> None:
+        """The queue was read up to here.
+
+        >>> lease = Lease(2000); lease.end_seen(500, 7, 5); lease.holds(500); lease.read(7); lease.holds(2499)
+        False
+        True
+        """
+        for asked_ms, end in self._ends:
+            if read_to >= end:
+                self.renew(asked_ms)
+        while self._ends and read_to >= self._ends[0][1]:
+            self._ends.popleft()
 
     def renew(self, asked_ms: int) -> None:
         """The queue was read to its end, as of when this was asked (monotonic ms)."""

@@ -65,15 +65,15 @@ class Shard:
         self._takeovers: list[int] = []
         self._damaged = DamagedLines()
         self._low_generation = self._seen_generation = -1
-        self._released = self._settled = False
+        self.is_released = self._settled = False  # given up by the last owner: nobody has to wait for it
+        self.last_owner = ""  # who took the shard over last; both as far as the queue was read
         self._fence_ms: int | None = None
         self._fresh: list[int] = []  # done since the last record
         self.commands = CommandTable()
         self._first = 0  # where the queue began at the takeover
         self._whole = True  # the next record is a snapshot
         self._sequence = 0
-        self.expired = 0
-        """Entries that the cluster deleted before they were done."""
+        self.expired = 0  # entries that the cluster deleted before they were done
         self._saving: ProgressRecord | None = None
 
     def _go(self, state: OwnerState) -> None:
@@ -126,7 +126,7 @@ class Shard:
             raise IllegalStateError(f"settle while {self.state.value}")
         self.follow(picture)
         self.doubts = [doubt for doubt in picture.doubts if doubt.tails]
-        if picture.tails and not self._released:
+        if picture.tails and not self.is_released:
             self.doubts.append(Doubt(self.generation, wall_ms + SKEW_MS, dict(picture.tails)))
         self._settled = True
 
@@ -171,6 +171,7 @@ class Shard:
             elif self._control(line, mono_ms):
                 waiting.append(line)
         self.read_to = max(self.read_to, next_offset)
+        self.lease.read(self.read_to)
         return waiting
 
     def _control(self, line: Line, mono_ms: int) -> bool:
@@ -185,7 +186,7 @@ class Shard:
             return False
         elif line.generation == self._seen_generation and line.generation >= 0:
             if line.kind is LineKind.RELEASE:
-                self._released = True
+                self.is_released = True
             elif line.kind is LineKind.ROLL:
                 self._held.pop(line.about, None)
                 late = self.generation == line.generation and line.about in self.done
@@ -201,14 +202,15 @@ class Shard:
     def _see_takeover(self, line: Line, mono_ms: int) -> None:
         self._takeovers.append(line.offset)
         self._seen_generation = line.offset
+        self.last_owner = line.owner
         if line.owner == self.owner and self.state is OwnerState.TAKING_OVER:
             self.generation = line.offset
-            self._fence_ms = mono_ms + (0 if self._released else self.timing.fence_ms)
+            self._fence_ms = mono_ms + (0 if self.is_released else self.timing.fence_ms)
             self._go(OwnerState.READING_BACK)
         elif self.state in (OwnerState.READING_BACK, OwnerState.OWNING, OwnerState.RELEASING):
             self._go(OwnerState.FENCED)
         else:
-            self._released = False
+            self.is_released = False
 
     def _see_verdict(self, line: Line) -> None:
         self._finish(line.about)
@@ -218,9 +220,8 @@ class Shard:
             self._finish(line.entry)
 
     def end_seen(self, asked_ms: int, end: int) -> None:
-        """The queue ended at ``end`` when it was asked for (monotonic ms); that counts if all of it was read."""
-        if self.read_to >= end:
-            self.lease.renew(asked_ms)
+        """The queue ended at ``end`` when it was asked for (monotonic ms); that counts once it was read up to there."""
+        self.lease.end_seen(asked_ms, end, self.read_to)
 
     # ------------------------------------------------------------------------------------------------ delivering
 
@@ -335,9 +336,8 @@ class Shard:
 
     def record(self) -> ProgressRecord | None:
         """The next progress record to be written; None while one is under way, or before `settle`."""
-        if self._saving is not None or not self._settled:
-            return None
-        if self.state not in (OwnerState.READING_BACK, OwnerState.OWNING, OwnerState.RELEASING):
+        may = self.state in (OwnerState.READING_BACK, OwnerState.OWNING, OwnerState.RELEASING)
+        if self._saving is not None or not self._settled or not may:
             return None
         begin = min(self.done.low, self.generation)
         earlier = [offset for offset in self._takeovers if offset < begin]
@@ -390,7 +390,7 @@ class Shard:
 
     @property
     def may_release(self) -> bool:
-        """Whether all is known and saved, so that a release record may be appended: no successor has to wait then."""
+        """Whether all is known and saved, so that a release record may be appended."""
         idle = not (self._in_flight or self.lost or self._held or self._fresh or self._saving is not None)
         return self.state is OwnerState.RELEASING and idle
 

@@ -1,0 +1,51 @@
+"""The right to deliver under a steady load: a queue that is written to all the time is never read to its present end."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.lease import LEASE_MS, Lease
+from service.core.lines import Line, LineKind
+from service.core.progress import Picture
+from service.core.shard import MaySend, Shard
+
+
+def test_an_owner_that_reads_half_a_second_behind_a_steady_load_delivers() -> None:
+    """On a machine that does much else, reading is never abreast of 25 messages a second."""
+    shard = Shard("broker-a/3")
+    shard.take_over("me")
+    shard.load(Picture(), 0)
+    shard.read([Line(0, LineKind.TAKEOVER, owner="me")], 1, 0)
+    shard.settle(Picture(), 0)
+    shard.record()
+    shard.saved()
+    refused = 0
+    for now_ms in range(0, 20_000, 40):
+        end = 1 + now_ms // 40
+        behind = max(1, 1 + (now_ms - 500) // 40)
+        shard.read([Line(at) for at in range(shard.read_from, behind)], behind, now_ms)
+        if now_ms % 400 == 0:
+            shard.end_seen(now_ms, end)
+        if now_ms > 2000:
+            refused += shard.may_send(1, 0, 1, now_ms, ("T",)) is not MaySend.GO
+    assert not refused
+
+
+@given(st.lists(st.tuples(st.sampled_from(["write", "read", "ask"]), st.integers(1, 900)), max_size=60))
+def test_it_holds_only_for_what_was_read_within_two_seconds(steps: list[tuple[str, int]]) -> None:
+    """Whatever was written before the last 2 s began has been read while the lease holds."""
+    lease, now_ms, end, read_to = Lease(), 0, 0, 0
+    written: list[int] = []
+    for step, after_ms in steps:
+        now_ms += after_ms
+        if step == "write":
+            written.append(now_ms)
+            end += 1
+        elif step == "read":
+            read_to = min(end, read_to + 1)
+            lease.read(read_to)
+        else:
+            lease.end_seen(now_ms, end, read_to)
+        if lease.holds(now_ms):
+            assert all(at > now_ms - LEASE_MS for at in written[read_to:])
