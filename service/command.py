@@ -28,6 +28,7 @@ __all__ = ["service_command"]
 
 _LOG = logging.getLogger(__name__)
 SECRET_VARIABLE = "TIMEWHEEL_SECRET_KEY"
+HTTP_OPTION, METRICS_OPTION = "--http-listen", "--metrics-listen"
 SWITCH_INTERVAL_S = 0.0005
 
 
@@ -40,14 +41,15 @@ def _tls(tls: bool, tls_ca: str | None) -> Tls:
         raise click.UsageError(str(error)) from None
 
 
-def _serve_metrics(service: DelayService, address: str) -> None:
+def _serve_http(service: DelayService, address: str, option: str) -> None:
     """Raises OSError, click.ClickException without the extra."""
     host, port = split_address(address)
     try:
-        from service.metrics.collector import serve_metrics
+        from service.metrics.http import serve_http
     except ImportError:
-        raise click.ClickException("--metrics-listen needs pip install 'rocketmq-timewheel[http]'") from None
-    _LOG.info("metrics at http://%s:%d/metrics", host, serve_metrics(service, host, port))
+        raise click.ClickException(f"{option} needs pip install 'rocketmq-timewheel[http]'") from None
+    whole = option == HTTP_OPTION
+    _LOG.info("%s at http://%s:%d", "HTTP" if whole else "metrics", host, serve_http(service, host, port, whole=whole))
 
 
 @click.command("service", short_help="Deliver at any millisecond beside an existing cluster.")
@@ -85,7 +87,8 @@ def _serve_metrics(service: DelayService, address: str) -> None:
     help="Be a name server and brokers to senders that stay as they are: PORT is the name server, each broker has a "
     "port after it.",
 )
-@click.option("--metrics-listen", metavar="HOST:PORT", help="Serve metrics for Prometheus here, at /metrics.")
+@click.option(HTTP_OPTION, metavar="HOST:PORT", help="Serve /healthz, /readyz and /metrics here.")
+@click.option(METRICS_OPTION, metavar="HOST:PORT", help="Serve metrics for Prometheus here, at /metrics.")
 @click.option("--tls", is_flag=True, help="Encrypt; check certificates with the system's authorities.")
 @click.option(
     "--tls-ca", type=click.Path(exists=True, dir_okay=False), help="Encrypt; trust the authorities of this PEM."
@@ -98,6 +101,7 @@ def service_command(
     roll_after_s: int,
     warm: bool,
     listen: str | None,
+    http_listen: str | None,
     metrics_listen: str | None,
     tls: bool,
     tls_ca: str | None,
@@ -113,7 +117,7 @@ def service_command(
         raise click.UsageError(f"--access-key {access_key} needs its secret key in {SECRET_VARIABLE}")
     try:
         need_name("--topic", topic)
-        for address in (metrics_listen, listen):
+        for address in (http_listen, metrics_listen, listen):
             if address is not None:
                 split_address(address)
         encryption = _tls(tls, tls_ca)
@@ -131,8 +135,9 @@ def service_command(
             gc.freeze()
             sys.setswitchinterval(SWITCH_INTERVAL_S)
             service = DelayService(cluster, namesrv_addr, store, roll_after_s * 1000, warm, front)
-            if metrics_listen is not None:
-                _serve_metrics(service, metrics_listen)
+            for address, option in ((http_listen, HTTP_OPTION), (metrics_listen, METRICS_OPTION)):
+                if address is not None:
+                    _serve_http(service, address, option)
             run_until_signal(service.run)
         finally:
             release()

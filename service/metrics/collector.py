@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -20,7 +19,7 @@ from store.disk.errors import StoreError
 from store.put.lateness import BOUNDS_MS, LatenessCounts
 from store.put.pending_api import PendingQuery
 
-__all__ = ["ServiceCollector", "serve_metrics"]
+__all__ = ["ServiceCollector"]
 
 
 class ServiceCollector(Collector):
@@ -112,11 +111,3 @@ def _lateness(counts: LatenessCounts) -> Metric:
     family = HistogramMetricFamily("timewheel_service_lateness_seconds", "Acknowledged by the target minus due.")
     family.add_metric([], buckets, counts.sum_ms / 1000)
     return family
-
-
-def serve_metrics(service: DelayService, host: str, port: int) -> int:
-    """Serve them at ``/metrics``, in threads of their own; the port. Raises OSError if the address cannot be bound."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(ServiceCollector(service))
-    server, _ = start_http_server(port, host, registry)
-    return int(server.server_port)

@@ -50,6 +50,7 @@ ROLL_EVERY_MS = 60_000
 ROLL_MARGIN_MS = 600_000
 """What is due within this span is not rolled any more."""
 FOLLOW_EVERY_MS = 5000
+RELEASE_LOOK_MS = 20
 
 
 class Owner:
@@ -98,6 +99,12 @@ class Owner:
         """Where the takeover record was stored."""
         self.took_ms = 0
         """How long it took from the begin of the takeover to the right to deliver."""
+        self.has_owned_ms = 0
+        """How long it owned the shard, once that has ended."""
+        self.shard_was_lost = False
+        """Whether another owner has ended it."""
+        self._patience_ms = 0
+        self._at_end = False
         self._entries_read = 0
         self._read_since = 0
 
@@ -119,6 +126,7 @@ class Owner:
     async def run(self) -> None:
         """Follow until promoted, take over, own, and end: released, fenced, or failed (TakeoverError, ClientError)."""
         tasks: list[asyncio.Task[None]] = []
+        begin_ms = mono_ms()
         try:
             await self._prepare()
             if not await self._stand_by():
@@ -144,28 +152,49 @@ class Owner:
         finally:
             self.clerk.close()
             tasks += [*self._saver.tasks(), *self.searcher.tasks()]
-            self.shard.ended()
+            self._end(begin_ms)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             if self.cache is not None:
                 await asyncio.to_thread(self.cache.close)
 
+    def _end(self, begin_ms: int) -> None:
+        shard = self.shard
+        self.shard_was_lost = shard.state is OwnerState.FENCED
+        if self.took_ms:
+            self.has_owned_ms = mono_ms() - begin_ms - self.took_ms
+        if self.shard_was_lost:
+            self.tell.warning(f"{shard.last_owner} took over, after {self.has_owned_ms} ms")
+        elif shard.state is not OwnerState.FOLLOWER:
+            self.tell.info(f"given up while {shard.state.value}, after {self.has_owned_ms} ms")
+        shard.ended()
+
     def _works(self) -> list[Callable[[], Coroutine[None, None, None]]]:
         """What runs side by side as long as the shard is owned."""
         return [self._read_on, self._renew, self._upkeep, self._roll, self._obey]
 
-    def promote(self) -> None:
-        """Take the shard over; until then its queue and its progress are followed, and nothing is written."""
+    def promote(self, patience_ms: int) -> None:
+        """Take the shard over; until then its queue and its progress are followed, and nothing is written.
+
+        ``patience_ms``: how long to wait for the last owner to release it, following it meanwhile.
+        """
+        self._patience_ms = patience_ms
         self._promoted.set()
+
+    async def _may_claim(self) -> None:
+        await self._promoted.wait()
+        until_ms = mono_ms() + self._patience_ms
+        while not (self.shard.is_released and self._at_end) and mono_ms() < until_ms:
+            await asyncio.sleep(RELEASE_LOOK_MS / 1000)
 
     async def _stand_by(self) -> bool:
         """Follow until promoted; False if told to leave."""
-        if self._promoted.is_set():
+        if self._promoted.is_set() and not self._patience_ms:
             return True
         tasks: list[asyncio.Task[object]] = [
             asyncio.ensure_future(work)
-            for work in (self._read_on(), self._follow(), self._obey(), self._promoted.wait(), self._leaving.wait())
+            for work in (self._read_on(), self._follow(), self._obey(), self._may_claim(), self._leaving.wait())
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -258,7 +287,7 @@ class Owner:
                 continue
             need_whole_log(shard, pull.next_offset)
             self._take(pull)
-            wait = not pull.messages and not pull.bad
+            wait = self._at_end = not pull.messages and not pull.bad
             while self._backlog and not self._fill():
                 await asyncio.sleep(PAUSE_MS / 1000)
             await asyncio.sleep(0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +14,8 @@ from remoting.codes import RequestCode
 from remoting.command import ProtocolError
 from remoting.json_dialect import loads
 from service.core.progress import TargetQueue
-from service.link.clock import wall_ms
+from service.core.sharing import KnownShards, Membership, shares, standbys
+from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import ClusterLink
 from service.link.startup import check_topics, shards_of
 from service.running.cache import throw_away
@@ -23,7 +24,6 @@ from service.running.instance_counts import InstanceCounts
 from service.running.owner import Owner
 from service.running.takeover import TakeoverError
 from store.disk.errors import StoreError
-from timewheel_client.consuming.allocation import allocate_evenly
 from timewheel_client.values.errors import ClientError, NoRouteError
 
 __all__ = ["DelayService", "SenderDoor"]
@@ -31,28 +31,27 @@ __all__ = ["DelayService", "SenderDoor"]
 _LOG = logging.getLogger(__name__)
 
 REBALANCE_MS = 10_000
-RELEASE_PAUSE_MS = 700
-"""How long a new owner gives the old one to release the shard before it takes it over."""
+HANDOVER_MS = 3000
+"""How long a new owner waits for the release of an old one that is still there. It reads the shard meanwhile."""
 RETRY_MS = 3000
-"""Pause after a takeover that ended otherwise than by order."""
+"""Pause after a takeover that ended otherwise than by order; twice as long each time, up to `RETRY_MAX_MS`."""
+RETRY_MAX_MS = 24_000
+STEADY_MS = 30_000
+"""How long a shard must have been owned for its next failure to count as the first one."""
+ASKED_MAX = 4
+"""Brokers that are asked for the members: each of them knows all."""
+LIST_TIMEOUT_MS = 1000
 REPORT_MS = 30_000
 
 
-def standbys_of(me: str, members: Sequence[str], shards: Sequence[TargetQueue]) -> set[TargetQueue]:
-    """The shards that come to a member if one of the others vanishes: each shard comes to one.
+@dataclass(frozen=True, eq=False, slots=True)
+class _Plan:
+    """Who owns and who follows what, and what that was computed from."""
 
-    >>> shards = [("T", "b", number) for number in range(4)]
-    >>> sorted(standbys_of("m1", ["m1", "m2"], shards)) == shards[2:]
-    True
-    """
-    mine = set(allocate_evenly(me, list(members), list(shards)))
-    found: set[TargetQueue] = set()
-    for other in members:
-        if other != me:
-            left = [member for member in members if member != other]
-            lost = set(allocate_evenly(other, list(members), list(shards)))
-            found |= lost & set(allocate_evenly(me, left, list(shards)))
-    return found - mine
+    made_of: object = None
+    owners: Mapping[TargetQueue, str] = field(default_factory=dict)
+    mine: set[TargetQueue] = field(default_factory=set)
+    standbys: set[TargetQueue] = field(default_factory=set)
 
 
 class SenderDoor(Protocol):
@@ -114,9 +113,14 @@ class DelayService:
         self._owners: dict[TargetQueue, Owner] = {}
         self._runs: dict[TargetQueue, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
-        self._wanted: set[TargetQueue] = set()
+        self._plan = _Plan()
+        self._view = Membership("")
+        self._known = KnownShards()
+        self._fails: dict[TargetQueue, int] = {}
+        self.seen_ms: int | None = None
+        """When brokers have told the members for the last time, monotonic ms."""
         self._standbys: dict[TargetQueue, Owner] = {}
-        self._not_before: dict[TargetQueue, float] = {}
+        self._not_before: dict[TargetQueue, int] = {}
         self._count = 0
         self._warm = warm
         self.door = door
@@ -133,6 +137,7 @@ class DelayService:
             throw_away(self._directory / "shards")
             if self.door is not None:
                 await self.door.open()
+            self._view = Membership(cluster.core.client_id)
             cluster.on_change = self._wake.set
             await cluster.core.send_heartbeats()
             _LOG.info(
@@ -154,6 +159,10 @@ class DelayService:
     def owners(self) -> list[Owner]:
         """The present owners of shards; any thread."""
         return list(self._owners.values())
+
+    def wanted(self) -> set[TargetQueue]:
+        """The shards that fall to this instance; any thread."""
+        return set(self._plan.mine)
 
     async def _leave(self) -> None:
         for owner in (*self._owners.values(), *self._standbys.values()):
@@ -186,73 +195,105 @@ class DelayService:
                 await self._rebalance()
             except (ClientError, ProtocolError) as error:
                 _LOG.warning("sharing the shards: %s", error)
-            timeout_s = REBALANCE_MS / 1000
-            for at in self._not_before.values():
-                timeout_s = min(timeout_s, max(0.05, at - time.monotonic()))
+            now_ms = mono_ms()
+            times = [*self._not_before.values(), self._view.next_ms(now_ms) or now_ms + REBALANCE_MS]
+            timeout_ms = min(REBALANCE_MS, max(50, min(times) - now_ms))
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(timeout_ms / 1000):
                     await self._wake.wait()
             except TimeoutError:
                 pass
 
     async def _rebalance(self) -> None:
         route = await self._cluster.core.route(self._cluster.topic)
-        members = await self._members(route.addresses())
+        lists = await self._lists(route.addresses())
+        view = self._view
+        now_ms = mono_ms()
+        view.saw(lists, now_ms)
+        self.seen_ms = now_ms
+        members = view.counted(now_ms)
         if self.door is not None:
-            self.door.members(members)
-        shards = shards_of(route)
-        wanted = set(allocate_evenly(self._cluster.core.client_id, members, shards))
-        now = time.monotonic()
-        for queue in wanted - self._wanted:
-            if len(members) > 1:
-                self._not_before[queue] = now + RELEASE_PAUSE_MS / 1000
-        if wanted != self._wanted:
-            _LOG.info(
-                "%d members, %d shards, of them for this one: %s",
-                len(members),
-                len(shards),
-                ", ".join(f"{broker}/{number}" for _, broker, number in sorted(wanted)) or "none",
-            )
-        self._wanted = wanted
-        for queue in self._owners.keys() - wanted:
+            self.door.members(sorted(view.known()))
+        shards = self._known.saw(shards_of(route), now_ms)
+        before = self._plan
+        plan = self._plan = await self._planned(frozenset(members), frozenset(view.known()), tuple(shards))
+        if plan is not before:
+            self._say_plan(len(members), len(view.known()), len(shards))
+        for queue in self._owners.keys() - plan.mine:
             self._owners[queue].leave()
-        for queue in sorted(wanted - self._owners.keys()):
-            if self._not_before.get(queue, 0.0) <= now:
+        now_ms = mono_ms()
+        for queue in sorted(plan.mine - self._owners.keys()):
+            if self._not_before.get(queue, 0) <= now_ms:
                 self._not_before.pop(queue, None)
-                self._take_over(queue)
-        for queue in self._not_before.keys() - wanted:
+                self._take_over(queue, self._patience_ms(before.owners.get(queue)))
+        for queue in self._not_before.keys() - plan.mine - plan.standbys:
             del self._not_before[queue]
-        self._stand_by(standbys_of(self._cluster.core.client_id, members, shards) if self._warm else set())
+        self._stand_by(plan.standbys)
+
+    def _patience_ms(self, last_owner: str | None) -> int:
+        """How long the last owner of a shard is given to release it; who that was is not known at the first look."""
+        if last_owner is None:
+            return HANDOVER_MS if len(self._view.known()) > 1 else 0
+        gone = last_owner == self._cluster.core.client_id or last_owner not in self._view.known()
+        return 0 if gone else HANDOVER_MS
+
+    async def _planned(self, members: frozenset[str], known: frozenset[str], shards: tuple[TargetQueue, ...]) -> _Plan:
+        """Who owns and follows what; the plan before if it was made of the same."""
+        made_of = members, known, shards
+        if self._plan.made_of == made_of:
+            return self._plan
+        owners = shares(members, shards)
+        me = self._cluster.core.client_id
+        mine = {queue for queue, owner in owners.items() if owner == me}
+        follow = await asyncio.to_thread(standbys, me, members, known - members, shards) if self._warm else set()
+        return _Plan(made_of, owners, mine, follow - mine)
+
+    def _say_plan(self, members: int, known: int, shards: int) -> None:
+        _LOG.info(
+            "%d members%s, %d shards, of them for this one: %s",
+            members,
+            f" and {known - members} new" if known > members else "",
+            shards,
+            ", ".join(f"{broker}/{number}" for _, broker, number in sorted(self._plan.mine)) or "none",
+        )
 
     def _stand_by(self, chosen: set[TargetQueue]) -> None:
         """Follow these shards, which another instance owns."""
-        for queue in self._standbys.keys() - chosen - self._wanted:
+        for queue in self._standbys.keys() - chosen - self._plan.mine:
             self._standbys[queue].leave()
-        for queue in chosen - self._wanted - self._runs.keys():
+        now_ms = mono_ms()
+        for queue in chosen - self._runs.keys():
+            if self._not_before.get(queue, 0) > now_ms:
+                continue
+            self._not_before.pop(queue, None)
             self._standbys[queue] = self._owner_of(queue)
             self._runs[queue] = asyncio.ensure_future(self._run(queue, self._standbys[queue]))
 
-    async def _members(self, addresses: set[str]) -> list[str]:
-        """The group's members, this one always among them; raises ClientError if no broker tells."""
-        failure: Exception = NoRouteError("no broker")
-        me = self._cluster.core.client_id
-        for address in sorted(addresses):
-            try:
-                ext = {"consumerGroup": self._cluster.group}
-                reply = await self._cluster.core.ask(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
-                members = set(map(str, loads(reply.body)["consumerIdList"]))
-            except (ClientError, ProtocolError, ValueError, KeyError, TypeError) as error:
-                failure = error if isinstance(error, ClientError) else ProtocolError(f"consumer list: {error}")
-                continue
-            if me not in members:
-                await self._cluster.core.send_heartbeats()
-            return sorted(members | {me})
-        raise failure
+    async def _lists(self, addresses: set[str]) -> list[set[str]]:
+        """The group's members, as each of some brokers knows them; raises ClientError if none tells."""
+        asked = sorted(addresses)[:ASKED_MAX]
+        answers = await asyncio.gather(*map(self._list, asked), return_exceptions=True)
+        lists = [answer for answer in answers if isinstance(answer, set)]
+        if not lists:
+            raise next((error for error in answers if isinstance(error, ClientError)), NoRouteError("no broker"))
+        if any(self._cluster.core.client_id not in one for one in lists):
+            await self._cluster.core.send_heartbeats()
+        return lists
 
-    def _take_over(self, queue: TargetQueue) -> None:
+    async def _list(self, address: str) -> set[str]:
+        ext = {"consumerGroup": self._cluster.group}
+        reply = await self._cluster.core.ask(
+            address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext, timeout_ms=LIST_TIMEOUT_MS
+        )
+        try:
+            return set(map(str, loads(reply.body)["consumerIdList"]))
+        except (ProtocolError, ValueError, KeyError, TypeError) as error:
+            raise ClientError(f"consumer list of {address}: {error}") from None
+
+    def _take_over(self, queue: TargetQueue, patience_ms: int) -> None:
         standby = self._standbys.pop(queue, None)
         owner = self._owners[queue] = standby or self._owner_of(queue)
-        owner.promote()
+        owner.promote(patience_ms)
         if standby is None:
             self._runs[queue] = asyncio.ensure_future(self._run(queue, owner))
 
@@ -265,8 +306,9 @@ class DelayService:
     async def _run(self, queue: TargetQueue, owner: Owner) -> None:
         try:
             await owner.run()
-            self.tally.fenced += not owner.is_leaving
-            owner.tell.info("given up" if owner.is_leaving else "another owner took over")
+            if owner.shard_was_lost:
+                self.tally.fenced += 1
+                self._view.vouch(owner.shard.last_owner.rpartition("#")[0])
         except (ClientError, StoreError) as error:
             self.tally.failed += 1
             owner.tell.warning(str(error))
@@ -281,5 +323,13 @@ class DelayService:
                 if table.get(queue) is owner:
                     del table[queue]
             del self._runs[queue]
-            self._not_before[queue] = time.monotonic() + RETRY_MS / 1000
+            self._not_before[queue] = mono_ms() + self._pause_ms(queue, owner)
             self._wake.set()
+
+    def _pause_ms(self, queue: TargetQueue, owner: Owner) -> int:
+        """How long to wait before a shard is taken over again: instances that disagree must not go on for ever."""
+        if owner.is_leaving or owner.has_owned_ms > STEADY_MS:
+            self._fails.pop(queue, None)
+            return RETRY_MS if not owner.is_leaving else 0
+        count = self._fails[queue] = self._fails.get(queue, 0) + 1
+        return min(RETRY_MAX_MS, RETRY_MS << min(count - 1, 10))

@@ -129,9 +129,9 @@ class TrustsAnyRelease(Shard):
     """Once somebody has released the shard, no later owner counts."""
 
     def _see_takeover(self, line: Line, mono_ms: int) -> None:
-        before = self._released
+        before = self.is_released
         super()._see_takeover(line, mono_ms)
-        self._released = before
+        self.is_released = before
 
 
 class FinishesRefused(Shard):

@@ -1,4 +1,4 @@
-"""The right to deliver under a steady load: a queue that is written to all the time is never read to its present end."""
+"""The right to deliver under a steady load: a queue that is always written to is never read to its present end."""
 
 from __future__ import annotations
 
