@@ -51,6 +51,9 @@ ROLL_MARGIN_MS = 600_000
 """What is due within this span is not rolled any more."""
 FOLLOW_EVERY_MS = 5000
 RELEASE_LOOK_MS = 20
+HANDOVER_MS = 5000
+"""How long a new owner waits for the release of one that lives, and that one for the end of its own takeover before it
+gives the shard up: longer than a takeover takes."""
 
 
 class Owner:
@@ -103,8 +106,7 @@ class Owner:
         """How long it owned the shard, once that has ended."""
         self.shard_was_lost = False
         """Whether another owner has ended it."""
-        self._patience_ms = 0
-        self._at_end = False
+        self._lives: Callable[[str], bool] = bool
         self._entries_read = 0
         self._read_since = 0
 
@@ -143,6 +145,7 @@ class Owner:
             tasks.append(asyncio.ensure_future(self._until_owning(begin_ms)))
             done, _ = await asyncio.wait([*tasks[:count], leaving], return_when=asyncio.FIRST_COMPLETED)
             if leaving in done:
+                await self._end_takeover()
                 await self._release()
             else:
                 leaving.cancel()
@@ -174,24 +177,30 @@ class Owner:
         """What runs side by side as long as the shard is owned."""
         return [self._read_on, self._renew, self._upkeep, self._roll, self._obey]
 
-    def promote(self, patience_ms: int) -> None:
+    def promote(self, lives: Callable[[str], bool]) -> None:
         """Take the shard over; until then its queue and its progress are followed, and nothing is written.
 
-        ``patience_ms``: how long to wait for the last owner to release it, following it meanwhile.
+        ``lives``: whether the owner of a name may still release it. Then that is waited for, for `HANDOVER_MS`.
         """
-        self._patience_ms = patience_ms
+        self._lives = lives
         self._promoted.set()
 
     async def _may_claim(self) -> None:
+        """Read the queue to its end, and wait for the release of whoever took the shard over last, if that lives."""
         await self._promoted.wait()
-        until_ms = mono_ms() + self._patience_ms
-        while not (self.shard.is_released and self._at_end) and mono_ms() < until_ms:
+        until_ms, end = mono_ms() + HANDOVER_MS, -1
+        while mono_ms() < until_ms:
+            try:
+                end = end if end >= 0 else await self.cluster.end(self.queue)
+            except ClientError as error:
+                self.tell.warning(f"asking for the end of the queue: {error}")
+            shard = self.shard
+            if 0 <= end <= shard.read_from and (shard.is_released or not self._lives(shard.last_owner)):
+                return
             await asyncio.sleep(RELEASE_LOOK_MS / 1000)
 
     async def _stand_by(self) -> bool:
         """Follow until promoted; False if told to leave."""
-        if self._promoted.is_set() and not self._patience_ms:
-            return True
         tasks: list[asyncio.Task[object]] = [
             asyncio.ensure_future(work)
             for work in (self._read_on(), self._follow(), self._obey(), self._may_claim(), self._leaving.wait())
@@ -254,6 +263,12 @@ class Owner:
             await asyncio.sleep(UPKEEP_EVERY_MS / 1000)
         self.tell.info(f"nothing is in doubt {mono_ms() - begin_ms} ms after the begin of the takeover")
 
+    async def _end_takeover(self) -> None:
+        """Go on to the right to deliver: what is given up before that costs the next owner the same wait again."""
+        until_ms = mono_ms() + HANDOVER_MS
+        while self.shard.state in (OwnerState.TAKING_OVER, OwnerState.READING_BACK) and mono_ms() < until_ms:
+            await asyncio.sleep(RELEASE_LOOK_MS / 1000)
+
     async def _release(self) -> None:
         """Wait until all is known, say so in the queue: then the next owner need not wait."""
         shard = self.shard
@@ -287,7 +302,7 @@ class Owner:
                 continue
             need_whole_log(shard, pull.next_offset)
             self._take(pull)
-            wait = self._at_end = not pull.messages and not pull.bad
+            wait = not pull.messages and not pull.bad
             while self._backlog and not self._fill():
                 await asyncio.sleep(PAUSE_MS / 1000)
             await asyncio.sleep(0)

@@ -31,8 +31,6 @@ __all__ = ["DelayService", "SenderDoor"]
 _LOG = logging.getLogger(__name__)
 
 REBALANCE_MS = 10_000
-HANDOVER_MS = 3000
-"""How long a new owner waits for the release of an old one that is still there. It reads the shard meanwhile."""
 RETRY_MS = 3000
 """Pause after a takeover that ended otherwise than by order; twice as long each time, up to `RETRY_MAX_MS`."""
 RETRY_MAX_MS = 24_000
@@ -225,17 +223,15 @@ class DelayService:
         for queue in sorted(plan.mine - self._owners.keys()):
             if self._not_before.get(queue, 0) <= now_ms:
                 self._not_before.pop(queue, None)
-                self._take_over(queue, self._patience_ms(before.owners.get(queue)))
+                self._take_over(queue)
         for queue in self._not_before.keys() - plan.mine - plan.standbys:
             del self._not_before[queue]
         self._stand_by(plan.standbys)
 
-    def _patience_ms(self, last_owner: str | None) -> int:
-        """How long the last owner of a shard is given to release it; who that was is not known at the first look."""
-        if last_owner is None:
-            return HANDOVER_MS if len(self._view.known()) > 1 else 0
-        gone = last_owner == self._cluster.core.client_id or last_owner not in self._view.known()
-        return 0 if gone else HANDOVER_MS
+    def _lives(self, owner: str) -> bool:
+        """Whether an owner is one of another instance that is a member."""
+        member = owner.rpartition("#")[0]
+        return member != self._cluster.core.client_id and member in self._view.known()
 
     async def _planned(self, members: frozenset[str], known: frozenset[str], shards: tuple[TargetQueue, ...]) -> _Plan:
         """Who owns and follows what; the plan before if it was made of the same."""
@@ -290,10 +286,10 @@ class DelayService:
         except (ProtocolError, ValueError, KeyError, TypeError) as error:
             raise ClientError(f"consumer list of {address}: {error}") from None
 
-    def _take_over(self, queue: TargetQueue, patience_ms: int) -> None:
+    def _take_over(self, queue: TargetQueue) -> None:
         standby = self._standbys.pop(queue, None)
         owner = self._owners[queue] = standby or self._owner_of(queue)
-        owner.promote(patience_ms)
+        owner.promote(self._lives)
         if standby is None:
             self._runs[queue] = asyncio.ensure_future(self._run(queue, owner))
 

@@ -106,6 +106,14 @@ class Storm:
     # ------------------------------------------------------------------------------------------------ faults
 
     def _fault(self) -> None:
+        """One fault, said with its time (UTC, as the instances' logs have it) and how long it took."""
+        before, begin = Counter(self.faults), time.monotonic()
+        at = time.strftime("%H:%M:%S", time.gmtime())
+        self._one_fault()
+        what = ", ".join(self.faults - before)
+        print(f"{at} {what}, {time.monotonic() - begin:.1f} s", flush=True)
+
+    def _one_fault(self) -> None:
         draw, cluster = self.random, self.cluster
         if cluster.wires and draw.random() < 0.5:
             self._cut()
