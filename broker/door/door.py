@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -22,7 +23,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from broker.config.key import ConfigError
 from broker.door.access import why_closed
 from broker.door.app import make_app, make_metrics_app
-from broker.door.listening import BoundSocket, bind
+from broker.door.listening import BoundSocket, bind, listen
+from broker.door.protocol import DoorProtocol, protocol_kwargs
 from broker.door.state import DoorState, WhoIsThere
 
 if TYPE_CHECKING:
@@ -108,15 +110,16 @@ class Door:
         self._stopping = asyncio.Event()
         workers = ThreadPoolExecutor(_WORKERS, "http-worker")
         loop.set_default_executor(workers)
-        runners = []
+        runners: list[web.AppRunner] = []
+        listeners: list[asyncio.Server] = []
         try:
             for bound, app in self._ports:
-                runner = web.AppRunner(
-                    app, access_log=None, handle_signals=False, keepalive_timeout=30, shutdown_timeout=_STOP_S
-                )
+                runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_STOP_S)
                 runners.append(runner)
                 await runner.setup()
-                await web.SockSite(runner, bound.sock, backlog=128).start()
+                if runner.server is not None:
+                    make = partial(DoorProtocol, runner.server, loop=loop, **protocol_kwargs())
+                    listeners.append(await listen(bound, make))
             opened()
             while not self._stopping.is_set():
                 try:
@@ -127,6 +130,8 @@ class Door:
                     for runner in runners:
                         _reap(runner)
         finally:
+            for listener in listeners:
+                listener.close()
             for runner in runners:
                 await runner.cleanup()
             workers.shutdown(wait=False, cancel_futures=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["BoundSocket", "bind"]
+__all__ = ["BoundSocket", "bind", "listen"]
+
+_BACKLOG = 128
 
 
 class BoundSocket(NamedTuple):
@@ -28,3 +32,8 @@ def bind(host: str, port: int) -> BoundSocket:
         sock.close()
         raise OSError(error.errno, f"cannot listen for HTTP on {host}:{port}: {error.strerror}") from None
     return BoundSocket(sock, int(sock.getsockname()[1]))
+
+
+async def listen(bound: BoundSocket, make: Callable[[], asyncio.Protocol]) -> asyncio.Server:
+    """Listen in the running loop; ``make`` is called for each connection."""
+    return await asyncio.get_running_loop().create_server(make, sock=bound.sock, backlog=_BACKLOG)

@@ -52,9 +52,13 @@ def _text(name: str, text: object) -> str:
 
 def known_only(given: Mapping[str, object], known: frozenset[str]) -> None:
     """Refuse what nobody would look at: a misspelt filter would match everything. Raises PendingError."""
-    for name in given:
+    seen = set()
+    for name, _ in given.items():  # noqa: PERF102 - the keys of a MultiDict alone come once each
         if name not in known:
             raise PendingError(f"{name!r:.60} is unknown here; known: {', '.join(sorted(known))}")
+        if name in seen and name != "property":
+            raise PendingError(f"{name} is given twice: write it once")
+        seen.add(name)
 
 
 def limit_of(given: Mapping[str, object], usual: int, most: int) -> int:
@@ -80,14 +84,25 @@ def query_of(given: Mapping[str, Any], properties: list[str]) -> PendingQuery:
     )
 
 
+def _number(text: str) -> int | str:
+    """Read a number; one that is too long for a time stays a text, which is refused by whoever expects a number."""
+    return int(text) if len(text) <= DIGITS_MAX + 1 else text
+
+
 def read_document(body: bytes) -> dict[str, Any]:
     """Read the body of a request: an object, or nothing at all. Raises PendingError."""
     if not body.strip():
         return {}
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise PendingError(f"the body is no JSON: {error!s:.200}") from None
+        found = json.loads(body, parse_int=_number)
+    except json.JSONDecodeError as error:
+        raise PendingError(
+            f"the body is no JSON: it cannot be read on from line {error.lineno}, column {error.colno}"
+        ) from None
+    except ValueError:
+        raise PendingError("the body is no JSON: it is not UTF-8") from None
+    except RecursionError:
+        raise PendingError("the body is no JSON that can be read: it is nested too deeply") from None
     if not isinstance(found, dict):
         raise PendingError(f"the body is no JSON object, but {type(found).__name__}")
     return found

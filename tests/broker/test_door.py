@@ -264,6 +264,78 @@ def test_answers_have_the_fields_that_are_described(world: World) -> None:
     assert {verdict.value for verdict in PendingVerdict} == set(schemas["Answer"]["properties"]["verdict"]["enum"])
 
 
+def _numbers() -> Iterator[tuple[str, str, str]]:
+    """Each number that a request may have: method, path, and its name, in the body where that has an object."""
+    for method, path in paths():
+        described = OPENAPI["paths"][path][method.lower()]
+        for parameter in described.get("parameters", []):
+            if parameter.get("schema", {}).get("type") == "integer":
+                yield method, path, f"?{parameter['name']}"
+        content = described.get("requestBody", {}).get("content", {}).get("application/json", {})
+        schema = content.get("schema", {})
+        schema = OPENAPI["components"]["schemas"].get(schema.get("$ref", "").rpartition("/")[2], schema)
+        for name, value in schema.get("properties", {}).items():
+            if value.get("type") == "integer":
+                yield method, path, name
+        if "/bulk/" in path:
+            yield from ((method, path, f"query.{name}") for name in ("due_from", "accepted_to"))
+
+
+NUMBERS = list(_numbers())
+
+
+def test_the_numbers_are_there() -> None:
+    names = {name for _, _, name in NUMBERS}
+    assert names >= {"?limit", "?due_from", "?bars", "?from", "?body_max", "version", "due_ms", "by_ms", "limit"}
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "-" + "9" * 5000, "1e400", "true"], ids=["long", "low", "float", "word"])
+def test_a_number_that_is_none_is_named_by_every_route(world: World, text: str) -> None:
+    for method, path, name in NUMBERS:
+        path = path.replace("{id}", world.id(1))
+        topic = "topic=T1"
+        if name.startswith("?"):
+            answer = ask(world.door.http_port, f"{path}{name}={text}&{topic}", method)
+        else:
+            inner = name.rpartition(".")[2]
+            body = f'{{"query": {{"{inner}": {text}}}}}' if "." in name else f'{{"{name}": {text}}}'
+            if path.endswith("/move") and name in ("limit", "version"):
+                body = f'{{"{name}": {text}, "by_ms": 5}}'
+            answer = ask(world.door.http_port, path, method, body.encode())
+        assert answer.status == 400, (method, path, name)
+        assert name.strip("?").rpartition(".")[2] in answer.json["error"], (method, path, name)
+        assert len(answer.body) < 300
+    assert world.list.orders == []
+
+
+@pytest.mark.parametrize("path", ["pending/{}?topic=T", "pending?key_prefix={}", "pending/count?topic={}", "{}"])
+@pytest.mark.parametrize("length", [5_000, 10_240, 200_000])
+def test_a_long_address_is_answered_in_our_words(world: World, path: str, length: int) -> None:
+    answer = world.get(f"/api/v1/{path.format('key:' + 'k' * length)}")
+    assert answer.headers["Content-Type"].startswith("application/json")
+    assert answer.status == (404 if path == "{}" and length < 65_536 else 414 if length > 65_536 else 400)
+    assert len(answer.json["error"]) < 300
+    assert "reading" not in answer.json["error"]
+
+
+def test_what_is_no_json_is_said_in_our_words(world: World) -> None:
+    for body, text in (
+        (b"{", "line 1, column 2"),
+        (b"\xff\xfe{}x", "UTF-8"),
+        (b"[" * 60_000, "nested"),
+        (b"[]", "no JSON object"),
+    ):
+        answer = world.post(f"/api/v1/pending/{world.id(1)}/move", body)
+        assert (answer.status, text in answer.json["error"]) == (400, True), answer.body
+        assert "codec" not in answer.json["error"]
+
+
+def test_a_filter_is_given_once(world: World) -> None:
+    answer = world.get("/api/v1/pending?topic=T1&topic=T2")
+    assert (answer.status, "topic is given twice" in answer.json["error"]) == (400, True)
+    assert world.get("/api/v1/pending?property=KEYS=k1&property=a=b").status == 200
+
+
 # ------------------------------------------------------------------------------------------------ who may
 
 
