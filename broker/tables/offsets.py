@@ -46,6 +46,11 @@ class ConsumerOffsets:
         self.pulled_count = 0
         """Offsets in ``pulled``."""
         self._dirty = False
+        self._changes = 0  # of the names in ``table``
+        self._by_topic: tuple[tuple[int, int], dict[str, list[str]]] = (
+            (0, 0),
+            {},
+        )  # as of those changes and so many names
         self.on_reset: Callable[[str, str, Mapping[int, int]], object] = lambda *_: None
         """Told group, topic and targets of each `reset`."""
         self.forgotten = False
@@ -65,6 +70,7 @@ class ConsumerOffsets:
             }
         except (AttributeError, OverflowError, TypeError, ValueError) as error:
             raise self._file.damage("offsetTable", f"offsetTable: {error}") from error
+        self._changes += 1
         self._recount()
 
     def clamp(self, max_offset: Callable[[str, int], int]) -> list[str]:
@@ -107,6 +113,7 @@ class ConsumerOffsets:
             self.count += 1
             if queues is None:
                 queues = self.table[name] = {}
+                self._changes += 1
         assert queues is not None
         queues[queue_id] = offset
         self._dirty = True
@@ -141,6 +148,7 @@ class ConsumerOffsets:
         name = f"{topic}{SEPARATOR}{group}"
         self.resets.setdefault(name, {}).update(targets)
         queues = self.table.setdefault(name, {})
+        self._changes += 1
         self.count -= len(queues)
         queues.update(targets)
         self.count += len(queues)
@@ -183,8 +191,14 @@ class ConsumerOffsets:
 
     def groups_of_topic(self, topic: str) -> list[str]:
         """List the groups that have offsets in a topic, sorted. Any thread."""
-        begin = f"{topic}{SEPARATOR}"
-        return sorted(name.removeprefix(begin) for name in list(self.table) if name.startswith(begin))
+        as_of = self._changes, len(self.table)
+        if self._by_topic[0] != as_of:  # sorted anew for the first question after a change: hundreds come at once
+            groups: dict[str, list[str]] = {}
+            for name in list(self.table):
+                of, _, group = name.partition(SEPARATOR)
+                groups.setdefault(of, []).append(group)
+            self._by_topic = as_of, groups
+        return sorted(self._by_topic[1].get(topic, ()))
 
     def copies(self, source: str, target: str, topic: str = "") -> dict[str, dict[int, int]]:
         """Copy the offsets that a group has in a topic, or in all, under another group's names. Any thread."""
@@ -199,6 +213,7 @@ class ConsumerOffsets:
         """Put what `copies` has made into the table."""
         if copies:
             self.table.update(copies)
+            self._changes += 1
             self._recount()
             self._dirty = True
 
@@ -219,6 +234,7 @@ class ConsumerOffsets:
             gone.append(sum(map(len, queues)))
             if queues:
                 self._dirty = self.forgotten = True
+                self._changes += 1
         self.count -= gone[0]
         self.pulled_count -= gone[2]
 

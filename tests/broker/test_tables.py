@@ -282,6 +282,36 @@ def test_offsets_by_group_and_topic(tmp_path):
     assert offsets.table == {}
 
 
+_NAMES = st.sampled_from("abc")
+_OFFSET_CHANGES = st.one_of(
+    st.tuples(st.just("commit"), _NAMES, _NAMES),
+    st.tuples(st.just("reset"), _NAMES, _NAMES),
+    st.tuples(st.just("copy"), _NAMES, _NAMES),
+    st.tuples(st.just("forget_group"), _NAMES, _NAMES),
+    st.tuples(st.just("forget_topic"), _NAMES, _NAMES),
+)
+
+
+@given(st.lists(st.tuples(_OFFSET_CHANGES, st.booleans()), max_size=12))
+def test_the_groups_of_a_topic_are_those_of_the_table(changes: list[tuple[tuple[str, str, str], bool]]) -> None:
+    """They are sorted by topic for the first question after a change, and remembered."""
+    offsets = ConsumerOffsets(Files(), Path("unused"), lambda: 1)
+    for (what, group, topic), asks in [*changes, (("copy", "a", "a"), True)]:
+        if what == "commit":
+            offsets.commit(group, topic, 0, 1)
+        elif what == "reset":
+            offsets.reset(group, topic, {0: 1})
+        elif what == "copy":
+            offsets.take_over(offsets.copies(group, f"{group}-new", topic))
+        elif what == "forget_group":
+            offsets.forget_group(group)
+        else:
+            offsets.forget_topic(topic)
+        for name in "abc" if asks else "":
+            found = sorted(key.split("@")[1] for key in offsets.table if key.startswith(f"{name}@"))
+            assert offsets.groups_of_topic(name) == found
+
+
 # ------------------------------------------------------------------------------------------------ clients
 
 
