@@ -126,6 +126,7 @@ class Reviver:
             self._moved(moved)
         if batches or unblocked:
             return now_ms
+        self._wake_ms = None  # what comes from here on wakes this thread: the answer may not know it
         due_ms = self._in_flight.next_due_ms()
         if self._unsynced:
             due_ms = now_ms + _SYNC_WAIT_MS if due_ms is None else min(due_ms, now_ms + _SYNC_WAIT_MS)

@@ -99,3 +99,33 @@ def test_what_follows_a_pop(machine: Machine, order: str, moment: int, what: str
 @pytest.fixture
 def machine() -> Machine:
     return Machine()
+
+
+class WakingLock:
+    """Has somebody pop, with a due time of its own, whenever it was let go."""
+
+    def __init__(self, pop: Callable[[], object]) -> None:
+        self._lock = threading.Lock()
+        self._pop = pop
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        self._pop()
+
+
+def test_a_pop_while_the_next_due_time_is_asked_for_wakes_the_reviver(machine: Machine) -> None:
+    """It was missed: the thread slept for a quarter of a second."""
+    reviver = machine.pops.reviver
+    machine.send(b"a")
+    machine.popper.pop()
+    now_ms = machine.rig.now_ms
+    assert (reviver.step(now_ms) or 0) > now_ms
+    reviver._worker = threading.Thread()  # as if it ran
+    reviver._woken = False
+    machine.pops.in_flight.lock = WakingLock(lambda: reviver.wake(now_ms + 1))
+    reviver._wake_ms = now_ms + 1  # what the turn before had found: until it is asked again, that pop need not wake
+    reviver.step(now_ms)
+    assert reviver._woken
