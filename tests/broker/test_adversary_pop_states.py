@@ -147,6 +147,7 @@ def test_a_retry_topic_that_cannot_be_made_is_asked_for_less_and_less(
     assert len([*machine.bodies(), *machine.bodies()]) == 40
 
 
+@pytest.mark.pure  # it has a method of the reader's replaced
 @pytest.mark.parametrize("order", ["true", "false"])
 def test_a_queue_that_cannot_be_read_keeps_only_itself(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, order: str
