@@ -266,10 +266,20 @@ $("topics").addEventListener("click", event => {
 // ---------------------------------------------------------------------------------------------- messages
 
 async function list(more = false) {
-  const mine = ++asked.list, page = await need("pending?" + query({...filter, limit: 50, after: more ? next : ""}));
-  if (mine !== asked.list) return;  // something else was asked for meanwhile
-  rows = more ? [...rows, ...page.messages] : page.messages;
-  next = page.next;
+  const mine = ++asked.list;
+  let wanted = 50;
+  if (!more) { rows = []; next = ""; }
+  for (let round = 0; round < 30 && wanted > 0 && next != null; round++) {  // an answer may stop before it has found enough
+    const page = await need("pending?" + query({...filter, limit: wanted, after: next}));
+    if (mine !== asked.list) return;  // something else was asked for meanwhile
+    rows = [...rows, ...page.messages];
+    wanted -= page.messages.length;
+    next = page.next;
+    drawRows();
+  }
+}
+
+function drawRows() {
   const body = $("rows").tBodies[0];
   body.replaceChildren();
   for (const row of rows) {
@@ -281,7 +291,7 @@ async function list(more = false) {
     put("button", "Open", put("td", null, tr), {type: "button", "data-id": row.id, "aria-label": "Open the message due " + at(row.due_ms)});
   }
   $("more").hidden = !next;
-  $("found").textContent = rows.length ? `${number(rows.length)} shown, the next due first.` : "Nothing found.";
+  $("found").textContent = rows.length ? `${number(rows.length)} shown, the next due first.` : next ? "Nothing found so far." : "Nothing found.";
 }
 
 async function find() {
