@@ -117,9 +117,9 @@ class Door:
                 runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_STOP_S)
                 runners.append(runner)
                 await runner.setup()
-                if runner.server is not None:
-                    make = partial(DoorProtocol, runner.server, loop=loop, **protocol_kwargs())
-                    listeners.append(await listen(bound, make))
+                assert runner.server is not None, "it has been set up"
+                make = partial(DoorProtocol, runner.server, loop=loop, **protocol_kwargs())
+                listeners.append(await listen(bound, make))
             opened()
             while not self._stopping.is_set():
                 try:

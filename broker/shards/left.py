@@ -33,15 +33,11 @@ _INNER = frozenset((HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC))
 
 def unread(store: StoreReader, offsets: ConsumerOffsets) -> list[dict[str, Any]]:
     """List what groups have not read, the most first: ``topic``, ``group`` and ``messages`` of each."""
-    readers: dict[str, list[str]] = {}
-    for name in list(offsets.table):
-        topic, _, group = name.partition("@")
-        readers.setdefault(topic, []).append(group)
     found = [
         {"topic": topic, "group": group, "messages": count}
         for topic in store.topics_on_disk()
         if topic not in _INNER
-        for group, count in _of_topic(store, offsets, topic, readers.get(topic, [NO_GROUP]))
+        for group, count in _of_topic(store, offsets, topic, offsets.groups_of_topic(topic) or [NO_GROUP])
         if count
     ]
     return sorted(found, key=lambda entry: -int(str(entry["messages"])))
