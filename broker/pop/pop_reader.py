@@ -14,7 +14,7 @@ from broker.pop.handle import NORMAL, RETRY_V1, RETRY_V2, Handle, retry_flag, re
 from broker.pop.pop_polls import Mark, PopPolls
 from broker.pop.pop_queues import PopQueues
 from broker.pop.requests import PopHeader
-from broker.pop.retry_record import for_reply
+from broker.pop.retry_record import all_for_reply
 from broker.pulling.cold_reads import ColdReads
 from broker.pulling.pull_request import PullLimits
 from remoting.command import RemotingCommand
@@ -303,10 +303,7 @@ class PopReader:
         flag, header = retry_flag(queue.topic), pop.header
         if flag != NORMAL:
             lead = Handle(start, pop.pop_ms, header.invisible_ms, 0, flag, self._broker_name).lead(queue.queue_id)
-            records = [
-                for_reply(record, header.topic, f"{lead}{offset}")
-                for record, offset in zip(records, offsets, strict=True)
-            ]
+            records = all_for_reply(records, header.topic, lead, offsets)
         pop.bodies += records
         size = sum(map(len, records))
         pop.bytes += size

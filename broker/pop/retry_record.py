@@ -15,24 +15,15 @@ from remoting.messages.message import (
     store_ms_at,
     tags_code,
 )
-from remoting.messages.properties import (
-    OWN_PROPERTIES,
-    POP_CK,
-    TW_POP,
-    get_property,
-    remove_properties,
-    with_property,
-)
-from remoting.messages.remade import copied_to, plain_text, shown_as
+from remoting.messages.properties import FIRST_POP_TIME, POP_CK, TW_POP, get_property, with_property, without_own
+from remoting.messages.remade import copied_to, plain_text, shown_as, shown_with
 from store.derived.dispatch import is_queued
 from store.put.plugin_api import PutRecord, put_record
 
-__all__ = ["FIRST_POP_TIME", "for_reply", "mark_text", "revived"]
+__all__ = ["all_for_reply", "for_reply", "mark_text", "revived"]
 
-FIRST_POP_TIME = "1ST_POP_TIME"
 _TRANSACTION = int(SysFlag.TRANSACTION_ROLLBACK)
 _TRIES = RECORD.picked("reconsume_times")
-_REMADE = (*OWN_PROPERTIES, POP_CK)
 
 
 def mark_text(name: int, offset: int) -> str:
@@ -55,7 +46,7 @@ def revived(record: bytes, topic: str, pop_ms: int, due_ms: int, mark: str) -> P
     if found is None:
         return _revived_by_fields(record, topic, pop_ms, due_ms, mark)
     topic_at, text = found
-    properties = remove_properties(text, _REMADE)
+    properties = without_own(text)
     marked = with_property(properties, TW_POP, mark)
     if get_property(properties, FIRST_POP_TIME) is None or not _TRIES.unpack_from(record)[0]:
         marked = with_property(marked, FIRST_POP_TIME, str(pop_ms))
@@ -69,7 +60,7 @@ def revived(record: bytes, topic: str, pop_ms: int, due_ms: int, mark: str) -> P
 def _revived_by_fields(record: bytes, topic: str, pop_ms: int, due_ms: int, mark: str) -> PutRecord:
     """The same for any record: by reading and writing it as a whole."""
     stored = decode_record(record)
-    properties = remove_properties(stored.properties, _REMADE)
+    properties = without_own(stored.properties)
     message = _like(stored, topic, properties)
     message.queue_id = 0
     message.reconsume_times += 1
@@ -91,6 +82,21 @@ def _revived_by_fields(record: bytes, topic: str, pop_ms: int, due_ms: int, mark
             put.guarded = True
             return put
     raise RecordError(f"a retry of a message of {stored.topic}: {problem}") from problem
+
+
+def all_for_reply(records: list[bytes], topic: str, lead: str, offsets: list[int]) -> list[bytes]:
+    """Write records of a retry topic as their consumer is to see them; ``lead`` is their handle up to its last part.
+
+    Each is what `for_reply` makes of it.
+    """
+    if "\x01" in lead or "\x02" in lead:  # in the broker's name
+        return records
+    begin = f"{POP_CK}\x01{lead}"
+    shown = shown_with(records, topic, [f"{begin}{offset}\x02".encode() for offset in offsets])
+    return [
+        for_reply(record, topic, f"{lead}{offset}") if made is None else made
+        for made, record, offset in zip(shown, records, offsets, strict=True)
+    ]
 
 
 def for_reply(record: bytes, topic: str, handle: str) -> bytes:

@@ -27,16 +27,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker.pop.copier import Claim, Copier
 from broker.pop.handle import NORMAL, retry_flag, retry_topic
-from broker.pop.retry_record import mark_text, revived
-from remoting.errors import RecordError
-from remoting.layout import OFFSET_AT, RECORD_BYTES_MIN
-from remoting.layout_table import LONG
 from store.disk.errors import StoreError
-from store.log.recent import adjacent_runs
 from store.pop.in_flight import InFlight
 from store.pop.pop_queue import Batch, PopQueue
-from store.put.plugin_api import PutRecord, PutStatus
+from store.put.plugin_api import PutBlock, PutStatus
+from store.put.put import Put
 
 if TYPE_CHECKING:
     from store.message_store import MessageStore
@@ -54,11 +51,6 @@ _MISSING_MAX = 1_000
 _SYNC_WAIT_MS = 50
 _WAIT_MAX_MS = 250
 _YIELD_SECONDS = 0.0005
-_SPARSE = 4
-"""Up to so many entries of a queue are read for each message that is wanted."""
-
-_Claim = tuple[Batch, int]
-"""A batch, and the bit of one of its messages."""
 
 
 class Reviver:
@@ -88,6 +80,7 @@ class Reviver:
         unblocked: Callable[[list[PopQueue]], object],
     ) -> None:
         self._store = store
+        self.copier = Copier(store)
         self._in_flight = in_flight
         self._now_ms = now_ms
         self._has_topic = has_topic
@@ -168,32 +161,19 @@ class Reviver:
 
     def _revive(self, batches: list[Batch], now_ms: int) -> None:
         """Copy the messages of claimed batches, as one put."""
-        records: list[PutRecord] = []
-        claims: list[_Claim] = []
-        late: dict[int, int] = {}
+        topics: dict[str, list[Batch]] = {}
         for batch in batches:
             topic = self._topic_of(batch, now_ms)
-            if topic is None:
-                continue
-            try:
-                found = self._read(batch)
-                if batch.queue.gone:  # what was read may be of a topic that has taken the deleted one's name
-                    continue
-                for offset, data in found:
-                    record = self._copy(batch, offset, topic, data)
-                    bit = 1 << (offset - batch.start)
-                    if record is None:
-                        self.gone_count += 1
-                        self._in_flight.settle(batch, bit)
-                    else:
-                        records.append(record)
-                        claims.append((batch, bit))
-            except StoreError as error:
-                late[batch.number] = self._back_off(batch, now_ms, str(error))
+            if topic is not None:
+                topics.setdefault(topic, []).append(batch)
+        late: dict[int, int] = {}
+        puts: list[tuple[Put, list[Claim]]] = []
+        for topic, own in topics.items():
+            puts += self._copies(own, topic, late, now_ms)
         log, lock = self._store.commit_log, self._in_flight.lock
         with lock:
             begin = self._putting = log.end
-        done = self._put(records, claims, late, now_ms) if records else {}
+        done = self._put(puts, late, now_ms) if puts else {}
         end = log.end
         for batch in batches:
             if bits := done.get(batch.number, 0):
@@ -202,6 +182,32 @@ class Reviver:
                 self._in_flight.put_back(batch, late[batch.number])
         with lock:
             self._putting = -1
+
+    def _copies(
+        self, batches: list[Batch], topic: str, late: dict[int, int], now_ms: int
+    ) -> list[tuple[Put, list[Claim]]]:
+        """Make copies for one retry topic; what cannot be read is added to ``late``."""
+        try:
+            found = self.copier.together(batches, topic)
+        except StoreError:  # one by one: each batch has its own fate
+            found = None
+        return self._single_copies(batches, topic, late, now_ms) if found is None else found
+
+    def _single_copies(
+        self, batches: list[Batch], topic: str, late: dict[int, int], now_ms: int
+    ) -> list[tuple[Put, list[Claim]]]:
+        puts: list[tuple[Put, list[Claim]]] = []
+        for batch in batches:
+            try:
+                for bit, record in self.copier.singly(batch, topic):
+                    if record is None:
+                        self.gone_count += 1
+                        self._in_flight.settle(batch, bit)
+                    else:
+                        puts.append((record, [(batch, bit)]))
+            except StoreError as error:
+                late[batch.number] = self._back_off(batch, now_ms, str(error))
+        return puts
 
     def _topic_of(self, batch: Batch, now_ms: int) -> str | None:
         """The topic that a batch comes again in; None if it does not come now."""
@@ -237,66 +243,25 @@ class Reviver:
             self._need_topic(topic)
         return again_ms
 
-    def _read(self, batch: Batch) -> list[tuple[int, bytes | None]]:
-        """Read a batch's messages, those in memory by one call; None for one that is not there any more.
-
-        May wait for the disk. Raises StoreError.
-        """
-        store, queue = self._store, batch.queue
-        offsets = list(batch.offsets())
-        if not offsets:
-            return []  # an offset was set meanwhile: nothing of it is in flight any more
-        first, span = offsets[0], offsets[-1] - offsets[0] + 1
-        if 1 < span <= _SPARSE * len(offsets):
-            entries = store.queue_entries(queue.topic, queue.queue_id, first, span)
-            if len(entries) == span:
-                positions = [entries[offset - first][:2] for offset in offsets]
-                records = self._read_hot(positions)
-                if records is not None:
-                    return [*zip(offsets, records, strict=True)]
-        found: list[tuple[int, bytes | None]] = []
-        for offset in offsets:
-            entry = store.entry(queue.topic, queue.queue_id, offset)
-            found.append((offset, None if entry is None else store.read_record(entry[0], entry[1])))
-        return found
-
-    def _read_hot(self, positions: list[tuple[int, int]]) -> list[bytes] | None:
-        """Read records if all of them are in memory and are what stands at their positions; None otherwise."""
-        runs = adjacent_runs(positions)
-        body = self._store.read_recent(runs) or self._store.gather_hot(runs)
-        if body is None:
-            return None
-        records, at = [], 0
-        for position, size in positions:
-            record = body[at : at + size]
-            at += size
-            if len(record) < RECORD_BYTES_MIN or LONG.unpack_from(record, OFFSET_AT)[0] != position:
-                return None
-            records.append(record)
-        return records if at == len(body) else None
-
-    def _copy(self, batch: Batch, offset: int, topic: str, record: bytes | None) -> PutRecord | None:
-        """Copy one message; None if it is not there any more."""
-        queue = batch.queue
-        if record is None:
-            return None
-        try:
-            return revived(record, topic, batch.pop_ms, batch.due_ms, mark_text(batch.name, offset))
-        except RecordError as error:
-            _LOG.error("message %d of %s-%d cannot come again: %s", offset, queue.topic, queue.queue_id, error)
-            return None
-
-    def _put(self, records: list[PutRecord], claims: list[_Claim], late: dict[int, int], now_ms: int) -> dict[int, int]:
+    def _put(self, puts: list[tuple[Put, list[Claim]]], late: dict[int, int], now_ms: int) -> dict[int, int]:
         """Put copies; for each batch the bits of those that were put. What failed is added to ``late``."""
         done: dict[int, int] = {}
-        for (batch, bit), result in zip(claims, self._store.put_batch(records), strict=True):
-            if result.status is PutStatus.PUT_OK:
-                done[batch.number] = done.get(batch.number, 0) | bit
-                self.revived_count += 1
-            elif result.status is PutStatus.NOT_DUE:
-                late.setdefault(batch.number, max(batch.due_ms, now_ms + 1))
-            elif batch.number not in late:
-                late[batch.number] = self._back_off(batch, now_ms, f"{result.status.name} {result.remark}")
+        again: list[tuple[Put, list[Claim]]] = []
+        for (put, claims), result in zip(puts, self._store.put_batch([put for put, _ in puts]), strict=True):
+            if result.status is not PutStatus.PUT_OK and isinstance(put, PutBlock):
+                own = [batch for batch, _ in claims]  # what is refused of it, and why, each copy says by itself
+                again += self._single_copies(own, put.topics[0], late, now_ms)
+                continue
+            for batch, bits in claims:
+                if result.status is PutStatus.PUT_OK:
+                    done[batch.number] = done.get(batch.number, 0) | bits
+                    self.revived_count += bits.bit_count()
+                elif result.status is PutStatus.NOT_DUE:
+                    late.setdefault(batch.number, max(batch.due_ms, now_ms + 1))
+                elif batch.number not in late:
+                    late[batch.number] = self._back_off(batch, now_ms, f"{result.status.name} {result.remark}")
+        if again:
+            done.update(self._put(again, late, now_ms))
         return done
 
     def _back_off(self, batch: Batch, now_ms: int, why: str) -> int:

@@ -25,6 +25,7 @@ __all__ = [
     "DELAY_KEY_MODE",
     "DLQ_ORIGIN_MESSAGE_ID",
     "DLQ_ORIGIN_TOPIC",
+    "FIRST_POP_TIME",
     "INSTANCE_ID",
     "KEYS",
     "MAX_OFFSET",
@@ -34,6 +35,7 @@ __all__ = [
     "MSG_TYPE",
     "NAME_VALUE_SEPARATOR",
     "ORIGIN_MESSAGE_ID",
+    "OWN_LEAD",
     "OWN_PROPERTIES",
     "PGROUP",
     "POP_CK",
@@ -75,6 +77,7 @@ __all__ = [
     "remove_properties",
     "with_properties",
     "with_property",
+    "without_own",
 ]
 
 NAME_VALUE_SEPARATOR = "\x01"
@@ -109,6 +112,7 @@ TTL = "TTL"
 MSG_TYPE = "MSG_TYPE"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 POP_CK = "POP_CK"
+FIRST_POP_TIME = "1ST_POP_TIME"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
 BORN_HOST = "__BORNHOST"
 SHARDING_KEY = "__SHARDINGKEY"
@@ -141,6 +145,9 @@ TW_POP = "__TW_POP"
 """On a copy of a popped message that was not acknowledged in time: ``name.offset``, both hex, of what was popped."""
 OWN_PROPERTIES = (TW_ID, TW_DUE, TW_LEVEL, TW_POP)
 """The names that only a Timewheel broker may set; they are stripped from whatever a client sends."""
+OWN_LEAD = "__TW_"
+"""What all of them begin with."""
+_OF_A_POP = (*OWN_PROPERTIES, POP_CK)
 
 
 def get_property(text: str, name: str) -> str | None:
@@ -210,3 +217,12 @@ def remove_properties(text: str, names: Iterable[str]) -> str:
         return text
     kept = [pair for pair in text.split("\x02") if pair and pair.partition("\x01")[0] not in unwanted]
     return "\x02".join(kept) + "\x02" if kept else ""
+
+
+def without_own(text: str) -> str:
+    """Drop what only a broker sets, and the handle of a pop: what is left its sender has given.
+
+    >>> without_own("a\\x01b\\x02__TW_POP\\x011a.0\\x02")
+    'a\\x01b\\x02'
+    """
+    return remove_properties(text, _OF_A_POP) if OWN_LEAD in text or POP_CK in text else text

@@ -19,13 +19,23 @@ from __future__ import annotations
 from typing import Final
 
 from remoting.errors import MessageError
-from remoting.layout import BODY_AT, HOSTS_V6, MAGIC_V1, RECORD, RECORD_BYTES_MIN, SYS_FLAG_LOW_AT
-from remoting.layout_table import SHORT
+from remoting.layout import (
+    BODY_AT,
+    BODY_BYTES_AT,
+    HOSTS_V6,
+    MAGIC_AT,
+    MAGIC_V1,
+    PREPARED_OFFSET_AT,
+    RECORD,
+    RECORD_BYTES_MIN,
+    SYS_FLAG_LOW_AT,
+)
+from remoting.layout_table import INT, LONG, SHORT
 from remoting.messages.checksum import crc32
 from remoting.messages.proof import PLAIN, is_proof
 from remoting.messages.record import MAX_PROPERTIES_BYTES, topic_part
 
-__all__ = ["copied_to", "plain_text", "shown_as"]
+__all__ = ["copied_to", "plain_text", "shown_as", "shown_with"]
 
 _HEAD = RECORD.struct()
 _CHECKED = RECORD.picked("size", "magic", "crc", "prepared_offset", "body_bytes")
@@ -33,6 +43,7 @@ _pack_short = SHORT.pack
 _CRC_MASK: Final = 0x7FFFFFFF
 _TRIES_MAX: Final = 0x7FFFFFFF
 _MAX: Final = MAX_PROPERTIES_BYTES
+_SEPARATOR: Final = 2
 
 
 def plain_text(record: bytes, check_crc: bool) -> tuple[int, str] | None:
@@ -90,6 +101,43 @@ def copied_to(record: bytes, topic_at: int, topic: str, properties: str, clear_f
     sys_flag &= ~clear_flags
     numbers = (size, magic, crc, 0, flag, 0, 0, sys_flag, born_ms, born, 0, store, tries + 1, prepared, body_bytes)
     return b"".join((_HEAD.pack(*numbers), record[BODY_AT:topic_at], behind))
+
+
+def shown_with(records: list[bytes], topic: str, more: list[bytes]) -> list[bytes | None]:
+    """Make stored records look as if they were of another topic and had one property more; their places stay.
+
+    ``more`` has for each a pair as it stands in a property text, with its separator at the end. None for a record that
+    is not as most senders write it. What is not looked at stays as it is, so this takes half of what `shown_as` takes.
+    """
+    front = _behind_body(topic, "")
+    name = b"" if front is None else front[:-2]
+    return [_with(record, name, own) if name else None for record, own in zip(records, more, strict=True)]
+
+
+def _with(record: bytes, name: bytes, more: bytes) -> bytes | None:
+    size = len(record)
+    if size < RECORD_BYTES_MIN or record[SYS_FLAG_LOW_AT] & HOSTS_V6:
+        return None
+    claimed, magic, _, prepared, body_bytes = _CHECKED.unpack_from(record)
+    if claimed != size or magic != MAGIC_V1 or not 0 <= body_bytes <= size - RECORD_BYTES_MIN:
+        return None
+    if prepared and not is_proof(prepared):
+        return None
+    topic_at = BODY_AT + body_bytes
+    topic_end = topic_at + 1 + record[topic_at]
+    begin = topic_end + 2
+    if begin > size or record[topic_end] << 8 | record[topic_end + 1] != size - begin:
+        return None
+    text = record[begin:]
+    if begin < size and record[size - 1] != _SEPARATOR:
+        more = b"\x02" + more
+    text_bytes = len(text) + len(more)
+    if text_bytes > _MAX or not text.isascii():
+        return None
+    behind = b"".join((name, _pack_short(text_bytes), text, more))
+    head = record[MAGIC_AT:PREPARED_OFFSET_AT]
+    proof = LONG.pack(PLAIN + crc32(behind))
+    return b"".join((INT.pack(topic_at + len(behind)), head, proof, record[BODY_BYTES_AT:topic_at], behind))
 
 
 def shown_as(record: bytes, topic_at: int, topic: str, properties: str) -> bytes | None:

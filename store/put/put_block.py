@@ -1,4 +1,4 @@
-"""`PutBlock`: due records delivered together, as columns instead of an object for each.
+"""`PutBlock`: due records delivered together, and copies of popped ones, as columns instead of an object for each.
 
 What a delivery needs of a record (topic, queue, tags code, keys) stands in its bytes, and three numbers are written
 into them (queue offset, position, store time). For one record that is five microseconds of Python. Many records that
@@ -57,7 +57,7 @@ class PutBlock(PutColumns):
     ==============  ================================================================================
     ``topics``      list of str, the topic inside each record; or of one, if it is the same in all
     ``keys``        columns of what the key index gets: UNIQ_KEY, then KEYS (one word), if there is any
-    ``delay_ids``   column of delay ids, which the key index gets too
+    ``delay_ids``   column of delay ids, which the key index gets too; empty if the messages have none
     ==============  ================================================================================
     """
 
@@ -85,13 +85,14 @@ class PutBlock(PutColumns):
         self._hash_keys()
 
     def _hash_keys(self) -> None:
-        """The rows of the key index: of each message its keys, and its delay id behind them."""
-        count, width = len(self.delay_ids), len(self.keys) + 1
+        """The rows of the key index: of each message its keys, and its delay id, if it has one, behind them."""
+        count, width = len(self.sizes), len(self.keys) + bool(self.delay_ids)
         bases = list(map(key_base, self.topics)) * (count if len(self.topics) == 1 else 1)
         hashes = np.empty((count, width), np.uint32)
         for column, own in enumerate(self.keys):
             hashes[:, column] = list(map(crc32, own, bases))
-        hashes[:, width - 1] = delay_id_hashes(self.delay_ids)
+        if self.delay_ids:
+            hashes[:, width - 1] = delay_id_hashes(self.delay_ids)
         self.hashes = hashes.reshape(-1)
         self.owners = np.repeat(np.arange(count), width)
 
@@ -157,7 +158,7 @@ class _Texts:
         self._ends = ends
         self.names = {name: column for column, name in enumerate(names)}  # the last of two with one name counts
         self.keys = [self.values(name) for name in (_UNIQ_KEY, _KEYS) if name in self.names]
-        self.delay_ids = self.values(_TW_ID)
+        self.delay_ids = self.values(_TW_ID) if _TW_ID in self.names else []
 
     @classmethod
     def of(cls, data: bytes, texts_at: Longs, texts_end: Longs) -> _Texts | None:
@@ -187,10 +188,10 @@ class _Texts:
         if not _are_equal(text, name_starts, sizes):
             return None
         names = [text[at : at + size] for at, size in zip(name_starts[0].tolist(), sizes, strict=True)]
-        if _UNIQ_KEY not in names or _TW_ID not in names:
+        if not (_UNIQ_KEY in names or _KEYS in names or _TW_ID in names):
             return None
         texts = cls(text, names, name_ends + 1, value_ends)
-        if b"." in b"".join(texts.delay_ids) or (_KEYS in names and b" " in b"".join(texts.keys[1])):
+        if b"." in b"".join(texts.delay_ids) or (_KEYS in names and b" " in b"".join(texts.keys[-1])):
             return None
         return texts
 

@@ -19,7 +19,7 @@ from remoting.codes import ResponseCode
 from remoting.messages.message import decode_record
 from remoting.messages.properties import TW_POP, format_properties, get_property, parse_properties
 from store.disk.errors import StoreError
-from tests.broker.core_rig import Rig
+from tests.broker.core_rig import Rig, properties
 from tests.broker.pop_client import Popped, Popper
 from tests.support.hostile import plain_properties
 from tests.support.simdisk import SimDisk
@@ -55,6 +55,7 @@ class PopMachine(RuleBasedStateMachine):
         self.rig.now_ms = max(now_ms, self.rig.now_ms)
         self.pops = self.rig.core.processors.pop
         self.pops.journal.tail_bytes = 400
+        self.pops.reviver.copier.block_min = 2
         self.popper = Popper(self.rig.client())
 
     @rule(queue_id=st.integers(0, QUEUES - 1), rng=st.randoms(use_true_random=False))
@@ -71,7 +72,8 @@ class PopMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.number += 1
             body = b"m%d" % self.number
-            assert self.rig.client().send("T", body=body, e=queue_id).code == 0
+            key = properties(UNIQ_KEY=self.number) if self.number % 3 else ""
+            assert self.rig.client().send("T", key, body, e=queue_id).code == 0
             self.known[body] = NEW
 
     def got(self, one: Popped, until_ms: int) -> None:

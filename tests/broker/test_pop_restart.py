@@ -38,11 +38,12 @@ class Machine:
         self.rig = Rig(ROOT, start_ms=now_ms, files=self.disk, mappedFileSizeCommitLog=50_000)
         self.rig.now_ms += 1  # pops go by a later time than the start
         self.pops = self.rig.core.processors.pop
+        self.pops.reviver.copier.block_min = 2
         self.popper = Popper(self.rig.client())
 
     def send(self, *bodies):
         for body in bodies:
-            assert self.rig.client().send("T", "", body, d=1).code == 0
+            assert self.rig.client().send("T", properties(UNIQ_KEY=body.decode()), body, d=1).code == 0
 
     def kill(self, keep=None):
         self.disk = self.disk.crashed(Random(1), keep)

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.pop import retry_record
-from broker.pop.retry_record import for_reply, revived
+from broker.pop.retry_record import all_for_reply, for_reply, revived
 from remoting.errors import MessageError, RecordError
 from remoting.hosts import NO_HOST
 from remoting.layout import BODY_AT, FLAG_AT, OFFSET_AT, QUEUE_OFFSET_AT, STORE_MS_AT
@@ -93,6 +93,14 @@ def test_a_consumer_sees_the_same_by_either_way(rng, topic, handle):
     assert outcome(for_reply, record, topic, handle) == outcome(
         retry_record._for_reply_by_fields, record, topic, handle
     )
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(TOPICS), st.sampled_from(("0 1 2 3 1 b 0 ", "a\x01b ", "é ")))
+def test_a_whole_reply_is_what_its_records_are_one_by_one(rng, topic, lead):
+    offsets = [0, 7, 2**62]
+    records = [any_record(rng) for _ in offsets]
+    one_by_one = [for_reply(record, topic, f"{lead}{offset}") for record, offset in zip(records, offsets, strict=True)]
+    assert all_for_reply(records, topic, lead, offsets) == one_by_one
 
 
 def test_most_messages_go_the_short_way(monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.pop.answers import Answers
+from broker.pop.copier import Copier
 from broker.pop.recovery import Recovering
 from broker.pop.reviver import Reviver
 from remoting.command import encode_command
@@ -17,7 +18,8 @@ from tests.simulation.plant import Plant, swap
 __all__ = ["PLANTED_POPS"]
 
 _claim = InFlight.claim
-_copy = Reviver._copy
+_copy = Copier._copy
+_together = Copier.together
 _record = InFlight.record
 
 
@@ -43,6 +45,13 @@ def _copy_at_any_time(self: Any, *args: Any) -> Any:
     if put is not None:
         put.due_ms = 0
     return put
+
+
+def _copies_at_any_time(self: Any, *args: Any) -> Any:
+    found = _together(self, *args)
+    for put, _ in found or ():
+        put.due_ms = 0
+    return found
 
 
 def _next_stays(self: Any, queue: Any, start: int, offsets: Any, pop_ms: int, invisible_ms: int, end: int) -> None:
@@ -80,7 +89,13 @@ PLANTED_POPS: dict[str, Plant] = {
         first=4,
     ),
     "a popped message comes again too soon": Plant(
-        swap((InFlight, "claim", _claim_early), (Reviver, "_copy", _copy_at_any_time)), Kind.EARLY, fond="pop"
+        swap(
+            (InFlight, "claim", _claim_early),
+            (Copier, "_copy", _copy_at_any_time),
+            (Copier, "together", _copies_at_any_time),
+        ),
+        Kind.EARLY,
+        fond="pop",
     ),
     "a message is handed out twice": Plant(
         swap((InFlight, "record", _next_stays)), Kind.HELD, Kind.REPEATED, fond="pop"

@@ -247,6 +247,7 @@ class World:
             "reviver": core.processors.pop.reviver.step,
         }
         journal = core.processors.pop.journal
+        core.processors.pop.reviver.copier.block_min = 2
         if self.shape.pop_tail_bytes == 200:  # two at a time, so that what is due later passes the others
             core.processors.pop.reviver.slice_count = 2
         journal.tail_bytes, journal.mark_bytes = self.shape.pop_tail_bytes, 1_000

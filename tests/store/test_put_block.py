@@ -52,7 +52,8 @@ def puts_of(block: PutBlock) -> list[PutRecord]:
     for row, (at, size) in enumerate(zip(places, sizes, strict=True)):
         topic, queue_id = queues[row]
         assert topic == topics[row]
-        keys = (*(column[row].decode() for column in block.keys), "\0" + block.delay_ids[row].decode())
+        ids = tuple("\0" + block.delay_ids[row].decode() for _ in range(bool(block.delay_ids)))
+        keys = (*(column[row].decode() for column in block.keys), *ids)
         found.append(PutRecord(topic, queue_id, data[at : at + size], block.tags_codes.item(row), keys))
     return found
 
@@ -167,9 +168,15 @@ def test_one_unusual_record_makes_it_no_block(odd: bytes) -> None:
         assert not same([*plain[:at], odd, *plain[at:]])
 
 
-def test_without_ids_or_with_several_keys_it_is_no_block() -> None:
-    for name in ("UNIQ_KEY", "__TW_ID"):
-        assert not same([record({key: value for key, value in usual(n).items() if key != name}) for n in range(4)])
+def test_some_of_the_keys_are_enough_for_a_block() -> None:
+    for names in (("UNIQ_KEY",), ("__TW_ID",), ("UNIQ_KEY", "__TW_ID")):
+        own = [{k: v for k, v in usual(n, KEYS=f"k{n}").items() if k not in names} for n in range(4)]
+        assert same([record(values) for values in own])
+
+
+def test_without_keys_or_with_several_it_is_no_block() -> None:
+    none = [{k: v for k, v in usual(n).items() if k not in ("UNIQ_KEY", "__TW_ID")} for n in range(4)]
+    assert not same([record(values) for values in none])
     assert not same([record(usual(n, KEYS="k1 k2")) for n in range(4)])
 
 

@@ -1,0 +1,158 @@
+"""`Copier`: reads messages that come again, and makes their copies for the retry topic of their group."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from broker.pop.retry_record import mark_text, revived
+from remoting.errors import RecordError
+from remoting.layout import OFFSET_AT, RECORD_BYTES_MIN
+from remoting.layout_table import LONG
+from store.log.recent import adjacent_runs
+from store.pop.pop_queue import Batch
+from store.pop.retry_block import Copied, copied_slab
+from store.put.plugin_api import PutBlock, PutRecord, put_record_of
+from store.put.put import Put
+
+if TYPE_CHECKING:
+    from store.message_store import MessageStore
+
+__all__ = ["Claim", "Copier"]
+
+_LOG = logging.getLogger(__name__)
+
+_SPARSE = 4
+"""Up to so many entries of a queue are read for each message that is wanted."""
+_BLOCK_BYTES_MAX = 1 << 20
+
+Claim = tuple[Batch, int]
+"""A batch, and the bits of some of its messages."""
+
+
+class Copier:
+    """Makes copies; never puts them. By one thread.
+
+    Args:
+        store: Where messages are read.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self.block_min = 24
+        """Fewer messages are copied one by one: a block costs 0.2 ms, whatever is in it."""
+        self.block_count = 0
+        """Blocks made since the start."""
+
+    # ------------------------------------------------------------------------------------------------ many
+
+    def together(self, batches: list[Batch], topic: str) -> list[tuple[Put, list[Claim]]] | None:
+        """Make the copies of several batches, as a rule as one put; with each put, whose messages it has.
+
+        None where they have to be read one by one: they are few, or not all in memory, or unusual. Raises StoreError.
+        """
+        if sum([batch.waiting.bit_count() for batch in batches]) < self.block_min:
+            return None
+        copied = Copied()
+        claims: list[Claim] = []
+        positions: list[tuple[int, int]] = []
+        for batch in batches:
+            bits = batch.waiting
+            offsets = list(batch.offsets())
+            own = self._places(batch, offsets)
+            if own is None:
+                return None
+            copied.add(batch.name, offsets, batch.pop_ms, own)
+            positions += own
+            claims.append((batch, bits))
+        if sum(copied.sizes) > _BLOCK_BYTES_MAX:
+            return None
+        data = self._read_runs(positions)
+        if data is None or any(batch.queue.gone for batch in batches):
+            return None
+        copied.data = data
+        slab = copied_slab(copied, topic)
+        if slab is None:
+            return None
+        block = PutBlock.of(slab, max([batch.due_ms for batch in batches]))
+        if block is not None:
+            self.block_count += 1
+            return [(block, claims)]
+        puts: list[tuple[Put, list[Claim]]] = []
+        records = iter(slab.records())
+        for batch, bits in claims:
+            while bits:
+                low = bits & -bits
+                bits ^= low
+                puts.append((put_record_of(next(records), batch.due_ms), [(batch, low)]))
+        return puts
+
+    def _places(self, batch: Batch, offsets: list[int]) -> list[tuple[int, int]] | None:
+        """Where the messages of a batch stand in the log, and their sizes; None if that takes a closer look."""
+        if not offsets:
+            return []  # an offset was set meanwhile: nothing of it is in flight any more
+        first, span = offsets[0], offsets[-1] - offsets[0] + 1
+        if span > _SPARSE * len(offsets):
+            return None
+        queue = batch.queue
+        entries = self._store.queue_entries(queue.topic, queue.queue_id, first, span)
+        if len(entries) != span:
+            return None
+        return [entries[offset - first][:2] for offset in offsets]
+
+    def _read_runs(self, positions: list[tuple[int, int]]) -> bytes | None:
+        runs = adjacent_runs(positions)
+        return self._store.read_recent(runs) or self._store.gather_hot(runs)
+
+    # ------------------------------------------------------------------------------------------------ one by one
+
+    def singly(self, batch: Batch, topic: str) -> list[tuple[int, PutRecord | None]]:
+        """Make the copies of one batch: the bit of each message, and its copy; None for one that is not there any more.
+
+        May wait for the disk. Raises StoreError.
+        """
+        found = self._read(batch)
+        if batch.queue.gone:  # what was read may be of a topic that has taken the deleted one's name
+            return []
+        return [(1 << (offset - batch.start), self._copy(batch, offset, topic, data)) for offset, data in found]
+
+    def _read(self, batch: Batch) -> list[tuple[int, bytes | None]]:
+        """Read a batch's messages, those in memory by one call; None for one that is not there any more."""
+        store, queue = self._store, batch.queue
+        offsets = list(batch.offsets())
+        positions = self._places(batch, offsets) if len(offsets) > 1 else None
+        if positions is not None:
+            records = self._read_hot(positions)
+            if records is not None:
+                return [*zip(offsets, records, strict=True)]
+        found: list[tuple[int, bytes | None]] = []
+        for offset in offsets:
+            entry = store.entry(queue.topic, queue.queue_id, offset)
+            found.append((offset, None if entry is None else store.read_record(entry[0], entry[1])))
+        return found
+
+    def _read_hot(self, positions: list[tuple[int, int]]) -> list[bytes] | None:
+        """Read records if all of them are in memory and are what stands at their positions; None otherwise."""
+        body = self._read_runs(positions)
+        if body is None:
+            return None
+        records, at = [], 0
+        for position, size in positions:
+            record = body[at : at + size]
+            at += size
+            if len(record) < RECORD_BYTES_MIN or LONG.unpack_from(record, OFFSET_AT)[0] != position:
+                return None
+            records.append(record)
+        return records if at == len(body) else None
+
+    @staticmethod
+    def _copy(batch: Batch, offset: int, topic: str, record: bytes | None) -> PutRecord | None:
+        """Copy one message; None if it is not there any more."""
+        if record is None:
+            return None
+        try:
+            return revived(record, topic, batch.pop_ms, batch.due_ms, mark_text(batch.name, offset))
+        except RecordError as error:
+            queue = batch.queue
+            _LOG.error("message %d of %s-%d cannot come again: %s", offset, queue.topic, queue.queue_id, error)
+            return None

@@ -1,0 +1,129 @@
+"""Many popped messages that come again at once, as one block: they are what they would be one by one."""
+
+import pytest
+
+from remoting.codes import RequestCode, ResponseCode
+from remoting.messages.properties import parse_properties
+from tests.broker.core_rig import Rig, properties, sound
+from tests.broker.pop_client import Popper
+from tests.broker.test_pop import pass_ms, revive
+
+COUNT = 60
+RETRY = "%RETRY%G_T"
+
+
+def rig_with(tmp_path, **settings):
+    rig = Rig(tmp_path, **settings)
+    rig.now_ms += 1
+    rig.client().heartbeat("c", "G")
+    return rig
+
+
+@pytest.fixture
+def rig(tmp_path):
+    yield from sound(rig_with(tmp_path))
+
+
+def send_many(rig, count=COUNT, body_bytes=100):
+    for number in range(count):
+        own = properties(UNIQ_KEY=f"U{number}", KEYS=f"k{number}", TAGS="AB"[number % 2])
+        body = b"%d" % number + bytes(body_bytes)
+        assert rig.client().send("T", own, body, d=1).code == ResponseCode.SUCCESS
+
+
+def pop_all(popper, **fields):
+    found = []
+    while popped := popper.pop(**fields):
+        found += popped
+    return found
+
+
+def set_perm(rig, perm):
+    fields = {"topic": RETRY, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": perm}
+    fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
+    assert rig.client().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == ResponseCode.SUCCESS
+
+
+def number_of(popped):
+    return int(popped.body.rstrip(b"\0"))
+
+
+def test_they_come_again_once_each_and_are_found_by_their_keys(rig):
+    send_many(rig)
+    popper = Popper(rig.client())
+    first = pop_all(popper)
+    assert len(first) == COUNT
+    pass_ms(rig, 60_001)
+    copier = rig.core.processors.pop.reviver.copier
+    assert copier.block_count
+    again = pop_all(popper)
+    assert sorted(map(number_of, again)) == list(range(COUNT))
+    assert {popped.tries for popped in again} == {1}
+    for popped in again:
+        own = parse_properties(popped.message.properties)
+        assert own["UNIQ_KEY"] == f"U{number_of(popped)}" and own["1ST_POP_TIME"]
+    fields = {"topic": RETRY, "key": "k7", "maxNum": 9, "beginTimestamp": 0, "endTimestamp": 1 << 62}
+    reply = rig.client().ask(RequestCode.QUERY_MESSAGE, fields)
+    assert reply.code == ResponseCode.SUCCESS and b"7\0" in reply.body
+    for popped in again:
+        popper.ack(popped)
+    assert pop_all(popper) == []
+    assert rig.core.processors.pop.in_flight.count == 0
+    assert rig.store.check() == []
+
+
+def test_third_and_fourth_tries_do_so_too(rig):
+    send_many(rig)
+    popper = Popper(rig.client())
+    copier = rig.core.processors.pop.reviver.copier
+    for tries in range(4):
+        before = copier.block_count
+        found = pop_all(popper)
+        assert {(len(found), popped.tries) for popped in found} == {(COUNT, tries)}
+        pass_ms(rig, 60_001)
+        assert copier.block_count > before
+
+
+def test_more_than_a_segment_holds_goes_one_by_one(tmp_path):
+    rig = rig_with(tmp_path, mappedFileSizeCommitLog=30_000)
+    send_many(rig, body_bytes=700)
+    popper = Popper(rig.client())
+    assert len(pop_all(popper)) == COUNT
+    pass_ms(rig, 60_001)
+    assert rig.core.processors.pop.reviver.copier.block_count
+    assert sorted(map(number_of, pop_all(popper))) == list(range(COUNT))
+    rig.close()
+
+
+def test_a_damaged_one_takes_no_other_with_it(tmp_path):
+    rig = rig_with(tmp_path)
+    send_many(rig)
+    popper = Popper(rig.client())
+    found = pop_all(popper)
+    rig.store.flusher.sync_all()
+    spoilt = found[17]
+    (segment,) = (tmp_path / "commitlog").glob("0*")
+    with segment.open("r+b") as file:
+        file.seek(spoilt.message.offset + 90)
+        file.write(b"\xff")
+    # What was appended just now is read from memory: more of it, and the disk is asked.
+    for _ in range(10):
+        rig.client().send("Other", body=bytes(1 << 20))
+    pass_ms(rig, 60_001)
+    assert len(pop_all(popper)) == COUNT - 1
+    assert rig.core.processors.pop.reviver.gone_count == 1
+    rig.close()
+
+
+def test_a_topic_that_takes_no_more_keeps_them_until_it_does(rig):
+    send_many(rig)
+    popper = Popper(rig.client())
+    pop_all(popper)
+    set_perm(rig, 4)
+    pass_ms(rig, 60_001)
+    assert rig.core.processors.pop.in_flight.count == COUNT
+    assert rig.core.processors.pop.reviver.failed_count
+    set_perm(rig, 6)
+    pass_ms(rig, 11_000)
+    revive(rig)
+    assert sorted(map(number_of, pop_all(popper))) == list(range(COUNT))
