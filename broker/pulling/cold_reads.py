@@ -80,7 +80,9 @@ class ColdReads:
                 await file.seek(at)
                 while len(data) < size and (part := await file.read(size - len(data))):
                     data += part
-        except (FileNotFoundError, KeyError, ValueError):
+        except FileNotFoundError:  # deleted meanwhile, or somebody has taken away the name of a file that is open
+            return await asyncio.to_thread(self._store.read, offset, size)
+        except (KeyError, ValueError):
             return b""  # the segment was deleted meanwhile
         except OSError as cause:
             text = f"cannot read {size} bytes at {at} of {path}: {cause.strerror or cause} (errno {cause.errno})"

@@ -170,3 +170,10 @@ def test_a_queue_that_cannot_be_read_keeps_only_itself(
     assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "not popped: cannot read")
     monkeypatch.undo()
     assert [one.body for one in popper.pop(order=order)] == [b"2"]
+
+
+def test_a_file_of_the_log_without_a_name_is_read_still(machine: Machine) -> None:
+    machine.send(b"a")
+    machine.kill()
+    machine.disk.cold = True
+    assert machine.bodies() == [b"a"], "what is skipped as deleted is lost for its group"
