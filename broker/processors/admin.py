@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.net.asides import Asides, dump_table
 from broker.net.channel import Channel
-from broker.pop.handle import RETRY_V1, RETRY_V2, retry_topic
+from broker.pop.retry_topics import RetryTopics
 from broker.processors.admin_lists import JAVA_INT_END, RefusedError, checked, full_of, groups_of, listed
 from broker.tables import attributes
 from broker.tables.groups import GROUPS_MAX, SubscriptionGroup
@@ -70,6 +70,7 @@ class AdminProcessor:
         self._delete_topic = delete_topic
         self._asides = asides
         self._delay_offsets = delay_offsets
+        self._retries = RetryTopics(topics, groups, offsets)
 
     def handlers(self) -> Mapping[int, Handler]:
         """List what it answers."""
@@ -236,7 +237,7 @@ class AdminProcessor:
         except RefusedError as error:
             return command.reply(error.code, str(error))
 
-        left = [name, *self._topics_of_retries(name)]  # once the topic is gone nothing of it comes again
+        left = [name, *self._retries.of(name)]  # once the topic is gone nothing of it comes again
 
         def delete() -> RemotingCommand:
             one = left[0]
@@ -250,15 +251,6 @@ class AdminProcessor:
             return delete() if left else command.reply()
 
         return delete()
-
-    def _topics_of_retries(self, name: str) -> list[str]:
-        """List the topics that hold what has come again of a topic's messages for groups that popped it."""
-        names = (
-            retry_topic(name, group, version)
-            for group in self._offsets.groups_of_topic(name)
-            for version in (RETRY_V1, RETRY_V2)
-        )
-        return [retries for retries in names if self._topics.newest(retries) is not None]
 
     def system_topics(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""

@@ -177,3 +177,49 @@ def test_a_file_of_the_log_without_a_name_is_read_still(machine: Machine) -> Non
     machine.kill()
     machine.disk.cold = True
     assert machine.bodies() == [b"a"], "what is skipped as deleted is lost for its group"
+
+
+class TestRetriesOfADeletedTopic:
+    """What stands in a topic of retries goes with its topic, and only with that."""
+
+    @staticmethod
+    def again(machine: Machine, group: str, topic: str, body: bytes) -> Popper:
+        """A message that has come again to a group that pops."""
+        client = machine.rig.client()
+        client.heartbeat(f"{group}-c", group)
+        assert client.send(topic, body=body, d=1).code == 0
+        popper = Popper(client, group, topic)
+        assert body in [one.body for one in popper.pop(invisibleTime=1_000)]
+        machine.rig.pass_ms(1_000)
+        machine.revive()
+        return popper
+
+    @staticmethod
+    def delete(machine: Machine, topic: str) -> None:
+        assert machine.rig.client().ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}).code == 0
+
+    def test_also_if_its_group_has_no_offsets_any_more(self, machine: Machine) -> None:
+        popper = self.again(machine, "app", "orders", b"old")
+        gone = {"groupName": "app", "cleanOffset": "true"}
+        assert machine.rig.client().ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, gone).code == 0
+        self.delete(machine, "orders")
+        machine.rig.client().send("orders", body=b"new", d=1)
+        assert [one.body for one in [*popper.pop(), *popper.pop()]] == [b"new"]
+
+    def test_but_not_what_a_group_of_that_name_has_sent_back(self, machine: Machine) -> None:
+        self.again(machine, "app", "orders", b"popped")
+        client = machine.rig.client()
+        client.heartbeat("c", "app_orders")
+        position = int(client.send("T", body=b"sent back", d=1).ext["msgId"][16:], 16)
+        back = {"offset": position, "group": "app_orders", "delayLevel": 0, "originTopic": "T"}
+        assert client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, {**back, "unitMode": "false"}).code == 0
+        self.delete(machine, "orders")
+        machine.rig.pass_ms(20_000)
+        machine.rig.deliver_levels()
+        assert b"sent back" in [one.body for one in client.messages("%RETRY%app_orders")]
+
+    def test_nor_what_has_come_again_of_another_topic(self, machine: Machine) -> None:
+        popper = self.again(machine, "app", "eu_orders", b"mine")
+        self.again(machine, "app_eu", "orders", b"other")
+        self.delete(machine, "orders")
+        assert b"mine" in [one.body for one in [*popper.pop(), *popper.pop()]]
