@@ -240,8 +240,9 @@ class PopProcessor:
         key = self._polls.key(header.topic, header.group, header.queue_id)
         until_ms = min(header.end_ms, now_ms + _HOLD_MAX_MS)
         size = _KEPT_BYTES + _EXPRESSION_CHAR_BYTES * len(header.expression)
-        self._long_poll.hold(Hold(channel, key, until_ms, lambda final: self._look_again(pop, final), size))
-        if self._polls.add(header.topic, header.group, header.queue_id) != pop.mark:
+        kind = f"{header.order} {header.attempt_id}\0{header.expression_type}\0{header.expression}"
+        self._long_poll.hold(Hold(channel, key, until_ms, lambda final: self._look_again(pop, final), size, kind))
+        if pop.more or self._polls.add(header.topic, header.group, header.queue_id) != pop.mark:
             self._polls.wake(header.topic, header.group)  # something has arrived since, and found no one to wake
 
     def _look_again(self, pop: Pop, final: bool) -> bool:
@@ -258,6 +259,8 @@ class PopProcessor:
             return True
         if final and not answered:
             self._end(pop, 0)
+        elif pop.more and not answered:
+            self._polls.wake(pop.header.topic, pop.header.group)
         return answered or final
 
     def _end(self, pop: Pop, _now_ms: int) -> None:

@@ -67,6 +67,7 @@ class Pop:
         "filter",
         "header",
         "mark",
+        "more",
         "offsets",
         "pop_ms",
         "problem",
@@ -95,6 +96,8 @@ class Pop:
         self.offsets: list[str] = []
         self.counts: list[str] = []
         self.count = self.bytes = self.rest = self.work = 0
+        self.more = False
+        """Whether a queue has messages that this look has not come to: it has passed over many that are not wanted."""
         self.problem = ""
 
 
@@ -252,6 +255,7 @@ class PopReader:
                 yield None
                 if queue.gone or pop.channel.closed:
                     return
+        pop.more = pop.more or end > queue.next
 
     def _read_hot(self, pop: Pop, topic: str, queue_id: int, start: int, room: int) -> Read | None:
         """Look at a queue and read what it has, if all of that is in memory; None also where that fails."""

@@ -47,19 +47,27 @@ class Hold:
     """One pull that waits.
 
     ``retry(final)`` tries it again and returns whether it has been answered; with ``final`` it always is. ``size`` is
-    about the number of bytes it keeps.
+    about the number of bytes it keeps. ``kind``: what one of this kind does not find, none of the same queue and kind
+    finds at that moment; empty if each has to look for itself.
     """
 
-    __slots__ = ("channel", "deadline_ms", "done", "queue", "retry", "size")
+    __slots__ = ("channel", "deadline_ms", "done", "kind", "queue", "retry", "size")
 
     def __init__(
-        self, channel: Channel, queue: Queue, deadline_ms: int, retry: Callable[[bool], bool], size: int = 2_000
+        self,
+        channel: Channel,
+        queue: Queue,
+        deadline_ms: int,
+        retry: Callable[[bool], bool],
+        size: int = 2_000,
+        kind: str = "",
     ) -> None:
         self.channel = channel
         self.queue = queue
         self.deadline_ms = deadline_ms
         self.retry = retry
         self.size = size
+        self.kind = kind
         self.done = False
 
 
@@ -181,10 +189,15 @@ class LongPoll:
         while called and not over:
             queue, left = next(iter(called.items()))
             del called[queue]
+            in_vain: set[str] = set()
             while left and not over:
                 hold = left.pop()
-                if not hold.done and (hold.channel.closed or hold.retry(False)):
+                if hold.done or (hold.kind in in_vain and not hold.channel.closed):
+                    continue
+                if hold.channel.closed or hold.retry(False):
                     self._drop(hold)
+                elif hold.kind:
+                    in_vain.add(hold.kind)
                 over = is_over()
             if left:
                 called[queue] = left  # the next time another queue comes first

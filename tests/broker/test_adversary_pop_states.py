@@ -12,7 +12,7 @@ from broker.pop.pop_reader import PopReader
 from remoting.codes import RequestCode, ResponseCode
 from remoting.json_dialect import dumps
 from store.disk.errors import StoreError
-from tests.broker.core_rig import Client, Rig
+from tests.broker.core_rig import Client, Rig, properties
 from tests.broker.pop_client import Popper
 from tests.broker.test_pop_restart import Machine
 
@@ -223,3 +223,30 @@ class TestRetriesOfADeletedTopic:
         self.again(machine, "app_eu", "orders", b"other")
         self.delete(machine, "orders")
         assert b"mine" in [one.body for one in [*popper.pop(), *popper.pop()]]
+
+
+@pytest.mark.parametrize("order", ["true", "false"])
+def test_a_pop_that_waits_goes_on_through_messages_that_it_does_not_want(machine: Machine, order: str) -> None:
+    client = machine.rig.client()
+    for number in range(2_000):
+        client.submit(RequestCode.SEND_MESSAGE_V2, client.send_fields("T", properties(a=int(number == 1_990))), b"m")
+    machine.rig.core.end_turn()
+    waiting = held(machine.rig, machine.popper, order=order, expType="SQL92", exp="a = 1")
+    for _ in range(10):
+        machine.rig.pass_ms(1)
+    assert [reply.code for reply in waiting.take()] == [0], "nothing but the end of its time would have it go on"
+
+
+def test_one_message_has_one_of_many_pops_look_that_wait(machine: Machine) -> None:
+    reader = machine.pops.pop._reader
+    several = [machine.rig.client(51_000 + number) for number in range(100)]
+    for client in several:
+        client.submit(RequestCode.POP_MESSAGE, machine.popper.fields(pollTime=20_000, maxMsgNums=1))
+    machine.rig.core.end_turn()
+    before = reader.turn
+    for number in range(3):
+        machine.send(b"%d" % number)
+        machine.rig.pass_ms(1)
+    assert reader.turn - before <= 6, "each that waits has looked for each message"
+    assert sum(len(client.take()) for client in several) == 3
+    assert machine.pops.check() == machine.rig.core.long_poll.check() == []
