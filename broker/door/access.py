@@ -100,7 +100,9 @@ def allow(request: web.Request, config: BrokerConfig, acl: Acl | None) -> Caller
     if not token and acl is None:
         return Caller()
     kind, _, given = request.headers.get("Authorization", "").partition(" ")
-    if token and kind.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode()):
+    # What comes need not be text: bytes that are none arrive as surrogates.
+    shown = given.encode("utf-8", "surrogateescape")
+    if token and kind.lower() == "bearer" and hmac.compare_digest(shown, token.encode()):
         return Caller()
     if acl is not None and kind.lower() == "basic":
         key, _, secret = _decoded(given).partition(":")

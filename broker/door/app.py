@@ -12,6 +12,7 @@ from broker.door.access import allow, check_origin
 from broker.door.api import CALLER, add_api
 from broker.door.page import add_page
 from broker.door.peers import Peers
+from broker.door.protocol import read_body
 from broker.door.state import BusyError, DoorState, NotReadyError
 from broker.door.whole import Whole
 from broker.metrics.exposition import CONTENT_TYPE
@@ -53,6 +54,7 @@ def make_app(state: DoorState) -> web.Application:
             check_origin(request)
             if request.path not in _OPEN:
                 request[CALLER] = allow(request, state.config, _acl(state))
+                await read_body(request)
                 everywhere = None if whole is None else await whole.answer(request)
             response = everywhere or await handler(request)
         except web.HTTPException as error:

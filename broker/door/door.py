@@ -18,13 +18,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from broker.config.key import ConfigError
 from broker.door.access import why_closed
 from broker.door.app import make_app, make_metrics_app
 from broker.door.listening import BoundSocket, bind, listen
-from broker.door.protocol import DoorProtocol, protocol_kwargs
+from broker.door.protocol import DoorProtocol, is_senders_fault, protocol_kwargs
 from broker.door.state import DoorState, WhoIsThere
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ def make_door(config: BrokerConfig, failure: Callable[[], BaseException | None],
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
     """Whether an error that aiohttp logs is one of ours: a request that is no HTTP is its sender's, who got 400."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+    return not (record.exc_info and is_senders_fault(record.exc_info[1]))
 
 
 logging.getLogger("aiohttp.server").addFilter(_is_our_fault)

@@ -1,18 +1,24 @@
-"""What is said to a request that no handler gets, because it cannot be read: JSON in our words, as everywhere."""
+"""What is said to a request that no handler gets, because it cannot be read: JSON in our words, as everywhere.
+
+What cannot be read is its sender's fault, and does not fill the log: who asks may be anybody.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from remoting.json_dialect import dumps
 
-__all__ = ["LINE_MAX_BYTES", "DoorProtocol", "protocol_kwargs"]
+__all__ = ["BODY_S", "LINE_MAX_BYTES", "DoorProtocol", "is_senders_fault", "protocol_kwargs", "read_body"]
 
 LINE_MAX_BYTES = 64 << 10
 """The longest address of a request, and the longest of its headers. A name that is too long gets a text of its own."""
+BODY_S = 20.0
+"""Longest time that the body of a request may take to come."""
 
 
 def protocol_kwargs() -> dict[str, Any]:
@@ -49,3 +55,24 @@ class DoorProtocol(web.RequestHandler):
         response = web.Response(status=status, body=dumps({"error": text}), content_type="application/json")
         response.force_close()
         return response
+
+
+async def read_body(request: web.Request) -> None:
+    """Read the body of a request, once for all who look at it.
+
+    Raises HTTPException: it is too long, it does not come, it breaks off, it cannot be unpacked.
+    """
+    try:
+        async with asyncio.timeout(BODY_S):
+            await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"the body is not there after {BODY_S:g} s") from None
+    except ConnectionError:  # nobody is there to hear it
+        raise web.HTTPBadRequest(text="the connection has ended within the body") from None
+    except web.RequestPayloadError:
+        raise web.HTTPBadRequest(text="the body cannot be read: its coding or its length is wrong") from None
+
+
+def is_senders_fault(error: BaseException | None) -> bool:
+    """Whether an error is that of who sent the request."""
+    return isinstance(error, HttpProcessingError | web.RequestPayloadError)

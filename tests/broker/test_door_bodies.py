@@ -1,0 +1,87 @@
+"""What comes to the HTTP door in no order: bodies that break off, never come or cannot be unpacked, bytes for texts."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.door import protocol
+from tests.broker.test_door import TOKEN, World
+
+HEAD = b"Host: 127.0.0.1\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path / "store") as made:
+        yield made
+
+
+def _said(world: World, *parts: bytes, ends: bool = False) -> bytes:
+    """Send these bytes; answers what comes back until the door closes, or the whole head of an answer."""
+    with socket.create_connection(("127.0.0.1", world.door.http_port), 30) as peer:
+        for part in parts:
+            peer.sendall(part)
+        if ends:
+            peer.shutdown(socket.SHUT_WR)
+        found = b""
+        while b"\r\n\r\n" not in found and (more := peer.recv(1 << 16)):
+            found += more
+        return found
+
+
+def _post(world: World, more: bytes, body: bytes) -> bytes:
+    return b"POST /api/v1/pending/" + world.id(5).encode() + b"/cancel HTTP/1.1\r\n" + HEAD + more + b"\r\n" + body
+
+
+def _errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
+
+
+@pytest.mark.parametrize("more", [b"Content-Length: 100\r\n", b"Transfer-Encoding: chunked\r\n"])
+def test_a_sender_that_goes_away_within_its_body_fills_no_log(
+    world: World, caplog: pytest.LogCaptureFixture, more: bytes
+) -> None:
+    body = b"{}" if b"Length" in more else b"64\r\n{}"
+    assert _said(world, _post(world, more, body), ends=True) == b""
+    assert world.get("/healthz").status == 200
+    assert _errors(caplog) == []
+    assert world.list.orders == []
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br"])
+def test_a_body_that_cannot_be_unpacked_is_its_senders_fault(
+    world: World, caplog: pytest.LogCaptureFixture, coding: bytes
+) -> None:
+    more = b"Content-Encoding: " + coding + b"\r\nContent-Length: 9\r\n"
+    answer = _said(world, _post(world, more, b'{"a": {}}'))
+    assert answer.split(b"\r\n")[0].endswith(b"400 Bad Request"), answer
+    assert world.get("/healthz").status == 200
+    assert _errors(caplog) == []
+    assert world.list.orders == []
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "BODY_S", 0.1)
+    answer = _said(world, _post(world, b"Content-Length: 100\r\n", b"{"))
+    assert answer.split(b"\r\n")[0].endswith(b"408 Request Timeout"), answer
+    assert world.list.orders == []
+
+
+@pytest.mark.parametrize("given", [b"Bearer \xff\xfe", b"Bearer t\xf6ken", b"Basic \xff\xfe", b"\xff"])
+def test_a_token_of_bytes_that_are_no_text_is_a_wrong_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: bytes
+) -> None:
+    with World(tmp_path / "token", httpToken=TOKEN) as world:
+        request = b"GET /api/v1/pending/count HTTP/1.1\r\n" + HEAD + b"Authorization: " + given + b"\r\n\r\n"
+        assert _said(world, request).split(b"\r\n")[0].endswith(b"401 Unauthorized")
+        assert _errors(caplog) == []
+
+
+def test_a_whole_body_is_read_however_it_comes(world: World) -> None:
+    chunked = _post(world, b"Transfer-Encoding: chunked\r\n", b"1\r\n{\r\n1\r\n}\r\n0\r\n\r\n")
+    assert b"200 OK" in _said(world, chunked[:-5], chunked[-5:])
+    assert len(world.list.orders) == 1
