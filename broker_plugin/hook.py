@@ -196,7 +196,11 @@ class Gate:
                 f"a transaction's half message cannot be delayed: it is due at {due_ms} by its timer property",
             )
         if due_ms <= now_ms:
-            message.properties = disarmed(text, now_ms)
+            text = disarmed(text, now_ms)
+            second = self._keyed(message, text, now_ms, now_ms, held=False)
+            if second is not None:
+                return second
+            message.properties = text
             message.due_ms = due_ms  # for the append to check again: the clock may be set back until then
             return None
         text = text if has_start_time_only(text) else disarmed(text, due_ms)
@@ -250,10 +254,18 @@ class Gate:
 
     def _hold_keyed(self, message: Message, text: str, due_ms: int, now_ms: int) -> Held | Refused:
         """Hold a message that may have a delay key."""
+        second = self._keyed(message, text, due_ms, now_ms, held=True)
+        return self._hold(message, text, due_ms, now_ms) if second is None else second
+
+    def _keyed(self, message: Message, text: str, due_ms: int, now_ms: int, *, held: bool) -> Held | Refused | None:
+        """Decide about a message by its delay key; None if it has none, or a free one and is not to be ``held``.
+
+        One that is due already is a second send, too, while the first one waits.
+        """
         keyed = self.keyed
         if keyed is None or DELAY_KEY not in text:
-            return self._hold(message, text, due_ms, now_ms)
-        decision = keyed.keys.admit(message.topic, text, now_ms)
+            return None
+        decision = keyed.keys.admit(message.topic, text, now_ms, held=held)
         if isinstance(decision, Refused):
             self._stats.refused += 1
             return decision
@@ -262,10 +274,12 @@ class Gate:
         if isinstance(decision, Taken):
             record = self._record(message, text, due_ms, now_ms, decision.found.delay_id)
             return record if isinstance(record, Refused) else keyed.replace(decision, record, due_ms, now_ms)
-        held = self._hold(message, text, due_ms, now_ms)
-        if isinstance(held, Held) and decision.hash:
-            keyed.keys.took(decision.hash, held.offset, due_ms, now_ms)
-        return held
+        if not held or not decision.hash:
+            return None
+        one = self._hold(message, text, due_ms, now_ms)
+        if isinstance(one, Held):
+            keyed.keys.took(decision.hash, one.offset, due_ms, now_ms)
+        return one
 
     def _refused(self, status: PutStatus, remark: str) -> Refused:
         self._stats.refused += 1

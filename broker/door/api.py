@@ -60,8 +60,9 @@ def add_api(app: web.Application, state: DoorState) -> None:
     router.add_get("/api/v1/pending/count", api.count)
     router.add_get("/api/v1/pending/forecast", api.forecast)
     router.add_get("/api/v1/pending", api.page)
-    router.add_get("/api/v1/pending/{id}", api.get)
-    router.add_post("/api/v1/pending/{id}/{verb:cancel|move|now|restart}", api.change)
+    # A key may have braces, which aiohttp's own pattern leaves out.
+    router.add_get("/api/v1/pending/{id:[^/]+}", api.get)
+    router.add_post("/api/v1/pending/{id:[^/]+}/{verb:cancel|move|now|restart}", api.change)
     router.add_post("/api/v1/bulk/{verb:cancel|move|now|restart}", api.change_matching)
     router.add_get("/api/v1/topics", api.topics)
     router.add_get("/api/v1/overview", api.overview)

@@ -126,8 +126,11 @@ class DelayKeys:
 
     # ------------------------------------------------------------------------------------------------ network loop
 
-    def admit(self, topic: str, text: str, now_ms: int) -> Free | Taken | FirstStays | Refused:
-        """Decide about a message whose properties have the name of a delay key somewhere."""
+    def admit(self, topic: str, text: str, now_ms: int, *, held: bool = True) -> Free | Taken | FirstStays | Refused:
+        """Decide about a message whose properties have the name of a delay key somewhere.
+
+        One that is not to be ``held``, because it is due already, needs no room for its key.
+        """
         key = get_property(text, DELAY_KEY)
         if key is None:
             return Free(0)
@@ -145,7 +148,7 @@ class DelayKeys:
                 return taken
             if taken is not None:
                 return _second(taken, key, mode)
-        elif len(self._table) >= self._keys_max and not self.evict(now_ms):
+        elif held and len(self._table) >= self._keys_max and not self.evict(now_ms):
             return Refused(
                 PutStatus.SERVICE_NOT_AVAILABLE,
                 f"{len(self._table)} delay keys are known, at most {self._keys_max} are possible "

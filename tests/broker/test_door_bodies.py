@@ -1,15 +1,18 @@
-"""What comes to the HTTP door in no order: bodies that break off, never come or cannot be unpacked, bytes for texts."""
+"""What comes to the HTTP door in no order: bodies that break off or never come, bytes that are no text, odd keys."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from broker.door import protocol
+from tests.broker.core_rig import START_MS
 from tests.broker.test_door import TOKEN, World
+from tests.support.plain_pending import row
 
 HEAD = b"Host: 127.0.0.1\r\nContent-Type: application/json\r\n"
 
@@ -85,3 +88,34 @@ def test_a_whole_body_is_read_however_it_comes(world: World) -> None:
     chunked = _post(world, b"Transfer-Encoding: chunked\r\n", b"1\r\n{\r\n1\r\n}\r\n0\r\n\r\n")
     assert b"200 OK" in _said(world, chunked[:-5], chunked[-5:])
     assert len(world.list.orders) == 1
+
+
+KEYS = [
+    "{}",
+    "{3F2504E0-4F89}",
+    "a{b",
+    "/",
+    "a/b",
+    "..",
+    "%",
+    "%2F",
+    "a+b",
+    "a b",
+    "?#&=;",
+    "key:",
+    "\n",
+    "\0",
+    "ключ",
+    "<>",
+]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_delay_key_can_be_named(world: World, key: str) -> None:
+    world.list.rows.append(row(77, START_MS + 77_000, "T", key=key))
+    path = f"/api/v1/pending/key:{quote(key, safe='')}"
+    found = world.get(f"{path}?topic=T")
+    assert (found.status, found.json.get("key")) == (200, key)
+    assert world.get(f"/api/v1/pending?topic=T&key_prefix={quote(key, safe='')}").json["messages"][0]["key"] == key
+    assert world.post(f"{path}/cancel?topic=T").json["verdict"] == "done"
+    assert world.list.orders[-1].name.key == key

@@ -97,6 +97,38 @@ def _order(verb: PendingVerb) -> PendingOrder:
     return PendingOrder(verb=verb, name=by_key())
 
 
+@pytest.mark.parametrize("timer", ["__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
+@pytest.mark.parametrize("mode", ["", "reject", "keep", "replace"])
+def test_a_second_send_that_is_due_already_is_a_second_send(mode: str, timer: str) -> None:
+    desk = Desk()
+    first = held(put(desk, NOW + 5_000))
+    properties = {timer: "0" if "DELAY_" in timer else str(NOW - 1), "__DELAYKEY": "k"}
+    if mode:
+        properties["__DELAYKEY_MODE"] = mode
+    sent = Message("T", 1, body=b"second", properties=format_properties(properties))
+    answer = desk.world.plugin.before_put(sent, desk.now)
+    desk.world.plugin.commit_turn()
+    if mode in ("", "reject"):
+        assert isinstance(answer, Refused)
+        assert str(NOW + 5_000) in answer.remark
+    else:
+        assert held(answer).offset == first.offset
+    desk.world.run(100)
+    assert bodies(desk) == ([b"second"] if mode == "replace" else [])
+    desk.world.run(6_000)
+    assert bodies(desk) == ([b"second"] if mode == "replace" else [b"b"])
+    assert desk.world.plugin.pending_count() == 0
+
+
+def test_one_that_is_due_already_needs_no_room_for_its_key() -> None:
+    desk = Desk()
+    desk.world.plugin.pending._keys._keys_max = 1  # type: ignore[union-attr]
+    held(put(desk, NOW + 5_000))
+    passed = message(NOW - 1, "other", b"now", "keep", "T")
+    assert desk.world.plugin.before_put(passed, desk.now) is None
+    assert isinstance(put(desk, NOW + 6_000, key="third"), Refused)
+
+
 def test_replacing_what_was_delivered_meanwhile_is_a_message_of_its_own() -> None:
     desk = Desk()
     first = held(put(desk, NOW + 5))
