@@ -11,6 +11,10 @@ delivered or moved meanwhile is therefore never cancelled as well.
 A move writes its records anew, one by one. A message that is moved to a later time may come to lie before the cursor
 once more, within the same query; so a bulk move to later times (an interval above 0, restart) is done in one call, and
 refused if more match than one call may change.
+
+If the disk fails in between, what was done is answered, and the cursor goes on where it failed; the error comes if
+nothing was done, so that whoever asks again never does a thing twice. A move to later times cannot go on: each message
+that was not moved is answered with the error.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from typing import TYPE_CHECKING, overload
 
 from broker_plugin.pending.changes import Changes
 from broker_plugin.pending.looking import Cursor, Looker, Slice
+from store.disk.errors import StoreError
 from store.disk.flusher import Ticket
 from store.put.pending_api import (
     BULK_MAX,
@@ -91,22 +96,31 @@ class Bulk:
                 "them to later times would meet some of them twice; narrow the query, by its due range for one"
             )
         tickets: list[Ticket] = []
-        answers = [
-            self._changes.move(
-                PendingOrder(verb=verb, name=PendingName(offset=offset), due_ms=due_ms, by_ms=by_ms), now_ms, tickets
-            )
-            for offset in wanted
-        ]
+        answers: list[PendingAnswer] = []
+        for place, (wanted_ms, offset) in enumerate(wanted):
+            order = PendingOrder(verb=verb, name=PendingName(offset=offset), due_ms=due_ms, by_ms=by_ms)
+            try:
+                answers.append(self._changes.move(order, now_ms, tickets))
+            except StoreError as error:
+                if not tickets:
+                    raise
+                if later:
+                    answers.append(_failed(offset, wanted_ms, error))
+                else:
+                    cursor = wanted[place - 1]
+                    break
         if tickets:
             self._changes.wait(tickets[-1])
         return answers, looked_at, cursor
 
-    def _gather(self, query: PendingQuery, cursor: Cursor | None, limit: int) -> tuple[list[int], int, Cursor | None]:
-        wanted: list[int] = []
+    def _gather(
+        self, query: PendingQuery, cursor: Cursor | None, limit: int
+    ) -> tuple[list[Cursor], int, Cursor | None]:
+        wanted: list[Cursor] = []
         looked_at = 0
         while cursor is not None and len(wanted) < limit and looked_at < LOOKED_AT_MAX:
             found = self._looker.slice(query, cursor, limit - len(wanted), records=False)
-            wanted += found.ids
+            wanted += zip(found.dues, found.ids, strict=True)
             looked_at += found.looked_at
             cursor = found.next
         return wanted, looked_at, cursor
@@ -119,7 +133,12 @@ class Bulk:
         last: Ticket | None = None
         while cursor is not None and len(done) < limit and looked_at < LOOKED_AT_MAX:
             most = min(self._changes.frame_rows, limit - len(done))
-            found, ticket = self._cancel_next(query, cursor, most, now_ms)
+            try:
+                found, ticket = self._cancel_next(query, cursor, most, now_ms)
+            except StoreError:
+                if last is None:
+                    raise
+                break
             self._looker.pause()
             last = ticket or last
             done.add(found.ids, found.versions, found.dues)
@@ -147,6 +166,10 @@ class Bulk:
             ticket = changes.cancel_slice(found, rows)
             looker.worked(len(found.ids), begin_ns)
         return found, ticket
+
+
+def _failed(offset: int, due_ms: int, error: StoreError) -> PendingAnswer:
+    return PendingAnswer(verdict=_V.REFUSED, detail=f"{error}; it is due as before", offset=offset, due_ms=due_ms)
 
 
 class DoneAnswers(Sequence[PendingAnswer]):

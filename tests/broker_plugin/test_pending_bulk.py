@@ -12,7 +12,9 @@ from broker_plugin.pending.looking import HOLD_NS, SLICE, SLICE_MIN, Looker
 from broker_plugin.pending.records import fits, fitting
 from remoting.messages.message import Message, RecordError, encode_record
 from remoting.messages.properties import format_properties
+from store.disk.errors import StoreFullError
 from store.put.pending_api import PendingBulk, PendingQuery, PendingVerb, PendingVerdict
+from store.spill.spill_store import SpillStore
 from store.spill.spill_view import SpillView
 from tests.broker_plugin.test_pending_desk import NOW, Desk
 from tests.support import hostile
@@ -160,3 +162,65 @@ def test_many_records_are_compared_as_one_is(seed: int) -> None:
             except RecordError:
                 pass
         assert fitting(query, records) == wanted
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, good: int) -> list[int]:
+    """Have a disk be full after so many calls of a `SpillStore`'s; the list is emptied when there is room again."""
+    plain = getattr(SpillStore, name)
+    full = [good]
+
+    def call(self: SpillStore, *given: Any) -> Any:
+        if full:
+            if full[0] == 0:
+                raise StoreFullError("no room")
+            full[0] -= 1
+        return plain(self, *given)
+
+    monkeypatch.setattr(SpillStore, name, call)
+    return full
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("by_ms", [-3_000, 3_000])
+def test_a_bulk_move_that_fails_in_between_moves_nothing_twice(monkeypatch: pytest.MonkeyPatch, by_ms: int) -> None:
+    desk = Desk(5)
+    ids = [desk.send(FAR + n, "Mine") for n in range(10)]
+    full = failing(monkeypatch, "move", 4)
+
+    def move(after: str) -> PendingBulk:
+        return desk.desk.change_matching(MINE, PendingVerb.MOVE, desk.now, dry_run=False, by_ms=by_ms, after=after)
+
+    done = move("")
+    assert done.verdicts[V.DONE] == 4
+    told = {answer.offset: answer.verdict for answer in done.answers}
+    if by_ms > 0:  # what is later now would match again: each that was not moved is told
+        assert (done.verdicts, done.next) == ({V.DONE: 4, V.REFUSED: 6}, "")
+        assert "no room" in done.answers[-1].detail
+    else:
+        with pytest.raises(StoreFullError):
+            move(done.next)
+        full.clear()
+        rest = move(done.next)
+        assert (rest.verdicts, rest.next) == ({V.DONE: 6}, "")
+        told |= {answer.offset: answer.verdict for answer in rest.answers}
+    assert sorted(told) == ids
+    rows = {row.offset: row.due_ms for row in desk.desk.page(MINE, 100).rows}
+    assert rows == {offset: FAR + n + (by_ms if told[offset] is V.DONE else 0) for n, offset in enumerate(ids)}
+    counted = desk.desk.figures().verdicts
+    assert counted[PendingVerb.MOVE, V.DONE] == sum(verdict is V.DONE for verdict in told.values())
+
+
+@pytest.mark.pure
+def test_a_bulk_cancel_that_fails_in_between_tells_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(5)
+    ids = {desk.send(FAR + n, "Mine") for n in range(SLICE + 40)}
+    full = failing(monkeypatch, "cancel_many", 1)
+    first = cancel(desk)
+    assert 0 < first.verdicts[V.DONE] < len(ids)
+    with pytest.raises(StoreFullError):
+        cancel(desk, after=first.next)
+    full.clear()
+    second = cancel(desk, after=first.next)
+    assert {answer.offset for answer in (*first.answers, *second.answers)} == ids
+    assert second.next == ""
+    assert desk.desk.figures().verdicts[PendingVerb.CANCEL, V.DONE] == len(ids)
