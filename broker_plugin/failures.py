@@ -6,15 +6,15 @@ The messages themselves are where they were, in the spill store, not done; a ret
 that delivers what belongs to the group.
 
 ================  =====================================================================================
-topic failures    TOPIC_NOT_EXIST, NO_PERMISSION: the first few of the group speak for all. While they fail, the
-                  rest is not tried. `topics_changed` makes them due at once
+topic failures    TOPIC_NOT_EXIST, NO_PERMISSION, TOPIC_AWAY: the first few of the group speak for all. While they
+                  fail, the rest is not tried. `topics_changed` makes them due at once
 others            each message is tried at each retry: one that can never go must not hold the others back
 ================  =====================================================================================
 
 Records that cannot be read are a group of their own, with the topic ``*``: any.
 
-Back-off doubles from `BACKOFF_MIN_MS` to `BACKOFF_MAX_MS`. Where there are more groups than `GROUPS_MAX`, a group
-with the topic ``*`` takes in what is new.
+Back-off doubles from `BACKOFF_MIN_MS` to `Failures.backoff_max_ms`. Where there are more groups than `GROUPS_MAX`, a
+group with the topic ``*`` takes in what is new.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GROUPS_MAX = 10_000
 ANY_TOPIC = "*"
 UNREADABLE = "UNREADABLE"
 """Reason of a record that could not be read back or is no record; also stands for its topic, which is not known."""
-_TOPIC_REASONS = frozenset({PutStatus.TOPIC_NOT_EXIST.name, PutStatus.NO_PERMISSION.name})
+_TOPIC_REASONS = frozenset({PutStatus.TOPIC_NOT_EXIST.name, PutStatus.NO_PERMISSION.name, PutStatus.TOPIC_AWAY.name})
 
 
 def backoff_ms(attempts: int) -> int:
@@ -78,10 +78,12 @@ class FailedGroup:
 class Failures:
     """All failed groups. Not thread-safe: it lives under the delivery lock."""
 
-    __slots__ = ("_groups",)
+    __slots__ = ("_groups", "backoff_max_ms")
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, str], FailedGroup] = {}
+        self.backoff_max_ms = BACKOFF_MAX_MS
+        """Longest pause between two tries, at most `BACKOFF_MAX_MS`."""
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -149,7 +151,7 @@ class Failures:
     def put_back(self, group: FailedGroup, now_ms: int) -> None:
         """Return a group whose retry was given up: it waits longer. Joins what failed meanwhile."""
         group.attempts += 1
-        group.next_ms = now_ms + backoff_ms(group.attempts)
+        group.next_ms = now_ms + self._pause_ms(group)
         newer = self._groups.get((group.reason, group.topic))
         if newer is not None:
             group.count += newer.count
@@ -162,7 +164,10 @@ class Failures:
         again = self._groups.get((group.reason, group.topic))
         if again is not None:
             again.attempts = group.attempts + 1
-            again.next_ms = now_ms + backoff_ms(again.attempts)
+            again.next_ms = now_ms + self._pause_ms(again)
+
+    def _pause_ms(self, group: FailedGroup) -> int:
+        return min(self.backoff_max_ms, backoff_ms(group.attempts))
 
     def next_ms(self) -> int | None:
         """When the first retry is due; None without failures."""
@@ -174,6 +179,12 @@ class Failures:
             if group.is_about_topic:
                 group.attempts = 0
                 group.next_ms = now_ms
+
+    def try_all(self, now_ms: int) -> None:
+        """Try everything at once, and with a short back-off from there."""
+        for group in self._groups.values():
+            group.attempts = 0
+            group.next_ms = now_ms
 
     def clock_went_back(self, now_ms: int) -> None:
         """No retry waits longer than the longest back-off, whatever the clock did."""

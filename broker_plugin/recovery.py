@@ -86,6 +86,7 @@ class OverdueRecovery:
         self._turn = 0
         self._now_ms = 0
         self._topics_changed = False
+        self._try_all = False
 
     def step(self, now_ms: int) -> int:
         """Do one batch of what is to be done; answers when to come back (now or earlier: at once)."""
@@ -98,6 +99,9 @@ class OverdueRecovery:
                 self._failures.topics_changed(now_ms)
                 if self._retry is not None:
                     self._retry.again = True
+            if self._try_all:
+                self._try_all = False
+                self._failures.try_all(now_ms)
             if self._deliverer.is_stalled(now_ms):
                 return min(self._deliverer.stalled_until_ms, now_ms + WAIT_MAX_MS)
             try:
@@ -126,6 +130,11 @@ class OverdueRecovery:
     def topics_changed(self) -> None:
         """Try what failed because of its topic at once. Any thread; takes no lock."""
         self._topics_changed = True
+        self.ring()
+
+    def try_all(self) -> None:
+        """Try all that failed at once, whatever the reason. Any thread; takes no lock."""
+        self._try_all = True
         self.ring()
 
     @property

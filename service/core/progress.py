@@ -146,6 +146,10 @@ class Picture:
     cancelled: list[int] = field(default_factory=list)
     forgot: int = 0
 
+    def targets(self) -> set[TargetQueue]:
+        """Target queues that the generation, or those before it, may have delivered to."""
+        return {*self.tails, *(queue for doubt in self.doubts for queue in doubt.tails)}
+
     @classmethod
     def of(cls, records: Iterable[ProgressRecord]) -> Picture:
         """Put a chain together; records in the order of their queue, of any generations.

@@ -12,6 +12,8 @@ from remoting.command import ProtocolError, RemotingCommand
 from remoting.headers import need_long
 from remoting.messages.message import StoredMessage
 from service.core.progress import TargetQueue
+from service.link.clock import mono_ms
+from service.link.targets import BrokerBook, Targets
 from timewheel_client.consuming.pulled import BadRecord, Pulled, read_pulled
 from timewheel_client.net.client_core import ClientCore
 from timewheel_client.net.connection import ClientConnection
@@ -103,12 +105,15 @@ class ClusterLink:
         self.on_change: Callable[[], None] = lambda: None
         """Called when members of the group have come or gone."""
         self.core = ClientCore(namesrv, self._heartbeat, self._serve, self._changed, credentials, tls)
+        self._book = BrokerBook()
+        self.targets = Targets(self.core, lambda broker: self._book.address(broker, mono_ms()))
 
     def beside(self) -> ClusterLink:
         """One more link to the same cluster, not started and no member, with connections of its own."""
         return ClusterLink(";".join(self.core.name_servers), self.topic, *self._account, member=False)
 
     def _changed(self) -> None:
+        self._book.saw(self.core.known_masters(), mono_ms())
         self.on_change()
 
     def _serve(self, command: RemotingCommand) -> RemotingCommand | None:
@@ -147,11 +152,17 @@ class ClusterLink:
     # ------------------------------------------------------------------------------------------------ where
 
     async def address(self, topic: str, broker: str) -> str:
-        """The address of a broker that serves a topic; raises NoRouteError."""
-        route = await self.core.route(topic)
-        address = route.brokers.get(broker, {}).get(0)
+        """The address of a broker that serves a topic, if need be the last known one; raises NoRouteError."""
+        try:
+            route = await self.targets.route(topic)
+        except NoRouteError:
+            address = None
+        else:
+            address = route.brokers.get(broker, {}).get(0)
+            if address is None:
+                self.core.refresh_soon(topic)
+        address = address or self._book.address(broker, mono_ms())
         if address is None:
-            self.core.refresh_soon(topic)
             raise NoRouteError(f"no address of a master for broker {broker} of topic {topic}")
         return address
 
@@ -245,6 +256,7 @@ class ClusterLink:
         """
         topic, _, number = queue
         ext = send_header(self.group, topic, properties)
+        ext["c"] = topic  # the model of a topic that is not there: none, so that no broker makes one
         ext["e"] = str(number)
         if like is not None:
             ext["f"], ext["g"], ext["h"] = str(like.sys_flag & _BODY_FLAGS), str(like.born_ms), str(like.flag)

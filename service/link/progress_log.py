@@ -35,6 +35,7 @@ class ProgressLog:
             picture = Picture.of(records)
             newest = max((record.generation for record in records), default=-1)
             if start <= begin or (newest >= 0 and picture.generation == newest):
+                self._cluster.targets.learn(picture.targets())
                 return picture
             look *= LOOK_MORE
 

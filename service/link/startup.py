@@ -5,15 +5,24 @@ Each error names what is missing and the command that makes it.
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Iterable
+
 from remoting.codes import RequestCode
 from remoting.json_dialect import loads
 from service.core.progress import TargetQueue
+from service.link.clock import mono_ms
 from service.link.cluster import ClusterLink
+from service.link.log import Teller
 from service.link.progress_log import PROGRESS_TOPIC
+from service.link.targets import SETTLED_MS
 from timewheel_client.values.errors import ClientError, NoRouteError
 from timewheel_client.values.routes import TopicRoute
 
 __all__ = ["SetupError", "check_topics", "shards_of"]
+
+_tell = Teller(logging.getLogger(__name__), "start")
 
 
 class SetupError(ClientError):
@@ -40,16 +49,30 @@ async def _cluster_name(cluster: ClusterLink) -> str:
         return "CLUSTER"
 
 
-async def check_topics(cluster: ClusterLink, namesrv: str, rejected: str) -> list[TargetQueue]:
-    """Answer the shards; raises SetupError for what is missing, ClientError for a cluster that does not answer."""
-    wanted = {cluster.topic: 8, PROGRESS_TOPIC: 8, rejected: 4}
+async def _routes(cluster: ClusterLink, topics: Iterable[str]) -> dict[str, TopicRoute]:
+    """Those that are known."""
     routes: dict[str, TopicRoute] = {}
-    missing: list[str] = []
-    for topic in wanted:
+    for topic in topics:
         try:
             routes[topic] = await cluster.core.route(topic)
         except NoRouteError:
-            missing.append(topic)
+            try:
+                routes[topic] = await cluster.core.refresh_elsewhere(topic)
+            except NoRouteError:
+                continue
+    return routes
+
+
+async def check_topics(cluster: ClusterLink, namesrv: str, rejected: str) -> list[TargetQueue]:
+    """Answer the shards; raises SetupError for what is missing, ClientError for a cluster that does not answer."""
+    wanted = {cluster.topic: 8, PROGRESS_TOPIC: 8, rejected: 4}
+    routes = await _routes(cluster, wanted)
+    until_ms = mono_ms() + SETTLED_MS
+    while len(routes) < len(wanted) and mono_ms() < until_ms and not await cluster.core.masters():
+        _tell.info("the name server knows no broker: if it has just started, some will tell it within a minute")
+        await asyncio.sleep(1)
+        routes = await _routes(cluster, wanted)
+    missing = [topic for topic in wanted if topic not in routes]
     if missing:
         name = await _cluster_name(cluster)
         lines = "\n  ".join(_make(topic, wanted[topic], namesrv, name) for topic in missing)

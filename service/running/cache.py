@@ -9,6 +9,7 @@ A message's delay id in the cache is the offset of its entry, so it is found by 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -29,6 +30,9 @@ __all__ = ["CachedEntry", "ShardCache", "throw_away"]
 
 SEGMENT_BYTES = 16 << 20
 CHECKPOINT_MS = 1000
+BACKOFF_MAX_MS = 5000
+"""Longest pause between two tries of what failed: of each topic that is away, the first few messages."""
+TRY_AGAIN_MS = 500
 _NO_HOST = bytes(8)
 _NEVER_MS = 1 << 40
 
@@ -49,8 +53,8 @@ def throw_away(directory: Path) -> None:
 class ShardCache:
     """One shard's pending messages.
 
-    `add` belongs to the event loop. `take`, `drop` and `close` must not be called there: they wait for the delivery
-    lock, and who holds it may be waiting for the event loop to deliver.
+    `add` and `try_again` belong to the event loop. `take`, `drop` and `close` must not be called there: they wait for
+    the delivery lock, and who holds it may be waiting for the event loop to deliver.
 
     Args:
         directory: A new directory for this takeover.
@@ -83,6 +87,7 @@ class ShardCache:
                 warn=warn,
             )
         )
+        self.plugin.failures.backoff_max_ms = BACKOFF_MAX_MS
         self.plugin.deliverer.block_min = _NEVER_MS  # a remote target gets records one by one
 
         def step(now_ms: int) -> int:
@@ -91,6 +96,9 @@ class ShardCache:
 
         self._flusher.add_chore("checkpoint of the cache", step)
         self._started = False
+        self._trying: asyncio.TimerHandle | None = None
+        self._tried_s = 0.0
+        self._closed = False
 
     def start(self) -> None:
         """Begin to deliver."""
@@ -147,6 +155,19 @@ class ShardCache:
             block = plugin.spill.move(found, record, due_ms)
             plugin.sweeper.offer(block, due_ms)
 
+    def try_again(self) -> None:
+        """Try what failed at once, whatever the reason; not more often than every `TRY_AGAIN_MS`."""
+        if self._trying is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            delay_s = max(0.0, self._tried_s + TRY_AGAIN_MS / 1000 - loop.time())
+            self._trying = loop.call_later(delay_s, self._try_all)
+
+    def _try_all(self) -> None:
+        self._trying = None
+        self._tried_s = asyncio.get_running_loop().time()
+        if not self._closed:
+            self.plugin.recovery.try_all()
+
     @property
     def pending_count(self) -> int:
         """How many wait."""
@@ -154,6 +175,7 @@ class ShardCache:
 
     def close(self) -> None:
         """End the threads and throw it away. Takes as long as a delivery that is under way."""
+        self._closed = True
         try:
             self.plugin.stop()
             self._flusher.stop()

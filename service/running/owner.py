@@ -92,6 +92,7 @@ class Owner:
         self.save_now = self._saver.save_now
         self._leaving = asyncio.Event()
         self._backlog: list[Waiting] = []
+        self.try_again = lambda: self.cache.try_again() if self.cache is not None else None
         self.target = RemoteTarget(self, asyncio.get_running_loop())
         self.cache: ShardCache | None = None
         self.roller = Roller(self, roll_after_ms, min(ROLL_MARGIN_MS, roll_after_ms // 4))
@@ -129,6 +130,7 @@ class Owner:
         """Follow until promoted, take over, own, and end: released, fenced, or failed (TakeoverError, ClientError)."""
         tasks: list[asyncio.Task[None]] = []
         begin_ms = mono_ms()
+        unwatch = self.cluster.targets.watch(self.try_again)
         try:
             await self._prepare()
             if not await self._stand_by():
@@ -154,7 +156,8 @@ class Owner:
                     task.result()
         finally:
             self.clerk.close()
-            tasks += [*self._saver.tasks(), *self.searcher.tasks()]
+            tasks += [*self._saver.tasks(), *self.searcher.tasks(), *self.target.tasks()]
+            unwatch()
             self._end(begin_ms)
             for task in tasks:
                 task.cancel()

@@ -24,6 +24,10 @@ class Searching(WritingOwner, Protocol):
 
     tell: Teller
 
+    def try_again(self) -> None:
+        """Something that failed may go now."""
+        ...
+
 
 class Searcher:
     """Of one takeover; for one event loop."""
@@ -81,3 +85,4 @@ class Searcher:
             await asyncio.sleep(PAUSE_MS / 1000)
             return
         self._owner.shard.scanned(queue, found, lost)
+        self._owner.try_again()

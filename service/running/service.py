@@ -193,6 +193,8 @@ class DelayService:
                 await self._rebalance()
             except (ClientError, ProtocolError) as error:
                 _LOG.warning("sharing the shards: %s", error)
+            except Exception:  # a bug: without it this instance would go on as it is for ever, and say nothing
+                _LOG.exception("sharing the shards")
             now_ms = mono_ms()
             times = [*self._not_before.values(), self._view.next_ms(now_ms) or now_ms + REBALANCE_MS]
             timeout_ms = min(REBALANCE_MS, max(50, min(times) - now_ms))

@@ -31,26 +31,27 @@ from service.core.progress import TargetQueue
 from service.core.shard import MaySend, Shard
 from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import ClusterLink, Fate, Sent, fate_of
+from service.link.targets import MISSING_MS
 from service.running.entries import REJECTED_TOPIC, delay_id_of, rejected_again
 from service.running.instance_counts import InstanceCounts
+from service.running.suspects import Suspects
 from store.disk.errors import StoreClosedError, StoreError
 from store.put.plugin_api import Put, PutRecord, PutResult, PutStatus
 from timewheel_client.net.connection import ClientConnection
 from timewheel_client.values.errors import ClientError, NoRouteError
-from timewheel_client.values.routes import MessageQueue, queue_for_key
+from timewheel_client.values.routes import queue_for_key
 
 __all__ = ["Principal", "RemoteTarget"]
 
 PUT_SECONDS_MAX = 30
-NAMING_MS = 2000
-MISSING_MS = 10_000
-"""How long a topic that was never seen must be unknown to the name servers before its messages are rejected."""
-MISSING_MAX = 10_000
-"""Most missing topics that are remembered; beyond it their time begins anew."""
+NAMING_MS = 1000
+ANSWER_MS = 1000
+"""How long a batch waits for answers. What has none by then goes on without it; the next try learns what became of it.
+Meanwhile nothing else is sent to that broker, so what goes to others waits once."""
+CLOSED_MAX = 10_000
+"""Most topics that are remembered as closed; beyond it their time begins anew."""
 REFUSALS_MAX = 3
 """Refusals for good of one message after which it is rejected: another broker may have taken it."""
-SUSPECT_MS = 5000
-"""How long a broker is avoided after a delivery to it was lost."""
 _FOR_GOOD = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.MESSAGE_ILLEGAL})
 _STATUS = {
     MaySend.ALREADY: PutStatus.PUT_OK,
@@ -74,6 +75,10 @@ class Principal(Protocol):
 
     async def save_now(self) -> None:
         """Write a progress record, or await the one that is under way."""
+        ...
+
+    def try_again(self) -> None:
+        """Something that failed may go now."""
         ...
 
 
@@ -102,9 +107,10 @@ class RemoteTarget:
         self._owner = owner
         self._loop = loop
         self._turn = itertools.count()
-        self._seen: set[str] = set()
-        self._missing_ms: dict[str, int] = {}
-        self._suspect_ms: dict[str, int] = {}
+        self._closed_ms: dict[str, int] = {}  # since when no broker of a topic takes writes
+        self._suspects = Suspects(owner.cluster.end, owner.try_again)
+        self._aiming: dict[TargetQueue, asyncio.Task[None]] = {}
+        self._under_way: set[asyncio.Task[None]] = set()
         self._refusals: dict[int, tuple[int, str]] = {}  # entries that a broker has refused for good: how often, why
         self.outcomes: Counter[str] = Counter()
 
@@ -124,7 +130,8 @@ class RemoteTarget:
         try:
             return future.result(PUT_SECONDS_MAX)
         except TimeoutError:
-            # It goes on: what is under way must be accounted for, and is not admitted a second time meanwhile.
+            # What is under way is accounted for, and not admitted a second time meanwhile; the rest is not sent.
+            future.cancel()
             raise StoreError(f"{len(puts)} deliveries took more than {PUT_SECONDS_MAX} s") from None
 
     def scan(self, from_offset: int) -> Iterable[tuple[int, bytes]]:
@@ -136,24 +143,46 @@ class RemoteTarget:
 
     async def _put(self, puts: Sequence[Put]) -> list[PutResult]:
         parcels = [self._parcel(put) for put in puts if isinstance(put, PutRecord)]
+        try:
+            await self._send(parcels)
+        finally:
+            for parcel in parcels:
+                # What was not written is not written later: its entry may be moved or rolled meanwhile.
+                parcel.result = parcel.result or PutResult(PutStatus.UNKNOWN_ERROR, remark="no answer yet")
+        now_ms = wall_ms()
+        results = []
+        for parcel in parcels:
+            assert parcel.result is not None
+            if parcel.result.status is PutStatus.PUT_OK:
+                parcel.result.store_ms = now_ms
+            results.append(parcel.result)
+        return results
+
+    async def _send(self, parcels: Sequence[_Parcel]) -> None:
         going = [parcel for parcel in parcels if self._admitted(parcel)]
-        for parcel in going:
-            await self._address(parcel)
+        await asyncio.gather(*(self._address(parcel) for parcel in going))
         going = [parcel for parcel in going if parcel.queue is not None and parcel.result is None]
         await self._name({parcel.queue for parcel in going if parcel.queue is not None})
         by_broker: dict[tuple[str, str], list[_Parcel]] = {}
         for parcel in going:
             assert parcel.queue is not None
             by_broker.setdefault((parcel.queue[0], parcel.queue[1]), []).append(parcel)
-        await asyncio.gather(*(self._to_broker(where, some) for where, some in by_broker.items()))
-        now_ms = wall_ms()
-        results = []
-        for parcel in parcels:
-            result = parcel.result or PutResult(PutStatus.UNKNOWN_ERROR)
-            if result.status is PutStatus.PUT_OK:
-                result.store_ms = now_ms
-            results.append(result)
-        return results
+        sends = [asyncio.ensure_future(self._to_broker(where, some)) for where, some in by_broker.items()]
+        if not sends:
+            return
+        self._under_way.update(sends)
+        for send in sends:
+            send.add_done_callback(self._under_way.discard)
+        done, late = await asyncio.wait(sends, timeout=ANSWER_MS / 1000)
+        for send in done:
+            send.result()
+        for send, some in zip(sends, by_broker.values(), strict=True):
+            if send in late and some[0].queue is not None:
+                self._suspects.suspect(some[0].queue)
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What is under way."""
+        return [*self._under_way, *self._aiming.values(), *self._suspects.tasks()]
 
     def _parcel(self, put: PutRecord) -> _Parcel:
         try:
@@ -179,68 +208,73 @@ class RemoteTarget:
     async def _address(self, parcel: _Parcel) -> None:
         """Choose the queue; a message whose topic does not exist is rejected, if that is certain."""
         topic = parcel.message.topic
+        key = get_property(parcel.message.properties, SHARDING_KEY)
+        targets = self._owner.cluster.targets
         try:
-            route = await self._owner.cluster.core.route(topic)
-            queues = route.write_queues
-            if not queues:
+            route = await targets.route(topic, keyed=bool(key))
+            if not route.write_queues:
                 # A broker whose master is away may take writes again; one whose master is there does not.
                 closed = any(0 in addresses for addresses in route.brokers.values())
                 raise (
                     _ClosedError(f"topic {topic} is not writable") if closed else NoRouteError(f"{topic} has no master")
                 )
         except NoRouteError as error:
-            parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark=str(error))
-            if len(self._missing_ms) >= MISSING_MAX:
-                self._missing_ms.clear()
-            since_ms = self._missing_ms.setdefault(topic, mono_ms())
-            certain = isinstance(error, _ClosedError) or topic not in self._seen
-            if certain and mono_ms() - since_ms >= MISSING_MS:
-                self._reject(parcel, str(error))
-                if topic not in self._seen and topic != REJECTED_TOPIC:
-                    self._owner.cluster.core.forget(topic)  # senders may name any number of such topics
-                await self._address_rejected(parcel)
-            return
-        except ClientError as error:
-            parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark=str(error))
-            return
-        self._seen.add(topic)
-        self._missing_ms.pop(topic, None)
-        parcel.queue = self._choose(queues, get_property(parcel.message.properties, SHARDING_KEY))
-
-    async def _address_rejected(self, parcel: _Parcel) -> None:
-        if parcel.message.topic == REJECTED_TOPIC:
-            parcel.result = None
+            closed_too_long = isinstance(error, _ClosedError) and self._is_closed_for_good(topic)
+            if topic == REJECTED_TOPIC or not (closed_too_long or targets.is_gone(topic)):
+                parcel.result = PutResult(PutStatus.TOPIC_AWAY, remark=str(error))
+                return
+            self._reject(parcel, str(error))
             await self._address(parcel)
+            return
+        self._closed_ms.pop(topic, None)
+        among = [queue_for_key(route.write_queues, key)] if key else route.write_queues
+        well = [queue for queue in among if queue.broker_name not in self._suspects]
+        if well:
+            chosen = well[next(self._turn) % len(well)]
+            parcel.queue = (chosen.topic, chosen.broker_name, chosen.queue_id)
+        else:
+            parcel.result = PutResult(PutStatus.TOPIC_AWAY, remark=f"no broker of {topic} answers")
+
+    def _is_closed_for_good(self, topic: str) -> bool:
+        """Whether no broker of a topic takes writes, and has not for `MISSING_MS`; all of them are known."""
+        if len(self._closed_ms) >= CLOSED_MAX:
+            self._closed_ms.clear()
+        since_ms = self._closed_ms.setdefault(topic, mono_ms())
+        return mono_ms() - since_ms >= MISSING_MS and self._owner.cluster.targets.is_settled
 
     def _reject(self, parcel: _Parcel, why: str) -> None:
         """From now on it is a rejected message."""
         if parcel.message.topic != REJECTED_TOPIC:
             parcel.message = rejected_again(parcel.message, why)
 
-    def _choose(self, queues: Sequence[MessageQueue], key: str | None) -> TargetQueue:
-        if key:
-            chosen = queue_for_key(queues, key)
-        else:
-            now_ms = mono_ms()
-            well = [queue for queue in queues if self._suspect_ms.get(queue.broker_name, 0) <= now_ms]
-            among = well or queues
-            chosen = among[next(self._turn) % len(among)]
-        return (chosen.topic, chosen.broker_name, chosen.queue_id)
-
     async def _name(self, queues: set[TargetQueue]) -> None:
         """See to it that a durable progress record names these queues."""
         shard = self._owner.shard
-        new = [queue for queue in queues if queue not in shard.tails]
-        ends = await asyncio.gather(*map(self._owner.cluster.end, new), return_exceptions=True)
-        for queue, end in zip(new, ends, strict=True):
-            if isinstance(end, int):
-                shard.aim(queue, end)
+        aiming = []
+        for queue in queues:
+            if queue not in shard.tails:
+                if queue not in self._aiming:
+                    self._aiming[queue] = asyncio.ensure_future(self._aim(queue))
+                aiming.append(self._aiming[queue])
         try:
             async with asyncio.timeout(NAMING_MS / 1000):
+                if aiming:
+                    await asyncio.wait(aiming)
                 while not all(shard.is_named(queue) for queue in queues if queue in shard.tails):
                     await self._owner.save_now()
         except TimeoutError:
-            pass  # the rest is tried again
+            for queue in queues:  # the rest is tried again
+                if queue not in shard.tails:
+                    self._suspects.suspect(queue)
+
+    async def _aim(self, queue: TargetQueue) -> None:
+        """Ask where a target queue ends that was not used so far."""
+        try:
+            self._owner.shard.aim(queue, await self._owner.cluster.end(queue))
+        except ClientError:
+            self._suspects.suspect(queue)
+        finally:
+            self._aiming.pop(queue, None)
 
     async def _to_broker(self, where: tuple[str, str], parcels: list[_Parcel]) -> None:
         cluster = self._owner.cluster
@@ -254,11 +288,13 @@ class RemoteTarget:
                 if reply is not None:
                     replies.append((parcel, reply))
         except ClientError as error:
-            self._suspect_ms[where[1]] = mono_ms() + SUSPECT_MS
             cluster.core.refresh_soon(where[0])
+            queue = parcels[0].queue
+            assert queue is not None
+            self._suspects.suspect(queue)
             for parcel in parcels:
                 if parcel.result is None and all(parcel is not sent for sent, _ in replies):
-                    parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark=str(error))
+                    parcel.result = PutResult(PutStatus.TOPIC_AWAY, remark=str(error))
         for parcel, reply in replies:
             self._account(parcel, await fate_of(reply))
 
@@ -266,6 +302,8 @@ class RemoteTarget:
         """The last look and the write, in one turn of the loop."""
         shard, queue = self._owner.shard, parcel.queue
         assert queue is not None
+        if parcel.result is not None:
+            return None  # it took too long: who asked has been told so
         if not shard.is_named(queue):
             parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark="its queue is not named in the progress yet")
             return None
@@ -280,6 +318,8 @@ class RemoteTarget:
         shard, queue = self._owner.shard, parcel.queue
         assert queue is not None
         self.outcomes[sent.fate.name] += 1
+        if sent.fate is not Fate.UNKNOWN:
+            self._suspects.answered(queue[1])
         if sent.fate is Fate.STORED:
             shard.acknowledged(parcel.offset, queue, sent.at)
             parcel.result = PutResult(PutStatus.PUT_OK)
@@ -290,7 +330,7 @@ class RemoteTarget:
             tally.rejected += queue[0] == REJECTED_TOPIC
         elif sent.fate is Fate.UNKNOWN:
             shard.lose(parcel.offset)
-            self._suspect_ms[queue[1]] = mono_ms() + SUSPECT_MS
+            self._suspects.suspect(queue)
             self._owner.lost(queue)
             parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark=sent.remark)
         else:

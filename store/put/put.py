@@ -32,7 +32,7 @@ __all__ = ["Put", "PutResult", "PutStatus"]
 
 
 class PutStatus(IntEnum):
-    """What became of a put. Names as in Apache RocketMQ's PutMessageStatus; the last four are ours."""
+    """What became of a put. Names as in Apache RocketMQ's PutMessageStatus; the last five are ours."""
 
     PUT_OK = 0
     FLUSH_DISK_TIMEOUT = 1
@@ -53,6 +53,8 @@ class PutStatus(IntEnum):
     """Delivery only: the topic lost its write permission while the message was pending."""
     NOT_AS_ONE = 23
     """Block of deliveries only: its records have to be put one by one; nothing was appended."""
+    TOPIC_AWAY = 24
+    """Delivery to a cluster only: none of its topic's queues can be reached now; nothing was appended."""
 
 
 class PutResult:

@@ -19,7 +19,7 @@ from service.link.cluster import ClusterLink
 from service.running.entries import REJECTED_TOPIC
 from tests.service.process_cluster import RealCluster, now_ms, read_all
 from tests.support.apache import VERSION, ApacheBroker, ApacheNameServer
-from tests.support.wait import happens, let_pass
+from tests.support.wait import happens, let_pass, wait_until
 from timewheel_client.values.errors import ClientError, NoRouteError
 
 __all__ = ["main"]
@@ -28,6 +28,7 @@ TARGET = "orders"
 COUNT = 800
 SPREAD_MS = 40_000
 AWAY_S = 20
+SLAVE = {"brokerRole": "SLAVE", "slaveReadEnable": "true"}
 NAME = {"brokerName": "broker-0", "brokerIP2": "127.0.0.1"}
 
 
@@ -77,7 +78,7 @@ class Replicated(RealCluster):
         self.namesrv = self.names.address
         self.version = version
         self.master = self.broker("master", {"brokerRole": "SYNC_MASTER"}).start()
-        self.slave = self.broker("slave", {"brokerRole": "SLAVE", "brokerId": "1"}).start()
+        self.slave = self.broker("slave", {**SLAVE, "brokerId": "1"}).start()
         self.brokers = [self.master, self.slave]
 
     def broker(self, folder: str, settings: dict[str, str]) -> ApacheBroker:
@@ -105,7 +106,9 @@ def main(arguments: list[str] | None = None) -> int:
         for _ in range(2):
             cluster.service()
         cluster.wait_owned(4, 120)
-        let_pass(15)  # the slave copies the topics every 10 s
+        known = slave.folder / "store/config/topics.json"
+        topics = f'"{TARGET}"'  # which it copies once a minute
+        wait_until(lambda: known.exists() and topics in known.read_text(), 150, "the slave's copy of the topics")
         begin_ms = now_ms()
         cluster.send(range(COUNT), TARGET, [begin_ms + 1000 + at * SPREAD_MS // COUNT for at in range(COUNT)])
         let_pass(max(0.0, 10 - (now_ms() - begin_ms) / 1000))

@@ -42,15 +42,17 @@ class Ledger:
     verdicts: dict[int, str] = field(default_factory=dict)
     copies: Counter[int] = field(default_factory=Counter)
     early: int = 0
+    rejected: int = 0
     late: list[int] = field(default_factory=list)
 
     def verdict(self) -> dict[str, int]:
-        """Lost, early, twice; cancelled and delivered; told ``too_late`` and not delivered."""
+        """Lost, early, twice, rejected; cancelled and delivered; told ``too_late`` and not delivered."""
         gone = {number for number, verdict in self.verdicts.items() if verdict in ("done", "already")}
         return {
             "lost": sum(1 for number in self.sent if number not in gone and not self.copies[number]),
             "early": self.early,
             "twice": sum(1 for count in self.copies.values() if count > 1),
+            "rejected": self.rejected,
             "undead": sum(1 for number in gone if self.copies[number]),
             "wrong": sum(1 for number, text in self.verdicts.items() if text == "too_late" and not self.copies[number]),
         }
@@ -218,6 +220,7 @@ class Storm:
                             due_ms = int(get_property(message.properties, DUE) or 0)
                             ledger.copies[int(get_property(message.properties, NUMBER) or -1)] += 1
                             ledger.early += message.store_ms < due_ms
+                            ledger.rejected += topic == REJECTED_TOPIC
                             ledger.late.append(message.store_ms - due_ms)
                         self._read[where] = pull.next_offset
         except ClientError as error:

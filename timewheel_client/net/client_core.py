@@ -38,6 +38,7 @@ MISSING_ROUTE_MS = (1_000, 5_000)
 HEARTBEAT_MS = 30_000
 HEARTBEAT_TIMEOUT_MS = 3_000
 UNREGISTER_TIMEOUT_MS = 1_000
+OTHER_TIMEOUT_MS = 1_000
 
 _instances = itertools.count(1)
 
@@ -88,6 +89,7 @@ class ClientCore:
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = False
         self._leaving = False
+        self._opened_s: dict[str, float] = {}  # name server to when the last connection to it was opened
 
     # -------------------------------------------------------------------------------------- life
 
@@ -215,6 +217,11 @@ class ClientCore:
                     self._namesrv.append(self._namesrv.pop(0))
         raise ConnectionFailedError(f"no name server answers: {failure}") from failure
 
+    def name_server_age_ms(self) -> int:
+        """How long the name server that is asked first has been up for certain: as long as its connection is open."""
+        address, now_s = self._namesrv[0], time.monotonic()
+        return int((now_s - self._opened_s.get(address, now_s)) * 1000) if self.connections.is_open(address) else 0
+
     async def masters(self) -> dict[str, str]:
         """The address of the master of each broker of the cluster, by its name, sorted. Raises ClientError."""
         reply = await self.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO, {})
@@ -266,6 +273,18 @@ class ClientCore:
             lookup.add_done_callback(lambda task: self._looked_up(topic, task))
         return await shared(lookup)
 
+    async def refresh_elsewhere(self, topic: str) -> TopicRoute:
+        """Ask the name servers but for the first one, which does not know a topic; raises NoRouteError if none does."""
+        for address in self._namesrv[1:]:
+            try:
+                route = await self._look_up(topic, address)
+            except (ClientError, ProtocolError) as error:
+                log.debug("route of %s, %s: %s", topic, address, error)
+                continue
+            self._learn(topic, route)
+            return route
+        raise NoRouteError(f"topic {topic} does not exist")
+
     def forget(self, topic: str) -> None:
         """Do not keep a topic's route any more, nor look for it."""
         self._wanted.discard(topic)
@@ -282,10 +301,13 @@ class ClientCore:
         except ClientError as error:
             log.debug("route of %s: %s", topic, error)
 
-    async def _look_up(self, topic: str) -> TopicRoute:
-        reply = await self.ask_namesrv(
-            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
-        )
+    async def _look_up(self, topic: str, address: str | None = None) -> TopicRoute:
+        """Ask the name servers in turn, or one of them."""
+        code, ext = RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
+        if address is None:
+            reply = await self.ask_namesrv(code, ext)
+        else:
+            reply = await self.connections.request(address, code, ext, timeout_ms=OTHER_TIMEOUT_MS)
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRouteError(f"topic {topic} does not exist")
         if reply.code != ResponseCode.SUCCESS:
@@ -297,9 +319,10 @@ class ClientCore:
 
     def _looked_up(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
         self._lookups.pop(topic, None)
-        if task.cancelled() or task.exception() is not None:
-            return
-        route = task.result()
+        if not task.cancelled() and task.exception() is None:
+            self._learn(topic, task.result())
+
+    def _learn(self, topic: str, route: TopicRoute) -> None:
         known = self._routes.get(topic)
         strangers = route.addresses() - self.broker_addresses()
         self._routes[topic] = route
@@ -333,6 +356,11 @@ class ClientCore:
         """The address of every broker that a cached route names."""
         return {address for route in self._routes.values() for address in route.addresses()}
 
+    def known_masters(self) -> dict[str, str]:
+        """The address of the master of each broker that a cached route names."""
+        rows = (route.brokers.items() for route in self._routes.values())
+        return {name: addresses[0] for row in rows for name, addresses in row if 0 in addresses}
+
     async def send_heartbeats(self) -> None:
         """Send a heartbeat to every known broker."""
         await asyncio.gather(*(self._send_heartbeat(address) for address in self.broker_addresses()))
@@ -348,6 +376,8 @@ class ClientCore:
 
     def _connected(self, address: str) -> None:
         """Send a heartbeat after a connect, because the broker knows clients by connection."""
+        if address in self._namesrv:
+            self._opened_s[address] = time.monotonic()
         if self._open and address in self.broker_addresses():
             self.spawn(partial(self._send_heartbeat, address))
 

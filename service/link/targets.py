@@ -1,0 +1,227 @@
+"""Target topics as an instance knows them: their routes, and for how long the name servers have not known them.
+
+A name server that has started a moment ago knows a topic once a broker of it has told it: RocketMQ's brokers do that
+every 30 s, every 60 s at most. So its "no such topic" says little at first. What is known without it:
+
+====================  ==========================================================================================
+the cached route      kept by the client core; the brokers' own answers say whether a topic is there still
+the progress          names the target queues of the owner before: their topics were there, and so were they
+other name servers    are asked, too
+====================  ==========================================================================================
+
+A topic counts as missing (`Targets.is_gone`) after `MISSING_MS`, if a name server says so that has been up for
+`SETTLED_MS`: since then a connection to it has been open. Each missing topic is asked for by itself, with a back-off of
+its own, and nobody waits for the answer for longer than `WAIT_MS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from service.core.progress import TargetQueue
+from service.link.clock import mono_ms
+from timewheel_client.values.errors import ClientError, NoRouteError
+from timewheel_client.values.routes import MessageQueue, TopicRoute
+
+__all__ = ["BrokerBook", "RouteSource", "Targets"]
+
+MISSING_MS = 10_000
+"""How long a topic must be unknown to the name servers before its messages are rejected."""
+SETTLED_MS = 65_000
+"""How long a name server must have been up before it is believed that a topic is not there: a little more than the
+longest period after which RocketMQ's brokers tell it their topics."""
+WAIT_MS = 300
+"""How long a delivery waits for a route; it is tried again anyway."""
+PAUSE_MIN_MS, PAUSE_MAX_MS = 200, 3000
+"""Shortest and longest pause between two questions for one missing topic."""
+TOPICS_MAX = 10_000
+"""Most missing topics, and most topics of other owners, that are remembered; beyond it the oldest is forgotten."""
+KEEP_MS = 600_000
+"""How long the address of a broker counts that no route names any more."""
+
+
+class RouteSource(Protocol):
+    """The client core, as far as it matters here."""
+
+    def cached_route(self, topic: str) -> TopicRoute | None:
+        """The cached route of a topic, if there is one."""
+        ...
+
+    async def refresh(self, topic: str) -> TopicRoute:
+        """Ask the name servers."""
+        ...
+
+    async def refresh_elsewhere(self, topic: str) -> TopicRoute:
+        """Ask the name servers but for the first one."""
+        ...
+
+    def forget(self, topic: str) -> None:
+        """Look for a topic no more."""
+        ...
+
+    def name_server_age_ms(self) -> int:
+        """How long the first name server has been up for certain."""
+        ...
+
+
+class BrokerBook:
+    """Addresses of masters, by broker name, as routes have named them.
+
+    >>> book = BrokerBook(1000)
+    >>> book.saw({"a": "h:1", "b": "h:2"}, 0); book.saw({"a": "h:1"}, 500)
+    >>> book.address("b", 1500), book.address("b", 1501)
+    ('h:2', None)
+
+    An address that has become another broker's is no longer the first one's:
+
+    >>> book.saw({"c": "h:2"}, 600); book.address("b", 700), book.address("a", 700)
+    (None, 'h:1')
+    """
+
+    def __init__(self, keep_ms: int = KEEP_MS) -> None:
+        self._keep_ms = keep_ms
+        self._now: dict[str, str] = {}
+        self._gone: dict[str, tuple[str, int]] = {}
+
+    def saw(self, masters: dict[str, str], mono_ms: int) -> None:
+        """All routes together name these."""
+        for broker in self._now.keys() - masters.keys():
+            self._gone[broker] = self._now[broker], mono_ms
+        self._now = dict(masters)
+        for broker, (_, since_ms) in list(self._gone.items()):
+            if broker in masters or mono_ms - since_ms > self._keep_ms:
+                del self._gone[broker]
+
+    def address(self, broker: str, mono_ms: int) -> str | None:
+        """Where a broker is, or was until lately."""
+        if broker in self._now:
+            return self._now[broker]
+        address, since_ms = self._gone.get(broker, ("", 0))
+        return (
+            address if address and mono_ms - since_ms <= self._keep_ms and address not in self._now.values() else None
+        )
+
+
+class _Missing:
+    """A topic without a route."""
+
+    __slots__ = ("next_ms", "pause_ms", "since_ms", "task", "text", "told_ms", "waited")
+
+    def __init__(self) -> None:
+        self.since_ms: int | None = None  # since when a name server says so, and when it has said so last
+        self.told_ms = 0
+        self.next_ms = 0
+        self.pause_ms = PAUSE_MIN_MS
+        self.text = "its route is not known yet"
+        self.task: asyncio.Task[None] | None = None
+        self.waited = False
+
+
+class Targets:
+    """Of one instance; for one event loop.
+
+    Args:
+        core: Knows routes, and asks for them.
+        address_of: Where a broker is, by what routes have said.
+        now_ms: The monotonic clock.
+    """
+
+    def __init__(
+        self, core: RouteSource, address_of: Callable[[str], str | None], now_ms: Callable[[], int] = mono_ms
+    ) -> None:
+        self._core = core
+        self._address_of = address_of
+        self._now_ms = now_ms
+        self._missing: dict[str, _Missing] = {}
+        self._learnt: dict[str, set[TargetQueue]] = {}
+        self._found: set[Callable[[], None]] = set()
+
+    def watch(self, found: Callable[[], None]) -> Callable[[], None]:
+        """Call ``found`` when a topic is there that was missing; returns a function that ends it."""
+        self._found.add(found)
+        return lambda: self._found.discard(found)
+
+    def learn(self, queues: Iterable[TargetQueue]) -> None:
+        """Queues that an owner has delivered to."""
+        for queue in queues:
+            if queue[0] not in self._learnt and len(self._learnt) >= TOPICS_MAX:
+                del self._learnt[next(iter(self._learnt))]
+            self._learnt.setdefault(queue[0], set()).add(queue)
+
+    def is_gone(self, topic: str) -> bool:
+        """Whether a topic does not exist, for certain, and nobody who is known here has delivered to it."""
+        missing = self._missing.get(topic)
+        if missing is None or missing.since_ms is None or topic in self._learnt:
+            return False
+        now_ms = self._now_ms()
+        long, lately = now_ms - missing.since_ms >= MISSING_MS, now_ms - missing.told_ms <= MISSING_MS
+        return long and lately and self.is_settled
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a name server has been up for long enough to know every topic."""
+        return self._core.name_server_age_ms() >= SETTLED_MS
+
+    async def route(self, topic: str, *, keyed: bool = False) -> TopicRoute:
+        """The route of a topic, at once or after `WAIT_MS` at most; raises NoRouteError.
+
+        ``keyed``: for a message whose queue follows from its key, so all queues have to be known.
+        """
+        route = self._core.cached_route(topic)
+        if route is not None and not route.is_template:
+            return route
+        missing = await self._ask(topic)
+        route = self._core.cached_route(topic)
+        if route is not None and not route.is_template:
+            return route
+        known = self._of_progress(topic) if not keyed or self.is_settled else None
+        if known is None:
+            raise NoRouteError(missing.text)
+        return known
+
+    def _of_progress(self, topic: str) -> TopicRoute | None:
+        """The queues that the owner before had used, of brokers whose address is known."""
+        rows = [queue for queue in sorted(self._learnt.get(topic, ())) if self._address_of(queue[1]) is not None]
+        queues = tuple(MessageQueue(*queue) for queue in rows)
+        brokers = {queue[1]: {0: self._address_of(queue[1]) or ""} for queue in rows}
+        return TopicRoute(topic, queues, queues, brokers) if queues else None
+
+    async def _ask(self, topic: str) -> _Missing:
+        missing = self._missing.get(topic)
+        if missing is None:
+            if len(self._missing) >= TOPICS_MAX:
+                del self._missing[next(iter(self._missing))]
+            missing = self._missing[topic] = _Missing()
+        if missing.task is None and self._now_ms() >= missing.next_ms:
+            missing.waited = False
+            missing.task = asyncio.ensure_future(self._look(topic, missing))
+        if missing.task is not None and not missing.waited:
+            await asyncio.wait({missing.task}, timeout=WAIT_MS / 1000)
+            missing.waited = True
+        return missing
+
+    async def _look(self, topic: str, missing: _Missing) -> None:
+        try:
+            try:
+                await self._core.refresh(topic)
+            except NoRouteError:
+                await self._core.refresh_elsewhere(topic)
+        except ClientError as error:
+            missing.text = str(error)
+            now_ms = self._now_ms()
+            if not isinstance(error, NoRouteError):
+                missing.since_ms = None
+            elif missing.since_ms is None or now_ms - missing.told_ms > MISSING_MS:
+                missing.since_ms = now_ms
+            missing.told_ms = now_ms
+            missing.next_ms = now_ms + missing.pause_ms
+            missing.pause_ms = min(2 * missing.pause_ms, PAUSE_MAX_MS)
+            self._core.forget(topic)  # senders may name any number of such topics; it is asked for here
+        else:
+            self._missing.pop(topic, None)
+            for found in list(self._found):
+                found()
+        finally:
+            missing.task = None

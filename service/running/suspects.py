@@ -1,0 +1,67 @@
+"""Brokers that have not answered: nothing is sent to them until they answer, so nothing waits for them.
+
+A delivery to a broker that hangs takes as long as its timeout, and with it all that is due at that time. So a broker
+that has once not answered is left out, and asked by itself for something that costs nothing. It counts again once it
+has answered that, or a delivery of before; after `PAUSE_MIN_MS` at least, and longer each time if its deliveries time
+out although it answers questions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from service.core.progress import TargetQueue
+from timewheel_client.values.errors import ClientError
+
+__all__ = ["Suspects"]
+
+PAUSE_MIN_MS, PAUSE_MAX_MS = 500, 30_000
+
+
+class Suspects:
+    """Of one owner; for one event loop.
+
+    Args:
+        probe: Has the broker of a queue answer something; raises ClientError.
+        well: Called when a broker counts again.
+    """
+
+    def __init__(self, probe: Callable[[TargetQueue], Awaitable[object]], well: Callable[[], None]) -> None:
+        self._probe = probe
+        self._well = well
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._pause_ms: dict[str, int] = {}
+
+    def __contains__(self, broker: str) -> bool:
+        return broker in self._asking
+
+    def suspect(self, queue: TargetQueue) -> None:
+        """The broker of this queue has not answered in time, or cannot be reached."""
+        if queue[1] not in self._asking:
+            self._asking[queue[1]] = asyncio.ensure_future(self._ask(queue))
+
+    def answered(self, broker: str) -> None:
+        """It has answered a delivery."""
+        self._pause_ms.pop(broker, None)
+        task = self._asking.pop(broker, None)
+        if task is not None:
+            task.cancel()
+            self._well()
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What is under way."""
+        return list(self._asking.values())
+
+    async def _ask(self, queue: TargetQueue) -> None:
+        pause_ms = self._pause_ms.get(queue[1], PAUSE_MIN_MS)
+        self._pause_ms[queue[1]] = min(2 * pause_ms, PAUSE_MAX_MS)
+        while True:
+            await asyncio.sleep(pause_ms / 1000)
+            try:
+                await self._probe(queue)
+                break
+            except ClientError:
+                pause_ms = PAUSE_MIN_MS
+        self._asking.pop(queue[1], None)
+        self._well()

@@ -1,0 +1,174 @@
+"""Deliveries to topics that no name server knows now, and to brokers that do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from remoting.command import RemotingCommand
+from service.link.targets import MISSING_MS, SETTLED_MS
+from service.running import suspects, target
+from service.running.entries import REJECTED_TOPIC
+from tests.service.target_world import TargetWorld, names
+
+
+def in_world(story: Callable[[TargetWorld], Awaitable[None]]) -> None:
+    async def run() -> None:
+        world = TargetWorld()
+        world.routes[REJECTED_TOPIC] = world.topic(REJECTED_TOPIC, "broker-0")
+        try:
+            await story(world)
+        finally:
+            await world.end_all()
+
+    asyncio.run(run())
+
+
+async def missing_for(world: TargetWorld, milliseconds: int, entry: bytes) -> list[str]:
+    """Try an entry every second for so long; the last result."""
+    results: list[str] = []
+    for _ in range(0, milliseconds + 1, 1000):
+        results = names(await world.put(entry))
+        world.now_ms += 1000
+    return results
+
+
+def test_a_name_server_that_has_just_started_is_not_believed_about_a_topic() -> None:
+    """A broker tells it its topics within a minute. Before, a fresh owner rejected after 10 s what was to go there."""
+
+    async def story(world: TargetWorld) -> None:
+        world.age_ms = 0
+        entry = world.entry(1, "orders")
+        assert await missing_for(world, 4 * MISSING_MS, entry) == ["TOPIC_AWAY"]
+        assert world.stored == []
+        world.routes["orders"] = world.topic("orders", "broker-0")
+        assert names(await world.put(entry)) == ["PUT_OK"]
+        assert world.where() == [("orders", "broker-0")]
+
+    in_world(story)
+
+
+def test_a_topic_that_does_not_exist_is_rejected() -> None:
+    async def story(world: TargetWorld) -> None:
+        world.age_ms = SETTLED_MS
+        entry = world.entry(1, "nowhere")
+        assert await missing_for(world, MISSING_MS, entry) == ["PUT_OK"]
+        assert world.where() == [(REJECTED_TOPIC, "broker-0")]
+        assert world.asked.count("nowhere") < 10, "asked with a back-off of its own"
+        world.now_ms += 10 * MISSING_MS
+        world.gate = asyncio.Event()  # the name server is slow: what it has said long ago does not count
+        assert names(await world.put(world.entry(2, "nowhere"))) == ["TOPIC_AWAY"]
+        world.gate.set()
+
+    in_world(story)
+
+
+def test_a_topic_whose_master_is_away_is_waited_for_by_a_fresh_owner_too() -> None:
+    async def story(world: TargetWorld) -> None:
+        whole = world.topic("orders", "broker-0")
+        world.routes["orders"] = type(whole)("orders", (), whole.read_queues, {"broker-0": {1: "slave:1"}})
+        assert await missing_for(world, 3 * MISSING_MS, world.entry(1, "orders")) == ["TOPIC_AWAY"]
+        assert world.stored == []
+
+    in_world(story)
+
+
+def test_other_name_servers_are_asked() -> None:
+    async def story(world: TargetWorld) -> None:
+        world.elsewhere["orders"] = world.topic("orders", "broker-0")
+        assert names(await world.put(world.entry(1, "orders"))) == ["PUT_OK"]
+
+    in_world(story)
+
+
+def test_queues_that_the_progress_names_are_used_while_no_name_server_knows_their_topic() -> None:
+    """Not for a message with a key, whose queue depends on how many there are; nor of a broker that is nowhere."""
+
+    async def story(world: TargetWorld) -> None:
+        world.age_ms = 0
+        world.targets.learn([("orders", "broker-0", 1), ("orders", "broker-9", 0)])
+        assert names(await world.put(world.entry(1, "orders"))) == ["TOPIC_AWAY"]
+        world.addresses["broker-0"] = "broker-0:1"
+        assert names(await world.put(world.entry(1, "orders"), world.entry(2, "orders", key="k"))) == [
+            "PUT_OK",
+            "TOPIC_AWAY",
+        ]
+        assert world.stored == [(("orders", "broker-0", 1), b"1")]
+        world.age_ms = SETTLED_MS  # now its broker has the last word
+        assert names(await world.put(world.entry(2, "orders", key="k"))) == ["PUT_OK"]
+
+    in_world(story)
+
+
+def test_a_name_server_that_does_not_answer_holds_nothing_up_for_long() -> None:
+    async def story(world: TargetWorld) -> None:
+        world.cached["orders"] = world.topic("orders", "broker-0")
+        world.gate = asyncio.Event()
+        entries = [world.entry(at, f"missing-{at}") for at in range(1, 40)]
+        begin = asyncio.get_running_loop().time()
+        assert names(await world.put(*entries, world.entry(99, "orders"))) == ["TOPIC_AWAY"] * 39 + ["PUT_OK"]
+        assert asyncio.get_running_loop().time() - begin < 5, "they are asked for side by side"
+        world.gate.set()
+
+    in_world(story)
+
+
+@pytest.mark.parametrize("how", ["hanging", "refusing"])
+def test_a_broker_that_does_not_answer_holds_up_the_others_once(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(target, "ANSWER_MS", 100)
+    monkeypatch.setattr(target, "NAMING_MS", 100)
+    monkeypatch.setattr(suspects, "PAUSE_MIN_MS", 600_000)
+
+    async def story(world: TargetWorld) -> None:
+        world.cached |= {"orders": world.topic("orders", "broker-0"), "bills": world.topic("bills", "broker-1")}
+        both = [world.entry(1, "bills"), world.entry(2, "bills"), world.entry(3, "orders"), world.entry(4, "orders")]
+        assert names(await world.put(*both)) == ["PUT_OK"] * 4  # both are named
+        getattr(world, how).add("broker-1")
+        results = await world.put(*[world.entry(at, "bills") for at in (5, 6)], world.entry(7, "orders"))
+        assert names(results)[2] == "PUT_OK" and "PUT_OK" not in names(results)[:2]
+        monkeypatch.setattr(target, "ANSWER_MS", 600_000)
+        results = await world.put(*[world.entry(at, "bills") for at in (8, 9)], world.entry(10, "orders"))
+        assert names(results) == ["TOPIC_AWAY", "TOPIC_AWAY", "PUT_OK"], "at once"
+        for reply in world.waiting:
+            reply.cancel()
+
+    in_world(story)
+
+
+def test_what_was_not_written_in_time_is_not_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its entry may be moved meanwhile: written later, with the due time of before, it would come early."""
+    monkeypatch.setattr(target, "ANSWER_MS", 50)
+
+    async def story(world: TargetWorld) -> None:
+        world.cached["orders"] = world.topic("orders", "broker-0")
+        assert names(await world.put(world.entry(1, "orders"), world.entry(2, "orders"))) == ["PUT_OK"] * 2
+        world.is_writable = False  # its connection takes nothing now
+        assert names(await world.put(world.entry(3, "orders"))) == ["UNKNOWN_ERROR"]
+        world.is_writable = True
+        await asyncio.gather(*world.target._under_way)
+        assert [body for _, body in world.stored] == [b"1", b"2"]
+        assert world.shard.lost == {} and not world.shard._in_flight
+
+    in_world(story)
+
+
+def test_what_is_answered_late_is_accounted_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "ANSWER_MS", 50)
+
+    async def story(world: TargetWorld) -> None:
+        world.cached["orders"] = world.topic("orders", "broker-0")
+        assert names(await world.put(world.entry(1, "orders"), world.entry(2, "orders"))) == ["PUT_OK"] * 2
+        world.hanging.add("broker-0")
+        entry = world.entry(3, "orders")
+        assert names(await world.put(entry)) == ["UNKNOWN_ERROR"]
+        assert names(await world.put(entry)) == ["UNKNOWN_ERROR"], "it is under way"
+        (reply,) = world.waiting
+        tries = world.tries
+        reply.set_result(RemotingCommand(0, 0, ext={"queueOffset": "9"}))
+        await asyncio.gather(*world.target._under_way)
+        assert world.tries == tries + 1, "its broker counts again"
+        assert names(await world.put(entry)) == ["PUT_OK"], "it is done"
+
+    in_world(story)
