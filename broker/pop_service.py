@@ -122,6 +122,7 @@ class PopService:
             limits=limits,
             got=got,
             due=self.reviver.wake,
+            now_ms=parts.now_ms,
             refusal=lambda: self.answers.refusal,
         )
 

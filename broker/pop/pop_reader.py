@@ -22,7 +22,7 @@ from remoting.filters.sql_filter import PropertyFilter
 from remoting.filters.subscription import TagFilter
 from remoting.layout import QUEUE_OFFSET_AT
 from remoting.layout_table import LONG
-from remoting.messages.message import record_size
+from remoting.messages.message import record_size, store_ms_at
 from store.disk.errors import StoreError
 from store.matching import pull_matching
 from store.message_store import MessageStore, PullResult, PullStatus
@@ -58,24 +58,8 @@ class Pop:
     """One pop under way: the request, and what it has got."""
 
     __slots__ = (
-        "bodies",
-        "bytes",
-        "channel",
-        "command",
-        "count",
-        "counts",
-        "filter",
-        "header",
-        "mark",
-        "more",
-        "offsets",
-        "pop_ms",
-        "problem",
-        "queue_nums",
-        "rest",
-        "starts",
-        "wants",
-        "work",
+        "bodies", "bytes", "channel", "command", "count", "counts", "filter", "header", "mark", "more", "offsets",
+        "pop_ms", "problem", "queue_nums", "rest", "starts", "wants", "work",
     )  # fmt: skip
 
     def __init__(self, channel: Channel, command: RemotingCommand, header: PopHeader, queue_nums: int) -> None:
@@ -114,6 +98,7 @@ class PopReader:
         limits: The most bytes that one pop gets.
         got: Told group, topic, messages and bytes of what a queue gave.
         due: Told when something comes again that was just handed out.
+        now_ms: The clock.
         refusal: Why nothing may be handed out now; empty if it may.
     """
 
@@ -129,6 +114,7 @@ class PopReader:
         limits: PullLimits,
         got: Callable[[str, str, int, int], None],
         due: Callable[[int], None],
+        now_ms: Callable[[], int],
         refusal: Callable[[], str] = lambda: "",
     ) -> None:
         self._store = store
@@ -140,6 +126,7 @@ class PopReader:
         self._limits = limits
         self._got = got
         self._due = due
+        self._now_ms = now_ms
         self._refusal = refusal
         self.turn = 0
         """Looks since the start."""
@@ -293,6 +280,9 @@ class PopReader:
             pop.rest += result.max_offset - start
             return True
         records = _split(body)
+        if retry_flag(queue.topic) != NORMAL and not self._is_over(pop, records[-1]):
+            pop.rest += result.max_offset - start
+            return True
         offsets = [LONG.unpack_from(record, QUEUE_OFFSET_AT)[0] for record in records]
         if header.order:
             self._hand_out_in_order(pop, queue, OrderBlock(offsets), records, offsets, result.next_offset)
@@ -301,6 +291,20 @@ class PopReader:
             self._give(pop, queue, start, records, offsets)
         pop.rest += max(0, result.max_offset - result.next_offset)
         return True
+
+    def _is_over(self, pop: Pop, copy: bytes) -> bool:
+        """Whether a copy was there when a pop's time began: a thread puts copies while a pop looks.
+
+        Else its last holder's time would end after the next one's begins. A pop that has got nothing yet begins later
+        instead; another one leaves it to the next.
+        """
+        (stored_ms,) = LONG.unpack_from(copy, store_ms_at(copy))
+        if stored_ms <= pop.pop_ms:
+            return True
+        now_ms = self._now_ms()
+        if not pop.count:
+            pop.pop_ms = max(pop.pop_ms, now_ms)
+        return not pop.count or stored_ms > now_ms  # the clock was set back: nobody knows
 
     def _give(self, pop: Pop, queue: PopQueue, start: int, records: list[bytes], offsets: list[int]) -> None:
         """Add records to the reply."""

@@ -13,7 +13,7 @@ from remoting.codes import RequestCode, ResponseCode
 from remoting.json_dialect import dumps
 from store.disk.errors import StoreError
 from tests.broker.core_rig import Client, Rig, properties
-from tests.broker.pop_client import Popper
+from tests.broker.pop_client import Popper, popped_of
 from tests.broker.test_pop_restart import Machine
 
 
@@ -250,3 +250,27 @@ def test_one_message_has_one_of_many_pops_look_that_wait(machine: Machine) -> No
     assert reader.turn - before <= 6, "each that waits has looked for each message"
     assert sum(len(client.take()) for client in several) == 3
     assert machine.pops.check() == machine.rig.core.long_poll.check() == []
+
+
+@pytest.mark.pure  # it has a method of the reader's replaced
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_pop_does_not_begin_before_the_time_of_the_last_holder_is_over(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    machine.send(b"a")
+    (one,) = machine.popper.pop(invisibleTime=1_000)
+    machine.send(*[b"b"] * more)
+    machine.rig.pass_ms(990)
+    look = PopReader._retries
+
+    def retries(self: PopReader, header: Any) -> Any:
+        machine.rig.now_ms += 20  # the pop is at work, and another thread has the message come again meanwhile
+        machine.revive()
+        return look(self, header)
+
+    monkeypatch.setattr(PopReader, "_retries", retries)
+    replies = [machine.popper.ask() for _ in range(2)]
+    over_ms = [int(part) for part in one.handle.split(" ")[1:3]]
+    begun = [int(reply.ext["popTime"]) for reply in replies for got in popped_of(reply, "G") if got.body == b"a"]
+    assert len(begun) == 1
+    assert begun[0] >= sum(over_ms), "by these times two have had it at once"
