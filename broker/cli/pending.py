@@ -343,6 +343,6 @@ def forecast_command(
 
     async def work(client: PendingClient) -> None:
         found = await client.forecast(begin_ms, begin_ms + length_ms, bars, topic=topic)
-        _say_lines(json.dumps(asdict(found)) if as_json else bars_of(found))
+        _say_lines(json.dumps(asdict(found)) if as_json else bars_of(found, topic))
 
     run(work)

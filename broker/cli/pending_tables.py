@@ -72,13 +72,15 @@ def _until(due_ms: int, now_ms: int) -> str:
     return format_span(left) if left >= 0 else f"-{format_span(-left)}"
 
 
-def bars_of(found: OutlookResult) -> str:
-    """Draw a forecast, a line for each bar that has something."""
+def bars_of(found: OutlookResult, topic: str) -> str:
+    """Draw a forecast (of a topic, if one is named), a line for each bar that has something."""
     most = max((count for _, count in found.bars), default=0)
-    lines = [
-        f"{found.total} pending: {found.overdue} due before {format_instant(found.from_ms)}, {found.later} due later "
-        f"than {format_instant(found.to_ms)}; a bar is {format_span(found.step_ms)}"
-    ]
+    begin, end, bar = format_instant(found.from_ms), format_instant(found.to_ms), format_span(found.step_ms)
+    if topic:  # what is due before or later is not counted then
+        lines = [f"{found.total} pending of {topic}, due from {begin} until {end}; a bar is {bar}"]
+    else:
+        beyond = f"{found.overdue} due before {begin}, {found.later} due later than {end}"
+        lines = [f"{found.total} pending: {beyond}; a bar is {bar}"]
     for from_ms, count in found.bars:
         lines.append(f"{format_instant(from_ms)}  {count:>10}  {'█' * max(1, count * BAR // most)}")
     return "\n".join(lines)

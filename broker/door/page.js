@@ -160,7 +160,7 @@ async function showForecast() {
 function drawForecast(f) {
   const svg = $("forecast"), W = Math.max(300, svg.clientWidth || 900), H = 190, low = H - 24, top = 22;
   const count = Math.round((f.to_ms - f.from_ms) / f.step_ms) || 1, w = (W - 16) / count;
-  const most = Math.max(0, ...f.bars.map(b => b[1])), mean = f.total / count;
+  const most = Math.max(0, ...f.bars.map(b => b[1])), within = f.bars.reduce((sum, bar) => sum + bar[1], 0), mean = within / count;
   svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
   svg.replaceChildren();
   put("line", null, svg, {class: "axis", x1: 8, x2: W - 8, y1: low, y2: low});
@@ -176,7 +176,8 @@ function drawForecast(f) {
   put("text", at(f.from_ms, true), svg, {x: 8, y: H - 7});
   put("text", at(f.to_ms, true), svg, {x: W - 8, y: H - 7, "text-anchor": "end"});
   const one = bars[chosen];
-  const parts = [`${number(f.total)} from ${at(f.from_ms)} to ${at(f.to_ms)}`, `${number(f.overdue)} before`, `${number(f.later)} later`];
+  const parts = [`${number(within)} from ${at(f.from_ms)} to ${at(f.to_ms)}`];
+  if (!$("of").value) parts.push(`${number(f.overdue)} before`, `${number(f.later)} later`); // of a topic they are not counted
   $("forecast-text").textContent = parts.join(", ") + (f.exact ? "." : " (about).") + (one ? ` Chosen: ${number(one[1])} from ${at(one[0])}.` : "");
   for (const button of document.querySelectorAll("[data-span]")) button.setAttribute("aria-pressed", String(view.follows && view.span === +button.dataset.span));
 }

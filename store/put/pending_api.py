@@ -271,10 +271,11 @@ class Forecast:
     bars: tuple[ForecastBar, ...]
     """Without the empty ones; ascending."""
     total: int
+    """All that is pending: the bars, ``overdue`` and ``later``. Of a topic: the bars."""
     overdue: int
-    """Due before ``from_ms``."""
+    """Due before ``from_ms``. Of a topic that is not counted: 0."""
     later: int
-    """Due at ``to_ms`` or later."""
+    """Due at ``to_ms`` or later. Of a topic that is not counted: 0."""
     exact: bool = True
 
 

@@ -96,7 +96,9 @@ def test_counts_and_filters(world: World) -> None:
 def test_a_forecast(world: World) -> None:
     answer = world.get(f"/api/v1/pending/forecast?from={START_MS + 10_000}&to={START_MS + 20_000}&bars=5")
     assert answer.json["bars"] == [[START_MS + 10_000 + 2000 * n, 2] for n in range(5)]
-    assert [answer.json[name] for name in ("total", "overdue", "later")] == [10, 10, 10]
+    assert [answer.json[name] for name in ("total", "overdue", "later")] == [30, 10, 10]
+    answer = world.get(f"/api/v1/pending/forecast?from={START_MS + 10_000}&to={START_MS + 20_000}&topic=T1")
+    assert [answer.json[name] for name in ("total", "overdue", "later")] == [4, 0, 0]
 
 
 def test_one_message(world: World) -> None:

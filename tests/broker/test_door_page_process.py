@@ -119,6 +119,20 @@ def test_it_shows_what_is_pending(browser: Chromium, world: World) -> None:
     page.until("document.querySelector('#figures').innerText.includes('232')", "a new message, without reloading")
 
 
+def test_the_forecast_says_how_many_are_within_it(browser: Chromium, world: World) -> None:
+    world.list.rows += [row(1000 + n, START_MS + 40 * 86_400_000, "Far") for n in range(9_000)]
+    page = Page(browser, world)
+    page.until("document.querySelector('#figures').innerText.includes('9,231')", "all of them")
+    text = page.text("#forecast-text")
+    assert "9,000 later" in text
+    assert not text.startswith("9,")
+    assert page.do("document.querySelectorAll('#forecast .hot').length") == 2  # however much comes later
+    page.until("[...document.querySelector('#of').options].some(o => o.value === 'Far')", "the topic")
+    page.do("(of => (of.value = 'T1', of.dispatchEvent(new Event('change'))))(document.querySelector('#of'))")
+    page.until("!document.querySelector('#forecast-text').innerText.includes('later')", "the topic's text")
+    assert " before" not in page.text("#forecast-text")  # not counted, so not said
+
+
 def test_search_cancel_and_see_the_verdict(browser: Chromium, world: World) -> None:
     page = Page(browser, world)
     page.find("T1", "order-4")

@@ -117,3 +117,19 @@ def test_bulk_is_dry_until_somebody_says_yes(tmp_path: Path) -> None:
 def test_what_cannot_be_meant_is_said_before_anybody_is_asked(words: tuple[str, ...]) -> None:
     result = CliRunner().invoke(pending_command, [*words, "--namesrv", "127.0.0.1:1"])
     assert result.exit_code == 2, result.output
+
+
+def test_a_forecast_of_a_topic_says_nothing_of_what_it_does_not_count(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as namesrv:
+            async with Producer(namesrv) as producer:
+                for delay in (HOUR_S / 2, 2 * HOUR_S, 3 * HOUR_S):
+                    await producer.send("Orders", b"b", delay=delay)
+            of_all = (await typed(namesrv, "forecast")).output.splitlines()[0]
+            assert of_all.startswith("3 pending: 0 due before ")
+            assert ", 2 due later than " in of_all
+            of_topic = (await typed(namesrv, "forecast", "--topic", "Orders")).output.splitlines()[0]
+            assert of_topic.startswith("1 pending of Orders, due from ")
+            assert "later" not in of_topic
+
+    asyncio.run(story())

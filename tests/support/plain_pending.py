@@ -107,13 +107,13 @@ class PlainPending:
         for found in within:
             begin = from_ms + (found.due_ms - from_ms) // step_ms * step_ms
             counts[begin] = counts.get(begin, 0) + 1
-        every = self._matching(PendingQuery(topic=topic))
+        every = within if topic else self.rows
         return Forecast(
             from_ms=from_ms,
             to_ms=to_ms,
             step_ms=step_ms,
             bars=tuple(ForecastBar(from_ms=at_ms, count=count) for at_ms, count in sorted(counts.items())),
-            total=len(within),
+            total=len(every),
             overdue=sum(found.due_ms < from_ms for found in every),
             later=sum(found.due_ms >= to_ms for found in every),
         )
