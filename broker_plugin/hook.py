@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from broker_plugin.aside import ROW_BYTES, GateAside, parts_of
 from broker_plugin.figures.tally import Accepted
-from broker_plugin.pending.delay_keys import FirstStays, Taken
+from broker_plugin.pending.delay_keys import FirstStays, Free, Taken, UnderWay, second_of_batch
 from broker_plugin.pending.keyed_turn import KeyedTurn
 from broker_plugin.pending.limits import PendingLimits
 from broker_plugin.rules.properties import (
@@ -47,7 +47,7 @@ from remoting.messages.message import (
 from remoting.messages.properties import DELAY, DELAY_KEY, OWN_PROPERTIES, TRAN_MSG, remove_properties
 from store.disk.errors import StoreError, StoreFullError
 from store.disk.flusher import Ticket
-from store.put.plugin_api import Held, HeldBatch, OneByOne, PutStatus, Refused
+from store.put.plugin_api import Held, HeldBatch, OneByOne, PutStatus, Refused, Unsettled
 
 if TYPE_CHECKING:
     from broker_plugin.sweeper import Sweeper
@@ -266,20 +266,36 @@ class Gate:
         if keyed is None or DELAY_KEY not in text:
             return None
         decision = keyed.keys.admit(message.topic, text, now_ms, held=held)
+        if isinstance(decision, Free):
+            if not held or not decision.hash:
+                return None
+            one = self._hold(message, text, due_ms, now_ms)
+            if isinstance(one, Held):
+                keyed.keys.took(decision.hash, one.offset, due_ms, now_ms)
+            return one
+        if isinstance(decision, UnderWay):
+            settle = partial(self._decided, keyed, second_of_batch(decision), message, text, due_ms, now_ms)
+            remark = f"a message with the delay key {decision.key[:80]!r} is being accepted right now: try again"
+            return Unsettled(PutStatus.SERVICE_NOT_AVAILABLE, remark, decision.delay_id, settle)
+        return self._decided(keyed, decision, message, text, due_ms, now_ms)
+
+    def _decided(
+        self,
+        keyed: KeyedTurn,
+        decision: Taken | FirstStays | Refused,
+        message: Message,
+        text: str,
+        due_ms: int,
+        now_ms: int,
+    ) -> Held | Refused:
+        """Do with a second message of a key what was decided."""
         if isinstance(decision, Refused):
             self._stats.refused += 1
             return decision
         if isinstance(decision, FirstStays):
             return keyed.keep(decision)
-        if isinstance(decision, Taken):
-            record = self._record(message, text, due_ms, now_ms, decision.found.delay_id)
-            return record if isinstance(record, Refused) else keyed.replace(decision, record, due_ms, now_ms)
-        if not held or not decision.hash:
-            return None
-        one = self._hold(message, text, due_ms, now_ms)
-        if isinstance(one, Held):
-            keyed.keys.took(decision.hash, one.offset, due_ms, now_ms)
-        return one
+        record = self._record(message, text, due_ms, now_ms, decision.found.delay_id)
+        return record if isinstance(record, Refused) else keyed.replace(decision, record, due_ms, now_ms)
 
     def _refused(self, status: PutStatus, remark: str) -> Refused:
         self._stats.refused += 1
@@ -330,7 +346,7 @@ class Gate:
                 ticket = keyed.begin()
             self._blocks = self._append(entries, asides)
             if keyed is not None:
-                ticket = keyed.commit(ticket)
+                ticket = keyed.commit(ticket, self._blocks)
         except StoreError:
             self.take_out(self._blocks)  # a replacement failed behind them
             if keyed is not None:

@@ -7,7 +7,7 @@ that returns
 RemotingCommand  the reply, sent at once (and dropped if the request was one-way)
 None             no reply, or one that comes later: the method sends it itself
 coroutine        runs as a task; its result is treated in the same way
-NotYetError      (raised) the request is handled again, or answered, when a table has been written
+NotYetError      (raised) the request is handled again, or answered, when what it needs is there
 ===============  =====================================================================================
 
 Each port answers its own codes only, so a firewall in front of a port protects its codes.
@@ -214,7 +214,9 @@ class Dispatcher(Asking):
             wait.again += 1
             wait.then = need.then
             batch = need.begin()
-            if need.alone is None:
+            if batch is None:
+                self._written(wait, None)
+            elif need.alone is None:
                 batch.waiting.append(lambda error: self._written(wait, error))
             else:
                 wait.channel.state.parked = []

@@ -56,6 +56,8 @@ class BatchSends:
         self._admission = admission
         self._large_batches = large_batches
         self._looking = None if large_batches is None else turn.looking()
+        if large_batches is not None:
+            turn.large_batch = large_batches.under_way
 
     def send(
         self,
@@ -193,6 +195,8 @@ class BatchSends:
         finally:
             if not taken:
                 batch.drop()
+            if self._large_batches is not None:
+                self._large_batches.settled(batch)
 
     def _refusal_of_large(
         self, channel: Channel, command: RemotingCommand, header: SendHeader, batch: LargeBatch

@@ -39,8 +39,9 @@ class Waited(Protocol):
 class NotYetError(Exception):
     """A request has to wait for a batch; then ``then`` makes its reply, or without one it is handled again.
 
-    ``begin`` gathers what the request changes and answers with the batch. The dispatcher calls it as soon as it has
-    kept the request; if the request is refused, nothing has happened. ``then`` is called even if the asker has left
+    ``begin`` gathers what the request changes and answers with the batch, or with None: the request goes on in one of
+    the next turns. The dispatcher calls it as soon as it has kept the request; if the request is refused, nothing has
+    happened. ``then`` is called even if the asker has left
     meanwhile.
 
     With ``alone`` all that the connection sends behind the request waits until the batch is over, too; it is called
@@ -49,7 +50,7 @@ class NotYetError(Exception):
 
     def __init__(
         self,
-        begin: Callable[[], Waited],
+        begin: Callable[[], Waited | None],
         then: Callable[[], Any] | None = None,
         alone: Callable[[], None] | None = None,
     ) -> None:

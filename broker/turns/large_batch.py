@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from broker.net.channel import Channel
+from broker.turns.plugin_chain import settled_by
 from remoting.messages.message import Message, MessageError, UniformBatch, batch_slice, split_batch, split_uniform
-from store.put.plugin_api import Aside, Held, HeldBatch, OneByOne, PutStatus, Refused
+from store.put.plugin_api import Aside, Held, HeldBatch, OneByOne, PutStatus, Refused, Unsettled
 from store.put.put_record import PutRecord
 from store.put.put_rows import PutRows
 from store.put.ready_rows import ReadyRows
@@ -74,6 +75,7 @@ class LargeBatch:
         "level_delay_ms",
         "ready",
         "refused",
+        "settled",
         "stopped",
         "waiting",
     )
@@ -116,6 +118,8 @@ class LargeBatch:
         self.error: Exception | None = None
         """What went wrong in a slice."""
         self.stopped = False
+        self.settled = False
+        """Whether it is a part of a turn, or dropped."""
         self.waiting: list[Callable[[Outcome], None]] = []
         """Told when the slices are over."""
 
@@ -129,6 +133,7 @@ class LargeBatch:
                     raise MessageError(
                         f"a batch of more than {self._messages_max} messages: at most {self._messages_max} are possible"
                     )
+                self._looking.end_held()
                 for aside in self.asides:
                     aside.begin()
                 try:
@@ -176,6 +181,8 @@ class LargeBatch:
                 self.refused = (PutStatus.MESSAGE_ILLEGAL, f"message {self.count} of the batch: {why}")
                 return
             looked = self._looking.look(message, self._now_ms)
+            if isinstance(looked, Unsettled):
+                looked = self._settled(looked)
             if isinstance(looked, Refused):
                 self.refused = (looked.status, looked.remark)
                 return
@@ -188,6 +195,11 @@ class LargeBatch:
                     self.level_delay_ms = delay_ms
                 self.ready.add(self.count, put)
                 self.count += 1
+
+    def _settled(self, outcome: Unsettled) -> Held | Refused:
+        """Decide about a message that depends on another: one of this batch, as no other has anything under way."""
+        first = self._held_rows[self.held_ids.index(outcome.offset)] if outcome.offset in self.held_ids else self.count
+        return settled_by(outcome, first, self.count)
 
     def _hold(self, offsets: Sequence[int]) -> None:
         self._held_rows += range(self.count, self.count + len(offsets))
@@ -214,7 +226,7 @@ class LargeBatch:
 class Looking:
     """What a turn does with each message of a batch. The turn's part of `LargeBatch`; made by the turn."""
 
-    __slots__ = ("_before_put", "_encode", "before_put_batch", "store_host")
+    __slots__ = ("_before_put", "_encode", "before_put_batch", "end_held", "store_host")
 
     def __init__(
         self,
@@ -222,7 +234,9 @@ class Looking:
         before_put_batch: Callable[[UniformBatch, int], HeldBatch | OneByOne | None],
         encode: Callable[[Message], tuple[PutRecord, int]],
         store_host: bytes,
+        end_held: Callable[[], None] = lambda: None,
     ) -> None:
+        self.end_held = end_held
         self._before_put = before_put
         self.before_put_batch = before_put_batch
         self._encode = encode
@@ -245,6 +259,7 @@ class LargeBatches:
         self._call_soon = call_soon
         self._batches: deque[LargeBatch] = deque()
         self._slices: Iterator[None] | None = None
+        self._last: LargeBatch | None = None  # the one before the first of the line
         self._stepping = self._awake = False
         self.stopped = False
         self.slicing = True
@@ -262,6 +277,20 @@ class LargeBatches:
             return
         self._batches.append(batch)
         self._wake()
+
+    def under_way(self) -> LargeBatch | None:
+        """The batch that is being looked at."""
+        return self._batches[0] if self._batches else None
+
+    def settled(self, batch: LargeBatch) -> None:
+        """Go on with the next: what plug-ins hold of a batch is theirs to decide by once it is a part of a turn."""
+        batch.settled = True
+        if self._batches:
+            self._wake()
+
+    @property
+    def _may_go_on(self) -> bool:
+        return self._last is None or self._last.settled
 
     def stop(self) -> None:
         """Give up what is not done, and whatever comes from now on: nothing of it was stored."""
@@ -286,13 +315,13 @@ class LargeBatches:
             self._slice()
         finally:
             self._stepping = False
-        if self._batches:
+        if self._batches and self._may_go_on:
             self._awake = True
         if self._awake:
             self._call_soon(self._step)
 
     def _slice(self) -> None:
-        if not self._batches:
+        if not self._batches or not self._may_go_on:
             return
         batch = self._batches[0]
         if self._slices is None:
@@ -306,11 +335,12 @@ class LargeBatches:
         except Exception as error:
             batch.error = error
         self._slices = None
-        self._batches.popleft()
+        self._last = self._batches.popleft()
         self._over(batch, False)
 
     @staticmethod
     def _over(batch: LargeBatch, stopped: bool) -> None:
         batch.stopped = stopped
+        batch.settled = not batch.waiting
         for told in batch.waiting:
             told(None)

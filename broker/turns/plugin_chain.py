@@ -9,18 +9,29 @@ from store.put.plugin_api import (
     BatchPlugin,
     BeforePut,
     DirectPlugin,
+    DurablyRefusingPlugin,
     Held,
     HeldBatch,
     OneByOne,
     Plugin,
     PunctualPlugin,
     Refused,
+    Unsettled,
 )
 
 if TYPE_CHECKING:
     from remoting.messages.message import Message, UniformBatch
+    from store.disk.flusher import Ticket
 
-__all__ = ["BeforePutBatch", "chained", "chained_for_batches", "someone_behind"]
+__all__ = [
+    "BeforePutBatch",
+    "chained",
+    "chained_for_batches",
+    "committed_by",
+    "settled_by",
+    "someone_behind",
+    "taken_back_by",
+]
 
 BeforePutBatch = Callable[["UniformBatch", int], HeldBatch | OneByOne | None]
 
@@ -65,3 +76,32 @@ def someone_behind(plugins: Sequence[Plugin]) -> Callable[[], bool] | None:
     if len(asked) <= 1:
         return asked[0] if asked else None
     return lambda: any(is_behind() for is_behind in asked)
+
+
+def committed_by(plugins: Sequence[Plugin]) -> Ticket | None:
+    """Have plug-ins write what they hold of a turn. Raises StoreError: then all that was held counts as failed."""
+    ticket: Ticket | None = None
+    for plugin in plugins:
+        written = plugin.commit_turn()
+        if written is not None:
+            ticket = written.joined(ticket)
+    return ticket
+
+
+def taken_back_by(plugins: Sequence[Plugin]) -> Ticket | None:
+    """A ticket for what plug-ins have written to take messages back; None if that was nothing."""
+    ticket: Ticket | None = None
+    for plugin in plugins:
+        if isinstance(plugin, DurablyRefusingPlugin):
+            written = plugin.taken_back()
+            if written is not None:
+                ticket = written.joined(ticket)
+    return ticket
+
+
+def settled_by(outcome: Unsettled, first: int, second: int) -> Held | Refused:
+    """Decide about a message of a batch that depends on an earlier one of it, by their places."""
+    decided = outcome.settle()
+    if isinstance(decided, Refused):
+        return Refused(decided.status, f"messages {first} and {second} of the batch: {decided.remark}")
+    return decided

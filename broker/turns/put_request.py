@@ -11,8 +11,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from broker.net.channel import Channel
+from broker.turns.plugin_chain import settled_by
 from remoting.command import RemotingCommand
-from store.put.plugin_api import Held, HeldBatch, Put, PutResult, PutRows, PutStatus
+from store.put.plugin_api import Held, HeldBatch, Put, PutResult, PutRows, PutStatus, Refused, Unsettled
 from store.put.put_group import results_of
 
 if TYPE_CHECKING:
@@ -101,6 +102,14 @@ class PutRequest(Entry):
     def is_held(self) -> bool:
         """Whether plug-ins hold some of it."""
         return any(part is not None for part in self.parts)
+
+    def settled(self, outcome: Refused) -> Held | Refused:
+        """Decide about the next message, if that depends on another one of this request."""
+        if isinstance(outcome, Unsettled):
+            for place, part in enumerate(self.parts):
+                if part is not None and part.offset == outcome.offset:
+                    return settled_by(outcome, place, len(self.parts))
+        return outcome
 
     def results(self, result: PutResult | None, flushed: bool) -> list[PutResult]:
         """A result for each part: of what was appended, of which the store says ``result``, and of what is held."""

@@ -24,9 +24,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from broker.net.channel import Channel
+from broker.tables.table_writer import NotYetError, Waited
 from broker.turns.durable_replies import DurableReplies
 from broker.turns.large_batch import LargeBatch, Looking
-from broker.turns.plugin_chain import chained, chained_for_batches
+from broker.turns.plugin_chain import chained, chained_for_batches, committed_by, taken_back_by
 from broker.turns.put_request import Entry, PutRequest, PutSend, request_of_held, request_of_large, request_of_rows
 from broker.turns.recall_handle import recallable
 from remoting.codes import FLAG_ONEWAY
@@ -37,7 +38,6 @@ from store.disk.errors import StoreError
 from store.put.plugin_api import (
     Aside,
     AsidePlugin,
-    DurablyRefusingPlugin,
     Held,
     OneByOne,
     Plugin,
@@ -47,6 +47,7 @@ from store.put.plugin_api import (
     PutRows,
     PutStatus,
     Refused,
+    Unsettled,
 )
 from store.put.put_group import put_of
 
@@ -106,6 +107,8 @@ class Turn(DurableReplies):
         self._mixed = False  # whether a request of this turn is partly held, partly appended
         self._level_delay_ms = 0  # the shortest of this turn; 0: no level message
         self.tally: Callable[[Sequence[Put], Sequence[PutResult]], None] | None = None  # counts by topic
+        self.large_batch: Callable[[], Waited | None] = lambda: None
+        """The large batch that is being looked at."""
         self.put_count = 0
         """Messages stored or held since the start."""
         self.turn_count = 0
@@ -116,7 +119,10 @@ class Turn(DurableReplies):
     def put(
         self, channel: Channel, command: RemotingCommand, message: Message, unique_key: str, now_ms: int
     ) -> RemotingCommand | None:
-        """Gather one send, to be answered after the turn; the reply if it is refused at once."""
+        """Gather one send, to be answered after the turn; the reply if it is refused at once.
+
+        Raises NotYetError where it depends on a message that is not stored yet.
+        """
         queue_id = message.queue_id
         put: Put | None = None
         offset = 0
@@ -132,6 +138,8 @@ class Turn(DurableReplies):
             keys = message_keys(properties) if "KEYS\x01" in properties else (unique_key,)
             put = PutRecord(message.topic, message.queue_id, record, tags_code(properties), keys, message.due_ms)
         elif isinstance(outcome, Refused):
+            if isinstance(outcome, Unsettled):
+                raise NotYetError(self._end_early)
             return self.refusal(command, outcome.status, outcome.remark)
         else:
             offset = outcome.offset
@@ -159,7 +167,8 @@ class Turn(DurableReplies):
     ) -> RemotingCommand | None:
         """Gather a request of several messages, all or none of them; the reply if one of them is refused at once.
 
-        ``answer`` makes the reply of one result for each message (a held one has its virtual offset).
+        ``answer`` makes the reply of one result for each message (a held one has its virtual offset). Raises
+        NotYetError as `put` does.
         """
         request = PutRequest(answer)
         records: list[PutRecord] = []
@@ -167,6 +176,10 @@ class Turn(DurableReplies):
         try:
             for message in messages:
                 outcome = None if self._before_put is None else self._before_put(message, now_ms)
+                if isinstance(outcome, Refused):
+                    outcome = request.settled(outcome)
+                if isinstance(outcome, Unsettled):
+                    raise NotYetError(self._end_early)
                 if isinstance(outcome, Refused):
                     self._take_back(request)
                     return self.refusal(command, outcome.status, outcome.remark)
@@ -242,7 +255,7 @@ class Turn(DurableReplies):
         """What is done with each message of a large batch; None if a plug-in cannot look at one in slices."""
         if not all(isinstance(plugin, AsidePlugin) for plugin in self._plugins):
             return None
-        return Looking(self._before_put, self._before_put_batch, self._encoded, self.store_host)
+        return Looking(self._before_put, self._before_put_batch, self._encoded, self.store_host, self.end_held)
 
     def asides(self) -> list[Aside]:
         """Have each plug-in begin a large batch."""
@@ -254,6 +267,18 @@ class Turn(DurableReplies):
         record = encode_record(message, self.store_host)
         code, keys = tags_code(message.properties), message_keys(message.properties)
         return PutRecord(message.topic, message.queue_id, record, code, keys, message.due_ms), delay_ms
+
+    def end_held(self) -> None:
+        """End the turn now if plug-ins hold anything of it."""
+        if self._held:
+            self.commit()
+
+    def _end_early(self) -> Waited | None:
+        """End the turn for a message that depends on another; what to wait for if that one is of no turn yet."""
+        if not self._entries:
+            return self.large_batch()
+        self.commit()
+        return None
 
     def _gather(self, channel: Channel, command: RemotingCommand, request: PutRequest, messages: int) -> None:
         self._messages += messages
@@ -311,7 +336,7 @@ class Turn(DurableReplies):
         results: Sequence[PutResult] = ()
         if held:
             try:
-                ticket = self._commit_plugins()
+                ticket = committed_by(self._plugins)
             except StoreError as error:
                 _LOG.error("%d delayed messages were refused: %s", held, error)
                 self._refuse([entry for entry in entries if entry.is_held], str(error))
@@ -330,32 +355,13 @@ class Turn(DurableReplies):
             entries, results = self._take_back_refused(entries, results)
         return entries, results, ticket if self._flush_sync else None
 
-    def _commit_plugins(self) -> Ticket | None:
-        """Have the plug-ins write what they hold. If one of them fails, all that was held counts as failed."""
-        ticket: Ticket | None = None
-        for plugin in self._plugins:
-            written = plugin.commit_turn()
-            if written is not None:
-                ticket = written.joined(ticket)
-        return ticket
-
     def _refuse(self, entries: list[Entry], remark: str) -> None:
         """Answer that nothing was stored, when a crash cannot bring back what plug-ins had written of it either."""
-        ticket = self._taken_back()
+        ticket = taken_back_by(self._plugins)
         if ticket is None:
             self.answer_failed(entries, PutStatus.SERVICE_NOT_AVAILABLE, remark)
             return
         self.refuse_after(ticket, entries, remark)
-
-    def _taken_back(self) -> Ticket | None:
-        """A ticket for what plug-ins have written to take messages back."""
-        ticket: Ticket | None = None
-        for plugin in self._plugins:
-            if isinstance(plugin, DurablyRefusingPlugin):
-                written = plugin.taken_back()
-                if written is not None:
-                    ticket = written.joined(ticket)
-        return ticket
 
     def _take_back_refused(
         self, entries: list[Entry], results: Sequence[PutResult]
@@ -380,7 +386,7 @@ class Turn(DurableReplies):
             else:
                 others.append(entry)
                 left.append(result)
-        ticket = self._taken_back() if refused else None
+        ticket = taken_back_by(self._plugins) if refused else None
         if ticket is None:
             return entries, results
         self.answer_after(ticket, [entry for entry, _ in refused], [result for _, result in refused], durably=True)

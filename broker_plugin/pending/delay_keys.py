@@ -28,23 +28,23 @@ from remoting.messages.message import RecordError, record_fields
 from remoting.messages.properties import DELAY_KEY, DELAY_KEY_MODE, get_property
 from store.disk.errors import StoreError, StoreFullError
 from store.put.plugin_api import PutStatus, Refused
+from store.spill.rows.model import Found
 from store.spill.state.message_rows import MessageRow
 
 if TYPE_CHECKING:
     from broker_plugin.pending.parts import Delivery
-    from store.spill.rows.model import Found
     from store.spill.spill_store import SpillStore
     from store.spill.state.message_rows import MessageRows
 
-__all__ = ["KEYS_MAX", "DelayKeys", "FirstStays", "Free", "Taken"]
+__all__ = ["KEYS_MAX", "UNKNOWN_VERSION", "DelayKeys", "FirstStays", "Free", "Taken", "UnderWay", "second_of_batch"]
 
 KEYS_MAX = 1_000_000
 """Keys that are known at once, at most (24 MB)."""
 KEY_BYTES_MAX = 1024
-IN_FLIGHT_MS = 10_000
-"""So long a message that the store does not know yet may be on its way into it."""
 EVICTED_AT_ONCE = 2048
 MODES = ("reject", "keep", "replace")
+UNKNOWN_VERSION = -1
+"""That of a message which is not journalled yet: whoever replaces it reads it again."""
 
 
 class FirstStays:
@@ -77,6 +77,19 @@ class Taken:
         self.record = record
 
 
+class UnderWay:
+    """The key's message is not journalled yet: it is of this turn, or of a large batch that is being looked at."""
+
+    __slots__ = ("delay_id", "due_ms", "hash", "key", "mode")
+
+    def __init__(self, hash_: int, delay_id: int, due_ms: int, key: str, mode: str) -> None:
+        self.hash = hash_
+        self.delay_id = delay_id
+        self.due_ms = due_ms
+        self.key = key
+        self.mode = mode
+
+
 class DelayKeys:
     """Decides about messages with a delay key. `admit` is the network loop's, the rest any thread's."""
 
@@ -90,8 +103,10 @@ class DelayKeys:
         self._keep_ms = keep_ms
         self._lock = threading.Lock()
         self._table = KeyTable()
-        self._recent: dict[int, int] = {}  # delay id to when it was taken, of those the store may not know yet
-        self._before: dict[int, tuple[int, int]] = {}  # as long: delay id and due time of who had its key
+        self._under_way: set[int] = set()  # delay ids that are held and not journalled yet
+        self._before: dict[
+            int, tuple[int, int]
+        ] = {}  # of these and the last turn's: id and due time of who had its key
         self._now_ms = 0
         self._fresh: list[tuple[int, int, int]] = []  # (hash, delay id, due) of this turn
         self._journalled: dict[int, tuple[int, int, int]] = {}  # by delay id, of the one before it
@@ -126,7 +141,9 @@ class DelayKeys:
 
     # ------------------------------------------------------------------------------------------------ network loop
 
-    def admit(self, topic: str, text: str, now_ms: int, *, held: bool = True) -> Free | Taken | FirstStays | Refused:
+    def admit(
+        self, topic: str, text: str, now_ms: int, *, held: bool = True
+    ) -> Free | Taken | FirstStays | UnderWay | Refused:
         """Decide about a message whose properties have the name of a delay key somewhere.
 
         One that is not to be ``held``, because it is due already, needs no room for its key.
@@ -143,7 +160,9 @@ class DelayKeys:
         with self._lock:
             known = self._table.get(hash_)
         if known is not None:
-            taken = self._look(hash_, known[0], topic, key, now_ms)
+            if known[0] in self._under_way:
+                return UnderWay(hash_, *known, key, mode)
+            taken = self._look(hash_, known[0], topic, key)
             if isinstance(taken, Refused):
                 return taken
             if taken is not None:
@@ -156,19 +175,12 @@ class DelayKeys:
             )
         return Free(hash_)
 
-    def _look(self, hash_: int, delay_id: int, topic: str, key: str, now_ms: int) -> Taken | Refused | None:
+    def _look(self, hash_: int, delay_id: int, topic: str, key: str) -> Taken | Refused | None:
         """Look whether a key's message is pending; None if it is not."""
         with self._spill.lock:
             self._sweeper.publish_all()
             found = self._spill.find(delay_id)
-            if found is None:
-                if 0 <= now_ms - self._recent.get(delay_id, -IN_FLIGHT_MS) < IN_FLIGHT_MS:
-                    return Refused(
-                        PutStatus.SERVICE_NOT_AVAILABLE,
-                        f"a message with the delay key {key[:80]!r} is being accepted right now: try again",
-                    )
-                return None
-            if found.done:
+            if found is None or found.done:
                 return None
             try:
                 record = self._spill.read((found.ref,))[0]
@@ -188,15 +200,11 @@ class DelayKeys:
             self._before[delay_id] = before
         self._fresh.append((hash_, delay_id, due_ms))
         self._now_ms = now_ms
-        recent = self._recent
-        recent[delay_id] = now_ms
-        while len(recent) > 1 and now_ms - recent[first := next(iter(recent))] > IN_FLIGHT_MS:
-            del recent[first]
-            self._before.pop(first, None)
+        self._under_way.add(delay_id)
 
     def forget(self, delay_id: int) -> None:
         """Note that a message of this turn, or of the one that was just journalled, is not held after all."""
-        self._recent.pop(delay_id, None)
+        self._under_way.discard(delay_id)
         gone = [entry for entry in self._fresh if entry[1] == delay_id]
         if gone:
             self._fresh = [entry for entry in self._fresh if entry[1] != delay_id]
@@ -207,7 +215,7 @@ class DelayKeys:
     def forget_all(self, entries: Iterable[tuple[int, int, int]]) -> None:
         """Note that these (hash, delay id, due) are not held after all."""
         for hash_, delay_id, _ in entries:
-            self._recent.pop(delay_id, None)
+            self._under_way.discard(delay_id)
             before = self._before.pop(delay_id, None)
             if before is not None:
                 self.restore(hash_, delay_id, *before)
@@ -262,7 +270,10 @@ class DelayKeys:
 
     def committed(self) -> None:
         """Note that this turn is journalled."""
+        for delay_id in self._journalled:
+            self._before.pop(delay_id, None)
         self._journalled = {entry[1]: entry for entry in self._fresh}
+        self._under_way.difference_update(self._journalled)
         self._fresh = []
 
     # ------------------------------------------------------------------------------------------------ any thread
@@ -305,12 +316,18 @@ class DelayKeys:
         for delay_id in ids:
             with self._spill.lock:
                 found = self._spill.find(delay_id)
-            if delay_id in self._recent if found is None else not found.done:
+            if delay_id in self._under_way if found is None else not found.done:
                 return True
         return False
 
 
-def _second(taken: Taken, key: str, mode: str) -> Taken | FirstStays | Refused:
+def second_of_batch(first: UnderWay) -> Taken | FirstStays | Refused:
+    """What a second message of one batch with a key does: the same as if it came after the batch."""
+    found = Found(first.delay_id, 0, first.due_ms, UNKNOWN_VERSION, False)
+    return _second(Taken(first.hash, found, b""), first.key, first.mode, "another message of the batch")
+
+
+def _second(taken: Taken, key: str, mode: str, whose: str = "a pending message") -> Taken | FirstStays | Refused:
     found = taken.found
     if mode == "keep":
         return FirstStays(found.delay_id, found.due_ms)
@@ -318,6 +335,6 @@ def _second(taken: Taken, key: str, mode: str) -> Taken | FirstStays | Refused:
         return taken
     return Refused(
         PutStatus.MESSAGE_ILLEGAL,
-        f"the delay key {key[:80]!r} is that of a pending message, due at {found.due_ms}; {DELAY_KEY_MODE} keep or "
+        f"the delay key {key[:80]!r} is that of {whose}, due at {found.due_ms}; {DELAY_KEY_MODE} keep or "
         "replace says what to do with it",
     )

@@ -12,11 +12,11 @@ answer is lost, it is not known whether the message is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from broker_plugin.pending.delay_keys import DelayKeys, FirstStays, Taken
+from broker_plugin.pending.delay_keys import UNKNOWN_VERSION, DelayKeys, FirstStays, Taken
 from broker_plugin.pending.records import fresh_copy, restamped, sent_delay_ms, with_delay
 from remoting.messages.message import record_fields
 from store.disk.errors import StoreError
@@ -36,7 +36,7 @@ under the delivery lock, and cost a tenth of a millisecond each."""
 
 
 class _Replacement:
-    __slots__ = ("due_ms", "held", "moved", "record", "taken")
+    __slots__ = ("due_ms", "held", "moved", "of_turn", "record", "taken")
 
     def __init__(self, taken: Taken, record: bytes, held: Held) -> None:
         self.taken = taken
@@ -44,6 +44,7 @@ class _Replacement:
         self.held = held
         self.due_ms = held.due_ms
         self.moved = False
+        self.of_turn = taken.found.version == UNKNOWN_VERSION  # what it replaces is of the same batch
 
 
 class KeyedShare:
@@ -107,11 +108,18 @@ class KeyedTurn:
         self.keys.write([(one.taken.hash, one.taken.found.delay_id, one.due_ms) for one in self._replacing])
         return Ticket((self.keys.rows, self.keys.rows.written))
 
-    def commit(self, ticket: Ticket | None) -> Ticket:
-        """Journal the replacements; answers what has to be durable. Raises StoreError, and puts back what it can."""
+    def commit(self, ticket: Ticket | None, blocks: Iterable[Block]) -> Ticket:
+        """Journal the replacements; answers what has to be durable. Raises StoreError, and puts back what it can.
+
+        The turn's blocks are published at once, also those that are not synced yet: the next message with one of their
+        keys has to find them.
+        """
         spill = self._spill
         under_way: list[_Replacement] = []
         with spill.lock:
+            if self.keys.fresh_count:
+                for block in blocks:
+                    spill.publish(block)
             try:
                 for one in self._replacing:
                     self._sweeper.publish_all()
@@ -122,7 +130,10 @@ class KeyedTurn:
             except StoreError:
                 for one in reversed(under_way):
                     with suppress(StoreError):  # then it stands, as if the answer to its sender had been lost
-                        self._put_back(one)
+                        if one.of_turn:  # what it has replaced is not accepted either
+                            spill.cancel(one.held.offset)
+                        else:
+                            self._put_back(one)
                 raise
         self._replaced, self._replacing = under_way, []
         self.keys.committed()

@@ -6,6 +6,7 @@ A plug-in sees every message before it is appended (`Plugin.before_put`) and ans
 ``None``        not mine: append it to the CommitLog as usual
 `Held`          mine: it is stored by `Plugin.commit_turn`, and delivered by the plug-in later
 `Refused`       nothing is stored; the sender gets this status and this remark
+`Unsettled`     ask again when the turn has ended: it depends on another message of this turn
 ==============  ==========================================================================
 
 A plug-in may look at a client batch as a whole (`BatchPlugin.before_put_batch`, optional); one that has no such method
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from store.put.put import Put, PutResult, PutStatus
 from store.put.put_block import PutBlock
 from store.put.put_group import PutGroup
-from store.put.put_record import Held, HeldBatch, OneByOne, PutRecord, Refused, put_record, put_record_of
+from store.put.put_record import Held, HeldBatch, OneByOne, PutRecord, Refused, Unsettled, put_record, put_record_of
 from store.put.put_rows import PutRows
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ __all__ = [
     "PutStatus",
     "Refused",
     "SettlingTarget",
+    "Unsettled",
     "put_record",
     "put_record_of",
 ]

@@ -6,7 +6,7 @@ apart because they are made for every message, so that a compiled build can have
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from remoting.layout import (
     BORN_HOST_V6,
@@ -29,7 +29,7 @@ from store.derived.key_rows import key_rows
 from store.derived.queue_entries import ENTRY
 from store.put.put import Put, PutStatus
 
-__all__ = ["Held", "HeldBatch", "OneByOne", "PutRecord", "Refused", "put_record", "put_record_of"]
+__all__ = ["Held", "HeldBatch", "OneByOne", "PutRecord", "Refused", "Unsettled", "put_record", "put_record_of"]
 
 _PLACE = RECORD.struct("queue_offset", "position")
 _pack_entry = ENTRY.pack
@@ -172,6 +172,21 @@ class Refused:
     def __init__(self, status: PutStatus, remark: str) -> None:
         self.status = status
         self.remark = remark
+
+
+class Unsettled(Refused):
+    """A plug-in's "that depends": on a message that it holds under ``offset``, and that no turn has journalled yet.
+
+    If that message is of the same request, ``settle`` says what becomes of this one. If it is another's, the host
+    ends the turn (or waits for the large batch that has it), and asks again.
+    """
+
+    __slots__ = ("offset", "settle")
+
+    def __init__(self, status: PutStatus, remark: str, offset: int, settle: Callable[[], Held | Refused]) -> None:
+        super().__init__(status, remark)
+        self.offset = offset
+        self.settle = settle
 
 
 class Held:
