@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from broker_plugin.aside import ROW_BYTES, GateAside, parts_of
 from broker_plugin.figures.tally import Accepted
-from broker_plugin.pending.delay_keys import FirstStays, Free, Taken, UnderWay, second_of_batch
+from broker_plugin.pending.delay_keys import FirstStays, Free, Taken, UnderWay, unsettled
 from broker_plugin.pending.keyed_turn import KeyedTurn
 from broker_plugin.pending.limits import PendingLimits
 from broker_plugin.rules.properties import (
@@ -47,7 +47,7 @@ from remoting.messages.message import (
 from remoting.messages.properties import DELAY, DELAY_KEY, OWN_PROPERTIES, TRAN_MSG, remove_properties
 from store.disk.errors import StoreError, StoreFullError
 from store.disk.flusher import Ticket
-from store.put.plugin_api import Held, HeldBatch, OneByOne, PutStatus, Refused, Unsettled
+from store.put.plugin_api import Held, HeldBatch, OneByOne, PutStatus, Refused
 
 if TYPE_CHECKING:
     from broker_plugin.sweeper import Sweeper
@@ -246,10 +246,8 @@ class Gate:
         except MessageError as error:
             return self._refused(PutStatus.MESSAGE_ILLEGAL, str(error))
         if len(record) > self._max_record_bytes:
-            return self._refused(
-                PutStatus.MESSAGE_ILLEGAL,
-                f"the record has {len(record)} bytes, at most {self._max_record_bytes} are possible",
-            )
+            remark = f"the record has {len(record)} bytes, at most {self._max_record_bytes} are possible"
+            return self._refused(PutStatus.MESSAGE_ILLEGAL, remark)
         return record
 
     def _hold_keyed(self, message: Message, text: str, due_ms: int, now_ms: int) -> Held | Refused:
@@ -273,29 +271,20 @@ class Gate:
             if isinstance(one, Held):
                 keyed.keys.took(decision.hash, one.offset, due_ms, now_ms)
             return one
-        if isinstance(decision, UnderWay):
-            settle = partial(self._decided, keyed, second_of_batch(decision), message, text, due_ms, now_ms)
-            remark = f"a message with the delay key {decision.key[:80]!r} is being accepted right now: try again"
-            return Unsettled(PutStatus.SERVICE_NOT_AVAILABLE, remark, decision.delay_id, settle)
-        return self._decided(keyed, decision, message, text, due_ms, now_ms)
+        decide = partial(self._decided, keyed, message, (text, due_ms, now_ms))
+        return unsettled(decision, decide) if isinstance(decision, UnderWay) else decide(decision)
 
     def _decided(
-        self,
-        keyed: KeyedTurn,
-        decision: Taken | FirstStays | Refused,
-        message: Message,
-        text: str,
-        due_ms: int,
-        now_ms: int,
+        self, keyed: KeyedTurn, message: Message, at: tuple[str, int, int], decision: Taken | FirstStays | Refused
     ) -> Held | Refused:
-        """Do with a second message of a key what was decided."""
+        """Do with a second message of a key what was decided; ``at``: its properties, its due time, now."""
         if isinstance(decision, Refused):
             self._stats.refused += 1
             return decision
         if isinstance(decision, FirstStays):
             return keyed.keep(decision)
-        record = self._record(message, text, due_ms, now_ms, decision.found.delay_id)
-        return record if isinstance(record, Refused) else keyed.replace(decision, record, due_ms, now_ms)
+        record = self._record(message, *at, decision.found.delay_id)
+        return record if isinstance(record, Refused) else keyed.replace(decision, record, *at[1:])
 
     def _refused(self, status: PutStatus, remark: str) -> Refused:
         self._stats.refused += 1

@@ -13,7 +13,14 @@ from timewheel_client.net.connection import ClientConnection
 from timewheel_client.net.credentials import Credentials
 from timewheel_client.net.tls import tls_context
 from timewheel_client.pending.pending_client import PendingClient
-from timewheel_client.pending.pending_values import ChangeResult, MatchingResult, OutlookResult, WaitingMessage, Which
+from timewheel_client.pending.pending_values import (
+    ChangeResult,
+    MatchingResult,
+    OutlookResult,
+    WaitingMessage,
+    WaitingPage,
+    Which,
+)
 from timewheel_client.pending.service_client import ServiceClient
 from timewheel_client.producing.producer import Producer
 from timewheel_client.values.client_values import BatchMessage, RecallResult, SendResult
@@ -53,6 +60,7 @@ __all__ = [
     "Sql",
     "UndecodableMessage",
     "WaitingMessage",
+    "WaitingPage",
     "Which",
     "tls_context",
 ]

@@ -99,6 +99,7 @@ def _say_lines(text: str) -> None:
         say(line)
 
 
+_after_option = click.option("--after", default="", metavar="CURSOR", help="Go on behind this place of an answer.")
 _json_option = click.option("--json", "as_json", is_flag=True, help="For programs: one JSON value a line.")
 
 
@@ -114,21 +115,29 @@ def _instant(text: str | None) -> int | None:
 @pending_command.command("list")
 @_which
 @click.option("--limit", type=click.IntRange(1), default=LIST_LIMIT, show_default=True, help="Most messages.")
+@_after_option
 @_json_option
 @_connected
-def list_command(run: Callable[[Work], None], which: Which, limit: int, as_json: bool) -> None:
-    """List what is pending, in due order."""
+def list_command(run: Callable[[Work], None], which: Which, limit: int, after: str, as_json: bool) -> None:
+    """List what is pending, in due order.
+
+    Where there is more than the limit, the last line says so with a cursor: the rest comes with --after CURSOR. With
+    --json it is {"next": CURSOR}.
+    """
 
     async def work(client: PendingClient) -> None:
-        rows = []
-        async for message in client.list(which, limit=limit):
-            if as_json:
+        page = await client.page(which, limit=limit, after=after)
+        if as_json:
+            for message in page.messages:
                 document = asdict(message)
                 say(json.dumps({name: document[name] for name in document if name not in ("body", "properties")}))
-            else:
-                rows.append(message)
-        if not as_json:
-            _say_lines(as_table(waiting_rows(rows, now_ms())) if rows else "nothing is pending that matches")
+            if page.next:
+                say(json.dumps({"next": page.next}))
+            return
+        rows = page.messages
+        _say_lines(as_table(waiting_rows(rows, now_ms())) if rows else "nothing is pending that matches")
+        if page.next:
+            say(f"there are more: --after '{page.next}'")
 
     run(work)
 
@@ -198,6 +207,7 @@ def _change(verb: str, text: str, *options: Callable[[Any], Any]) -> None:
     @_which
     @click.argument("names", nargs=-1, metavar="[NAME]…")
     @click.option("--limit", type=click.IntRange(1), help="Most messages that are changed.")
+    @_after_option
     @click.option("--version", type=click.IntRange(0), help="Only if the message has this version (with NAME).")
     @click.option("--dry-run", is_flag=True, help="Only say what would be changed (the default with a query).")
     @click.option("--yes", is_flag=True, help="Change what a query finds.")
@@ -208,6 +218,7 @@ def _change(verb: str, text: str, *options: Callable[[Any], Any]) -> None:
         which: Which,
         names: tuple[str, ...],
         limit: int | None,
+        after: str,
         version: int | None,
         dry_run: bool,
         yes: bool,
@@ -217,6 +228,8 @@ def _change(verb: str, text: str, *options: Callable[[Any], Any]) -> None:
         due_ms, by_ms = _times(verb, times.get("to"), times.get("by"))
         if dry_run and yes:
             raise click.UsageError("--dry-run and --yes exclude each other")
+        if names and after:
+            raise click.UsageError("--after goes with a query, not with a NAME")
         if not names and which.width_fault:
             raise click.UsageError(f"no message is named, and {which.width_fault}")
 
@@ -228,7 +241,9 @@ def _change(verb: str, text: str, *options: Callable[[Any], Any]) -> None:
                 _show(results, as_json)
                 _fail_unless(all(results) or dry_run)
                 return
-            found = await client.change_matching(which, verb, limit=limit, dry_run=not yes, due_ms=due_ms, by_ms=by_ms)
+            found = await client.change_matching(
+                which, verb, limit=limit, dry_run=not yes, due_ms=due_ms, by_ms=by_ms, after=after
+            )
             _show_bulk(found, as_json)
 
         run(work)
@@ -279,7 +294,7 @@ def _show(results: list[ChangeResult], as_json: bool) -> None:
 
 def _show_bulk(found: MatchingResult, as_json: bool) -> None:
     if as_json:
-        say(json.dumps({**asdict(found), "answers": [_plain(answer) for answer in found.answers]}))
+        say(json.dumps({**asdict(found), "answers": [_plain(answer) for answer in found.answers], "next": found.next}))
         return
     if found.answers:
         _say_lines(as_table(result_rows(found.answers[:LIST_LIMIT], now_ms())))
@@ -291,7 +306,7 @@ def _show_bulk(found: MatchingResult, as_json: bool) -> None:
     else:
         say(", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items()) or "nothing matches")
     if found.unfinished:
-        say(f"the limit is reached; there may be more on {', '.join(found.unfinished)}")
+        say(f"the limit is reached; there may be more on {', '.join(found.unfinished)}: --after '{found.next}'")
 
 
 _change("cancel", "Cancel messages: by NAME, or what the options describe (a dry run unless --yes).")
@@ -314,12 +329,17 @@ _change(
 @_json_option
 @_connected
 def purge_command(run: Callable[[Work], None], topic: str, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Cancel all that a deleted TOPIC has left pending."""
+    """Cancel all that a deleted TOPIC has left pending. Exit status 1 if that is nothing: look at the name again."""
     if dry_run and yes:
         raise click.UsageError("--dry-run and --yes exclude each other")
 
     async def work(client: PendingClient) -> None:
-        _show_bulk(await client.change_matching(Which(topic=topic), "cancel", dry_run=not yes, purge=True), as_json)
+        found = await client.change_matching(Which(topic=topic), "cancel", dry_run=not yes, purge=True)
+        if as_json or found.verdicts:
+            _show_bulk(found, as_json)
+        else:
+            say(f"topic {topic!r} has left nothing: no broker has such a topic, and nothing is pending of it")
+        _fail_unless(bool(found.verdicts))
 
     run(work)
 

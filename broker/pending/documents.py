@@ -10,6 +10,7 @@ from typing import Any
 
 from broker.pending.names import name_text
 from store.put.pending_api import Forecast, PendingAnswer, PendingBulk, PendingCount, PendingPage, PendingRow
+from store.put.pending_cursor import cursor_text
 
 __all__ = ["answer_document", "bulk_document", "count_document", "forecast_document", "page_document", "row_document"]
 
@@ -56,8 +57,13 @@ def answer_document(answer: PendingAnswer, store_host: bytes) -> dict[str, Any]:
 
 
 def page_document(page: PendingPage, store_host: bytes) -> dict[str, Any]:
-    """Rows, and where to go on."""
-    return {"messages": [row_document(row, store_host) for row in page.rows], "next": page.next}
+    """Rows, each with the cursor behind it, and where to go on."""
+    return {
+        "messages": [
+            {**row_document(row, store_host), "after": cursor_text((row.due_ms, row.offset))} for row in page.rows
+        ],
+        "next": page.next,
+    }
 
 
 def count_document(count: PendingCount) -> dict[str, Any]:

@@ -121,8 +121,11 @@ class PendingProcessor:
 
     def _change_matching(self, control: PendingControl, ext: Mapping[str, str], now_ms: int) -> Answer:
         query = query_of(ext)
-        if _flag(ext, "purge", False) and (not query.topic or self._topics.get(query.topic) is not None):
-            raise PendingError(f"purge is for what a deleted topic has left: topic {query.topic!r:.80} exists")
+        if _flag(ext, "purge", False):
+            if not query.topic:
+                raise PendingError("purge needs the name of a deleted topic")
+            if self._topics.get(query.topic) is not None:
+                raise PendingError(f"purge is for what a deleted topic has left: topic {query.topic!r:.80} exists")
         bulk = control.change_matching(
             query,
             _verb(ext),

@@ -18,7 +18,7 @@ A key is unique on one broker. A topic on several brokers has it once on each.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from broker_plugin.pending.records import accepted_ms, key_hash
 from remoting.messages.message import RecordError, record_fields
 from remoting.messages.properties import DELAY_KEY, DELAY_KEY_MODE, get_property
 from store.disk.errors import StoreError, StoreFullError
-from store.put.plugin_api import PutStatus, Refused
+from store.put.plugin_api import Held, PutStatus, Refused, Unsettled
 from store.spill.rows.model import Found
 from store.spill.state.message_rows import MessageRow
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from store.spill.spill_store import SpillStore
     from store.spill.state.message_rows import MessageRows
 
-__all__ = ["KEYS_MAX", "UNKNOWN_VERSION", "DelayKeys", "FirstStays", "Free", "Taken", "UnderWay", "second_of_batch"]
+__all__ = ["KEYS_MAX", "UNKNOWN_VERSION", "DelayKeys", "FirstStays", "Free", "Taken", "UnderWay", "unsettled"]
 
 KEYS_MAX = 1_000_000
 """Keys that are known at once, at most (24 MB)."""
@@ -321,10 +321,12 @@ class DelayKeys:
         return False
 
 
-def second_of_batch(first: UnderWay) -> Taken | FirstStays | Refused:
-    """What a second message of one batch with a key does: the same as if it came after the batch."""
+def unsettled(first: UnderWay, decide: Callable[[Taken | FirstStays | Refused], Held | Refused]) -> Unsettled:
+    """Have a second message of one turn with a key wait for the first; of one batch it is as if it came after that."""
     found = Found(first.delay_id, 0, first.due_ms, UNKNOWN_VERSION, False)
-    return _second(Taken(first.hash, found, b""), first.key, first.mode, "another message of the batch")
+    second = _second(Taken(first.hash, found, b""), first.key, first.mode, "another message of the batch")
+    remark = f"a message with the delay key {first.key[:80]!r} is being accepted right now: try again"
+    return Unsettled(PutStatus.SERVICE_NOT_AVAILABLE, remark, first.delay_id, lambda: decide(second))
 
 
 def _second(taken: Taken, key: str, mode: str, whose: str = "a pending message") -> Taken | FirstStays | Refused:

@@ -9,6 +9,7 @@ from typing import Any
 from store.disk.delay_id import SEQUENCE_MAX
 from store.disk.errors import StoreError
 from store.put.pending_api import PAGE_MAX, PendingControl, PendingError, PendingRow
+from store.put.pending_cursor import cursor_text
 from store.put.pending_fields import number_of, query_of
 
 __all__ = ["answer_to"]
@@ -51,6 +52,7 @@ def _row(row: PendingRow, shard: str) -> dict[str, Any]:
         "tag": row.tag,
         "unique_key": row.unique_key,
         "failed": row.failed,
+        "after": cursor_text((row.due_ms, row.offset)),
     }
 
 

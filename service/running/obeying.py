@@ -18,6 +18,7 @@ from typing import Protocol
 
 from broker_plugin.rules.properties import DUE_MAX_MS
 from remoting.messages.message import StoredMessage
+from remoting.pending_rules import past_fault
 from service.core.commands import CommandVerdict, Decision
 from service.core.lines import Line, LineKind
 from service.core.states import OwnerState
@@ -211,12 +212,17 @@ def _outcome(line: Line, due_ms: int, now_ms: int) -> tuple[CommandVerdict, int,
     (<CommandVerdict.DONE: 'done'>, 500, '')
     >>> _outcome(Line(9, LineKind.MOVE, by_ms=-1000), 700, 100)[1]
     100
+    >>> _outcome(Line(9, LineKind.MOVE, by_ms=-2000), 700, 100)[2]
+    'due=-1300 lies 1400 ms in the past: to have it delivered now, the verb is now'
     """
     if line.kind is LineKind.CANCEL:
         return CommandVerdict.DONE, 0, ""
     wanted_ms = due_ms + line.by_ms if line.by_ms else line.due_ms
     if wanted_ms < 0 and not line.by_ms:
         return CommandVerdict.REFUSED, due_ms, "move takes TW_DELIVER_MS (epoch ms) or TW_BY_MS (ms)"
+    past = past_fault("due", wanted_ms, now_ms) if line.by_ms else ""
+    if past:
+        return CommandVerdict.REFUSED, due_ms, past
     if wanted_ms > DUE_MAX_MS:
         return CommandVerdict.REFUSED, due_ms, "its due time would lie beyond the year 9999"
     wanted_ms = max(wanted_ms, now_ms)

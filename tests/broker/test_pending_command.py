@@ -13,8 +13,9 @@ from click.testing import CliRunner, Result
 
 from broker.broker import Broker
 from broker.cli.pending import pending_command
+from remoting.codes import RequestCode
 from tests.broker.test_broker import config_in
-from timewheel_client import BrokerError, PendingClient, Producer, Which
+from timewheel_client import BrokerError, MessageQueue, PendingClient, Producer, Which
 
 HOUR_S = 3600
 
@@ -91,6 +92,73 @@ def test_bulk_is_dry_until_somebody_says_yes(tmp_path: Path) -> None:
                     await pending.change_matching(Which(topic="T"), "cancel", dry_run=False, purge=True)
             refused = await typed(namesrv, "purge", "T", "--yes")
             assert (refused.exit_code, "exists" in refused.output) == (1, True)
+            for name in ("Never", "T\u00e4\x1b", "x" * 5000):
+                for words in ((), ("--yes",), ("--json",)):
+                    nothing = await typed(namesrv, "purge", name, *words)
+                    assert nothing.exit_code == 1, nothing.output
+                    assert "has left nothing" in nothing.output or "--json" in words, nothing.output
+                    assert "\x1b" not in nothing.output
+            assert "needs the name" in (await typed(namesrv, "purge", "")).output
+
+    asyncio.run(story())
+
+
+def test_a_cursor_leads_through_the_lists_of_all_brokers(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path / "a") as namesrv:
+            second = Broker(config_in(tmp_path / "b", plugins=["delay"], namesrv_addr=[namesrv], broker_name="b%|"))
+            await second.start()
+            try:
+                await told(namesrv)
+            finally:
+                await second.stop()
+
+    async def told(namesrv: str) -> None:
+        async with PendingClient(namesrv) as pending, Producer(namesrv) as producer:
+            brokers = await pending.brokers()
+            assert len(brokers) == 2
+            for address in brokers.values():
+                fields = {
+                    "topic": "T",
+                    "readQueueNums": "1",
+                    "writeQueueNums": "1",
+                    "perm": "6",
+                    "defaultTopic": "TBW102",
+                }
+                more = {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+                await pending._core.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields | more, timeout_ms=9_000)
+            queues = [MessageQueue("T", name, 0) for name in brokers]
+            for n in range(7):
+                await producer.send("T", b"b", delay=HOUR_S + n // 3, queue=queues[n % 3 % 2], tags=f"g{n}")
+            whole = [message.id async for message in pending.list()]
+            page = await pending.page(limit=7)
+            assert ([message.id for message in page.messages], page.next) == (whole, "")
+        seen: list[str] = []
+        more: tuple[str, ...] = ()
+        for size in (3, 3, 1):
+            lines = (await typed(namesrv, "list", "--limit", "3", "--json", *more)).output.splitlines()
+            rows = [json.loads(line) for line in lines]
+            seen += [row["id"] for row in rows if "id" in row]
+            assert len(rows) == size + (size == 3)
+            more = ("--after", rows[-1].get("next", ""))
+        assert (seen, more[1]) == (whole, "")
+        shown = await typed(namesrv, "list", "--limit", "3")
+        assert shown.output.splitlines()[-1].startswith("there are more: --after '")
+        async with PendingClient(namesrv) as pending:
+            *_, last_broker = (await pending.brokers()).values()
+            await pending._core.ask(last_broker, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}, timeout_ms=9_000)
+        half = await typed(namesrv, "purge", "T", "--yes")  # one broker has the topic still: nothing is purged
+        assert (half.exit_code, "exists" in half.output) == (1, True)
+        assert json.loads((await typed(namesrv, "count", "--json")).output)["count"] == 7
+        first = await typed(namesrv, "cancel", "--topic", "T", "--limit", "2", "--yes", "--json")
+        rest = json.loads(first.output)["next"]
+        assert rest
+        last = await typed(namesrv, "cancel", "--topic", "T", "--yes", "--after", rest)
+        assert "5 done" in last.output
+        for bad in ("x", "x=1", "a=;a="):
+            refused = await typed(namesrv, "list", "--after", bad)
+            assert refused.exit_code == 1, refused.output
+            assert "cursor" in refused.output
 
     asyncio.run(story())
 
@@ -99,6 +167,7 @@ def test_bulk_is_dry_until_somebody_says_yes(tmp_path: Path) -> None:
     "words",
     [
         ("cancel",),
+        ("cancel", "x", "--after", "y"),
         ("cancel", "--yes"),
         ("cancel", "--due-from", "2030-01-01", "--yes"),
         ("cancel", "--key-prefix", "", "--due-to", "9999-01-01"),

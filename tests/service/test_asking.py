@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, cast
 
 import pytest
 
+from service.core.commands import CommandVerdict
+from service.core.lines import Line, LineKind
 from service.running.asking import answer_to
+from service.running.obeying import _outcome
 from store.put.pending_api import PendingControl, PendingCount, PendingQuery
+from timewheel_client import ClientError, ServiceClient
 
+START_MS = 1_700_000_000_000
 EVERY = {
     "topic": "T",
     "tag": "t",
@@ -50,3 +56,23 @@ def test_what_is_no_number_is_refused_with_its_name(text: str) -> None:
     asked = _Asked()
     assert "dueFromMs" in _ask(asked, dueFromMs=text)["error"]
     assert asked.queries == []
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "word"), [(1_600_000_000_000, "the verb is now"), (1_600_000_000, "looks like seconds"), (0, "past")]
+)
+def test_a_client_moves_nothing_into_the_past(due_ms: int, word: str) -> None:
+    """Refused before anything is sent: nobody listens at this address."""
+
+    async def move() -> None:
+        with pytest.raises(ClientError, match=word):
+            await ServiceClient("127.0.0.1:1").move("broker-a/0/7", due_ms=due_ms)
+
+    asyncio.run(move())
+
+
+def test_an_interval_into_the_past_is_refused_by_the_owner() -> None:
+    verdict, due_ms, why = _outcome(Line(9, LineKind.MOVE, by_ms=-60_000), START_MS + 50_000, START_MS)
+    assert (verdict, due_ms) == (CommandVerdict.REFUSED, START_MS + 50_000)
+    assert "the verb is now" in why
+    assert _outcome(Line(9, LineKind.MOVE, by_ms=-50_500), START_MS + 50_000, START_MS)[1] == START_MS

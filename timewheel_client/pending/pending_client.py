@@ -9,9 +9,10 @@ for on all brokers: the sender may have reached any of them, and the key may wai
 from __future__ import annotations
 
 import asyncio
+import builtins
 import heapq
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -22,12 +23,14 @@ from remoting.json_dialect import loads
 from timewheel_client.net.client_core import ClientCore
 from timewheel_client.net.credentials import credentials_of
 from timewheel_client.net.tls import Tls
+from timewheel_client.pending.cursors import cursor_of, cursors_in
 from timewheel_client.pending.named import named_brokers, told_first
 from timewheel_client.pending.pending_values import (
     ChangeResult,
     MatchingResult,
     OutlookResult,
     WaitingMessage,
+    WaitingPage,
     Which,
     change_of,
     waiting_of,
@@ -140,32 +143,56 @@ class PendingClient:
 
     async def list(self, which: Which | None = None, *, limit: int | None = None) -> AsyncIterator[WaitingMessage]:
         """Yield what is pending in due order, over all brokers."""
-        fields = (which or Which()).fields()
-        streams = [self._pages(broker, address, fields) for broker, address in (await self.brokers()).items()]
-        heads: list[tuple[int, int, WaitingMessage]] = []
+        async for message, _ in self._list(which or Which(), limit, {}):
+            yield message
+
+    async def page(self, which: Which | None = None, *, limit: int = 100, after: str = "") -> WaitingPage:
+        """List some, in due order over all brokers, behind the cursor ``after``; with the cursor of the rest.
+
+        Raises ClientError for a text that is no cursor, or one of brokers that are not there.
+        """
+        cursors = cursors_in(after, await self.brokers())
+        messages: builtins.list[WaitingMessage] = []
+        async for message, cursor in self._list(which or Which(), limit + 1, cursors):
+            if len(messages) < limit:
+                messages.append(message)
+                cursors[message.broker] = cursor
+            else:
+                return WaitingPage(messages=messages, next=cursor_of(cursors))
+        return WaitingPage(messages=messages, next="")
+
+    async def _list(
+        self, which: Which, limit: int | None, cursors: Mapping[str, str]
+    ) -> AsyncIterator[tuple[WaitingMessage, str]]:
+        """Yield messages, each with the cursor behind it on its broker; of the brokers in a cursor, if there is one."""
+        fields = which.fields()
+        brokers = await self.brokers()
+        streams = [self._pages(name, brokers[name], fields, cursors.get(name, "")) for name in cursors or brokers]
+        heads: builtins.list[tuple[int, int, WaitingMessage, str]] = []
         for number, stream in enumerate(streams):
-            async for message in stream:
-                heads.append((message.due_ms, number, message))
+            async for message, cursor in stream:
+                heads.append((message.due_ms, number, message, cursor))
                 break
         heapq.heapify(heads)
         count = 0
         while heads and (limit is None or count < limit):
-            _, number, message = heads[0]
-            yield message
+            _, number, message, cursor = heads[0]
+            yield message, cursor
             count += 1
             try:
-                following = await anext(streams[number])
-                heapq.heapreplace(heads, (following.due_ms, number, following))
+                following, cursor = await anext(streams[number])
+                heapq.heapreplace(heads, (following.due_ms, number, following, cursor))
             except StopAsyncIteration:
                 heapq.heappop(heads)
 
-    async def _pages(self, broker: str, address: str, fields: dict[str, str]) -> AsyncIterator[WaitingMessage]:
-        after = ""
+    async def _pages(
+        self, broker: str, address: str, fields: dict[str, str], after: str
+    ) -> AsyncIterator[tuple[WaitingMessage, str]]:
         while True:
             more = {**fields, "limit": PAGE, "after": after}
             document = await self._ask(address, RequestCode.PENDING_LIST, more)
             for message in document["messages"]:
-                yield waiting_of(message, broker)
+                yield waiting_of(message, broker), str(message["after"])
             after = document["next"]
             if not after:
                 return
@@ -196,26 +223,35 @@ class PendingClient:
         purge: bool = False,
         due_ms: int | None = None,
         by_ms: int | None = None,
+        after: str = "",
     ) -> MatchingResult:
-        """Change all that match, on one broker after the other. BrokerError for a query that is too wide."""
+        """Change all that match, on one broker after the other, behind the cursor ``after`` (`MatchingResult.next`).
+
+        Raises BrokerError for a query that is too wide, ClientError for a text that is no cursor.
+        """
         verdicts: Counter[str] = Counter()
-        answers: list[ChangeResult] = []
+        answers: builtins.list[ChangeResult] = []
         unfinished: dict[str, str] = {}
         fields = {**which.fields(), "verb": verb, "dryRun": str(dry_run).lower(), "purge": str(purge).lower()}
-        for broker, address in (await self.brokers()).items():
-            after = ""
+        brokers = await self.brokers()
+        if purge and not dry_run:  # one that refuses, because it has the topic, does so before any other has changed
+            look = {**fields, "dryRun": "true", "limit": 1}
+            await asyncio.gather(
+                *(self._ask(address, RequestCode.PENDING_CHANGE_MATCHING, look) for address in brokers.values())
+            )
+        for broker, cursor in cursors_in(after, brokers).items():
             while True:
                 left = CALL_LIMIT if limit is None else min(CALL_LIMIT, limit - sum(verdicts.values()))
                 if left <= 0:
-                    unfinished[broker] = after
+                    unfinished[broker] = cursor
                     break
-                more = {**fields, "limit": left, "after": after, "dueMs": due_ms, "byMs": by_ms}
-                document = await self._ask(address, RequestCode.PENDING_CHANGE_MATCHING, more)
+                more = {**fields, "limit": left, "after": cursor, "dueMs": due_ms, "byMs": by_ms}
+                document = await self._ask(brokers[broker], RequestCode.PENDING_CHANGE_MATCHING, more)
                 verdicts.update(document["verdicts"])
                 room = ANSWERS_KEPT - len(answers)
                 answers += [change_of(answer, broker) for answer in document["answers"][:room]]
-                after = document["next"]
-                if not after:
+                cursor = document["next"]
+                if not cursor:
                     break
         return MatchingResult(verdicts=dict(verdicts), answers=answers, dry_run=dry_run, unfinished=unfinished)
 

@@ -7,8 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remoting.pending_rules import width_fault
+from timewheel_client.pending.cursors import cursor_of
 
-__all__ = ["ChangeResult", "MatchingResult", "OutlookResult", "WaitingMessage", "Which", "change_of", "waiting_of"]
+__all__ = [
+    "ChangeResult",
+    "MatchingResult",
+    "OutlookResult",
+    "WaitingMessage",
+    "WaitingPage",
+    "Which",
+    "change_of",
+    "waiting_of",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +81,14 @@ class WaitingMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingPage:
+    """Some pending messages in due order, and the cursor behind which the rest comes; empty if that was all."""
+
+    messages: list[WaitingMessage]
+    next: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeResult:
     """What became of an order or a look; ``verdict`` is one of docs/pending.md. True if what was asked for stands.
 
@@ -103,6 +121,11 @@ class MatchingResult:
     dry_run: bool
     unfinished: dict[str, str]
     """Brokers with more to do than the limit let, each with its cursor."""
+
+    @property
+    def next(self) -> str:
+        """The cursor behind which the rest is to be done; empty if that was all."""
+        return cursor_of(self.unfinished)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

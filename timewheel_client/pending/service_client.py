@@ -21,9 +21,12 @@ from remoting.headers import need_long
 from remoting.json_dialect import dumps, loads
 from remoting.messages.message import StoredMessage
 from remoting.messages.properties import format_properties, get_property
+from remoting.pending_rules import past_fault, time_fault
 from timewheel_client.consuming.pulled import read_pulled
+from timewheel_client.net.client_core import now_ms
 from timewheel_client.net.tls import Tls
 from timewheel_client.net.tries import STORED, send_header
+from timewheel_client.pending.cursors import cursors_in
 from timewheel_client.pending.pending_client import PendingClient
 from timewheel_client.pending.pending_values import ChangeResult, MatchingResult, Which
 from timewheel_client.values.arguments import need_text
@@ -95,7 +98,10 @@ class ServiceClient(PendingClient):
             raise ValueError("move takes due_ms (epoch ms) or by_ms (ms), one of the two")
         if by_ms is not None:
             return await self._of(name, "move", {"TW_BY_MS": str(by_ms)})
-        return await self._of(name, "move", {"TW_DELIVER_MS": str(max(0, due_ms or 0))})
+        fault = time_fault("due_ms", due_ms or 0) or past_fault("due_ms", due_ms or 0, now_ms())
+        if fault:
+            raise ClientError(fault)
+        return await self._of(name, "move", {"TW_DELIVER_MS": str(due_ms)})
 
     async def _of(self, name: str, kind: str, properties: dict[str, str]) -> ChangeResult:
         shard, _, offset = need_text("name", name).rpartition("/")
@@ -125,11 +131,20 @@ class ServiceClient(PendingClient):
         purge: bool = False,
         due_ms: int | None = None,
         by_ms: int | None = None,
+        after: str = "",
     ) -> MatchingResult:
         """Change all that match: they are listed, and changed one by one. ClientError for a query that is too wide."""
         if purge or which.width_fault:
             raise ClientError(which.width_fault or "a service has no purge")
-        names = [message.id async for message in self.list(which, limit=limit)]
+        cursors = cursors_in(after, await self.brokers())
+        names: list[str] = []
+        unfinished: dict[str, str] = {}
+        async for message, cursor in self._list(which, None if limit is None else limit + 1, cursors):
+            if len(names) == limit:
+                unfinished = cursors
+                break
+            names.append(message.id)
+            cursors[message.broker] = cursor
         answers: list[ChangeResult] = []
         verdicts: Counter[str] = Counter()
         if dry_run:
@@ -142,7 +157,9 @@ class ServiceClient(PendingClient):
             )
             verdicts.update(result.verdict for result in some)
             answers += some
-        return MatchingResult(verdicts=dict(verdicts), answers=answers[:ANSWERS_KEPT], dry_run=dry_run, unfinished={})
+        return MatchingResult(
+            verdicts=dict(verdicts), answers=answers[:ANSWERS_KEPT], dry_run=dry_run, unfinished=unfinished
+        )
 
     async def brokers(self) -> dict[str, str]:
         """The shards that are asked. Raises NoRouteError if there is none of the broker given."""
