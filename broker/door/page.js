@@ -6,7 +6,7 @@ let auth = sessionStorage.getItem("authorization") || "";
 let now = Date.now(), skew = 0;            // the broker's clock, and by how much it differs from this one
 let view = {from: 0, span: 3600000, follows: true}, before = [], chosen = -1, bars = [];
 let sort = {by: "count", down: true}, topics = [], rows = [], next = null, filter = {}, open = null;
-let lastTopic = "", failing = 0, pending = 0;
+let lastTopic = "", failing = 0, pending = 0, deep = false;  // deep: the list was gone on with, and is not begun anew
 const asked = {list: 0, forecast: 0};
 
 // ---------------------------------------------------------------------------------------------- asking
@@ -270,6 +270,7 @@ async function list(more = false) {
   const mine = ++asked.list;
   let wanted = 50;
   if (!more) { rows = []; next = ""; }
+  deep = more;
   for (let round = 0; round < 30 && wanted > 0 && next != null; round++) {  // an answer may stop before it has found enough
     const page = await need("pending?" + query({...filter, limit: wanted, after: next}));
     if (mine !== asked.list) return;  // something else was asked for meanwhile
@@ -340,8 +341,11 @@ function show(message, keepVerdict = false) {
 function drawOne(m) {
   pairs($("about"), [["Due", `${at(m.due_ms)}, ${away(m.due_ms)}`], ["Topic, queue", `${m.topic}, ${m.queue_id}`], ["Message id", m.id],
     ["Delay key", m.key || "–"], ["Tag", m.tag || "–"], ["Accepted", at(m.accepted_ms)], ["Version", String(m.version)], ["Bytes", number(m.size)],
-    ...(m.broker ? [["Shard", m.broker]] : [])]);
+    ...(m.broker ? [["Shard", m.broker]] : []), ...(m.others || []).map(o => ["Same key on " + o.broker, twin(o)])]);
 }
+
+// A delay key may name a message on each shard: the buttons change the one that is shown, the others are found by their id.
+const twin = o => o.verdict === "done" ? `waits, too, due ${at(o.due_ms)}: ${o.id}` : words({status: 200, found: o});
 
 function words({status, found}) {
   if (found.error) return found.error;
@@ -419,7 +423,7 @@ async function live() {
     if (!failing) {
       if (count % 2 === 0 || view.span <= 60000) await turn(showForecast);
       if (count % 3 === 0) await turn(showTopics);
-      if (count % 5 === 0 && rows.length && rows.length <= 50 && $("rows").contains(document.activeElement) === false) await turn(() => list());
+      if (count % 5 === 0 && rows.length && rows.length <= 50 && !deep && $("rows").contains(document.activeElement) === false) await turn(() => list());
       await turn(watch);
     }
     count++;

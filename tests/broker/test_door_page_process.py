@@ -151,6 +151,42 @@ def test_search_cancel_and_see_the_verdict(browser: Chromium, world: World) -> N
     assert [found for found in browser.complaints() if '"network"' not in found] == []  # what is gone is not found
 
 
+def test_a_list_whose_answers_stop_early_goes_on_by_itself(browser: Chromium, world: World) -> None:
+    """An answer ends after some looked-at messages, full or not. The page asks on, until it has 50 or all was seen."""
+    world.list.rows.sort(key=lambda found: (found.due_ms, found.offset))
+    world.list.looked_max = 10
+    page, asked, plain = Page(browser, world), [0], world.list.page
+
+    def counted(*given: Any) -> Any:
+        asked[0] += 1
+        return plain(*given)
+
+    world.list.page = counted  # type: ignore[method-assign]
+    page.find("T2", "")
+    page.until("document.querySelectorAll('#rows tbody tr').length == 10", "all of a topic, three in each answer")
+    page.until("document.querySelector('#more').hidden", "the end of the list")
+    assert asked[0] >= 231 // 10
+    page.find("Hot", "")
+    page.until("document.querySelectorAll('#rows tbody tr').length == 50", "as much as the page shows at once")
+    assert page.do("document.querySelector('#more').hidden") is False
+    page.click("#more")
+    page.until("document.querySelectorAll('#rows tbody tr').length == 100", "more")
+    world.list.rows += [row(1000 + n, START_MS + 6_000_000 + n, "Cold") for n in range(200)]
+    world.list.rows.append(row(2000, START_MS + 9_000_000, "Rare"))
+    before = asked[0]
+    page.find("Rare", "")
+    wait_until(lambda: asked[0] >= before + 30, 30, "thirty answers, and the page gives up for now")
+    page.until("document.querySelector('#found').innerText == 'Nothing found so far.'", "what it says of it")
+    page.until("next == '300' && !document.querySelector('#more').hidden", "the way to go on")
+    assert page.do("document.querySelectorAll('#rows tbody tr').length") == 0
+    page.click("#more")
+    page.until("document.querySelectorAll('#rows tbody tr').length == 1", "what the rest of the list has")
+    page.until("document.querySelector('#more').hidden", "the end")
+    rounds = page.do("count")
+    page.until(f"count > {rounds + 6}", "some seconds in which the page looks again by itself")
+    assert page.do("document.querySelectorAll('#rows tbody tr').length") == 1, "what More has found stays"
+
+
 def test_move_and_watch_it_fire(browser: Chromium, world: World) -> None:
     page = Page(browser, world)
     page.find("", world.id(20))

@@ -44,11 +44,13 @@ class PlainPending:
         self.verdicts: dict[tuple[PendingVerb, PendingVerdict], int] = {}
         self.failed = 0
         self.error: Exception | None = None
+        self.looked_max = 1 << 30
+        """A page ends after so many rows that it has looked at, also if it is not full."""
 
-    def _matching(self, query: PendingQuery) -> list[PendingRow]:
+    def _matching(self, query: PendingQuery, rows: Sequence[PendingRow] | None = None) -> list[PendingRow]:
         return [
             found
-            for found in self.rows
+            for found in (self.rows if rows is None else rows)
             if (not query.topic or found.topic == query.topic)
             and (not query.tag or found.tag == query.tag)
             and found.key.startswith(query.key_prefix)
@@ -82,9 +84,13 @@ class PlainPending:
         if after and not after.isdigit():
             raise PendingError(f"after={after!r} is no cursor")
         begin = int(after or 0)
-        found = self._matching(query)
-        more = str(begin + limit) if begin + limit < len(found) else ""
-        return PendingPage(rows=tuple(found[begin : begin + limit]), next=more)
+        found: list[PendingRow] = []
+        at = begin
+        while at < min(len(self.rows), begin + self.looked_max) and len(found) < limit:
+            found += self._matching(query, self.rows[at : at + 1])
+            at += 1
+        more = bool(self._matching(query, self.rows[at:])) or begin + self.looked_max <= at < len(self.rows)
+        return PendingPage(rows=tuple(found), next=str(at) if more else "")
 
     def count(self, query: PendingQuery, after: str = "") -> PendingCount:
         assert not after
