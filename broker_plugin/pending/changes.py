@@ -15,7 +15,8 @@ where), the rows of cancelled messages (`store.spill.state.message_rows`), the d
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -107,7 +108,8 @@ class Changes:
                 after(self._waiting(found), Move.CANCEL)
                 self._settle()
                 self._note(found, record, now_ms)
-                ticket = self._spill.cancel(name.offset)
+                with self._voided_if_not((found.delay_id,), (found.due_ms,)):
+                    ticket = self._spill.cancel(name.offset)
                 if ticket is None:
                     after(State.CANCELLED, Move.CANCEL)
                 self._gone(found.delay_id, found.due_ms, record, len(record))
@@ -140,7 +142,8 @@ class Changes:
         if self._past is not None:
             with suppress(StoreFullError):
                 self._past.add_encoded(rows, found.ids, found.dues)
-        ticket = self._spill.cancel_many(Columns(found.dues, found.ids, found.refs), found.versions)
+        with self._voided_if_not(found.ids, found.dues):
+            ticket = self._spill.cancel_many(Columns(found.dues, found.ids, found.refs), found.versions)
         if self.watchers or self._recovery.failed_count:
             for due_ms, delay_id, record, size in zip(found.dues, found.ids, found.records, found.sizes, strict=True):
                 self._gone(delay_id, due_ms, record, size)
@@ -252,6 +255,17 @@ class Changes:
         # It must be possible to cancel on a full disk; that it was is then known for a while only.
         with suppress(StoreFullError):
             self._past.add((row,))
+
+    @contextmanager
+    def _voided_if_not(self, ids: Sequence[int], dues: Sequence[int]) -> Iterator[None]:
+        """Take back the rows of messages whose cancel, here within, cannot be written: they will be delivered."""
+        try:
+            yield
+        except StoreError:
+            if self._past is not None:
+                with suppress(StoreError):
+                    self._past.void(ids, dues)
+            raise
 
     def _gone(self, delay_id: int, due_ms: int, record: bytes, size: int) -> None:
         if record and self.watchers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from broker_plugin.pending.delay_keys import KEYS_MAX, DelayKeys
 from broker_plugin.pending.desk import PendingDesk
 from broker_plugin.pending.keyed_turn import KeyedTurn
 from broker_plugin.pending.limits import LimitedTally, PendingLimits
+from store.disk.errors import StoreError
 from store.spill.state.message_rows import MessageRows
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ class DeskRooms:
         if self._was_used:
             self.keys.load(self.key_rows.each(), spill.records_unsaved())
         changes.keys = self.keys
+        with suppress(StoreError), lock:  # then a cancel that a kill has cut short is told of as if it had been one
+            self.past.void_tail(self._is_cancelled)
         self._changes = changes
         if self.limits is not None:
             with lock:
@@ -76,6 +80,10 @@ class DeskRooms:
             self.keyed.withdrawn = self.limits.withdrawn
         self.commands = Commands(spill, sweeper, recovery, lock, changes)
         self.desk = PendingDesk(spill, sweeper, recovery, lock, stats, changes, self.keys)
+
+    def _is_cancelled(self, delay_id: int) -> bool:
+        found = self._spill.find(delay_id)
+        return found is None or found.done
 
     def count_topics(self, balance: TopicBalance) -> None:
         """Have the desk show what is pending by topic, and the counts be told of cancels."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
 from broker_plugin.pending.key_table import KeyTable
 from remoting.messages.message import Message
 from remoting.messages.properties import format_properties
-from store.disk.errors import StoreFullError, SyncFailedError
-from store.put.pending_api import PendingName, PendingOrder, PendingVerb, PendingVerdict
+from store.disk.errors import StoreError, StoreFullError, SyncFailedError
+from store.put.pending_api import PendingName, PendingOrder, PendingQuery, PendingVerb, PendingVerdict
 from store.put.plugin_api import Held, PutStatus, Refused
 from tests.broker_plugin.test_pending_desk import Desk
 from tests.support.delay_rig import START_MS
@@ -227,6 +228,52 @@ def test_a_cancel_that_was_told_outlives_a_kill_a_start_and_then_a_power_cut() -
         desk.world.run(2_000)
         desk.world.store.take_checkpoint()
     assert desk.desk.change(_cancelled("k"), desk.now).verdict is V.ALREADY
+
+
+class _ShortLog:
+    """A CommitLog that keeps nothing."""
+
+    def find_delivered(self, _offset: int) -> bytes | None:
+        return None
+
+    def earliest_store_time(self) -> int:
+        return NOW + 3_600_000
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+@pytest.mark.parametrize("how", ["", "kill", "power_cut"])
+def test_a_cancel_that_failed_is_not_told_of_what_was_delivered(how: str, bulk: bool) -> None:
+    """Its row is written before it: when the log has lost the delivered message, nothing else speaks of it."""
+    desk = Desk()
+    first = held(put(desk, NOW + 500))
+    desk.world.store.flusher.sync_all()
+    rows = 0
+
+    def fault(operation: str, path: Path) -> None:
+        nonlocal rows
+        rows += (operation, path.parent.name) == ("pwrite", "cancelled")
+        if operation == "pwrite" and (path.parent.name != "cancelled" or (how and rows > 1)):
+            raise StoreError("no")
+
+    desk.world.disk.fault = fault
+    with pytest.raises(StoreError):
+        if bulk:
+            query = PendingQuery(topic="T")
+            desk.desk.change_matching(query, PendingVerb.CANCEL, desk.now, dry_run=False)
+        else:
+            desk.desk.change(_cancelled("k"), desk.now)
+    desk.world.disk.fault = None
+    if how:
+        if how == "power_cut":
+            desk.world.plugin.pending._changes._past.sync()
+        getattr(desk.world, how)()
+    assert desk.desk.get(by_key()).verdict is V.DONE
+    desk.world.run(1_000)
+    assert desk.desk.change(_cancelled("k"), desk.now).verdict is V.TOO_LATE
+    desk.world.plugin.pending._changes._lookup = _ShortLog()
+    for name in (by_key(), PendingName(offset=first.offset)):
+        assert desk.desk.change(PendingOrder(verb=PendingVerb.CANCEL, name=name), desk.now).verdict is V.UNKNOWN
+        assert desk.desk.get(name).verdict is V.UNKNOWN
 
 
 def _moved(key: str) -> PendingOrder:

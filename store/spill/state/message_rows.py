@@ -10,7 +10,7 @@ row         bytes  (little-endian; files ``NNNNNNNNNN`` of up to 65,536 rows)
 ==========  =====  ====================================================================
 id          8      delay id
 due         8      when it is, or would have been, due, epoch ms
-at          8      when the row was written, epoch ms
+at          8      when the row was written, epoch ms; -1: the row before it is void
 key         8      hash of topic and delay key, 0 if it has none
 version     4
 topic       4      CRC-32-sized hash of the topic, 0 if it could not be read
@@ -52,6 +52,8 @@ ROWS_A_FILE = 65_536
 FILES_MAX = 64
 """More files than this: the oldest goes, whatever it has."""
 _DUE_MAX_MS = 1 << 62
+VOID = -1
+"""``at`` of a row that takes back what the one before it says."""
 
 
 class MessageRow(NamedTuple):
@@ -153,6 +155,35 @@ class MessageRows:
             ids, dues = [row.delay_id for row in rows], [row.due_ms for row in rows]
             self.add_encoded(b"".join(map(self._encoded, rows)), ids, dues)
 
+    def void(self, ids: Sequence[int], dues: Sequence[int]) -> None:
+        """Say that what the rows of these tell has not happened after all. Raises StoreError."""
+        self.add([MessageRow(delay_id, due_ms, VOID, 0, 0, 0) for delay_id, due_ms in zip(ids, dues, strict=True)])
+
+    def void_tail(self, is_true: Callable[[int], bool]) -> None:
+        """Void the newest rows, back to the first that is true: what was to follow them may have been cut short.
+
+        Raises StoreError.
+        """
+        known: set[int] = set()
+        wrong: list[MessageRow] = []
+        for row in self._newest_first():
+            if row.delay_id in known:
+                continue
+            known.add(row.delay_id)
+            if row.at_ms != VOID:
+                if is_true(row.delay_id):
+                    break
+                wrong.append(row)
+        self.void([row.delay_id for row in wrong], [row.due_ms for row in wrong])
+
+    def _newest_first(self) -> Iterator[MessageRow]:
+        for part in reversed(self._parts):
+            rows = part.rows() if part.count else ()
+            for end in range(len(rows), 0, -256):
+                for *fields, crc in rows[max(0, end - 256) : end].tolist()[::-1]:  # type: ignore[union-attr]
+                    if self._sum(tuple(fields)) == crc:
+                        yield MessageRow(*fields)
+
     def encoded_columns(
         self,
         ids: Sequence[int],
@@ -236,8 +267,9 @@ class MessageRows:
                     yield MessageRow(*fields)
 
     def find(self, delay_id: int) -> MessageRow | None:
-        """Look a delay id up: its newest row. Reads files."""
-        return self._newest("id", delay_id, lambda part: part.id_min <= delay_id <= part.id_max)
+        """Look a delay id up: its newest row, unless that is void. Reads files."""
+        row = self._newest("id", delay_id, lambda part: part.id_min <= delay_id <= part.id_max)
+        return None if row is None or row.at_ms == VOID else row
 
     def find_key(self, key_hash: int) -> MessageRow | None:
         """Look a delay key up by its hash: the newest row. Reads files."""
