@@ -34,6 +34,7 @@ __all__ = ["SKEW_MS", "MaySend", "Shard"]
 
 SKEW_MS = 60_000
 """By how much the clocks of two instances may differ for what is in doubt: beyond it nothing was delivered yet."""
+_BEGUN = frozenset({OwnerState.READING_BACK, OwnerState.OWNING, OwnerState.RELEASING})
 
 
 class Shard:
@@ -151,8 +152,7 @@ class Shard:
             for queue, at in doubt.tails.items():
                 wanted[queue] = min(at, wanted.get(queue, at))
         for queue in self.lost.values():
-            at = self.tails.get(queue, 0)
-            wanted[queue] = min(at, wanted.get(queue, at))
+            wanted[queue] = min(self.tails.get(queue, 0), wanted.get(queue, 1 << 62))
         return wanted
 
     # ------------------------------------------------------------------------------------------------ reading
@@ -165,6 +165,8 @@ class Shard:
                 continue
             self.read_to = line.offset + 1
             self._damaged.saw(line)
+            if line.damaged and self.state in _BEGUN and not self.lease.holds(mono_ms):
+                self._go(OwnerState.FENCED)  # another owner may have taken over while this one did not look
             if line.kind is LineKind.ENTRY:
                 if line.offset not in self.done:
                     waiting.append(line)
@@ -207,7 +209,7 @@ class Shard:
             self.generation = line.offset
             self._fence_ms = mono_ms + (0 if self.is_released else self.timing.fence_ms)
             self._go(OwnerState.READING_BACK)
-        elif self.state in (OwnerState.READING_BACK, OwnerState.OWNING, OwnerState.RELEASING):
+        elif self.state in _BEGUN:
             self._go(OwnerState.FENCED)
         else:
             self.is_released = False
@@ -276,9 +278,8 @@ class Shard:
     def _raise_tail(self, queue: TargetQueue) -> None:
         """Below the last acknowledged delivery all are done, if none to that queue is under way or lost."""
         top = self._top.get(queue)
-        if top is None or self._open[queue]:
-            return
-        self.tails[queue] = max(self.tails.get(queue, 0), top)
+        if top is not None and not self._open[queue]:
+            self.tails[queue] = max(self.tails.get(queue, 0), top)
 
     def _finish(self, offset: int) -> None:
         if self.done.add(offset):
@@ -336,8 +337,7 @@ class Shard:
 
     def record(self) -> ProgressRecord | None:
         """The next progress record to be written; None while one is under way, or before `settle`."""
-        may = self.state in (OwnerState.READING_BACK, OwnerState.OWNING, OwnerState.RELEASING)
-        if self._saving is not None or not self._settled or not may:
+        if self._saving is not None or not self._settled or self.state not in _BEGUN:
             return None
         begin = min(self.done.low, self.generation)
         earlier = [offset for offset in self._takeovers if offset < begin]

@@ -25,7 +25,21 @@ class ProgressLog:
         self._queue = queue
 
     async def read(self) -> Picture:
-        """Read what stands there now; raises ClientError."""
+        """Read what stands there now. Raises ClientError, also for progress that cannot be of this queue."""
+        picture = await self._read()
+        # Asked now: what a record speaks of stood in the queue before that record was written.
+        end = await self._cluster.end((self._cluster.topic, *self._queue[1:]))
+        if picture.generation >= end or picture.low > end:
+            raise ClientError(
+                f"the progress of {self._shard} speaks of offset {max(picture.generation, picture.low)}, but its queue "
+                f"ends at {end}: topic {self._cluster.topic} was made anew, its broker has lost the end of its log, or "
+                f"somebody else has written into {PROGRESS_TOPIC}. Nothing is delivered: make {PROGRESS_TOPIC} anew as "
+                "well if what it says does not count any more"
+            )
+        self._cluster.targets.learn(picture.targets())
+        return picture
+
+    async def _read(self) -> Picture:
         end = await self._cluster.end(self._queue)
         begin = await self._cluster.begin(self._queue)
         look = LOOK_BACK
@@ -35,7 +49,6 @@ class ProgressLog:
             picture = Picture.of(records)
             newest = max((record.generation for record in records), default=-1)
             if start <= begin or (newest >= 0 and picture.generation == newest):
-                self._cluster.targets.learn(picture.targets())
                 return picture
             look *= LOOK_MORE
 

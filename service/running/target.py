@@ -31,6 +31,7 @@ from service.core.progress import TargetQueue
 from service.core.shard import MaySend, Shard
 from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import ClusterLink, Fate, Sent, fate_of
+from service.link.log import Teller
 from service.link.targets import MISSING_MS
 from service.running.entries import REJECTED_TOPIC, delay_id_of, rejected_again
 from service.running.instance_counts import InstanceCounts
@@ -68,6 +69,7 @@ class Principal(Protocol):
     shard: Shard
     cluster: ClusterLink
     tally: InstanceCounts
+    tell: Teller
 
     def lost(self, queue: TargetQueue) -> None:
         """A delivery to a queue has got no answer."""
@@ -222,6 +224,7 @@ class RemoteTarget:
             closed_too_long = isinstance(error, _ClosedError) and self._is_closed_for_good(topic)
             if topic == REJECTED_TOPIC or not (closed_too_long or targets.is_gone(topic)):
                 parcel.result = PutResult(PutStatus.TOPIC_AWAY, remark=str(error))
+                self._owner.tell.warning(f"deliveries wait: {error}")
                 return
             self._reject(parcel, str(error))
             await self._address(parcel)
@@ -271,7 +274,8 @@ class RemoteTarget:
         """Ask where a target queue ends that was not used so far."""
         try:
             self._owner.shard.aim(queue, await self._owner.cluster.end(queue))
-        except ClientError:
+        except ClientError as error:
+            self._owner.tell.warning(f"asking where queue {queue[2]} of {queue[0]} at {queue[1]} ends: {error}")
             self._suspects.suspect(queue)
         finally:
             self._aiming.pop(queue, None)
@@ -288,6 +292,7 @@ class RemoteTarget:
                 if reply is not None:
                     replies.append((parcel, reply))
         except ClientError as error:
+            self._owner.tell.warning(f"deliveries to {where[0]} at {where[1]}: {error}")
             cluster.core.refresh_soon(where[0])
             queue = parcels[0].queue
             assert queue is not None

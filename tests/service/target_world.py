@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import cast
 
@@ -16,6 +17,7 @@ from service.core.progress import Picture, TargetQueue
 from service.core.shard import Shard
 from service.link.clock import mono_ms
 from service.link.cluster import ClusterLink
+from service.link.log import Teller
 from service.link.targets import Targets
 from service.running.entries import waiting_of
 from service.running.instance_counts import InstanceCounts
@@ -47,6 +49,7 @@ class TargetWorld:
         self.waiting: list[asyncio.Future[RemotingCommand]] = []
         self.gate: asyncio.Event | None = None
         self.name, self.tally = NAME, InstanceCounts()
+        self.tell = Teller(logging.getLogger(__name__), NAME)
         self.core = self
         self.targets = Targets(self, self.addresses.get, lambda: self.now_ms)
         self.cluster = cast(ClusterLink, self)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.core.lease import LEASE_MS
 from service.core.lines import Line, LineKind
 from service.core.progress import Picture, ProgressRecord
 from service.core.shard import Shard
@@ -76,9 +77,21 @@ def test_an_owner_is_fenced_by_what_was_written_under_a_damaged_takeover() -> No
     shard.settle(Picture(), 0)
     assert shard.record() is not None
     shard.saved()
+    shard.end_seen(0, 1)
     shard.read([Line(1, damaged=True)], 2, 0)
     assert shard.state is OwnerState.OWNING, "a damaged entry is no takeover"
     shard.read([Line(2, LineKind.ROLL, generation=1, about=0, entry=0)], 3, 0)
+    assert shard.state is OwnerState.FENCED
+
+
+def test_an_owner_that_did_not_look_for_long_takes_a_damaged_record_for_a_takeover() -> None:
+    """Who wrote it may have read it while it was whole, and deliver: two owners, until one writes something."""
+    shard, _ = taking_over(Picture(), [])
+    shard.settle(Picture(), 0)
+    assert shard.record() is not None
+    shard.saved()
+    shard.end_seen(0, 1)
+    shard.read([Line(1, damaged=True)], 2, LEASE_MS)
     assert shard.state is OwnerState.FENCED
 
 
