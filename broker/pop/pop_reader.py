@@ -212,9 +212,11 @@ class PopReader:
     def _one(self, pop: Pop, queue: PopQueue) -> Work:
         """Take what a queue has."""
         header, topic, queue_id = pop.header, queue.topic, queue.queue_id
-        if header.order and queue.block is not None and queue.block.waiting:
-            yield from self._again(pop, queue, queue.block)
-            return
+        block = queue.block
+        if header.order and block is not None and block.waiting:
+            yield from self._again(pop, queue, block)
+            if block.waiting or queue.block is not block or queue.gone:
+                return  # else retention has taken all of it
         end = self._store.max_offset(topic, queue_id)
         for _ in range(_LOOKS_MAX):
             rest = end - queue.next

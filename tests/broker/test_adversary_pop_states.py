@@ -274,3 +274,16 @@ def test_a_pop_does_not_begin_before_the_time_of_the_last_holder_is_over(
     begun = [int(reply.ext["popTime"]) for reply in replies for got in popped_of(reply, "G") if got.body == b"a"]
     assert len(begun) == 1
     assert begun[0] >= sum(over_ms), "by these times two have had it at once"
+
+
+@pytest.mark.pure  # it has a method of the store's replaced
+def test_a_block_of_messages_that_are_not_there_any_more_keeps_nobody_waiting(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.send(b"a", b"b")
+    assert machine.bodies(order="true", invisibleTime=1_000, maxMsgNums=2) == [b"a", b"b"]
+    machine.send(b"c")
+    machine.rig.pass_ms(1_000)
+    entry = machine.rig.store.entry
+    monkeypatch.setattr(machine.rig.store, "entry", lambda *key: None if key[2] < 3 else entry(*key))
+    assert machine.bodies(order="true") == [b"c"]
