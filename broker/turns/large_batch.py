@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from broker.net.channel import Channel
-from broker.turns.plugin_chain import settled_by
+from broker.turns.plugin_chain import refused_for_two
 from remoting.messages.message import Message, MessageError, UniformBatch, batch_slice, split_batch, split_uniform
 from store.put.plugin_api import Aside, Held, HeldBatch, OneByOne, PutStatus, Refused, Unsettled
 from store.put.put_record import PutRecord
@@ -198,8 +198,10 @@ class LargeBatch:
 
     def _settled(self, outcome: Unsettled) -> Held | Refused:
         """Decide about a message that depends on another: one of this batch, as no other has anything under way."""
-        first = self._held_rows[self.held_ids.index(outcome.offset)] if outcome.offset in self.held_ids else self.count
-        return settled_by(outcome, first, self.count)
+        decided = outcome.settle()
+        if isinstance(decided, Held) or outcome.offset not in self.held_ids:
+            return decided
+        return refused_for_two(decided, self._held_rows[self.held_ids.index(outcome.offset)], self.count)
 
     def _hold(self, offsets: Sequence[int]) -> None:
         self._held_rows += range(self.count, self.count + len(offsets))

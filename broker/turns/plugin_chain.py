@@ -16,7 +16,6 @@ from store.put.plugin_api import (
     Plugin,
     PunctualPlugin,
     Refused,
-    Unsettled,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ __all__ = [
     "chained",
     "chained_for_batches",
     "committed_by",
-    "settled_by",
+    "refused_for_two",
     "someone_behind",
     "taken_back_by",
 ]
@@ -99,9 +98,8 @@ def taken_back_by(plugins: Sequence[Plugin]) -> Ticket | None:
     return ticket
 
 
-def settled_by(outcome: Unsettled, first: int, second: int) -> Held | Refused:
-    """Decide about a message of a batch that depends on an earlier one of it, by their places."""
-    decided = outcome.settle()
+def refused_for_two(decided: Held | Refused, first: int, second: int) -> Held | Refused:
+    """Name the places of two messages of a batch in a refusal of the second; any other decision stays as it is."""
     if isinstance(decided, Refused):
         return Refused(decided.status, f"messages {first} and {second} of the batch: {decided.remark}")
     return decided

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from broker.net.channel import Channel
-from broker.turns.plugin_chain import settled_by
+from broker.turns.plugin_chain import refused_for_two
 from remoting.command import RemotingCommand
 from store.put.plugin_api import Held, HeldBatch, Put, PutResult, PutRows, PutStatus, Refused, Unsettled
 from store.put.put_group import results_of
@@ -108,7 +108,7 @@ class PutRequest(Entry):
         if isinstance(outcome, Unsettled):
             for place, part in enumerate(self.parts):
                 if part is not None and part.offset == outcome.offset:
-                    return settled_by(outcome, place, len(self.parts))
+                    return refused_for_two(outcome.settle(), place, len(self.parts))
         return outcome
 
     def results(self, result: PutResult | None, flushed: bool) -> list[PutResult]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ from remoting.messages.message import join_batch
 from store.disk.errors import StoreFullError
 from store.put.pending_api import PendingName
 from tests.broker.core_rig import START_MS, Client, Rig, properties
-from tests.broker.test_large_batches import Rounds
+from tests.broker.test_large_batches import Hand, Rounds
 from tests.support.simdisk import SimDisk
 
 DUE_MS = START_MS + 60_000
@@ -146,6 +147,22 @@ def test_a_send_while_a_large_batch_with_its_key_is_looked_at(tmp_path: Path, mo
     assert waiting(plugin, "end")[0] == b"e"
     assert plugin.check() == []
     rig.close()
+
+
+def test_a_key_that_a_long_batch_has_many_times_costs_no_more(tmp_path: Path) -> None:
+    hand = Hand(tmp_path / "store", files=SimDisk(), **SMALL | {"timewheelSegmentBytes": 8_000_000})
+
+    def asked(prefix: str, most: int) -> tuple[Any, float]:
+        elements = [(0, b"b", keyed(f"{prefix}{min(number, most)}", "keep")) for number in range(12_000)]
+        begin = time.thread_time()
+        return hand.ask(elements), time.thread_time() - begin
+
+    plain, plain_s = asked("k", 12_000)
+    reply, seconds = asked("n", 6_000)
+    assert (plain.code, reply.code) == (0, 0)
+    assert len(set(reply.ext["msgId"].split(","))) == 6_001
+    assert seconds < 2 * plain_s
+    hand.rig.close()
 
 
 @pytest.mark.parametrize("write", range(1, 7))
