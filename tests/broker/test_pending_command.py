@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,7 +16,7 @@ from broker.broker import Broker
 from broker.cli.pending import pending_command
 from remoting.codes import RequestCode
 from tests.broker.test_broker import config_in
-from timewheel_client import BrokerError, MessageQueue, PendingClient, Producer, Which
+from timewheel_client import BrokerError, ClientError, MessageQueue, PendingClient, Producer, Which
 
 HOUR_S = 3600
 
@@ -159,6 +160,30 @@ def test_a_cursor_leads_through_the_lists_of_all_brokers(tmp_path: Path) -> None
             refused = await typed(namesrv, "list", "--after", bad)
             assert refused.exit_code == 1, refused.output
             assert "cursor" in refused.output
+
+    asyncio.run(story())
+
+
+def test_a_broker_that_tells_no_cursors_is_listed_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = PendingClient._ask
+
+    async def older(self: PendingClient, *asked: Any) -> Any:
+        answer = await plain(self, *asked)
+        for row in answer.get("messages", ()):
+            del row["after"]
+        return answer
+
+    async def story() -> None:
+        async with running(tmp_path) as namesrv, PendingClient(namesrv) as pending:
+            async with Producer(namesrv) as producer:
+                for _ in range(3):
+                    await producer.send("T", b"b", delay=HOUR_S)
+            monkeypatch.setattr(PendingClient, "_ask", older)
+            assert len([message async for message in pending.list()]) == 3
+            page = await pending.page(limit=3)
+            assert (len(page.messages), page.next) == (3, "")
+            with pytest.raises(ClientError, match="older version"):
+                await pending.page(limit=2)
 
     asyncio.run(story())
 

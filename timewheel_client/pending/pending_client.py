@@ -36,7 +36,7 @@ from timewheel_client.pending.pending_values import (
     waiting_of,
 )
 from timewheel_client.values.arguments import need_text
-from timewheel_client.values.errors import BrokerError, NoRouteError
+from timewheel_client.values.errors import BrokerError, ClientError, NoRouteError
 
 __all__ = ["PendingClient"]
 
@@ -157,6 +157,8 @@ class PendingClient:
             if len(messages) < limit:
                 messages.append(message)
                 cursors[message.broker] = cursor
+            elif not all(cursors[shown.broker] for shown in messages):
+                raise ClientError("a broker of an older version has more, and tells no cursor: take a larger limit")
             else:
                 return WaitingPage(messages=messages, next=cursor_of(cursors))
         return WaitingPage(messages=messages, next="")
@@ -192,7 +194,7 @@ class PendingClient:
             more = {**fields, "limit": PAGE, "after": after}
             document = await self._ask(address, RequestCode.PENDING_LIST, more)
             for message in document["messages"]:
-                yield waiting_of(message, broker), str(message["after"])
+                yield waiting_of(message, broker), str(message.get("after", ""))
             after = document["next"]
             if not after:
                 return

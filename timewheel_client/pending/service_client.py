@@ -141,7 +141,8 @@ class ServiceClient(PendingClient):
         unfinished: dict[str, str] = {}
         async for message, cursor in self._list(which, None if limit is None else limit + 1, cursors):
             if len(names) == limit:
-                unfinished = cursors
+                # An instance of an older version tells no cursors.
+                unfinished = cursors if all(cursors[name.rpartition("/")[0]] for name in names) else {}
                 break
             names.append(message.id)
             cursors[message.broker] = cursor
