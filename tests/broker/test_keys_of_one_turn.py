@@ -210,7 +210,8 @@ def test_whatever_a_turn_has_answers_are_those_of_turns_apart(tmp_path: Path) ->
             answers: dict[tuple[int, int], Any] = {}
             for step in range(12):
                 client = random.choice(clients)
-                text = [keyed(random.choice("abc"), random.choice(MODES), DUE_MS + step * 9 + n) for n in range(3)]
+                dues = [random.choice((DUE_MS + step * 9 + n,) * 4 + (START_MS - 5,)) for n in range(3)]
+                text = [keyed(random.choice("abc"), random.choice(MODES), due_ms) for due_ms in dues]
                 if random.random() < 0.3:
                     opaque = submit_batch(client, [(0, b"%d.%d" % (step, n), text[n]) for n in range(3)])
                 else:
@@ -223,7 +224,8 @@ def test_whatever_a_turn_has_answers_are_those_of_turns_apart(tmp_path: Path) ->
                 answers |= {(clients.index(one), opaque): r for opaque, r in replies(rig, one).items()}
             codes = [answers[clients.index(client), opaque].code for client, opaque in told]
             plugin = rig.core.plugins[0]
-            worlds.append((codes, [waiting(plugin, key) for key in "abc"], plugin.pending_count()))
+            at_once = sorted(message.body for message in clients[0].messages("T"))
+            worlds.append((codes, [waiting(plugin, key) for key in "abc"], plugin.pending_count(), at_once))
             assert set(codes) <= {0, 13}
             assert plugin.check() == []
             rig.close()
