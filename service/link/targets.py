@@ -36,6 +36,8 @@ WAIT_MS = 300
 """How long a delivery waits for a route; it is tried again anyway."""
 PAUSE_MIN_MS, PAUSE_MAX_MS = 200, 3000
 """Shortest and longest pause between two questions for one missing topic."""
+AGAIN_MS = 1000
+"""How often the route of a topic that takes no writes is asked for."""
 TOPICS_MAX = 10_000
 """Most missing topics, and most topics of other owners, that are remembered; beyond it the oldest is forgotten."""
 KEEP_MS = 600_000
@@ -55,6 +57,10 @@ class RouteSource(Protocol):
 
     async def refresh_elsewhere(self, topic: str) -> TopicRoute:
         """Ask the name servers but for the first one."""
+        ...
+
+    def refresh_soon(self, topic: str) -> None:
+        """Ask the name servers in the background."""
         ...
 
     def forget(self, topic: str) -> None:
@@ -137,6 +143,7 @@ class Targets:
         self._missing: dict[str, _Missing] = {}
         self._learnt: dict[str, set[TargetQueue]] = {}
         self._found: set[Callable[[], None]] = set()
+        self._refreshed_ms: dict[str, int] = {}  # topics without a master: when their route was asked for
 
     def watch(self, found: Callable[[], None]) -> Callable[[], None]:
         """Call ``found`` when a topic is there that was missing; returns a function that ends it."""
@@ -171,6 +178,8 @@ class Targets:
         """
         route = self._core.cached_route(topic)
         if route is not None and not route.is_template:
+            if not route.write_queues:
+                self._look_again(topic)
             return route
         missing = await self._ask(topic)
         route = self._core.cached_route(topic)
@@ -180,6 +189,13 @@ class Targets:
         if known is None:
             raise NoRouteError(missing.text)
         return known
+
+    def _look_again(self, topic: str) -> None:
+        """Nobody takes writes now: do not wait for the next regular look, half a minute from now."""
+        now_ms = self._now_ms()
+        if now_ms - self._refreshed_ms.get(topic, now_ms - AGAIN_MS) >= AGAIN_MS:
+            self._refreshed_ms[topic] = now_ms
+            self._core.refresh_soon(topic)
 
     def _of_progress(self, topic: str) -> TopicRoute | None:
         """The queues that the owner before had used, of brokers whose address is known."""

@@ -57,6 +57,7 @@ async def _grant(address: str, rights: dict[str, list[str]]) -> None:
     entries = [
         {"resource": resource, "actions": actions, "sourceIps": [], "decision": "Allow"}
         for resource, actions in rights.items()
+        if actions
     ]
     acl = {"subject": "User:service", "policies": [{"policyType": "CUSTOM", "entries": entries}]}
     try:

@@ -28,6 +28,8 @@ TARGET = "orders"
 COUNT = 800
 SPREAD_MS = 40_000
 AWAY_S = 20
+MASTER = {"brokerRole": "SYNC_MASTER", "totalReplicas": "2", "inSyncReplicas": "2"}
+"""RocketMQ 5 waits for the slave only with the last one: 1, its default, is the master alone."""
 SLAVE = {"brokerRole": "SLAVE", "slaveReadEnable": "true"}
 NAME = {"brokerName": "broker-0", "brokerIP2": "127.0.0.1"}
 
@@ -77,7 +79,7 @@ class Replicated(RealCluster):
         self.names = ApacheNameServer(folder / "names")
         self.namesrv = self.names.address
         self.version = version
-        self.master = self.broker("master", {"brokerRole": "SYNC_MASTER"}).start()
+        self.master = self.broker("master", MASTER).start()
         self.slave = self.broker("slave", {**SLAVE, "brokerId": "1"}).start()
         self.brokers = [self.master, self.slave]
 

@@ -43,6 +43,7 @@ class TargetWorld:
         self.hanging: set[str] = set()
         self.refusing: set[str] = set()
         self.asked: list[str] = []
+        self.soon: list[str] = []
         self.stored: list[tuple[TargetQueue, bytes]] = []
         self.lost_queues: list[TargetQueue] = []
         self.tries = 0
@@ -114,7 +115,7 @@ class TargetWorld:
         return self.elsewhere[topic]
 
     def refresh_soon(self, topic: str) -> None:
-        assert topic
+        self.soon.append(topic)
 
     def forget(self, topic: str) -> None:
         self.cached.pop(topic, None)

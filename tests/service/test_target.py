@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from remoting.command import RemotingCommand
+from service.link.cluster import ClusterLink
 from service.link.targets import MISSING_MS, SETTLED_MS
 from service.running import suspects, target
 from service.running.entries import REJECTED_TOPIC
 from tests.service.target_world import TargetWorld, names
+from timewheel_client.net.connection import ClientConnection
 
 
 def in_world(story: Callable[[TargetWorld], Awaitable[None]]) -> None:
@@ -71,6 +75,7 @@ def test_a_topic_whose_master_is_away_is_waited_for_by_a_fresh_owner_too() -> No
         world.routes["orders"] = type(whole)("orders", (), whole.read_queues, {"broker-0": {1: "slave:1"}})
         assert await missing_for(world, 3 * MISSING_MS, world.entry(1, "orders")) == ["TOPIC_AWAY"]
         assert world.stored == []
+        assert len(world.soon) >= 30, "a master that is back is not noticed by the next regular look only"
 
     in_world(story)
 
@@ -172,3 +177,21 @@ def test_what_is_answered_late_is_accounted_for(monkeypatch: pytest.MonkeyPatch)
         assert names(await world.put(entry)) == ["PUT_OK"], "it is done"
 
     in_world(story)
+
+
+def test_a_delivery_makes_no_topic() -> None:
+    """Apache's brokers make what a send names, after the model that it names: the topic itself is there, or is none."""
+    asked: list[dict[str, str]] = []
+
+    def request_now(_code: int, ext: dict[str, str], _body: bytes, *, timeout_ms: int) -> asyncio.Future[None]:
+        assert timeout_ms > 0
+        asked.append(ext)
+        return asyncio.get_running_loop().create_future()
+
+    async def send() -> None:
+        link = ClusterLink("127.0.0.1:1", "TIMEWHEEL")
+        connection = cast(ClientConnection, SimpleNamespace(request_now=request_now))
+        link.send_now(connection, ("orders", "broker-0", 3), "", b"body")
+
+    asyncio.run(send())
+    assert (asked[0]["b"], asked[0]["c"]) == ("orders", "orders")
