@@ -35,5 +35,12 @@ def bind(host: str, port: int) -> BoundSocket:
 
 
 async def listen(bound: BoundSocket, make: Callable[[], asyncio.Protocol]) -> asyncio.Server:
-    """Listen in the running loop; ``make`` is called for each connection."""
-    return await asyncio.get_running_loop().create_server(make, sock=bound.sock, backlog=_BACKLOG)
+    """Listen in the running loop; ``make`` is called for each connection.
+
+    Raises OSError, with the address in its text, if another socket listens there.
+    """
+    host, port = bound.sock.getsockname()
+    try:
+        return await asyncio.get_running_loop().create_server(make, sock=bound.sock, backlog=_BACKLOG)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen for HTTP on {host}:{port}: {error.strerror}") from None

@@ -52,8 +52,15 @@ class Listener:
         self.fd = sock.fileno()
 
     def listen(self, backlog: int) -> None:
-        """Let clients connect; ``backlog`` is the number that may wait to be accepted."""
-        self._socket.listen(backlog)
+        """Let clients connect; ``backlog`` is the number that may wait to be accepted.
+
+        Raises OSError, with the address in its text, if another socket listens there.
+        """
+        try:
+            self._socket.listen(backlog)
+        except OSError as error:
+            host, port = self._socket.getsockname()
+            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from None
 
     def ready(self, _events: int) -> None:
         """Accept waiting connections."""

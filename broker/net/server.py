@@ -142,10 +142,7 @@ class Server(Accepting):
         Raises OSError if another process took an address meanwhile.
         """
         for listener in reversed(self._listeners):
-            try:
-                listener.listen(self._accept_backlog)
-            except OSError as error:
-                raise OSError(error.errno, f"cannot listen: {error.strerror}") from None
+            listener.listen(self._accept_backlog)
             self._register(listener, listener.fd)
 
     def stop_listening(self) -> None:

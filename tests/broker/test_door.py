@@ -447,6 +447,18 @@ def test_never_open_to_everybody(tmp_path: Path) -> None:
         BrokerConfig(tmp_path, {"httpToken": "short"})
 
 
+def test_a_port_that_somebody_else_listens_on_meanwhile_is_named(tmp_path: Path) -> None:
+    door = make_door(BrokerConfig(tmp_path, {"httpListen": "127.0.0.1:0"}), lambda: None)
+    door.bind()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", door.http_port))
+        other.listen()
+        with pytest.raises(OSError, match=f"cannot listen for HTTP on 127.0.0.1:{door.http_port}: Address already"):
+            door.start()
+    door.stop()
+
+
 # ------------------------------------------------------------------------------------------------ limits, health
 
 

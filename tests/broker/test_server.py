@@ -311,6 +311,22 @@ def test_a_port_in_use_is_named():
     asyncio.run(run())
 
 
+def test_a_port_that_somebody_else_listens_on_meanwhile_is_named():
+    async def run():
+        server = Server()
+        port = server.bind("127.0.0.1", 0)
+        server.open()
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", port))
+            other.listen()
+            with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+                server.listen()
+        server.close()
+
+    asyncio.run(run())
+
+
 def test_nobody_gets_in_before_listen():
     server = Server()
     port = server.bind("127.0.0.1", 0)
