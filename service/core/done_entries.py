@@ -19,11 +19,24 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 
-__all__ = ["SPAN_MAX", "DoneEntries"]
+__all__ = ["SPAN_MAX", "DoneEntries", "inflated"]
 
 SPAN_MAX = 1 << 28
 """Most entries between the oldest pending one and the newest: 32 MiB of bits."""
 _TRIM_BYTES = 4096
+
+
+def inflated(data: bytes) -> bytes:
+    """What was compressed, up to the bits of `SPAN_MAX` entries; ValueError for more, and for what is no such thing."""
+    most = SPAN_MAX // 8 + 8
+    try:
+        stream = zlib.decompressobj()
+        found = stream.decompress(data, most + 1)
+    except zlib.error as error:
+        raise ValueError(f"not a packed set: {error}") from None
+    if len(found) > most or not stream.eof:
+        raise ValueError(f"not a packed set: more than {most} bytes, or cut off")
+    return found
 
 
 class DoneEntries:
@@ -126,10 +139,7 @@ class DoneEntries:
     def unpack(cls, low: int, data: bytes) -> DoneEntries:
         """Read it back; raises ValueError for what was not packed so."""
         found = cls(low)
-        try:
-            found._bits = bytearray(zlib.decompress(data)) if data else bytearray()
-        except zlib.error as error:
-            raise ValueError(f"not a packed set: {error}") from None
+        found._bits = bytearray(inflated(data)) if data else bytearray()
         found._rise()
         return found
 

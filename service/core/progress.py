@@ -25,9 +25,10 @@ import json
 import zlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from struct import error as struct_error
 from struct import pack, unpack
 
-from service.core.done_entries import DoneEntries
+from service.core.done_entries import DoneEntries, inflated
 
 __all__ = ["Doubt", "Picture", "ProgressRecord", "TargetQueue", "read_record"]
 
@@ -113,7 +114,7 @@ def read_record(body: bytes) -> ProgressRecord:
         if head["snapshot"]:
             done = DoneEntries.unpack(low, packed)
         else:
-            raw = zlib.decompress(packed)
+            raw = inflated(packed)
             added = unpack(f">{len(raw) // 8}q", raw)
         doubts = [Doubt(int(limit), int(due), _tails_in(tails)) for limit, due, tails in head["doubts"]]
         return ProgressRecord(
@@ -129,7 +130,7 @@ def read_record(body: bytes) -> ProgressRecord:
             [int(offset) for offset in head.get("cancelled", ())],
             int(head.get("forgot", 0)),
         )
-    except (KeyError, TypeError, IndexError, AttributeError, zlib.error, RecursionError, OverflowError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, struct_error, RecursionError, OverflowError) as error:
         raise ValueError(f"not a progress record: {type(error).__name__}: {error}") from None
 
 

@@ -6,7 +6,9 @@ Anybody who may send to the entry topic may write records of the service into it
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,9 +17,9 @@ from typing import cast
 import pytest
 
 from remoting.messages.message import StoredMessage
-from service.core.done_entries import DoneEntries
+from service.core.done_entries import SPAN_MAX, DoneEntries
 from service.core.lines import Line, LineKind
-from service.core.progress import Picture, ProgressRecord
+from service.core.progress import Picture, ProgressRecord, read_record
 from service.link.cluster import ClusterLink, Pull
 from service.link.progress_log import ProgressLog
 from tests.service.cluster_world import Node, World, assign, story
@@ -94,3 +96,33 @@ def test_progress_of_another_queue_stops_the_shard(generation: int, low: int) ->
     record.generation = 6
     if low <= 7:
         assert asyncio.run(read()).generation == 6
+
+
+def _body(packed: bytes, **fields: object) -> bytes:
+    head: dict[str, object] = {"v": 1, "shard": "s", "generation": 1, "sequence": 0, "low": 0, "lowGeneration": -1}
+    head |= {"tails": [], "doubts": [], "snapshot": False, "cancelled": [], "forgot": 0, **fields}
+    return json.dumps(head).encode() + b"\n" + packed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[" * 100_000,
+        b"\xff" * 20,
+        _body(zlib.compress(b"123456789")),
+        _body(zlib.compress(bytes(8))[:-3]),
+        _body(zlib.compress(bytes(SPAN_MAX // 8 + 64))),
+        _body(zlib.compress(bytes(SPAN_MAX // 8 + 64)), snapshot=True),
+        _body(zlib.compress(b""), low=1e400),
+        _body(zlib.compress(b""), generation="9" * 5000),
+        _body(zlib.compress(b""), tails=[[1, 2]]),
+        _body(zlib.compress(b""), doubts=[[1, 2, [["t", "b", [], 3]]]]),
+    ],
+    ids=range(12),
+)
+def test_what_is_no_progress_record_is_passed_over(body: bytes) -> None:
+    """Anything else but ValueError would end each takeover of the shard, for as long as the record stands there."""
+    with pytest.raises(ValueError):
+        read_record(body)
