@@ -38,9 +38,9 @@ def _first_only_leaves(self: Any, one: Any) -> Any:
     return _both_stay(self, one)
 
 
-def _keep_whatever_it_was(self: Any, topic: str, text: str, now_ms: int) -> Any:
+def _keep_whatever_it_was(self: Any, topic: str, text: str, now_ms: int, **more: Any) -> Any:
     """Whoever had the key last keeps it, delivered or not."""
-    decision = _admit(self, topic, text, now_ms)
+    decision = _admit(self, topic, text, now_ms, **more)
     if isinstance(decision, Free) and decision.hash:
         known = self._table.get(decision.hash)
         if known is not None and "keep" in text:
@@ -48,9 +48,9 @@ def _keep_whatever_it_was(self: Any, topic: str, text: str, now_ms: int) -> Any:
     return decision
 
 
-def _first_one_is_forgotten(self: Any, topic: str, text: str, now_ms: int) -> Any:
+def _first_one_is_forgotten(self: Any, topic: str, text: str, now_ms: int, **more: Any) -> Any:
     """A key is free for whoever says that the first one is to stay."""
-    decision = _admit(self, topic, text, now_ms)
+    decision = _admit(self, topic, text, now_ms, **more)
     return Free(1) if isinstance(decision, FirstStays) else decision
 
 
