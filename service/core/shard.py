@@ -235,9 +235,7 @@ class Shard:
             return MaySend.NOT_OWNER
         if wall_ms < due_ms:
             return MaySend.NOT_DUE
-        if self._is_busy(offset):
-            return MaySend.DOUBT
-        if any(doubt.concerns(offset, due_ms, topics) for doubt in self.doubts):
+        if self._is_busy(offset) or any(doubt.concerns(offset, due_ms, topics) for doubt in self.doubts):
             return MaySend.DOUBT
         return MaySend.GO
 
@@ -285,15 +283,17 @@ class Shard:
         if self.done.add(offset):
             self._fresh.append(offset)
 
-    # ------------------------------------------------------------------------------------------------ rolling
-
-    def roll(self, offset: int) -> Line | None:
+    def roll(self, offset: int, due_ms: int) -> Line | None:
         """Decide to write an entry again; None if it cannot be now. It is not delivered until that is known."""
-        if self.state is not OwnerState.OWNING or offset in self.done or self._is_busy(offset):
+        if self.state is not OwnerState.OWNING or offset in self.done or self._is_unsure(offset, due_ms):
             return None
         self._held[offset] = self.read_to
-        origin = self.commands.origin_of(offset)
-        return Line(-1, LineKind.ROLL, generation=self.generation, about=offset, entry=origin)
+        return Line(-1, LineKind.ROLL, generation=self.generation, about=offset, entry=self.commands.origin_of(offset))
+
+    def _is_unsure(self, offset: int, due_ms: int) -> bool:
+        """Whether something is under way with an entry, or it may have been delivered: a copy of it would go, too."""
+        in_doubt = any(offset < doubt.limit and due_ms <= doubt.due_ms for doubt in self.doubts)
+        return in_doubt or self._is_busy(offset)
 
     def _is_busy(self, offset: int) -> bool:
         """Whether something is under way with an entry: it must end before something else begins."""
@@ -325,8 +325,7 @@ class Shard:
             return Decision(
                 command, entry, CommandVerdict.UNKNOWN if entry < self.commands.forgot else CommandVerdict.TOO_LATE
             )
-        in_doubt = any(entry < doubt.limit and due_ms <= doubt.due_ms for doubt in self.doubts)
-        if in_doubt or self._is_busy(entry):
+        if self._is_unsure(entry, due_ms):
             return None
         if line.kind is LineKind.GET:
             return Decision(command, entry, CommandVerdict.PENDING)

@@ -87,7 +87,7 @@ class Roller:
             return False
         if self._is_soon(delivery.properties):
             return False
-        line = shard.roll(offset)
+        line = shard.roll(offset, due_of(delivery.properties))
         if line is None:
             return False
         text = rolled_of(delivery, offset, line.generation, line.entry)

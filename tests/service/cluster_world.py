@@ -435,7 +435,7 @@ class Node:
         if not far or world.random.random() > 0.1:
             return
         offset = world.random.choice(far)
-        line = shard.roll(offset)
+        line = shard.roll(offset, self.pending[offset])
         if line is None:
             return
         line = replace(line, due_ms=self.pending[offset])

@@ -163,8 +163,8 @@ class RollsForAnybody(Shard):
 class DeliversWhatItRolls(Shard):
     """An entry whose roll got no answer is delivered all the same."""
 
-    def roll(self, offset: int) -> Line | None:
-        line = super().roll(offset)
+    def roll(self, offset: int, due_ms: int) -> Line | None:
+        line = super().roll(offset, due_ms)
         self._held.pop(offset, None)
         return line
 

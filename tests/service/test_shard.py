@@ -254,10 +254,10 @@ def test_entries_that_the_cluster_deleted_are_counted() -> None:
 
 def test_a_roll_counts_where_it_is_read_and_only_of_the_present_owner() -> None:
     shard = owning([Line(0), Line(1)])  # its generation is 2
-    roll = shard.roll(0)
+    roll = shard.roll(0, 1 << 60)
     assert roll is not None and roll.generation == 2
     assert shard.may_send(0, 0, 1, 3300, TOPICS) is MaySend.DOUBT
-    assert shard.roll(0) is None
+    assert shard.roll(0, 1 << 60) is None
     assert shard.read([Line(3, LineKind.ROLL, generation=1, about=1)], 4, 0) == []
     assert 3 in shard.done and 1 not in shard.done, "of an owner that is none"
     copy = Line(4, LineKind.ROLL, generation=2, about=0)
@@ -279,7 +279,7 @@ def test_a_roll_is_read_again_by_the_next_owner() -> None:
 
 def test_a_failed_roll_leaves_the_entry_as_it_was() -> None:
     shard = owning([Line(0)])
-    assert shard.roll(0) is not None
+    assert shard.roll(0, 1 << 60) is not None
     shard.roll_failed(0)
     assert shard.may_send(0, 0, 1, 3300, TOPICS) is MaySend.GO
 
@@ -382,3 +382,17 @@ def test_a_standby_learns_what_its_owner_has_done_and_takes_over_without_reading
     standby.end_seen(3300, 5)
     assert standby.may_send(2, 0, 1, 3300, TOPICS) is MaySend.ALREADY
     assert standby.may_send(3, 0, 1, 3300, TOPICS) is MaySend.GO
+
+
+def test_what_may_have_been_delivered_is_not_rolled() -> None:
+    """By an owner whose clock was ahead. The copy would be a new entry, of which nobody doubts anything."""
+    shard = Shard("broker-a/3")
+    shard.take_over("me")
+    shard.load(Picture(), 0)
+    shard.read([Line(0, due_ms=40_000), Line(1, LineKind.TAKEOVER, owner="me")], 2, 0)
+    shard.settle(Picture(generation=-1, tails={("T", "b", 0): 0}), 1000)
+    assert shard.record() is not None
+    shard.saved()
+    assert shard.roll(0, 40_000) is None
+    shard.scanned(("T", "b", 0), [], [])
+    assert shard.roll(0, 40_000) is not None
