@@ -1,11 +1,12 @@
 """Copies of many popped messages at once, for the retry topic: columns instead of an object for each message.
 
-A hundred thousand times may end in one millisecond. `broker.pop.retry_record.revived` takes six microseconds for one
-copy, and its put four more. Here some NumPy calls look at all records of a slice, each record is joined once, and the
-copies go to the store as one `PutBlock`. They are, byte for byte, those that ``revived`` makes (a test compares);
-anything unusual is no block, and goes that way.
+A hundred thousand times may end in one millisecond. `broker.pop.retry_record.revived` makes an object for each copy.
+Here some NumPy calls look at all records of a slice, each record is joined once, and the copies go to the store as one
+`PutBlock`. They are, byte for byte, those that ``revived`` makes (a test compares); anything unusual is no block, and
+goes that way.
 
-Cost: 2 µs a copy of a kilobyte.
+Cost of a copy of a kilobyte, read and put included: 9.8 µs in slices of 128, one by one 13.0. Compiled code is as fast
+one by one (9.7 µs) as in slices of 128, and takes 7.6 µs in slices of 512.
 """
 
 from __future__ import annotations
