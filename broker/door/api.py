@@ -8,6 +8,7 @@ can count.
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from aiohttp import web
 
 from broker.door.access import Caller
+from broker.door.ids import orders_of
 from broker.door.overview import overview
 from broker.door.queries import FILTERS, known_only, limit_of, order_of, query_of, read_document, time_of, whole
 from broker.door.state import DoorState
@@ -197,6 +199,8 @@ class Api:
         known_only(request.query, frozenset())
         given = read_document(await request.read())
         verb = PendingVerb(request.match_info["verb"])
+        if "ids" in given:
+            return await self._change_named(request, given, verb)
         moves = frozenset(("due_ms", "by_ms")) if verb is PendingVerb.MOVE else frozenset[str]()
         known_only(given, frozenset(("query", "dry_run", "limit", "after")) | moves)
         filters, dry_run = given.get("query", {}), given.get("dry_run", True)
@@ -231,6 +235,24 @@ class Api:
                 "looked_at": found.looked_at,
                 "answers": [self._answer(answer) for answer in found.answers],
                 "next": found.next or None,
+            }
+        )
+
+    async def _change_named(self, request: web.Request, given: dict[str, Any], verb: PendingVerb) -> web.Response:
+        """The same for messages that are named: each has its own answer, in the order of the names."""
+        orders = orders_of(given, verb, self._state.core.store.store_host)
+        _demand(request, given.get("topic", ""))
+        dry_run = given.get("dry_run", True)
+        control, now_ms = self._state.control, self._state.core.now_ms()
+        answers = await self._state.work(control.change_many, orders, now_ms, dry_run=dry_run)
+        named = zip(given["ids"], answers, strict=True)
+        return _json(
+            {
+                "dry_run": dry_run,
+                "verdicts": Counter(answer.verdict.value for answer in answers),
+                "looked_at": len(answers),
+                "answers": [{"name": name, **self._answer(answer)} for name, answer in named],
+                "next": None,
             }
         )
 

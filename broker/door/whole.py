@@ -21,6 +21,7 @@ from typing import Any
 
 from aiohttp import web
 
+from broker.door.ids import ids_of
 from broker.door.merging import (
     cursor_of_all,
     cursors_of_each,
@@ -60,6 +61,15 @@ def _with(pairs: Pairs, **values: object) -> list[tuple[str, str]]:
     """A query with some values replaced; an empty one is left out."""
     kept = [(name, value) for name, value in pairs if name not in values]
     return kept + [(name, str(value)) for name, value in values.items() if value != ""]
+
+
+def _told_of(name: str, found: Sequence[dict[str, Any]], verb: str, error: str) -> dict[str, Any]:
+    """What is told of one of several names: of what its shards said, and why one of them said nothing."""
+    why = {"error": error} if error else {}
+    if not found:
+        return {"name": name, **why}
+    first, *others = (found[place] for place in told_first(found, verb))
+    return {**first, **({"others": others} if others else {}), **why}
 
 
 class Whole:
@@ -181,6 +191,8 @@ class Whole:
     async def _bulk(self, request: web.Request, given: Pairs) -> web.Response:
         """One shard after the other. What was changed when one refuses is told, with its error and a cursor."""
         order = read_document(await request.read())
+        if "ids" in order:
+            return await self._bulk_named(request, given, order)
         limit, after = limit_of(order, _USUAL_CHANGES, BULK_MAX), order.get("after") or ""
         if not isinstance(after, str):
             raise PendingError("after is the next of an earlier answer")
@@ -207,6 +219,41 @@ class Whole:
             told["answers"] += [{**one, "broker": answer.peer.name} for one in document["answers"]]
             cursors[index] = document["next"]
         return _json({**told, "verdicts": dict(verdicts), "next": cursor_of_all(cursors)})
+
+    async def _bulk_named(self, request: web.Request, given: Pairs, order: dict[str, Any]) -> web.Response:
+        """Messages that are named: each shard is told those that it may have; all of them look before one changes."""
+        ids, verb = ids_of(order), request.match_info["verb"]
+        peers = {peer.name: peer for peer in await self._peers.all()}
+        addresses = {peer.name: peer.address for peer in peers.values()}
+        places: dict[str, list[int]] = {}
+        for place, name in enumerate(ids):
+            for broker in named_brokers(name, addresses):
+                places.setdefault(broker, []).append(place)
+        orders = {broker: {**order, "ids": [ids[place] for place in own]} for broker, own in places.items()}
+        answers: list[PeerAnswer] = []
+        for dry_run in (True,) if order.get("dry_run", True) is not False else (True, False):
+            asked = [
+                self._peers.ask(peers[broker], request, given, {**own, "dry_run": dry_run})
+                for broker, own in orders.items()
+            ]
+            answers = await asyncio.gather(*asked)
+            refused = [answer for answer in answers if answer.status >= 400]
+            if refused and (dry_run or len(refused) == len(answers)):
+                raise _ShardError(refused[0])
+        told: list[list[dict[str, Any]]] = [[] for _ in ids]
+        away: dict[int, str] = {}
+        for answer in answers:
+            its = places[answer.peer.name]
+            if answer.status >= 400:
+                away |= dict.fromkeys(its, f"{answer.peer.name}: {answer.document.get('error', answer.status)}")
+                continue
+            for place, document in zip(its, answer.document["answers"], strict=True):
+                told[place].append({**document, "broker": answer.peer.name})
+        rows = [_told_of(name, told[place], verb, away.get(place, "")) for place, name in enumerate(ids)]
+        verdicts = Counter(row["verdict"] for row in rows if "verdict" in row)
+        document = {"verdicts": verdicts, "looked_at": len(ids), "answers": rows, "next": None}
+        error = {"error": next(iter(away.values()))} if away else {}
+        return _json({"dry_run": order.get("dry_run", True), **document, **error})
 
     async def _try(self, request: web.Request, given: Pairs, order: Mapping[str, Any], peers: Sequence[Peer]) -> None:
         """Have every shard look at the order before the first carries it out. Raises _ShardError."""

@@ -96,8 +96,13 @@ class Changes:
 
     # ------------------------------------------------------------------------------------------------ the changes
 
-    def cancel(self, name: PendingName, version: int | None, now_ms: int) -> PendingAnswer:
-        """Take a pending message out; durable when it returns. Raises StoreError: ask again."""
+    def cancel(
+        self, name: PendingName, version: int | None, now_ms: int, later: list[Ticket] | None = None
+    ) -> PendingAnswer:
+        """Take a pending message out; durable when it returns. Raises StoreError: ask again.
+
+        With ``later``, the caller waits (`wait`) for the ticket that is put there.
+        """
         ticket: Ticket | None = None
         with self._lock:
             found = self._find(name.offset)
@@ -116,7 +121,10 @@ class Changes:
                 self._stats.cancelled += 1
         if ticket is None or found is None:
             return self._not_pending(name, found, PendingVerb.CANCEL)
-        self.wait(ticket)
+        if later is None:
+            self.wait(ticket)
+        else:
+            later.append(ticket)
         return PendingAnswer(
             verdict=_V.DONE, offset=name.offset, version=found.version, due_ms=found.due_ms, when_ms=now_ms
         )

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from broker_plugin.figures.balance import TopicBalance
     from broker_plugin.pending.parts import Delivery, Overdue
     from broker_plugin.rules.stats import Stats
+    from store.disk.flusher import Ticket
     from store.spill.spill_store import SpillStore
 
 __all__ = ["PendingDesk"]
@@ -195,27 +196,41 @@ class PendingDesk:
 
     # ------------------------------------------------------------------------------------------------ changing
 
-    def change(self, order: PendingOrder, now_ms: int) -> PendingAnswer:
-        """Do one change."""
+    def change(self, order: PendingOrder, now_ms: int, later: list[Ticket] | None = None) -> PendingAnswer:
+        """Do one change. With ``later``, the caller waits for the ticket that is put there."""
         _check_order(order.verb, order.due_ms, order.by_ms, now_ms)
         name = self._named(order.name)
         if order.verb is PendingVerb.CANCEL:
-            answer = self._changes.cancel(name, order.version, now_ms)
+            answer = self._changes.cancel(name, order.version, now_ms, later)
         else:
             given = PendingOrder(
                 verb=order.verb, name=name, due_ms=order.due_ms, by_ms=order.by_ms, version=order.version
             )
-            answer = self._changes.move(given, now_ms)
+            answer = self._changes.move(given, now_ms, later)
         self._stats.verdicts[order.verb, answer.verdict] += 1
         return answer
 
-    def change_many(self, orders: Sequence[PendingOrder], now_ms: int) -> list[PendingAnswer]:
+    def change_many(self, orders: Sequence[PendingOrder], now_ms: int, *, dry_run: bool = False) -> list[PendingAnswer]:
         """Do several changes. Raises PendingError."""
         if len(orders) > BULK_MAX:
             raise PendingError(f"{len(orders)} changes at once: at most {BULK_MAX} are possible")
         for order in orders:
             _check_order(order.verb, order.due_ms, order.by_ms, now_ms)
-        return [self.change(order, now_ms) for order in orders]
+        if dry_run:
+            return [self.get(order.name) for order in orders]
+        answers: list[PendingAnswer] = []
+        tickets: list[Ticket] = []
+        for order in orders:
+            try:
+                answers.append(self.change(order, now_ms, tickets))
+            except StoreError as error:
+                if not tickets:
+                    raise  # nothing was changed: the caller may ask again
+                answers.append(PendingAnswer(verdict=_V.REFUSED, detail=f"{error}; it is as before"))
+            self._looker.pause()
+        if tickets:
+            self._changes.wait(tickets[-1])
+        return answers
 
     def change_matching(
         self,

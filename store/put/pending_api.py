@@ -345,8 +345,12 @@ class PendingControl(Protocol):
         """Do one change; durable when it returns."""
         ...
 
-    def change_many(self, orders: Sequence[PendingOrder], now_ms: int) -> list[PendingAnswer]:
-        """Do several, one answer each, in order; at most `BULK_MAX`. Not one transaction: each stands for itself."""
+    def change_many(self, orders: Sequence[PendingOrder], now_ms: int, *, dry_run: bool = False) -> list[PendingAnswer]:
+        """Do several, one answer each, in order; at most `BULK_MAX`. Not one transaction: each stands for itself.
+
+        Durable when it returns. If the disk fails in between, those that it could not change are REFUSED. With
+        ``dry_run`` nothing is changed, and the answers are those of `get`.
+        """
         ...
 
     def change_matching(

@@ -140,6 +140,18 @@ def _twins(broker: ShardedBroker, doors: list[_Door], due_ms: int) -> None:
 
 def _change_many(doors: list[_Door]) -> None:
     assert doors[0].post("bulk/cancel", {"dry_run": False}).status == 400  # an empty query
+    row = doors[0].get("pending?key_prefix=key-1-1").json["messages"][0]
+    named = {"ids": [row["id"], "key:key-0-1", "key:nobody"], "topic": "T", "by_ms": 1000}
+    for dry_run in (True, False):
+        found = doors[0].post("bulk/move", {**named, "dry_run": dry_run}).json
+        assert [(one["name"], one["verdict"]) for one in found["answers"]] == [
+            *zip(named["ids"], ("done", "done", "unknown"), strict=True)
+        ]
+        assert [one["broker"] for one in found["answers"][:2]] == ["broker-a-1", "broker-a-0"]
+        assert found["dry_run"] is dry_run
+    assert doors[1].get(f"pending/{row['id']}").json["due_ms"] == row["due_ms"] + 1000
+    wrong = doors[0].post("bulk/cancel", {"ids": [row["id"], f"0A000001{row['id'][8:]}"], "dry_run": False})
+    assert (wrong.status, "10.0.0.1" in wrong.json["error"]) == (400, True)
     order = {"query": {"topic": "T"}, "limit": 3}
     assert doors[0].post("bulk/cancel", order).json["verdicts"] == {"done": 3}
     assert doors[0].get("pending/count").json["count"] == 4  # it was a dry run

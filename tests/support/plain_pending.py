@@ -146,7 +146,9 @@ class PlainPending:
         self.verdicts[order.verb, verdict] = self.verdicts.get((order.verb, verdict), 0) + 1
         return PendingAnswer(verdict=verdict, offset=order.name.offset, due_ms=0 if found is None else found.due_ms)
 
-    def change_many(self, orders: Sequence[PendingOrder], now_ms: int) -> list[PendingAnswer]:
+    def change_many(self, orders: Sequence[PendingOrder], now_ms: int, *, dry_run: bool = False) -> list[PendingAnswer]:
+        if dry_run:
+            return [self.get(order.name) for order in orders]
         return [self.change(order, now_ms) for order in orders]
 
     def change_matching(
