@@ -390,7 +390,7 @@ class Ledger:
                 if message.state == "acked" and offset != message.offset:
                     raise Violation(Kind.CONTENT, f"{where}: {message} was delivered under the delay id {offset:#x}")
                 if message.note is not None:
-                    self.desk.comes(self, message, own, where)
+                    self.desk.comes(self, message, own, where, entry.store_ms)
                 elif due_ms not in message.dues.get(version, ()):
                     raise Violation(
                         Kind.COMMAND, f"{where}: {message} was delivered as version {version}, due {due_ms}"
