@@ -200,9 +200,13 @@ class KeyedTurn:
         self.keys.join(share.fresh)
 
     def forget(self, share: KeyedShare) -> None:
-        """Undo it, also if it was just journalled."""
+        """Undo it, also if it was just journalled.
+
+        What has replaced a message of the same batch is cancelled: its first copy, which the gate takes out, is not the
+        one that is pending.
+        """
         for one in share.replacing:
-            self._is_undone(one.held)
+            self._is_undone(one.held, whole=True)
         for held in share.kept:
             if held in self._kept:
                 self._kept.remove(held)
@@ -215,8 +219,11 @@ class KeyedTurn:
         self.keys.forget(held.offset)
         return False
 
-    def _is_undone(self, held: Held) -> bool:
-        """Undo a replacement of this turn, or of the one that was just journalled; False: it is none."""
+    def _is_undone(self, held: Held, whole: bool = False) -> bool:
+        """Undo a replacement of this turn, or of the one that was just journalled; False: it is none.
+
+        ``whole``: its batch is undone as a whole.
+        """
         for one in self._replacing:
             if one.held is held:
                 self._replacing.remove(one)
@@ -224,20 +231,20 @@ class KeyedTurn:
         for at, one in enumerate(self._replaced):
             if one.held is held:
                 del self._replaced[at]
-                self._undo(one, self._replaced[at:])
+                self._undo(one, self._replaced[at:], whole)
                 return True
         return False
 
-    def _undo(self, one: _Replacement, later: list[_Replacement]) -> None:
+    def _undo(self, one: _Replacement, later: list[_Replacement], whole: bool) -> None:
         """Take a replacement back. One that has replaced it since stands, in the place of what it had replaced."""
         for other in later:
             if other.held.offset == one.held.offset:
                 other.taken, other.moved = one.taken, one.moved
                 return
         with suppress(StoreError):  # then it stands; the other requests of the turn must not fail for it
-            self._put_back(one)
+            self._put_back(one, whole)
 
-    def _put_back(self, one: _Replacement) -> None:
+    def _put_back(self, one: _Replacement, whole: bool = False) -> None:
         spill = self._spill
         with spill.lock:
             self._sweeper.publish_all()
@@ -245,7 +252,9 @@ class KeyedTurn:
             if found is None or found.done:
                 return
             self.has_put_back = True
-            if one.moved:
+            if one.moved and one.of_turn and whole:
+                spill.cancel(one.held.offset)
+            elif one.moved:
                 before = one.taken.found
                 record = with_delay(one.taken.record, sent_delay_ms(one.taken.record, before))
                 block = spill.move(found, restamped(record, found, before.due_ms), before.due_ms)

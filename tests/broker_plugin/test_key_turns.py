@@ -6,12 +6,14 @@ A turn may fail at any write. Then the process is killed, or the power fails, an
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker_plugin.aside import GateAside
 from store.disk.errors import StoreError, StoreFullError
 from store.put.pending_api import PendingOrder, PendingVerb, PendingVerdict
-from store.put.plugin_api import Held
+from store.put.plugin_api import Held, Unsettled
 from tests.broker_plugin.test_delay_keys import by_key, message
 from tests.broker_plugin.test_pending_desk import Desk
 
@@ -141,3 +143,33 @@ def test_what_a_key_names_is_what_its_senders_were_told(
     world.check()
     assert sorted(body for *_, body in world.desk.delivered().values()) == sorted(world.expected)
     assert world.desk.world.plugin.check() == []
+
+
+@pytest.mark.parametrize("how", ["", "kill", "stop_and_start", "power_cut"])
+@pytest.mark.parametrize("replaced", [1, 2])
+def test_a_large_batch_that_is_refused_behind_its_turn_leaves_nothing_pending(how: str, replaced: int) -> None:
+    """Two or three of its messages have one delay key, and each takes the place of the one before it."""
+    desk = Desk()
+    plugin = desk.world.plugin
+    aside = GateAside(plugin.gate)
+    aside.begin()
+    plugin.before_put(message(desk.now + 500, "a", b"first", "", "T"), desk.now)
+    for number in range(replaced):
+        second = plugin.before_put(message(desk.now + 600 + number, "a", b"second", "replace", "T"), desk.now)
+        assert isinstance(second, Unsettled)
+        assert isinstance(second.settle(), Held)
+    aside.take()
+    aside.put_back()
+    with plugin.lock:
+        plugin.commit_turn()
+        aside.take_back()
+    ticket = plugin.taken_back()
+    assert ticket is not None
+    desk.world.store.flusher.sync_all()
+    assert ticket.is_done()
+    if how:
+        getattr(desk.world, how)()
+    assert desk.desk.figures().count == 0
+    desk.world.run(2_000)
+    assert desk.delivered() == {}
+    assert desk.world.plugin.check() == []
