@@ -205,7 +205,7 @@ class Deliverer:
         if result.status is not _OK:
             return None
         claim.add(len(refs))
-        self.tally.add_queues(block.queues)
+        self.tally.add_queues(block.queues, block.sizes)
         self._done(dues, refs, result.store_ms, lateness, claim)
         return Outcome(0, len(refs))
 

@@ -40,6 +40,7 @@ _PORT = a_whole_number(0, 65535)
 _COUNT = a_whole_number(1, 10_000_000)
 _MS = a_whole_number(1, 2**31 - 1)
 _VERDICT_H = a_whole_number(1, 24 * 366)
+_PENDING_BYTES = a_whole_number(0, 2**60)
 _PERCENT = a_whole_number(1, 100)
 _MIB = 1 << 20
 _LOG_BYTES = a_whole_number(4096, 2**40)
@@ -326,13 +327,14 @@ OWN_KEYS: dict[str, Key] = {
         ),
         Key("timewheelDelayKeysMax", "1000000", "Most delay keys that are known at once.", a_whole_number(1, 10**8)),
         Key("timewheelPendingMax", "0", "Most messages pending; 0: any number.", a_whole_number(0, 10**12)),
-        Key("timewheelPendingBytesMax", "0", "Most bytes pending; 0: any number.", a_whole_number(0, 2**60)),
+        Key("timewheelPendingBytesMax", "0", "Most bytes pending; 0: any number.", _PENDING_BYTES),
         Key(
             "timewheelTopicPendingMax",
             "0",
             "Most messages pending of one topic; 0: any number.",
             a_whole_number(0, 10**12),
         ),
+        Key("timewheelTopicPendingBytesMax", "0", "Most bytes pending of one topic; 0: any number.", _PENDING_BYTES),
         Key("timewheelArmedRecords", "8192", "Most messages in the wheel.", a_whole_number(1, 2**31 - 1)),
         Key(
             "timewheelHotRecords",

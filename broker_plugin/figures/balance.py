@@ -110,7 +110,7 @@ class TopicBalance:
         self.moved(delay_id, due_ms, topic)
         self.delivered(topic, 1)
 
-    def moved(self, delay_id: int, due_ms: int, topic: str) -> None:
+    def moved(self, delay_id: int, due_ms: int, topic: str, _grown: int = 0) -> None:
         """Note that a message leaves its place. Under the delivery lock."""
         if self.is_reading and delay_id < self._epoch_begin and delay_id not in self._counted:
             self._counted.add(delay_id)

@@ -13,13 +13,16 @@ counter ever goes back.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from broker_plugin.figures.balance import TopicBalance
 from remoting.layout import BODY_AT, BODY_BYTES_AT
 from store.put.measures import OTHER
 from store.put.plugin_api import PutRecord
+
+if TYPE_CHECKING:
+    from store.put.put_columns import Longs
 
 __all__ = ["DELAYS_S", "SIZES", "Accepted", "Delivered", "Uncounted"]
 
@@ -126,8 +129,8 @@ class Delivered:
         for topic, count in found.items():
             self._add(topic, count)
 
-    def add_queues(self, queues: Iterable[tuple[str, int, int]]) -> None:
-        """Count a block that was stored: topic, queue id and how many, of each queue."""
+    def add_queues(self, queues: Sequence[tuple[str, int, int]], _sizes: Longs, /) -> None:
+        """Count a block that was stored: topic, queue id and how many, of each queue; and the bytes of each message."""
         for topic, _, count in queues:
             self._add(topic, count)
 
@@ -153,5 +156,5 @@ class Uncounted(Delivered):
     def add_puts(self, puts: Sequence[PutRecord]) -> None:
         """Do nothing."""
 
-    def add_queues(self, queues: Iterable[tuple[str, int, int]]) -> None:
+    def add_queues(self, queues: Sequence[tuple[str, int, int]], _sizes: Longs, /) -> None:
         """Do nothing."""

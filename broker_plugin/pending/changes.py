@@ -59,8 +59,8 @@ class ChangeWatcher(Protocol):
         """Note that a message was cancelled."""
         ...
 
-    def moved(self, delay_id: int, due_ms: int, topic: str) -> None:
-        """Note that a message leaves its place in the order: it gets another due time, or is replaced."""
+    def moved(self, delay_id: int, due_ms: int, topic: str, grown: int) -> None:
+        """Note that a message leaves its place in the order, and by how many bytes its record grew."""
         ...
 
 
@@ -188,7 +188,7 @@ class Changes:
                     self.keys.moved(topic, text, found.delay_id, due_ms, now_ms)
                 block = self._spill.move(found, fresh, due_ms)
                 for watcher in self.watchers:
-                    watcher.moved(found.delay_id, found.due_ms, topic)
+                    watcher.moved(found.delay_id, found.due_ms, topic, len(fresh) - len(record))
                 self._no_longer_failed(found.due_ms, record)
                 self._sweeper.offer(block, due_ms)
                 self._stats.moved += 1

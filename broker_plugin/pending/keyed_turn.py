@@ -76,7 +76,12 @@ class KeyedTurn:
         self.moved: Callable[[int, int, str], object] = lambda *_: None
         """Told delay id, due time and topic of what is replaced. Under the delivery lock."""
         self.withdrawn: Callable[[int], object] = lambda _: None
-        """Told the delay id of one of ``accepted`` that is cancelled again. Under the delivery lock."""
+        """Told the delay id of one of ``accepted``, or of a failed turn, that is cancelled. Under the delivery lock."""
+        self.grew: Callable[[int, str, int, bool], object] | None = None
+        """Told delay id, topic, by how many bytes a record grew, and whether its turn is not journalled yet.
+
+        Under the delivery lock. None: nobody counts bytes.
+        """
         self.accepted: list[tuple[int, int, bytes]] = []
         """Of the turn that was just journalled: what was to be replaced and was gone, so it is one message more."""
 
@@ -132,6 +137,7 @@ class KeyedTurn:
                     with suppress(StoreError):  # then it stands, as if the answer to its sender had been lost
                         if one.of_turn:  # what it has replaced is not accepted either
                             spill.cancel(one.held.offset)
+                            self.withdrawn(one.held.offset)
                         else:
                             self._put_back(one)
                 raise
@@ -149,8 +155,13 @@ class KeyedTurn:
             one.taken = Taken(one.taken.hash, found, spill.read((found.ref,))[0])
         if found is not None:
             one.moved = True
-            self.moved(found.delay_id, found.due_ms, record_fields(one.record)[0])
-            return spill.move(found, restamped(one.record, found, one.due_ms), one.due_ms)
+            topic = record_fields(one.record)[0]
+            self.moved(found.delay_id, found.due_ms, topic)
+            fresh = restamped(one.record, found, one.due_ms)
+            block = spill.move(found, fresh, one.due_ms)
+            if self.grew is not None:
+                self.grew(found.delay_id, topic, len(fresh) - len(one.taken.record), True)
+            return block
         offset = spill.next_id()
         entry = (one.due_ms, offset, fresh_copy(one.record, offset, one.due_ms))
         self.keys.write_other(one.taken.hash, offset, one.due_ms)
@@ -254,10 +265,16 @@ class KeyedTurn:
             self.has_put_back = True
             if one.moved and one.of_turn and whole:
                 spill.cancel(one.held.offset)
+                self.withdrawn(one.held.offset)
             elif one.moved:
                 before = one.taken.found
                 record = with_delay(one.taken.record, sent_delay_ms(one.taken.record, before))
-                block = spill.move(found, restamped(record, found, before.due_ms), before.due_ms)
+                fresh = restamped(record, found, before.due_ms)
+                size = len(fresh) if self.grew is None else len(spill.read((found.ref,))[0])
+                block = spill.move(found, fresh, before.due_ms)
+                if self.grew is not None:
+                    topic = record_fields(fresh)[0]
+                    self.grew(found.delay_id, topic, len(fresh) - size, one.of_turn)
                 self._sweeper.offer(block, before.due_ms)
             else:
                 spill.cancel(one.held.offset)

@@ -1,7 +1,11 @@
-"""How many messages may be pending, in all and of one topic: what is too much is refused, with the figure.
+"""How many messages and bytes may be pending, in all and of one topic: what is too much is refused, with the figure.
 
-The figure for all is the delay store's own. The one for a topic is kept here, and only if a limit for topics is set:
+The figures for all are the delay store's own. Those of a topic are kept here, and only if a limit for topics is set:
 what is pending is then read once at open, which takes some microseconds a message.
+
+The bytes of a topic are those of its finished records. A move or a replacement makes another record, which may be
+longer or shorter: whoever writes it says by how much (`PendingLimits.grew`). A message that is withdrawn afterwards
+takes with it what its last record has.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from store.spill.rows.model import RecordCorruptError
 
 if TYPE_CHECKING:
     from store.put.plugin_api import PutRecord
+    from store.put.put_columns import Longs
     from store.spill.spill_store import SpillStore
 
 __all__ = ["LimitedShare", "LimitedTally", "PendingLimits"]
@@ -27,12 +32,13 @@ _READ_AT_ONCE = 512
 class LimitedShare:
     """What a large batch has of what is limited, while its slices are looked at over several turns."""
 
-    __slots__ = ("bytes", "count", "mark", "topics")
+    __slots__ = ("bytes", "count", "mark", "topic_bytes", "topics")
 
     def __init__(self) -> None:
-        self.mark: tuple[int, int, dict[str, int]] = (0, 0, {})
+        self.mark: tuple[int, int, dict[str, int], dict[str, int]] = (0, 0, {}, {})
         self.count = self.bytes = 0
         self.topics: Counter[str] = Counter()
+        self.topic_bytes: Counter[str] = Counter()
 
 
 class PendingLimits:
@@ -41,33 +47,50 @@ class PendingLimits:
     ``refusal``, ``hold``, ``let_go`` and ``turn_over`` are the network loop's; the others need the delivery lock.
     """
 
-    def __init__(self, spill: SpillStore, *, count_max: int, bytes_max: int, topic_max: int) -> None:
+    def __init__(
+        self, spill: SpillStore, *, count_max: int, bytes_max: int, topic_max: int, topic_bytes_max: int
+    ) -> None:
         self._spill = spill
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._topic_max = topic_max
+        self._topic_bytes_max = topic_bytes_max
         self.topics: dict[str, int] = {}
-        """What is pending by topic, if there is a limit for topics; changed under the delivery lock only.
+        """Messages pending by topic, if there is a limit for topics; changed under the delivery lock only.
 
         Below 0 for a moment if a message is delivered before its turn is over.
         """
+        self.topic_bytes: dict[str, int] = {}
+        """Their bytes, if those are limited."""
         self._turn: dict[str, int] = {}
+        self._turn_bytes: dict[str, int] = {}
         self._count: int | None = None  # pending before this turn, once it was asked for
         self._bytes = 0
         self._held = 0
         self._held_bytes = 0
         self._aside = LimitedShare()  # of all large batches that belong to no turn yet
-        self._committed: dict[int, str] = {}  # delay id to topic, of the turn that was just journalled
+        # Of the turn that was just journalled, delay id to topic and bytes. Large batches are not among them.
+        self._committed: dict[int, tuple[str, int]] = {}
+        self._last_id = 0  # the highest of their ids, or of those before them
+        # By how much records grew whose messages may yet be withdrawn, and are not among those: topic and bytes. Of the
+        # turn that is being journalled, and of the large batches of the one before.
+        self._grown: dict[int, tuple[str, int]] = {}
+        self._grown_before: dict[int, tuple[str, int]] = {}
 
     @property
     def is_set(self) -> bool:
         """Whether there is any limit."""
-        return self._count_max > 0 or self._bytes_max > 0 or self._topic_max > 0
+        return self._count_max > 0 or self._bytes_max > 0 or self.by_topic
 
     @property
     def by_topic(self) -> bool:
         """Whether there is a limit for topics."""
-        return self._topic_max > 0
+        return self._topic_max > 0 or self._topic_bytes_max > 0
+
+    @property
+    def by_topic_bytes(self) -> bool:
+        """Whether there is a limit for the bytes of a topic."""
+        return self._topic_bytes_max > 0
 
     def load(self) -> None:
         """Count what is pending by topic, by reading it: at open."""
@@ -96,14 +119,20 @@ class PendingLimits:
             topic = record_fields(record)[0]
         except RecordError:
             return
-        self._change(topic, 1)
+        self._change(topic, 1, len(record))
 
-    def _change(self, topic: str, by: int) -> None:
+    def _change(self, topic: str, by: int, size: int) -> None:
         count = self.topics.get(topic, 0) + by
         if count:
             self.topics[topic] = count
         else:
             self.topics.pop(topic, None)
+        if self._topic_bytes_max:
+            size += self.topic_bytes.get(topic, 0)
+            if size:
+                self.topic_bytes[topic] = size
+            else:
+                self.topic_bytes.pop(topic, None)
 
     # ------------------------------------------------------------------------------------------------ network loop
 
@@ -126,6 +155,13 @@ class PendingLimits:
                     f"{count} messages are pending of topic {topic}, at most {self._topic_max} are allowed "
                     "(timewheelTopicPendingMax)"
                 )
+        if self._topic_bytes_max:
+            size_now = self.topic_bytes.get(topic, 0) + self._turn_bytes.get(topic, 0) + self._aside.topic_bytes[topic]
+            if size_now + size > self._topic_bytes_max:
+                return (
+                    f"{size_now} bytes are pending of topic {topic}, {size} more would be above the "
+                    f"{self._topic_bytes_max} that are allowed (timewheelTopicPendingBytesMax)"
+                )
         return ""
 
     def hold(self, topic: str, size: int) -> None:
@@ -134,8 +170,13 @@ class PendingLimits:
         self._count = (self._count or 0) + 1
         self._bytes += size
         self._held_bytes += size
-        if self._topic_max:
-            self._turn[topic] = self._turn.get(topic, 0) + 1
+        if self.by_topic:
+            self._hold_of(topic, 1, size)
+
+    def _hold_of(self, topic: str, count: int, size: int) -> None:
+        self._turn[topic] = self._turn.get(topic, 0) + count
+        if self._topic_bytes_max:
+            self._turn_bytes[topic] = self._turn_bytes.get(topic, 0) + size
 
     def let_go(self, record: bytes) -> None:
         """Note that one of them is not held after all."""
@@ -144,33 +185,37 @@ class PendingLimits:
             self._count -= 1
             self._bytes -= len(record)
             self._held_bytes -= len(record)
-        if self._topic_max:
-            topic = record_fields(record)[0]
-            self._turn[topic] = self._turn.get(topic, 0) - 1
+        if self.by_topic:
+            self._hold_of(record_fields(record)[0], -1, -len(record))
 
     def turn_over(self, stored: bool) -> None:
         """Note that this turn is journalled, or that nothing of it is."""
         self._count, self._held, self._held_bytes = None, 0, 0
         turn, self._turn = self._turn, {}
+        sizes, self._turn_bytes = self._turn_bytes, {}
         if stored and turn:
-            self._add(turn, 1)
+            self._add(turn, sizes, 1)
+        elif not stored and self._topic_bytes_max:
+            with self._spill.lock:
+                self._grown = {}
 
-    def _add(self, topics: Mapping[str, int], sign: int) -> None:
+    def _add(self, topics: Mapping[str, int], sizes: Mapping[str, int], sign: int) -> None:
         with self._spill.lock:
             for topic, count in topics.items():
-                self._change(topic, sign * count)
+                self._change(topic, sign * count, sign * sizes.get(topic, 0))
 
     def mark(self, share: LimitedShare) -> None:
         """Note what this turn holds, before a slice of a large batch is looked at."""
-        share.mark = self._held, self._held_bytes, dict(self._turn)
+        share.mark = self._held, self._held_bytes, dict(self._turn), dict(self._turn_bytes)
 
     def cut(self, share: LimitedShare) -> None:
         """Take what was held since the mark out of this turn; it goes on counting."""
-        held, held_bytes, turn = share.mark
+        held, held_bytes, turn, turn_bytes = share.mark
         count, size = self._held - held, self._held_bytes - held_bytes
-        topics = Counter(self._turn)
+        topics, topic_bytes = Counter(self._turn), Counter(self._turn_bytes)
         topics.subtract(turn)
-        self._turn, self._held, self._held_bytes = turn, held, held_bytes
+        topic_bytes.subtract(turn_bytes)
+        self._turn, self._turn_bytes, self._held, self._held_bytes = turn, turn_bytes, held, held_bytes
         if self._count is not None:
             self._count -= count
             self._bytes -= size
@@ -178,12 +223,15 @@ class PendingLimits:
             one.count += count
             one.bytes += size
             one.topics.update(topics)
+            one.topic_bytes.update(topic_bytes)
 
     def _no_longer_aside(self, share: LimitedShare) -> None:
         self._aside.count -= share.count
         self._aside.bytes -= share.bytes
         self._aside.topics.subtract(share.topics)
         self._aside.topics += Counter()  # without those of which there is nothing left
+        self._aside.topic_bytes.subtract(share.topic_bytes)
+        self._aside.topic_bytes += Counter()
 
     def join(self, share: LimitedShare) -> None:
         """Make it a part of this turn."""
@@ -195,18 +243,17 @@ class PendingLimits:
         self._count += share.count
         self._bytes += share.bytes
         for topic, count in share.topics.items():
-            self._turn[topic] = self._turn.get(topic, 0) + count
+            self._hold_of(topic, count, share.topic_bytes[topic])
 
     def forget(self, share: LimitedShare, joined: bool, journalled: bool) -> None:
         """Count a large batch no more."""
         if not joined:
             self._no_longer_aside(share)
         elif journalled:
-            self._add(share.topics, -1)
+            self._add(share.topics, share.topic_bytes, -1)
         else:
-            turn = Counter(self._turn)
-            turn.subtract(share.topics)
-            self._turn = dict(turn)
+            for topic, count in share.topics.items():
+                self._hold_of(topic, -count, -share.topic_bytes[topic])
             self._held -= share.count
             self._held_bytes -= share.bytes
             self._count = (self._count or 0) - share.count
@@ -214,40 +261,76 @@ class PendingLimits:
 
     def committed(self, entries: Iterable[tuple[int, int, bytes]], more: Iterable[tuple[int, int, bytes]]) -> None:
         """Note what was just journalled, and ``more`` that was not held by `hold`."""
-        if not self._topic_max:
+        if not self.by_topic:
             return
-        others = {delay_id: record_fields(record)[0] for _, delay_id, record in more}
-        self._committed = {delay_id: record_fields(record)[0] for _, delay_id, record in entries} | others
-        self._add(Counter(others.values()), 1)
+        others = {delay_id: (record_fields(record)[0], len(record)) for _, delay_id, record in more}
+        committed = {delay_id: (record_fields(record)[0], len(record)) for _, delay_id, record in entries} | others
+        with self._spill.lock:
+            for topic, size in others.values():
+                self._change(topic, 1, size)
+            for delay_id in self._grown.keys() & committed.keys():
+                topic, size = committed[delay_id]
+                committed[delay_id] = topic, size + self._grown.pop(delay_id)[1]
+            self._grown_before, self._grown = self._grown, {}
+            self._committed = committed
+            self._last_id = max(committed, default=self._last_id)
 
     def withdrawn(self, delay_id: int) -> None:
-        """Note that a message which was just journalled is withdrawn."""
-        topic = self._committed.pop(delay_id, None)
-        if topic is not None:
-            self._add({topic: 1}, -1)
+        """Note that a message which was just journalled is withdrawn, or one of a turn that fails or of a large batch.
+
+        What the latter two held is counted no more by `turn_over` and `forget`, which do not know how it grew.
+        """
+        with self._spill.lock:
+            found = self._committed.pop(delay_id, None)
+            if found is not None:
+                self._change(found[0], -1, -found[1])
+            for grown in (self._grown, self._grown_before):
+                found = grown.pop(delay_id, None)
+                if found is not None:
+                    self._change(found[0], 0, -found[1])
 
     # ------------------------------------------------------------------------------------------------ gone
 
-    def cancelled(self, _delay_id: int, _due_ms: int, topic: str, _text: str, _record_bytes: int) -> None:
+    def cancelled(self, _delay_id: int, _due_ms: int, topic: str, _text: str, record_bytes: int) -> None:
         """Note that a message was cancelled."""
-        self._gone(topic, 1)
+        if self.by_topic:
+            self._change(topic, -1, -record_bytes)
 
-    def moved(self, _delay_id: int, _due_ms: int, _topic: str) -> None:
-        """Note nothing: it is pending as before."""
+    def moved(self, delay_id: int, _due_ms: int, topic: str, grown: int) -> None:
+        """Note that a message is pending as before, and by how many bytes its record grew."""
+        self.grew(delay_id, topic, grown, delay_id > self._last_id)
+
+    def grew(self, delay_id: int, topic: str, by: int, is_young: bool) -> None:
+        """Note by how many bytes a record grew; ``is_young`` if its turn is not journalled or belongs to a large batch.
+
+        Under the delivery lock.
+        """
+        if not by or not self._topic_bytes_max:
+            return
+        self._change(topic, 0, by)
+        known = self._committed.get(delay_id)
+        if known is not None:
+            self._committed[delay_id] = topic, known[1] + by
+        elif delay_id in self._grown_before:
+            self._grown_before[delay_id] = topic, self._grown_before[delay_id][1] + by
+        elif is_young:
+            self._grown[delay_id] = topic, self._grown.get(delay_id, (topic, 0))[1] + by
 
     def put(self, puts: Sequence[PutRecord]) -> None:
         """Note deliveries."""
-        for put in puts:
-            self._gone(put.topic, 1)
+        if self.by_topic:
+            for put in puts:
+                self._change(put.topic, -1, -len(put.record))
 
-    def put_queues(self, queues: Iterable[tuple[str, int, int]]) -> None:
-        """Note deliveries by queue: topic, queue id, count."""
+    def put_queues(self, queues: Iterable[tuple[str, int, int]], sizes: Longs) -> None:
+        """Note deliveries by queue: topic, queue id, count; with the bytes of each message, queue by queue."""
+        if not self.by_topic:
+            return
+        begin = 0
         for topic, _, count in queues:
-            self._gone(topic, count)
-
-    def _gone(self, topic: str, count: int) -> None:
-        if self._topic_max:
-            self._change(topic, -count)
+            end = begin + count
+            self._change(topic, -count, -int(sizes[begin:end].sum()) if self._topic_bytes_max else 0)
+            begin = end
 
 
 class LimitedTally(Delivered):
@@ -263,8 +346,7 @@ class LimitedTally(Delivered):
         self._limits.put(puts)
         self._other.add_puts(puts)
 
-    def add_queues(self, queues: Iterable[tuple[str, int, int]]) -> None:
+    def add_queues(self, queues: Sequence[tuple[str, int, int]], sizes: Longs, /) -> None:
         """Count a block that was stored."""
-        found = list(queues)
-        self._limits.put_queues(found)
-        self._other.add_queues(found)
+        self._limits.put_queues(queues, sizes)
+        self._other.add_queues(queues, sizes)

@@ -50,6 +50,7 @@ class DeskRooms:
             count_max=number("timewheelPendingMax", 0),
             bytes_max=number("timewheelPendingBytesMax", 0),
             topic_max=number("timewheelTopicPendingMax", 0),
+            topic_bytes_max=number("timewheelTopicPendingBytesMax", 0),
         )
         self.limits = limits if limits.is_set else None
         self._was_used = files.is_dir(directory / "keys")
@@ -78,6 +79,7 @@ class DeskRooms:
         self.keyed = KeyedTurn(spill, sweeper, self.keys)
         if self.limits is not None:
             self.keyed.withdrawn = self.limits.withdrawn
+            self.keyed.grew = self.limits.grew if self.limits.by_topic_bytes else None
         self.commands = Commands(spill, sweeper, recovery, lock, changes)
         self.desk = PendingDesk(spill, sweeper, recovery, lock, stats, changes, self.keys)
 

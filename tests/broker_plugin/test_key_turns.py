@@ -1,10 +1,13 @@
 """Turns with several messages of one delay key, of which some are taken back, against a model of what each key names.
 
 Between the look at a message and the end of its turn the message that has its key may be moved, cancelled or delivered.
-A turn may fail at any write. Then the process is killed, or the power fails, and all of it must still be so.
+A turn may fail at any write. Then the process is killed, or the power fails, and all of it must still be so. All the
+while the limits count what is pending, whatever replaced what.
 """
 
 from __future__ import annotations
+
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -16,9 +19,12 @@ from store.put.pending_api import PendingOrder, PendingVerb, PendingVerdict
 from store.put.plugin_api import Held, Unsettled
 from tests.broker_plugin.test_delay_keys import by_key, message
 from tests.broker_plugin.test_pending_desk import Desk
+from tests.broker_plugin.test_pending_limits import check_counts
+from tests.support import delay_world
 
 V = PendingVerdict
 KEYS = ("a", "b")
+LIMITS = {"timewheelTopicPendingMax": "1000", "timewheelTopicPendingBytesMax": "1000000"}
 between = st.sampled_from(["", "", "", "move", "cancel", "deliver"])
 send = st.tuples(st.sampled_from(KEYS), st.sampled_from(["", "keep", "replace", "replace"]), st.booleans(), between)
 turn = st.tuples(
@@ -57,6 +63,7 @@ class _World:
             if key.pending is None and found[0] is V.UNKNOWN and self.failed:
                 found = want  # the row of a message whose frame could not be written names nothing
             assert found == want, name
+        check_counts(self.desk)
 
     def run(self, ms: int) -> None:
         self.desk.world.run(ms)
@@ -91,7 +98,7 @@ class _World:
         fresh: set[str] = set()
         for key, mode, stays, _ in sends:
             self.count += 1
-            body, due_ms = b"%d" % self.count, desk.now + 90_000 + self.count
+            body, due_ms = b"%d." % self.count * (1 + self.count % 7), desk.now + 90_000 + self.count
             pending = self.keys[key].pending
             answer = plugin.before_put(message(due_ms, key, body, mode, "T"), desk.now)
             assert isinstance(answer, Held) is (key not in fresh and (pending is None or mode != "")), answer
@@ -125,6 +132,7 @@ class _World:
         desk.world.store.flusher.sync_all()
 
 
+@patch.dict(delay_world.CONFIG, LIMITS)
 @settings(max_examples=25, deadline=None)
 @given(st.lists(turn, min_size=1, max_size=6))
 def test_what_a_key_names_is_what_its_senders_were_told(

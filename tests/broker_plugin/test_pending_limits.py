@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from random import Random
+from unittest.mock import patch
 
-from remoting.messages.message import Message
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_plugin.aside import GateAside
+from remoting.messages.message import Message, record_fields
 from remoting.messages.properties import format_properties
 from store.disk.errors import StoreError, StoreFullError
 from store.put.pending_api import PendingQuery, PendingVerb, PendingVerdict
-from store.put.plugin_api import Held, PutStatus, Refused
+from store.put.plugin_api import Held, PutStatus, Refused, Unsettled
 from tests.broker_plugin.test_delay_keys import held, message, put
 from tests.broker_plugin.test_pending_desk import Desk
 from tests.support import delay_world
 from tests.support.delay_rig import START_MS
 
 NOW = START_MS
+ANY = {"timewheelTopicPendingMax": "100000", "timewheelTopicPendingBytesMax": "100000000"}
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> Desk:
@@ -28,6 +37,24 @@ def offer(desk: Desk, topic: str = "T", due_ms: int = 500, body: bytes = b"b") -
     answer = desk.world.plugin.before_put(Message(topic, 0, body=body, properties=text), desk.now)
     assert answer is not None
     return answer
+
+
+def check_counts(desk: Desk) -> None:
+    """What is counted by topic is what is pending: messages and bytes."""
+    plugin = desk.world.plugin
+    limits = plugin.gate.limits
+    assert limits is not None
+    counts: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    with plugin.lock:
+        plugin.sweeper.publish_all()
+        found = plugin.spill.scan((-1, 0), 1 << 62, 100_000)
+        for record in plugin.spill.read(found.refs):
+            topic = record_fields(record)[0]
+            counts[topic] = counts.get(topic, 0) + 1
+            sizes[topic] = sizes.get(topic, 0) + len(record)
+        assert limits.topics == counts
+        assert limits.topic_bytes == sizes
 
 
 def refused(answer: Held | Refused) -> str:
@@ -82,13 +109,14 @@ def test_so_many_of_a_topic(monkeypatch: pytest.MonkeyPatch, block_min: int) -> 
 
 
 def test_a_delivery_that_is_quicker_than_the_end_of_its_turn_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = limited(monkeypatch, TopicPendingMax=2).world.plugin.gate.limits
+    limits = limited(monkeypatch, TopicPendingMax=2, TopicPendingBytesMax=250).world.plugin.gate.limits
     assert limits is not None
     for _ in range(3):
         limits.hold("T", 100)
-        limits.put_queues([("T", 0, 1)])
+        limits.put_queues([("T", 0, 1)], np.array([100]))
         limits.turn_over(True)
     assert limits.topics == {}
+    assert limits.topic_bytes == {}
 
 
 def test_a_failed_turn_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,3 +160,138 @@ def test_what_replaces_a_delivered_message_counts_no_more_when_it_is_taken_back(
         refused(offer(desk))
         plugin.take_back(answer)
     assert isinstance(offer(desk), Held)
+
+
+@pytest.mark.parametrize("block_min", [1, 1000])
+def test_so_many_bytes_of_a_topic(monkeypatch: pytest.MonkeyPatch, block_min: int) -> None:
+    desk = limited(monkeypatch, TopicPendingBytesMax=1200)
+    desk.world.plugin.deliverer.block_min = block_min
+    first = offer(desk, body=bytes(700))
+    assert isinstance(first, Held)
+    remark = refused(offer(desk, body=bytes(400)))
+    desk.world.plugin.commit_turn()
+    limits = desk.world.plugin.gate.limits
+    assert limits is not None
+    size = limits.topic_bytes["T"]
+    assert remark == (
+        f"{size} bytes are pending of topic T, {size - 300} more would be above the 1200 that are allowed "
+        "(timewheelTopicPendingBytesMax)"
+    )
+    assert isinstance(offer(desk, "U", body=bytes(700)), Held)
+    desk.world.plugin.commit_turn()
+    desk.world.kill()
+    assert f"{size} bytes are pending of topic T" in refused(offer(desk, body=bytes(400)))
+    desk.world.run(600)
+    check_counts(desk)
+    assert isinstance(offer(desk, body=bytes(700)), Held)
+
+
+def test_a_message_that_has_just_the_room_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = limited(monkeypatch, TopicPendingBytesMax=100_000)
+    offer(desk, body=bytes(700))
+    desk.world.plugin.commit_turn()
+    limits = desk.world.plugin.gate.limits
+    assert limits is not None
+    size = limits.topic_bytes["T"]
+    assert isinstance(offer(limited(monkeypatch, TopicPendingBytesMax=size), body=bytes(700)), Held)
+    refused(offer(limited(monkeypatch, TopicPendingBytesMax=size - 1), body=bytes(700)))
+
+
+class _Story:
+    """Whatever can become of pending messages, in an order of chance."""
+
+    def __init__(self, seed: int) -> None:
+        self.desk = Desk(seed)
+        self.rng = Random(seed)
+
+    def send(self, count: int, *, of_batch: bool = False) -> list[Held]:
+        """Messages for this turn, some of them in the place of others by their delay key."""
+        desk, rng, taken = self.desk, self.rng, []
+        for _ in range(count):
+            due_ms = desk.now + rng.choice((20, 600, 5000, 60_000, 9_000_000_000_000))
+            body = bytes(rng.randrange(200))
+            key = rng.choice(("", "a", "b"))
+            properties = {
+                "__STARTDELIVERTIME": str(due_ms),
+                **({"__DELAYKEY": key, "__DELAYKEY_MODE": "replace"} if key else {}),
+            }
+            text = format_properties({"n": "\u00e9" * rng.randrange(9), **properties})
+            found = desk.world.plugin.before_put(Message(rng.choice("TU"), 0, body=body, properties=text), desk.now)
+            if of_batch and isinstance(found, Unsettled):
+                found = found.settle()
+            if isinstance(found, Held):
+                taken.append(found)
+        return taken
+
+    def turn(self) -> None:
+        """A turn, and what is taken back of it before and after it is journalled."""
+        plugin = self.desk.world.plugin
+        taken = self.send(self.rng.randrange(1, 6))
+        for held_back in [one for one in taken if self.rng.random() < 0.2]:
+            plugin.take_back(held_back)
+            taken.remove(held_back)
+        with plugin.lock:
+            plugin.commit_turn()
+            for one in taken:
+                if self.rng.random() < 0.2:
+                    plugin.take_back(one)
+        plugin.taken_back()
+
+    def large_batch(self) -> None:
+        """A large batch over two turns, perhaps refused: before its turn, in it or after it."""
+        plugin, when = self.desk.world.plugin, self.rng.randrange(5)
+        aside = GateAside(plugin.gate)
+        for _ in range(2):
+            aside.begin()
+            self.send(3, of_batch=True)
+            aside.take()
+            self.turn()
+        if when == 0:
+            aside.take_back()
+            return
+        aside.put_back()
+        if when == 1:
+            aside.take_back()
+            return
+        self.send(1)
+        with plugin.lock:
+            plugin.commit_turn()
+            if when == 2:
+                aside.take_back()
+        plugin.taken_back()
+
+    def change(self) -> None:
+        """One message that is pending is cancelled or moved, or some are."""
+        desk, rng = self.desk, self.rng
+        found = desk.desk.page(PendingQuery(), 100).rows
+        if found:
+            verb = rng.choice((PendingVerb.CANCEL, PendingVerb.MOVE, PendingVerb.NOW))
+            due = {"due_ms": desk.now + rng.choice((30, 9_000_000_000_000))} if verb is PendingVerb.MOVE else {}
+            desk.change(rng.choice(found).offset, verb, **due)
+
+    def purge(self) -> None:
+        """All of a topic are cancelled, or some."""
+        query = PendingQuery(topic=self.rng.choice("TU"))
+        self.desk.desk.change_matching(query, PendingVerb.CANCEL, self.desk.now, limit=3, dry_run=False)
+
+    def run(self) -> None:
+        """Time passes."""
+        self.desk.world.run(self.rng.choice((30, 700)))
+
+    def restart(self) -> None:
+        """A stop, a kill or a power cut, with all of it durable."""
+        self.desk.world.store.flusher.sync_all()
+        self.rng.choice((self.desk.world.kill, self.desk.world.stop_and_start, self.desk.world.power_cut))()
+
+
+STEPS = (_Story.turn, _Story.turn, _Story.large_batch, _Story.change, _Story.purge, _Story.run, _Story.restart)
+
+
+@patch.dict(delay_world.CONFIG, ANY)
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1 << 32), st.lists(st.sampled_from(STEPS), max_size=14))
+def test_after_any_story_what_is_counted_is_what_is_pending(seed: int, steps: list[Callable[[_Story], None]]) -> None:
+    story = _Story(seed)
+    for step in steps:
+        step(story)
+        check_counts(story.desk)

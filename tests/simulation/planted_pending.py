@@ -73,9 +73,9 @@ def _cursor_skips(self: Any, query: Any, seen: Any, limit: int = 256) -> Any:
     return found
 
 
-def _deliveries_stay(self: Any, puts: Any) -> None:
+def _deliveries_stay(self: Any, puts: Any, sizes: Any = None) -> None:
     """What is delivered counts as pending until the next start."""
-    del self, puts
+    del self, puts, sizes
 
 
 _WRONG = (Kind.COMMAND, Kind.ANSWER)
