@@ -215,7 +215,7 @@ class _Story:
                 "__STARTDELIVERTIME": str(due_ms),
                 **({"__DELAYKEY": key, "__DELAYKEY_MODE": "replace"} if key else {}),
             }
-            text = format_properties({"n": "\u00e9" * rng.randrange(9), **properties})
+            text = format_properties({"n": rng.choice(("x" * rng.randrange(1, 9), "x", "\u00e9")), **properties})
             found = desk.world.plugin.before_put(Message(rng.choice("TU"), 0, body=body, properties=text), desk.now)
             if of_batch and isinstance(found, Unsettled):
                 found = found.settle()
