@@ -46,11 +46,8 @@ _MAX: Final = MAX_PROPERTIES_BYTES
 _SEPARATOR: Final = 2
 
 
-def plain_text(record: bytes, check_crc: bool) -> tuple[int, str] | None:
-    """Where the topic of a record begins, and its property text; None if it is not as most senders write it.
-
-    None as well if its parts do not add up, or (with ``check_crc``) if a checksum is wrong.
-    """
+def _parts(record: bytes) -> tuple[int, int, int, int] | None:
+    """Where topic and property text begin, the body's checksum and PREPAREDTRANSACTIONOFFSET; None: not plain."""
     size = len(record)
     if size < RECORD_BYTES_MIN or record[SYS_FLAG_LOW_AT] & HOSTS_V6:
         return None
@@ -60,7 +57,21 @@ def plain_text(record: bytes, check_crc: bool) -> tuple[int, str] | None:
     topic_at = BODY_AT + body_bytes
     topic_end = topic_at + 1 + record[topic_at]
     begin = topic_end + 2
-    if begin > size or record[topic_end] << 8 | record[topic_end + 1] != size - begin or size - begin > _MAX:
+    if begin > size or record[topic_end] << 8 | record[topic_end + 1] != size - begin:
+        return None
+    return topic_at, begin, crc, prepared
+
+
+def plain_text(record: bytes, check_crc: bool) -> tuple[int, str] | None:
+    """Where the topic of a record begins, and its property text; None if it is not as most senders write it.
+
+    None as well if its parts do not add up, or (with ``check_crc``) if a checksum is wrong.
+    """
+    parts = _parts(record)
+    if parts is None:
+        return None
+    topic_at, begin, crc, prepared = parts
+    if len(record) - begin > _MAX:
         return None
     if check_crc:
         if crc32(record[BODY_AT:topic_at]) & _CRC_MASK != crc:
@@ -115,21 +126,12 @@ def shown_with(records: list[bytes], topic: str, more: list[bytes]) -> list[byte
 
 
 def _with(record: bytes, name: bytes, more: bytes) -> bytes | None:
-    size = len(record)
-    if size < RECORD_BYTES_MIN or record[SYS_FLAG_LOW_AT] & HOSTS_V6:
+    parts = _parts(record)
+    if parts is None or (parts[3] and not is_proof(parts[3])):
         return None
-    claimed, magic, _, prepared, body_bytes = _CHECKED.unpack_from(record)
-    if claimed != size or magic != MAGIC_V1 or not 0 <= body_bytes <= size - RECORD_BYTES_MIN:
-        return None
-    if prepared and not is_proof(prepared):
-        return None
-    topic_at = BODY_AT + body_bytes
-    topic_end = topic_at + 1 + record[topic_at]
-    begin = topic_end + 2
-    if begin > size or record[topic_end] << 8 | record[topic_end + 1] != size - begin:
-        return None
+    topic_at, begin, _, _ = parts
     text = record[begin:]
-    if begin < size and record[size - 1] != _SEPARATOR:
+    if text and text[-1] != _SEPARATOR:
         more = b"\x02" + more
     text_bytes = len(text) + len(more)
     if text_bytes > _MAX or not text.isascii():
