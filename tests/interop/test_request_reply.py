@@ -15,7 +15,7 @@ from tests.support.clients import Client
 from tests.support.commitlog import Record, read_commit_log
 from tests.support.need import need
 from tests.support.ours import OurBroker
-from tests.support.wait import let_pass
+from tests.support.wait import happens, let_pass
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
@@ -74,9 +74,17 @@ def _stored_replies(broker: Broker) -> list[Record]:
     return [record for record in read_commit_log(broker.store) if record.topic == REPLY_TOPIC]
 
 
+def _replied(client: Client, job: str, count: int) -> list[dict[str, Any]]:
+    happens(lambda: len({event["n"] for event in client.events(job, "replied")}) >= count, 120)
+    return client.events(job, "replied")
+
+
 @pytest.mark.parametrize(("asks", "answers"), PAIRS)
 def test_every_request_gets_its_own_reply(broker: Broker, start_client: StartClient, asks: str, answers: str) -> None:
-    """Two requesters at once, one by one and all at a time: no reply goes to the other one."""
+    """Two requesters at once, one by one and all at a time: no reply goes to the other one.
+
+    A request comes again where queues change hands while it is answered, and so may its reply: numbers count.
+    """
     topic = f"asked-{asks[:2]}-{answers[:2]}"
     _prepare(broker, topic)
     replier = start_client(answers, broker.namesrv)
@@ -90,22 +98,19 @@ def test_every_request_gets_its_own_reply(broker: Broker, start_client: StartCli
             "request", id=mode, group=f"{topic}-p", mode=mode, timeout_ms=100_000, messages=messages
         )
     for mode, first in modes.items():
-        try:
-            events = requesters[mode].wait(mode, "replied", 120, 20)
-        except AssertionError as error:
-            missed = [*requesters[mode].events(mode, "unanswered"), *replier.events("c", "unanswered")]
-            raise AssertionError(f"{error}\nunanswered: {missed}") from None
+        events = _replied(requesters[mode], mode, 20)
+        missed = [*requesters[mode].events(mode, "unanswered"), *replier.events("c", "unanswered")]
         wanted = {n: f"re: question {n}" for n in range(first, first + 20)}
-        assert {event["n"]: event["body"] for event in events} == wanted
+        assert {event["n"]: event["body"] for event in events} == wanted, f"unanswered: {missed}"
         assert requesters[mode].events(mode, "unanswered") == []
         for event in events:
             assert event["properties"]["MSG_TYPE"] == "reply"
             assert event["properties"]["CORRELATION_ID"]
             assert event["properties"]["PUSH_REPLY_TIME"]
-    assert len(replier.wait("c", "answered", 20, 40)) == 40
+    replier.wait("c", "answered", 20, 40)
     assert replier.events("c", "unanswered") == []
     stored = _stored_replies(broker)[before:]
-    assert len(stored) == 40
+    assert len(stored) >= 40 and len({record.properties["CORRELATION_ID"] for record in stored}) == 40
     assert all("REPLY_TO_CLIENT" in record.properties for record in stored)
 
 

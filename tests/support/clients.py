@@ -158,12 +158,15 @@ class Client:
         self._events: dict[str, list[Event]] = {}
         self._ended = False
         self._writing = threading.Lock()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def _listen(self) -> None:
         stdout = self._child.process.stdout
         assert stdout is not None
         for line in stdout:
+            if not line.endswith(b"\n"):
+                break  # it was killed while it wrote
             event = json.loads(line)
             with self._lock:
                 self._events.setdefault(event["id"], []).append(event)
@@ -248,6 +251,7 @@ class Client:
     def kill(self) -> None:
         """End it at once, as a crash would."""
         self._child.kill()
+        self._listener.join(60)  # what it had written before its end has been told, too
         for stream in (self._child.process.stdin, self._child.process.stdout):
             if stream is not None:
                 try:
