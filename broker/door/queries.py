@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from remoting.errors import ProtocolError
+from remoting.json_dialect import dumps
 from remoting.pending_rules import time_fault
 from store.put.pending_api import PendingError, PendingName, PendingOrder, PendingQuery, PendingVerb
 
@@ -105,6 +107,10 @@ def read_document(body: bytes) -> dict[str, Any]:
         raise PendingError("the body is no JSON that can be read: it is nested too deeply") from None
     if not isinstance(found, dict):
         raise PendingError(f"the body is no JSON object, but {type(found).__name__}")
+    try:  # names stand in the answer once more, and other shards are asked with the same document
+        dumps(found)
+    except ProtocolError as error:
+        raise PendingError(f"the body {error}") from None
     return found
 
 

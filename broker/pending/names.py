@@ -46,7 +46,7 @@ def read_name(text: str, topic: str = "", store_host: bytes = b"") -> PendingNam
         return PendingName(topic=topic, key=key)
     offset = _offset_of(text)
     if offset is not None:
-        if not DELAY_ID_BASE <= offset < 2 * DELAY_ID_BASE:
+        if not _may_wait(offset):
             raise PendingError(
                 f"{text!r:.80} names no message that waits: take the offsetMsgId of the send's answer (a message id "
                 "that the client made is found by listing with the property UNIQ_KEY)"
@@ -66,7 +66,14 @@ def read_name(text: str, topic: str = "", store_host: bytes = b"") -> PendingNam
         ) from None
     if topic and handle.topic != topic:
         raise PendingError(f"the recall handle is of topic {handle.topic!r:.80}, not of {topic!r:.80}")
+    if not _may_wait(handle.offset):
+        raise PendingError(f"{text!r:.80} is a recall handle that no send was answered with")
     return PendingName(offset=handle.offset, topic=handle.topic, unique_key=handle.unique_key)
+
+
+def _may_wait(offset: int) -> bool:
+    """Whether an offset is one that messages which wait have."""
+    return DELAY_ID_BASE <= offset < 2 * DELAY_ID_BASE
 
 
 def _offset_of(text: str) -> int | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from broker.turns.recall_handle import RecallHandle
 from store.disk.errors import StoreError
 from store.put.pending_api import PendingName, PendingOrder, PendingVerb
 from store.put.pending_api import PendingVerdict as V
@@ -15,6 +16,13 @@ from tests.broker_plugin.test_pending_desk import NOW, Desk
 __all__ = ["world"]
 
 BULK = "/api/v1/bulk/"
+
+
+def _nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
 
 
 def verdicts(answer: Any) -> list[tuple[str, str]]:
@@ -56,6 +64,9 @@ def test_keys_need_their_topic_and_a_move_its_time(world: World) -> None:
         ("move", {"ids": ["key:a"], "topic": "T"}, "either due_ms"),
         ("move", {"ids": ["key:a"], "topic": "T", "due_ms": 1_700_000_000}, "looks like seconds"),
         ("now", {"ids": ["f" * 6000]}, "characters"),
+        ("cancel", {"ids": [RecallHandle("T", "b", 5, "", 0).encode()]}, "no send was answered"),
+        ("cancel", {"ids": ["key:\ud800"], "topic": "T"}, "surrogates"),
+        ("cancel", {"ids": _nested(300)}, "Recursion limit"),
     ],
 )
 def test_what_is_wrong_is_named_and_nothing_is_changed(world: World, verb: str, body: Any, why: str) -> None:

@@ -52,3 +52,9 @@ def test_an_id_of_another_broker_is_refused_with_its_address() -> None:
     assert read_name(hex(OFFSET), "T", here) == PendingName(offset=OFFSET, topic="T")
     with pytest.raises(PendingError, match=r"127\.0\.0\.1:10921: ask there.*its offset 0x4"):
         read_name(message_id(there, OFFSET), "T", here)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 1 << 61, 1 << 63, 10**1000])
+def test_a_recall_handle_of_no_message_is_refused(offset: int) -> None:
+    with pytest.raises(PendingError, match="no send was answered with"):
+        read_name(RecallHandle("T", "broker-a", 5, "AC11", offset).encode())
