@@ -15,30 +15,30 @@ where), the rows of cancelled messages (`store.spill.state.message_rows`), the d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import lru_cache
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
+from broker_plugin.pending.cancelled import topic_crc
 from broker_plugin.pending.looking import shown
-from broker_plugin.pending.records import key_hash, restamped, sent_delay_ms
+from broker_plugin.pending.records import restamped, sent_delay_ms
 from broker_plugin.rules.properties import DUE_MAX_MS, own_properties_of
 from broker_plugin.rules.states import Move, State, after
 from remoting.layout import FRAME_ROW_BYTES, QUEUE_OFFSET_AT
 from remoting.layout_table import LONG
 from remoting.messages.message import RecordError, record_fields, store_ms_at
-from remoting.messages.properties import DELAY_KEY, UNIQ_KEY, get_property
+from remoting.messages.properties import UNIQ_KEY, get_property
 from remoting.pending_rules import past_fault
-from store.disk.errors import StoreError, StoreFullError
+from store.disk.errors import StoreError
 from store.disk.flusher import Flusher, Ticket
 from store.put.pending_api import PendingAnswer, PendingName, PendingOrder, PendingVerb, PendingVerdict
 from store.put.plugin_api import DeliveryTarget, LookupTarget, SettlingTarget
 from store.spill.rows.model import Columns, RecordCorruptError
-from store.spill.state.message_rows import MessageRow, MessageRows
 
 if TYPE_CHECKING:
     from threading import RLock
 
+    from broker_plugin.pending.cancelled import CancelledRows
     from broker_plugin.pending.delay_keys import DelayKeys
     from broker_plugin.pending.looking import Slice
     from broker_plugin.pending.parts import Delivery, Overdue
@@ -46,10 +46,9 @@ if TYPE_CHECKING:
     from store.spill.rows.model import Block, Found
     from store.spill.spill_store import SpillStore
 
-__all__ = ["ChangeWatcher", "Changes", "topic_crc"]
+__all__ = ["ChangeWatcher", "Changes"]
 
 _V = PendingVerdict
-_KEY_MARK = DELAY_KEY.encode()
 
 
 class ChangeWatcher(Protocol):
@@ -76,7 +75,7 @@ class Changes:
         target: DeliveryTarget,
         lock: RLock,
         stats: Stats,
-        past: MessageRows | None = None,
+        past: CancelledRows | None = None,
     ) -> None:
         self._spill = spill
         self._sweeper = sweeper
@@ -112,15 +111,15 @@ class Changes:
                     return refusal
                 after(self._waiting(found), Move.CANCEL)
                 self._settle()
-                self._note(found, record, now_ms)
-                with self._voided_if_not((found.delay_id,), (found.due_ms,)):
+                rows = b"" if self._past is None else self._past.row(found, record, now_ms)
+                with self._noted(rows, (found.delay_id,), (found.due_ms,)):
                     ticket = self._spill.cancel(name.offset)
                 if ticket is None:
                     after(State.CANCELLED, Move.CANCEL)
                 self._gone(found.delay_id, found.due_ms, record, len(record))
                 self._stats.cancelled += 1
         if ticket is None or found is None:
-            return self._not_pending(name, found, PendingVerb.CANCEL)
+            return self._not_pending(name, found, PendingVerb.CANCEL, later)
         if later is None:
             self.wait(ticket)
         else:
@@ -135,22 +134,13 @@ class Changes:
 
     def past_rows(self, found: Slice, now_ms: int) -> bytes:
         """Make the rows that say of a slice that it was cancelled. Needs no lock."""
-        if self._past is None:
-            return b""
-        topics, keys = [topic_crc(found.topic)] * len(found.ids), [0] * len(found.ids)
-        for at, record in enumerate(found.records):
-            if not found.topic or _KEY_MARK in record:
-                topics[at], keys[at] = _topic_and_key(record)
-        return self._past.encoded_columns(found.ids, found.dues, now_ms, keys, found.versions, topics)
+        return b"" if self._past is None else self._past.encoded(found, now_ms)
 
     def cancel_slice(self, found: Slice, rows: bytes) -> Ticket:
         """Cancel a slice that waits as a whole under this hold of the lock, with its `past_rows`; answers a ticket."""
         after(State.SPILLED, Move.CANCEL)
         self._settle()
-        if self._past is not None:
-            with suppress(StoreFullError):
-                self._past.add_encoded(rows, found.ids, found.dues)
-        with self._voided_if_not(found.ids, found.dues):
+        with self._noted(rows, found.ids, found.dues):
             ticket = self._spill.cancel_many(Columns(found.dues, found.ids, found.refs), found.versions)
         if self.watchers or self._recovery.failed_count:
             for due_ms, delay_id, record, size in zip(found.dues, found.ids, found.records, found.sizes, strict=True):
@@ -163,6 +153,17 @@ class Changes:
         self._flusher.wait(ticket)
         if self._past is not None:
             self._past.sync()
+
+    def wait_of(self, ticket: Ticket, count: int) -> None:
+        """The same for so many changes of one call. Raises StoreError, which says that they were made."""
+        try:
+            self.wait(ticket)
+        except StoreError as error:
+            if not count:
+                raise
+            raise StoreError(
+                f"{count} messages were changed, but a crash may undo that: {error}; look at them before asking again"
+            ) from error
 
     def move(self, order: PendingOrder, now_ms: int, later: list[Ticket] | None = None) -> PendingAnswer:
         """Give a pending message another due time; durable when it returns. Raises StoreError: ask again.
@@ -193,7 +194,7 @@ class Changes:
                 self._sweeper.offer(block, due_ms)
                 self._stats.moved += 1
         if block is None or found is None:
-            return self._not_pending(name, found, order.verb)
+            return self._not_pending(name, found, order.verb, later)
         if later is None:
             self._flusher.wait(block.ticket)
         else:
@@ -208,14 +209,13 @@ class Changes:
 
     def cancelled_by_key(self, topic: str, key: str) -> int:
         """The delay id of the last message with a key that was cancelled; 0 if none is known. Reads files."""
-        row = None if self._past is None else self._past.find_key(key_hash(topic, key))
-        return 0 if row is None else row.delay_id
+        return 0 if self._past is None else self._past.find_key(topic, key)
 
-    def past(self, name: PendingName) -> PendingAnswer:
+    def past(self, name: PendingName, later: list[Ticket] | None = None) -> PendingAnswer:
         """Say what became of a message that is not pending; `PendingVerdict.CANCELLED` if it was cancelled."""
         with self._lock:
             found = self._find(name.offset)
-        return self._not_pending(name, found, PendingVerb.MOVE)
+        return self._not_pending(name, found, PendingVerb.MOVE, later)
 
     # ------------------------------------------------------------------------------------------------ parts of it
 
@@ -254,26 +254,9 @@ class Changes:
             )
         return record, None
 
-    def _note(self, found: Found, record: bytes, now_ms: int) -> None:
-        """Write down that it is cancelled; before it is, so that a kill leaves no cancel without a row."""
-        if self._past is None:
-            return
-        topic, key = _topic_and_key(record)
-        row = MessageRow(found.delay_id, found.due_ms, now_ms, key, found.version, topic)
-        # It must be possible to cancel on a full disk; that it was is then known for a while only.
-        with suppress(StoreFullError):
-            self._past.add((row,))
-
-    @contextmanager
-    def _voided_if_not(self, ids: Sequence[int], dues: Sequence[int]) -> Iterator[None]:
-        """Take back the rows of messages whose cancel, here within, cannot be written: they will be delivered."""
-        try:
-            yield
-        except StoreError:
-            if self._past is not None:
-                with suppress(StoreError):
-                    self._past.void(ids, dues)
-            raise
+    def _noted(self, rows: bytes, ids: Sequence[int], dues: Sequence[int]) -> AbstractContextManager[None]:
+        """Write down that messages are cancelled, before they are here within."""
+        return nullcontext() if self._past is None else self._past.noted(rows, ids, dues)
 
     def _gone(self, delay_id: int, due_ms: int, record: bytes, size: int) -> None:
         if record and self.watchers:
@@ -288,18 +271,25 @@ class Changes:
 
     # ------------------------------------------------------------------------------------------------ what was
 
-    def _not_pending(self, name: PendingName, found: Found | None, verb: PendingVerb) -> PendingAnswer:
+    def _not_pending(
+        self, name: PendingName, found: Found | None, verb: PendingVerb, later: list[Ticket] | None = None
+    ) -> PendingAnswer:
         """Say what became of a message that is not pending; needs no lock, it stays what it is."""
         # An earlier cancel that this answer may tell of must be durable: wait for the whole journal.
         journal = self._spill.journal
-        self._flusher.wait(Ticket((journal, journal.written)))
+        ticket = Ticket((journal, journal.written))
+        if later is None:
+            self._flusher.wait(ticket)
+        else:
+            later.append(ticket)
         lookup = self._lookup
         record = None if lookup is None else lookup.find_delivered(name.offset)
         if record is not None:
             return _delivered(name, record)
         past = self._past
         if past is not None and (row := past.find(name.offset)) is not None:
-            past.sync()  # it may be of a cancel that is under way, or of one that a kill has cut short
+            if later is None:
+                past.sync()  # it may be of a cancel that is under way, or of one that a kill has cut short
             if name.topic and row.topic_crc != topic_crc(name.topic):
                 return _unknown("the name does not fit the message")
             return _cancelled(verb, name.offset, row.version, row.due_ms, row.at_ms)
@@ -381,17 +371,3 @@ def _settled_already(order: PendingOrder, found: Found, due_ms: int, now_ms: int
     return PendingAnswer(
         verdict=verdict, detail=detail, offset=found.delay_id, version=found.version, due_ms=found.due_ms
     )
-
-
-@lru_cache(maxsize=1024)
-def topic_crc(topic: str) -> int:
-    """What a row of a cancelled message has of its topic; never 0."""
-    return key_hash(topic, "") & 0xFFFFFFFF or 1
-
-
-def _topic_and_key(record: bytes) -> tuple[int, int]:
-    if not record:
-        return 0, 0
-    topic, _, text = record_fields(record)
-    key = get_property(text, DELAY_KEY) if DELAY_KEY in text else None
-    return topic_crc(topic), key_hash(topic, key) if key else 0

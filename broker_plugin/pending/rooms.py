@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker_plugin.pending.cancelled import CancelledRows
 from broker_plugin.pending.changes import Changes
 from broker_plugin.pending.commands import Commands
 from broker_plugin.pending.delay_keys import KEYS_MAX, DelayKeys
@@ -55,6 +56,7 @@ class DeskRooms:
         self.limits = limits if limits.is_set else None
         self._was_used = files.is_dir(directory / "keys")
         self.past = MessageRows(files, directory / "cancelled", store_id, self._keep_ms)
+        self.cancelled = CancelledRows(self.past)
         self.key_rows = MessageRows(files, directory / "keys", store_id, self._keep_ms, files_max=KEY_FILES_MAX)
         spill.before_switch(self.key_rows.sync)
 
@@ -63,7 +65,7 @@ class DeskRooms:
     ) -> None:
         """Make the desk."""
         spill, lock = self._spill, self._spill.lock
-        changes = Changes(spill, sweeper, recovery, flusher, target, lock, stats, self.past)
+        changes = Changes(spill, sweeper, recovery, flusher, target, lock, stats, self.cancelled)
         self.keys = DelayKeys(spill, sweeper, self.key_rows, keys_max=self._keys_max, keep_ms=self._keep_ms)
         if self._was_used:
             self.keys.load(self.key_rows.each(), spill.records_unsaved())
@@ -99,7 +101,9 @@ class DeskRooms:
         return tally if self.limits is None else LimitedTally(self.limits, tally)
 
     def tidy(self, now_ms: int) -> None:
-        """Remove what nobody may ask for any more."""
+        """Remove what nobody may ask for any more, and write what could not be written before."""
+        with self._spill.lock, suppress(StoreError):
+            self.cancelled.settle()
         self.past.expire(now_ms)
         self.key_rows.expire(now_ms, self.keys.is_pending)
         self.keys.evict(now_ms)
@@ -111,6 +115,8 @@ class DeskRooms:
 
     def close(self) -> None:
         """Sync, and give the files back."""
+        with suppress(StoreError):
+            self.cancelled.settle()
         try:
             self.past.close()
         finally:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from broker_plugin.pending import changes
-from broker_plugin.pending.changes import Changes
+from broker_plugin.pending.cancelled import CancelledRows
 from broker_plugin.pending.delay_keys import DelayKeys, FirstStays, Free
 from broker_plugin.pending.keyed_turn import KeyedTurn
 from broker_plugin.pending.limits import PendingLimits
@@ -111,7 +112,9 @@ PLANTED_PENDING: dict[str, Plant] = {
         first=21,
     ),
     "that a message was cancelled is not written down": _plant(
-        (Changes, "_note", lambda *_: None), (MessageRows, "find", lambda *_: None), kinds=(Kind.COMMAND,)
+        (CancelledRows, "noted", lambda *_: nullcontext()),
+        (MessageRows, "find", lambda *_: None),
+        kinds=(Kind.COMMAND,),
     ),
     "a refused large batch leaves its replacements": _plant(
         (KeyedTurn, "cut", lambda *_: None),

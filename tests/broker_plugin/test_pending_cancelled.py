@@ -1,0 +1,96 @@
+"""What is written down of a cancel that was refused is taken back, however often the disk refuses that, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.disk.errors import StoreError, StoreFullError
+from store.put.pending_api import PendingQuery, PendingVerb, PendingVerdict
+from store.spill.spill_store import SpillStore
+from tests.broker_plugin.test_pending_desk import NOW, Desk
+
+V = PendingVerdict
+FAR = NOW + 60_000
+
+
+def full(desk: Desk, *folders: str) -> None:
+    """Have no write into these folders work."""
+
+    def fault(operation: str, path: Path) -> None:
+        if operation == "pwrite" and path.parent.name in folders:
+            raise StoreFullError(f"{path}: no room")
+
+    desk.world.disk.fault = fault if folders else None
+
+
+def refused(desk: Desk, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancel whose row is written and which the journal refuses; nor can the row be taken back then."""
+
+    def no_room(*_: Any) -> Any:
+        full(desk, "cancelled")
+        raise StoreFullError("journal: no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SpillStore, "cancel", no_room)
+        with pytest.raises(StoreError):
+            desk.change(offset)
+
+
+def row_says(desk: Desk, offset: int) -> bool:
+    """Whether a message is called cancelled by what is written down of it."""
+    past = desk.world.plugin.pending._changes._past
+    assert past is not None
+    return past.find(offset) is not None
+
+
+def test_such_a_row_is_not_believed_and_goes_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    offset, other = desk.send(FAR), desk.send(FAR + 1)
+    assert desk.change(desk.send(FAR)).verdict is V.DONE
+    refused(desk, offset, monkeypatch)
+    assert not row_says(desk, offset)
+    full(desk)
+    assert desk.change(other).verdict is V.DONE
+    desk.world.store.flusher.sync_all()
+    desk.world.kill()
+    assert (row_says(desk, offset), row_says(desk, other)) == (False, True)
+
+
+def test_it_goes_by_and_by_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    for end in (lambda desk: desk.world.plugin.rooms.tidy(desk.now), lambda desk: desk.world.stop_and_start()):
+        desk = Desk()
+        offset = desk.send(FAR)
+        refused(desk, offset, monkeypatch)
+        full(desk)
+        end(desk)
+        rows = desk.world.plugin.rooms
+        assert rows is not None
+        assert rows.cancelled.owed_count == 0
+        assert rows.past.find(offset) is None
+
+
+def test_no_row_is_written_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start takes back what stands at the end of the file."""
+    desk = Desk()
+    offset, other = desk.send(FAR), desk.send(FAR + 1)
+    refused(desk, offset, monkeypatch)
+    assert desk.change(other).verdict is V.DONE  # on a full disk a cancel has no row
+    desk.world.disk.fault = None
+    desk.world.store.flusher.sync_all()
+    desk.world.kill()
+    assert not row_says(desk, offset)
+    assert desk.change(other).verdict is V.ALREADY
+
+
+def test_a_cancel_that_comes_true_keeps_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    offset = desk.send(FAR)
+    refused(desk, offset, monkeypatch)
+    assert desk.change(offset).verdict is V.DONE
+    assert row_says(desk, offset)
+    full(desk)
+    assert desk.desk.change_matching(PendingQuery(topic="T"), PendingVerb.CANCEL, NOW, dry_run=False).looked_at == 0
+    assert row_says(desk, offset)
