@@ -158,7 +158,7 @@ class DelayPlugin:
         rooms.furnish(self.sweeper, self.recovery, context.flusher, target, self.stats)
         self.commands, self.pending = rooms.commands, rooms.desk
         if context.now_ms is None:
-            self.pending.pause_by(self._let_others, clock.worked_ns)
+            self.pending.pause_by(self._let_others, clock.worked_ns, clock.monotonic_ns)
         self.gate.keyed, self.gate.limits, self.spiller.tidy = rooms.keyed, rooms.limits, rooms.tidy
         self.deliverer.tally = rooms.told(self.deliverer.tally)
 

@@ -170,7 +170,8 @@ class Api:
             }
             for row in rows[:limit]
         ]
-        return _json({"topics": shown, "more": max(0, len(rows) - limit)})
+        known = self._state.control.figures().topics_known
+        return _json({"topics": shown, "more": max(0, len(rows) - limit), "known": known})
 
     async def overview(self, request: web.Request) -> web.Response:
         """``GET overview``: what the page shows above all."""

@@ -120,17 +120,19 @@ def merged_forecasts(found: Sequence[Document]) -> dict[str, Any]:
 
 
 def merged_topics(found: Sequence[Document], limit: int) -> dict[str, Any]:
-    """Add up what is pending by topic, largest first."""
+    """Add up what is pending by topic, largest first; nothing is known as a whole while a shard still counts."""
+    all_known = all(one["known"] for one in found)
     rows: dict[str, dict[str, Any]] = {}
     for one in found:
         for row in one["topics"]:
-            known = rows.setdefault(row["topic"], {**row, "count": 0, "bytes": 0, "known": False})
+            known = rows.setdefault(row["topic"], {**row, "count": 0, "bytes": 0, "known": all_known})
             known["count"] += row["count"]
             known["bytes"] = None if row["bytes"] is None or known["bytes"] is None else known["bytes"] + row["bytes"]
             known["bytes_exact"] = known["bytes_exact"] and row["bytes_exact"]
-            known["known"] = known["known"] or row["known"]
+            known["known"] = known["known"] and row["known"]
     ordered = sorted(rows.values(), key=lambda row: -row["count"])
-    return {"topics": ordered[:limit], "more": max(0, len(ordered) - limit) + sum(one["more"] for one in found)}
+    more = max(0, len(ordered) - limit) + sum(one["more"] for one in found)
+    return {"topics": ordered[:limit], "more": more, "known": all_known}
 
 
 def merged_overviews(found: Sequence[Document], not_ready: Sequence[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ const SVG = "http://www.w3.org/2000/svg";
 let auth = sessionStorage.getItem("authorization") || "";
 let now = Date.now(), skew = 0;            // the broker's clock, and by how much it differs from this one
 let view = {from: 0, span: 3600000, follows: true}, before = [], chosen = -1, bars = [];
-let sort = {by: "count", down: true}, topics = [], rows = [], next = null, filter = {}, open = null;
+let sort = {by: "count", down: true}, topics = [], counted = true, rows = [], next = null, filter = {}, open = null;
 let lastTopic = "", failing = 0, pending = 0, deep = false;  // deep: the list was gone on with, and is not begun anew
 const asked = {list: 0, forecast: 0};
 
@@ -225,6 +225,7 @@ $("all").addEventListener("click", () => turn(async () => {
 async function showTopics() {
   const t = await need("topics?limit=1000");
   topics = t.topics;
+  counted = t.known;
   drawTopics();
   const names = topics.map(row => row.topic).join("\n");
   if (names !== lastTopic) {
@@ -249,7 +250,7 @@ function drawTopics() {
     put("td", (row.bytes_exact ? "" : "≈ ") + size(row.bytes), tr, {class: "number", title: row.bytes_exact ? "" : "about: its share of all, by the count"});
     if (row.topic === held) button.focus();
   }
-  if (!shown.length) put("td", pending ? "not counted by topic" : "nothing is pending", put("tr", null, body), {colspan: 3});
+  if (!shown.length) put("td", !pending ? "nothing is pending" : counted ? "not counted by topic" : "not counted yet", put("tr", null, body), {colspan: 3});
 }
 
 $("topics").addEventListener("click", event => {

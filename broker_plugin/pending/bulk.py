@@ -14,7 +14,7 @@ refused if more match than one call may change.
 
 If the disk fails in between, what was done is answered, and the cursor goes on where it failed; the error comes if
 nothing was done, so that whoever asks again never does a thing twice. A move to later times cannot go on: each message
-that was not moved is answered with the error.
+that was not moved is answered with the error. The same holds when the time of a call is over (`looking.CALL_NS`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
 from broker_plugin.pending.changes import Changes
-from broker_plugin.pending.looking import Cursor, Looker, Slice
+from broker_plugin.pending.looking import CALL_NS, Cursor, Looker, Slice
 from store.disk.errors import StoreError
 from store.disk.flusher import Ticket
 from store.put.pending_api import (
@@ -44,9 +44,18 @@ if TYPE_CHECKING:
     from threading import RLock
 
 
-__all__ = ["Bulk", "DoneAnswers"]
+__all__ = ["Bulk", "DoneAnswers", "OutOfTimeError"]
 
 _V = PendingVerdict
+_MOVES_AT_ONCE = 8
+"""A thread that takes the lock again at once lets nobody else have it: after so many moves it pauses."""
+
+
+class OutOfTimeError(StoreError):
+    """The time of a call is over."""
+
+    def __init__(self) -> None:
+        super().__init__(f"there was no time for it within {CALL_NS / 1e9:g} s: ask for it again")
 
 
 class Bulk:
@@ -92,14 +101,17 @@ class Bulk:
         wanted, looked_at, cursor = self._gather(query, cursor, BULK_MAX + 1 if later else limit)
         if later and (len(wanted) > limit or cursor is not None):
             raise PendingError(
-                f"more than {min(limit, len(wanted))} messages match, or {LOOKED_AT_MAX} had to be looked at: moving "
-                "them to later times would meet some of them twice; narrow the query, by its due range for one"
+                f"more than {min(limit, len(wanted))} messages match, or {looked_at} that were looked at are not all: "
+                "moving them to later times would meet some of them twice; narrow the query, by its due range for one"
             )
         tickets: list[Ticket] = []
         answers: list[PendingAnswer] = []
+        has_time = self._looker.time_left()
         for place, (wanted_ms, offset) in enumerate(wanted):
             order = PendingOrder(verb=verb, name=PendingName(offset=offset), due_ms=due_ms, by_ms=by_ms)
             try:
+                if answers and not has_time():
+                    raise OutOfTimeError
                 answers.append(self._changes.move(order, now_ms, tickets))
             except StoreError as error:
                 if not tickets:
@@ -109,8 +121,10 @@ class Bulk:
                 else:
                     cursor = wanted[place - 1]
                     break
+            if place % _MOVES_AT_ONCE == 0:
+                self._looker.pause()
         if tickets:
-            self._changes.wait(tickets[-1])
+            self._changes.wait_of(tickets[-1], len(answers))
         return answers, looked_at, cursor
 
     def _gather(
@@ -118,7 +132,8 @@ class Bulk:
     ) -> tuple[list[Cursor], int, Cursor | None]:
         wanted: list[Cursor] = []
         looked_at = 0
-        while cursor is not None and len(wanted) < limit and looked_at < LOOKED_AT_MAX:
+        has_time = self._looker.time_left()
+        while cursor is not None and len(wanted) < limit and looked_at < LOOKED_AT_MAX and has_time():
             found = self._looker.slice(query, cursor, limit - len(wanted), records=False)
             wanted += zip(found.dues, found.ids, strict=True)
             looked_at += found.looked_at
@@ -131,7 +146,8 @@ class Bulk:
         done = DoneAnswers(now_ms)
         looked_at = 0
         last: Ticket | None = None
-        while cursor is not None and len(done) < limit and looked_at < LOOKED_AT_MAX:
+        has_time = self._looker.time_left()
+        while cursor is not None and len(done) < limit and looked_at < LOOKED_AT_MAX and has_time():
             most = min(self._changes.frame_rows, limit - len(done))
             try:
                 found, ticket = self._cancel_next(query, cursor, most, now_ms)
@@ -145,7 +161,7 @@ class Bulk:
             looked_at += found.looked_at
             cursor = found.next
         if last is not None:
-            self._changes.wait(last)
+            self._changes.wait_of(last, len(done))
         return done, looked_at, cursor
 
     def _cancel_next(self, query: PendingQuery, cursor: Cursor, most: int, now_ms: int) -> tuple[Slice, Ticket | None]:

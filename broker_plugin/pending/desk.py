@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker_plugin.pending.bulk import Bulk
+from broker_plugin.pending.bulk import Bulk, OutOfTimeError
 from broker_plugin.pending.changes import Changes
 from broker_plugin.pending.delay_keys import DelayKeys
 from broker_plugin.pending.foresight import Foresight
-from broker_plugin.pending.looking import Cursor, Looker, checked, cursor_of, limited, shown
+from broker_plugin.pending.looking import SLICE_BYTES, Cursor, Looker, checked, cursor_of, limited, shown
 from broker_plugin.pending.records import accepted_ms
 from broker_plugin.rules.properties import DUE_MAX_MS
 from remoting.messages.message import RecordError, decode_record
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from broker_plugin.pending.parts import Delivery, Overdue
     from broker_plugin.rules.stats import Stats
     from store.disk.flusher import Ticket
+    from store.spill.rows.model import Found
     from store.spill.spill_store import SpillStore
 
 __all__ = ["PendingDesk"]
@@ -59,9 +61,9 @@ _V = PendingVerdict
 _NOBODY = 1
 """An offset that no message has."""
 LOOKED_AT_MAX = 20_000
+"""Messages that one call looks at, at most, if each has to be read."""
 LISTED_OF_MAX = 2_500
 """Messages that one answer of a list looks at: 50 microseconds each where ten million wait."""
-"""Messages that one call looks at, at most, if each has to be read."""
 
 
 class PendingDesk:
@@ -90,12 +92,18 @@ class PendingDesk:
         self._foresight = Foresight(spill, sweeper, self._looker)
         self._bulk = Bulk(lock, changes, self._looker)
 
-    def pause_by(self, pause: Callable[[], object], worked_ns: Callable[[], int] = lambda: 0) -> None:
+    def pause_by(
+        self,
+        pause: Callable[[], object],
+        worked_ns: Callable[[], int] = lambda: 0,
+        passed_ns: Callable[[], int] = lambda: 0,
+    ) -> None:
         """Have looks and bulk changes pause after each slice, so that deliveries get the lock and the interpreter.
 
-        By ``worked_ns`` (how long the calling thread has worked) slices become so small that each takes 2 ms at most.
+        By ``worked_ns`` (how long the calling thread has worked) slices become so small that each takes 2 ms at most;
+        by ``passed_ns`` (a monotonic clock) a call ends in time.
         """
-        self._looker.pause, self._looker.worked_ns = pause, worked_ns
+        self._looker.pause, self._looker.worked_ns, self._looker.passed_ns = pause, worked_ns, passed_ns
 
     # ------------------------------------------------------------------------------------------------ looking
 
@@ -103,27 +111,44 @@ class PendingDesk:
         """Look at one message. Raises StoreError."""
         name = self._named(name)
         with self._lock:
-            self._sweeper.publish_all()
-            found = self._spill.find(name.offset)
-            record = b"" if found is None or found.done else self._spill.read((found.ref,))[0]
-        if found is None or not record:
+            found = self._find(name)
+            record = b"" if found is None else self._spill.read((found.ref,))[0]
+        if found is None:
             return self._changes.past(name)
         try:
             stored = decode_record(record)
         except RecordError as error:
             raise StoreError(f"pending message {name.offset:#x} cannot be read: {error}") from error
-        row = self._looker.row(record, len(record), found.delay_id, found.due_ms)
+        answer = self._seen(name, found, record, len(record))
+        if answer.row is None:
+            return answer
+        return replace(answer, properties=tuple(parse_properties(stored.properties).items()), body=stored.body)
+
+    def _find(self, name: PendingName) -> Found | None:
+        self._sweeper.publish_all()
+        found = self._spill.find(name.offset)
+        return None if found is None or found.done else found
+
+    def _seen(self, name: PendingName, found: Found, record: bytes, size: int) -> PendingAnswer:
+        row = self._looker.row(record, size, found.delay_id, found.due_ms)
         if (name.topic and name.topic != row.topic) or (name.unique_key and name.unique_key != row.unique_key):
             return PendingAnswer(verdict=_V.UNKNOWN, detail="the name does not fit the message")
         return PendingAnswer(
-            verdict=_V.DONE,
-            offset=found.delay_id,
-            version=found.version,
-            due_ms=found.due_ms,
-            row=row,
-            properties=tuple(parse_properties(stored.properties).items()),
-            body=stored.body,
+            verdict=_V.DONE, offset=found.delay_id, version=found.version, due_ms=found.due_ms, row=row
         )
+
+    def _glance(self, name: PendingName, tickets: list[Ticket]) -> PendingAnswer:
+        """Look at one of many, without its body. The caller waits for the tickets. Raises StoreError."""
+        name = self._named(name)
+        with self._lock:
+            found = self._find(name)
+            texts, sizes = ([b""], [0]) if found is None else self._spill.read_outlines((found.ref,), SLICE_BYTES)
+        if found is None:
+            return self._changes.past(name, tickets)
+        try:
+            return self._seen(name, found, texts[0], sizes[0])
+        except RecordError as error:
+            raise StoreError(f"pending message {name.offset:#x} cannot be read: {error}") from error
 
     def page(self, query: PendingQuery, limit: int, after: str = "") -> PendingPage:
         """List what matches in (due, offset) order."""
@@ -154,7 +179,8 @@ class PendingDesk:
         first: int | None = None
         last: int | None = None
         looked_at = 0
-        while cursor is not None and looked_at < LOOKED_AT_MAX:
+        has_time = self._looker.time_left()
+        while cursor is not None and looked_at < LOOKED_AT_MAX and has_time():
             found = self._looker.slice(query, cursor)
             cursor = found.next
             looked_at += found.looked_at
@@ -211,25 +237,29 @@ class PendingDesk:
         return answer
 
     def change_many(self, orders: Sequence[PendingOrder], now_ms: int, *, dry_run: bool = False) -> list[PendingAnswer]:
-        """Do several changes. Raises PendingError."""
+        """Do several changes. Raises PendingError, StoreError."""
         if len(orders) > BULK_MAX:
             raise PendingError(f"{len(orders)} changes at once: at most {BULK_MAX} are possible")
         for order in orders:
             _check_order(order.verb, order.due_ms, order.by_ms, now_ms)
-        if dry_run:
-            return [self.get(order.name) for order in orders]
         answers: list[PendingAnswer] = []
         tickets: list[Ticket] = []
+        changed = 0
+        has_time = self._looker.time_left()
         for order in orders:
             try:
-                answers.append(self.change(order, now_ms, tickets))
+                if answers and not has_time():
+                    raise OutOfTimeError
+                answer = self._glance(order.name, tickets) if dry_run else self.change(order, now_ms, tickets)
+                changed += answer.verdict is _V.DONE and not dry_run
             except StoreError as error:
-                if not tickets:
+                if not changed and not dry_run and not isinstance(error, OutOfTimeError):
                     raise  # nothing was changed: the caller may ask again
-                answers.append(PendingAnswer(verdict=_V.REFUSED, detail=f"{error}; it is as before"))
+                answer = PendingAnswer(verdict=_V.REFUSED, detail=f"{error}; it is as before")
+            answers.append(answer)
             self._looker.pause()
         if tickets:
-            self._changes.wait(tickets[-1])
+            self._changes.wait_of(tickets[-1], changed)
         return answers
 
     def change_matching(
@@ -262,7 +292,8 @@ class PendingDesk:
         """Say what would be changed; what is due before ``past_ms`` would be refused."""
         answers: list[PendingAnswer] = []
         looked_at = 0
-        while cursor is not None and len(answers) < limit and looked_at < LOOKED_AT_MAX:
+        has_time = self._looker.time_left()
+        while cursor is not None and len(answers) < limit and looked_at < LOOKED_AT_MAX and has_time():
             found = self._looker.slice(query, cursor, limit - len(answers), records=False)
             cursor = found.next
             looked_at += found.looked_at
@@ -308,6 +339,7 @@ class PendingDesk:
             runs=spill.run_count,
             next_due_ms=sweeper.next_due_ms,
             verdicts=dict(self._stats.verdicts),
+            topics_known=self.balance is None or self.balance.is_known,
         )
 
     def topics(self) -> Sequence[PendingTopic]:

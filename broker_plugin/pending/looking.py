@@ -30,6 +30,9 @@ SLICE_MIN = 32
 HOLD_NS = 2_000_000
 """How long one hold may work."""
 SLICE_BYTES = 512 << 10
+CALL_NS = 8_000_000_000
+"""How long one call looks, and how long it changes: then it answers what there is, and where to go on. HTTP waits 20 s
+for both and the disk."""
 TEXT_MAX = 32_767
 """Longest text of a condition; no property is longer."""
 PROPERTIES_MAX = 32
@@ -99,7 +102,14 @@ class Looker:
         """Called after each slice: who takes the lock again at once would let nobody else have it."""
         self.worked_ns: Callable[[], int] = lambda: 0
         """How long the calling thread has worked, ns."""
+        self.passed_ns: Callable[[], int] = lambda: 0
+        """The monotonic clock, ns."""
         self._cost_ns = HOLD_NS / SLICE
+
+    def time_left(self) -> Callable[[], bool]:
+        """Begin a call, or a part of it; what is answered says whether its time is not over yet."""
+        end_ns = self.passed_ns() + CALL_NS
+        return lambda: self.passed_ns() < end_ns
 
     def slice(self, query: PendingQuery, after: Cursor, limit: int = SLICE, *, records: bool = True) -> Slice:
         """Look at the next few messages behind a key, until ``limit`` match.
@@ -183,7 +193,8 @@ class Looker:
         """List what matches; answers rows and where to go on."""
         rows: list[PendingRow] = []
         looked_at = 0
-        while cursor is not None and len(rows) < limit and looked_at < looked_at_max:
+        has_time = self.time_left()
+        while cursor is not None and len(rows) < limit and looked_at < looked_at_max and has_time():
             found = self.slice(query, cursor, limit - len(rows))
             cursor = found.next
             looked_at += found.looked_at

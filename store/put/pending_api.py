@@ -281,7 +281,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingTopic:
-    """What is pending of one topic; ``known`` is False while a start still counts (some seconds with millions).
+    """What is pending of one topic; ``known`` is False while a shard's start still counts (some seconds with millions).
 
     ``bytes_exact`` is False if they are the topic's share of all, by its count.
     """
@@ -309,6 +309,8 @@ class PendingFigures:
     """Of what is armed; None if nothing is due within about a second."""
     verdicts: dict[tuple[PendingVerb, PendingVerdict], int]
     """Answers given since the start."""
+    topics_known: bool = True
+    """False while a start still counts by topic (some seconds with millions): `PendingControl.topics` is empty then."""
 
 
 class PendingControl(Protocol):
@@ -348,8 +350,9 @@ class PendingControl(Protocol):
     def change_many(self, orders: Sequence[PendingOrder], now_ms: int, *, dry_run: bool = False) -> list[PendingAnswer]:
         """Do several, one answer each, in order; at most `BULK_MAX`. Not one transaction: each stands for itself.
 
-        Durable when it returns. If the disk fails in between, those that it could not change are REFUSED. With
-        ``dry_run`` nothing is changed, and the answers are those of `get`.
+        Durable when it returns. If the disk fails in between, or the time of a call is over, those that it could not
+        change are REFUSED. With ``dry_run`` nothing is changed, and the answers are those of `get` without properties
+        and body; REFUSED for what cannot be read now.
         """
         ...
 
@@ -366,7 +369,7 @@ class PendingControl(Protocol):
         by_ms: int | None = None,
     ) -> PendingBulk:
         """Change what matches, up to ``limit`` messages; durable when it returns. PendingError for one that is too
-        wide (`PendingQuery.width_fault`).
+        wide (`PendingQuery.width_fault`). It ends early when the time of a call is over, as where ``limit`` is reached.
 
         To purge what a deleted topic has left: `PendingVerb.CANCEL` with ``PendingQuery(topic=...)``.
         """

@@ -119,7 +119,8 @@ def test_topics_and_overview(world: World) -> None:
         "T1": 10,
         "T2": 10,
     }
-    assert world.get("/api/v1/topics?limit=1").json["more"] == 2
+    found = world.get("/api/v1/topics?limit=1").json
+    assert (found["more"], found["known"]) == (2, True)
     assert {found["bytes_exact"] for found in world.get("/api/v1/topics").json["topics"]} == {False}
     found = world.get("/api/v1/overview").json
     assert found["pending"]["count"] == 30

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.door.merging import cursor_of_all, cursors_of_each, merged_pages
+from broker.door.merging import cursor_of_all, cursors_of_each, merged_pages, merged_topics
 from store.put.pending_api import PendingError
 from store.put.pending_cursor import cursor_place, cursor_text
 
@@ -53,3 +53,13 @@ def test_every_message_is_listed_once_and_in_order(shards: list[list[Key]], limi
 def test_what_is_no_cursor_is_refused(text: str) -> None:
     with pytest.raises(PendingError):
         cursors_of_each(text, [0, 1])
+
+
+def test_counts_are_known_when_all_shards_have_counted() -> None:
+    row = {"topic": "T", "count": 5, "bytes": 500, "bytes_exact": False, "known": True}
+    ready = {"topics": [row], "more": 0, "known": True}
+    counting = {"topics": [], "more": 0, "known": False}
+    for shards, count, known in (([ready, ready], 10, True), ([ready, counting], 5, False), ([counting], 0, False)):
+        found = merged_topics(shards, 10)
+        assert found["known"] is known
+        assert [(one["count"], one["known"]) for one in found["topics"]] == ([(count, known)] if count else [])
