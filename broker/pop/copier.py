@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from broker.pop.retry_record import mark_text, revived
@@ -10,7 +11,7 @@ from remoting.errors import RecordError
 from remoting.layout import OFFSET_AT, RECORD_BYTES_MIN
 from remoting.layout_table import LONG
 from store.log.recent import adjacent_runs
-from store.pop.pop_queue import Batch
+from store.pop.pop_queue import Batch, numbers_of
 from store.pop.retry_block import Copied, copied_slab
 from store.put.plugin_api import PutBlock, PutRecord, put_record_of
 from store.put.put import Put
@@ -18,13 +19,15 @@ from store.put.put import Put
 if TYPE_CHECKING:
     from store.message_store import MessageStore
 
-__all__ = ["Claim", "Copier"]
+__all__ = ["PUT_BYTES_MAX", "Claim", "Copier"]
 
 _LOG = logging.getLogger(__name__)
 
 _SPARSE = 4
 """Up to so many entries of a queue are read for each message that is wanted."""
-_BLOCK_BYTES_MAX = 1 << 20
+PUT_BYTES_MAX = 1 << 20
+"""Copies that are put together have so many bytes, at most, unless one alone has more: a put holds the append lock, and
+all of it is in memory twice."""
 
 Claim = tuple[Batch, int]
 """A batch, and the bits of some of its messages."""
@@ -57,15 +60,15 @@ class Copier:
         claims: list[Claim] = []
         positions: list[tuple[int, int]] = []
         for batch in batches:
-            bits = batch.waiting
-            offsets = list(batch.offsets())
+            bits = batch.waiting  # once: an offset that is set meanwhile takes all of them
+            offsets = [*numbers_of(batch.start, bits)]
             own = self._places(batch, offsets)
             if own is None:
                 return None
             copied.add(batch.name, offsets, batch.pop_ms, own)
             positions += own
             claims.append((batch, bits))
-        if sum(copied.sizes) > _BLOCK_BYTES_MAX:
+        if not 0 < sum(copied.sizes) <= PUT_BYTES_MAX:
             return None
         data = self._read_runs(positions)
         if data is None or any(batch.queue.gone for batch in batches):
@@ -106,21 +109,44 @@ class Copier:
 
     # ------------------------------------------------------------------------------------------------ one by one
 
-    def singly(self, batch: Batch, topic: str) -> list[tuple[int, PutRecord | None]]:
+    def singly(self, batch: Batch, topic: str) -> Iterator[list[tuple[int, PutRecord | None]]]:
         """Make the copies of one batch: the bit of each message, and its copy; None for one that is not there any more.
 
-        May wait for the disk. Raises StoreError.
+        As much at a time as a put may have. May wait for the disk. Raises StoreError.
         """
-        found = self._read(batch)
-        if batch.queue.gone:  # what was read may be of a topic that has taken the deleted one's name
-            return []
-        return [(1 << (offset - batch.start), self._copy(batch, offset, topic, data)) for offset, data in found]
-
-    def _read(self, batch: Batch) -> list[tuple[int, bytes | None]]:
-        """Read a batch's messages, those in memory by one call; None for one that is not there any more."""
-        store, queue = self._store, batch.queue
-        offsets = list(batch.offsets())
+        offsets = [*batch.offsets()]
+        if not offsets:
+            return
         positions = self._places(batch, offsets) if len(offsets) > 1 else None
+        for begin, end in self._parts(batch, offsets, positions):
+            found = self._read(batch, offsets[begin:end], None if positions is None else positions[begin:end])
+            if batch.queue.gone:  # what was read may be of a topic that has taken the deleted one's name
+                return
+            yield [(1 << (offset - batch.start), self._copy(batch, offset, topic, data)) for offset, data in found]
+
+    def _parts(
+        self, batch: Batch, offsets: list[int], positions: list[tuple[int, int]] | None
+    ) -> Iterator[tuple[int, int]]:
+        """Where parts of a batch begin and end that a put may have."""
+        if positions is not None:
+            sizes = [size for _, size in positions]
+        else:
+            queue, entry = batch.queue, self._store.entry
+            entries = [entry(queue.topic, queue.queue_id, offset) for offset in offsets] if len(offsets) > 1 else [None]
+            sizes = [PUT_BYTES_MAX if found is None else found[1] for found in entries]
+        begin = size = 0
+        for at, more in enumerate(sizes):
+            if at > begin and size + more > PUT_BYTES_MAX:
+                yield begin, at
+                begin, size = at, 0
+            size += more
+        yield begin, len(offsets)
+
+    def _read(
+        self, batch: Batch, offsets: list[int], positions: list[tuple[int, int]] | None
+    ) -> list[tuple[int, bytes | None]]:
+        """Read messages of a batch, those in memory by one call; None for one that is not there any more."""
+        store, queue = self._store, batch.queue
         if positions is not None:
             records = self._read_hot(positions)
             if records is not None:

@@ -24,10 +24,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from broker.pop.copier import Claim, Copier
+from broker.pop.copier import PUT_BYTES_MAX, Claim, Copier
 from broker.pop.handle import NORMAL, retry_flag, retry_topic
 from store.disk.errors import StoreError
 from store.pop.in_flight import InFlight
@@ -43,6 +43,8 @@ __all__ = ["Reviver"]
 
 _LOG = logging.getLogger(__name__)
 
+Puts = list[tuple[Put, list[Claim]]]
+"""Copies, and which messages each is of."""
 _BACK_OFF_MS = 100
 _BACK_OFF_MAX_MS = 10_000
 _TOPIC_WAIT_MS = 5
@@ -160,20 +162,29 @@ class Reviver:
         return [batch for batch in batches if batch.claimed]
 
     def _revive(self, batches: list[Batch], now_ms: int) -> None:
-        """Copy the messages of claimed batches, as one put."""
+        """Copy the messages of claimed batches, as one put unless they are large."""
         topics: dict[str, list[Batch]] = {}
         for batch in batches:
             topic = self._topic_of(batch, now_ms)
             if topic is not None:
                 topics.setdefault(topic, []).append(batch)
         late: dict[int, int] = {}
-        puts: list[tuple[Put, list[Claim]]] = []
-        for topic, own in topics.items():
-            puts += self._copies(own, topic, late, now_ms)
+        done: dict[int, int] = {}
         log, lock = self._store.commit_log, self._in_flight.lock
         with lock:
             begin = self._putting = log.end
-        done = self._put(puts, late, now_ms) if puts else {}
+        puts: Puts = []
+        size = 0
+        for topic, own in topics.items():
+            for more in self._copies(own, topic, late, now_ms):
+                more_bytes = sum([put.data_bytes for put, _ in more])
+                if puts and size + more_bytes > PUT_BYTES_MAX:
+                    self._put(puts, done, late, now_ms)
+                    puts, size = [], 0
+                puts += more
+                size += more_bytes
+        if puts:
+            self._put(puts, done, late, now_ms)
         end = log.end
         for batch in batches:
             if bits := done.get(batch.number, 0):
@@ -183,31 +194,31 @@ class Reviver:
         with lock:
             self._putting = -1
 
-    def _copies(
-        self, batches: list[Batch], topic: str, late: dict[int, int], now_ms: int
-    ) -> list[tuple[Put, list[Claim]]]:
+    def _copies(self, batches: list[Batch], topic: str, late: dict[int, int], now_ms: int) -> Iterator[Puts]:
         """Make copies for one retry topic; what cannot be read is added to ``late``."""
         try:
             found = self.copier.together(batches, topic)
         except StoreError:  # one by one: each batch has its own fate
             found = None
-        return self._single_copies(batches, topic, late, now_ms) if found is None else found
+        if found is None:
+            yield from self._single_copies(batches, topic, late, now_ms)
+        else:
+            yield found
 
-    def _single_copies(
-        self, batches: list[Batch], topic: str, late: dict[int, int], now_ms: int
-    ) -> list[tuple[Put, list[Claim]]]:
-        puts: list[tuple[Put, list[Claim]]] = []
+    def _single_copies(self, batches: list[Batch], topic: str, late: dict[int, int], now_ms: int) -> Iterator[Puts]:
         for batch in batches:
             try:
-                for bit, record in self.copier.singly(batch, topic):
-                    if record is None:
-                        self.gone_count += 1
-                        self._in_flight.settle(batch, bit)
-                    else:
-                        puts.append((record, [(batch, bit)]))
+                for part in self.copier.singly(batch, topic):
+                    puts: Puts = []
+                    for bit, record in part:
+                        if record is None:
+                            self.gone_count += 1
+                            self._in_flight.settle(batch, bit)
+                        else:
+                            puts.append((record, [(batch, bit)]))
+                    yield puts
             except StoreError as error:
                 late[batch.number] = self._back_off(batch, now_ms, str(error))
-        return puts
 
     def _topic_of(self, batch: Batch, now_ms: int) -> str | None:
         """The topic that a batch comes again in; None if it does not come now."""
@@ -243,14 +254,13 @@ class Reviver:
             self._need_topic(topic)
         return again_ms
 
-    def _put(self, puts: list[tuple[Put, list[Claim]]], late: dict[int, int], now_ms: int) -> dict[int, int]:
-        """Put copies; for each batch the bits of those that were put. What failed is added to ``late``."""
-        done: dict[int, int] = {}
-        again: list[tuple[Put, list[Claim]]] = []
+    def _put(self, puts: Puts, done: dict[int, int], late: dict[int, int], now_ms: int) -> None:
+        """Put copies; ``done`` gets for each batch the bits of those that were put, ``late`` what failed."""
         for (put, claims), result in zip(puts, self._store.put_batch([put for put, _ in puts]), strict=True):
             if result.status is not PutStatus.PUT_OK and isinstance(put, PutBlock):
                 own = [batch for batch, _ in claims]  # what is refused of it, and why, each copy says by itself
-                again += self._single_copies(own, put.topics[0], late, now_ms)
+                for again in self._single_copies(own, put.topics[0], late, now_ms):
+                    self._put(again, done, late, now_ms)
                 continue
             for batch, bits in claims:
                 if result.status is PutStatus.PUT_OK:
@@ -260,9 +270,6 @@ class Reviver:
                     late.setdefault(batch.number, max(batch.due_ms, now_ms + 1))
                 elif batch.number not in late:
                     late[batch.number] = self._back_off(batch, now_ms, f"{result.status.name} {result.remark}")
-        if again:
-            done.update(self._put(again, late, now_ms))
-        return done
 
     def _back_off(self, batch: Batch, now_ms: int, why: str) -> int:
         self.failed_count += 1

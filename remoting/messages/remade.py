@@ -35,13 +35,14 @@ from remoting.messages.checksum import crc32
 from remoting.messages.proof import PLAIN, is_proof
 from remoting.messages.record import MAX_PROPERTIES_BYTES, topic_part
 
-__all__ = ["copied_to", "plain_text", "shown_as", "shown_with"]
+__all__ = ["TRIES_MAX", "copied_to", "plain_text", "shown_as", "shown_with"]
 
 _HEAD = RECORD.struct()
 _CHECKED = RECORD.picked("size", "magic", "crc", "prepared_offset", "body_bytes")
 _pack_short = SHORT.pack
 _CRC_MASK: Final = 0x7FFFFFFF
-_TRIES_MAX: Final = 0x7FFFFFFF
+TRIES_MAX: Final = 0x7FFFFFFF
+"""The most tries that a record can tell of; a message may be sent with as many, and goes on to have them."""
 _MAX: Final = MAX_PROPERTIES_BYTES
 _SEPARATOR: Final = 2
 
@@ -105,7 +106,7 @@ def copied_to(record: bytes, topic_at: int, topic: str, properties: str, clear_f
     if behind is None:
         return None
     _, magic, crc, _, flag, _, _, sys_flag, born_ms, born, _, store, tries, _, body_bytes = _HEAD.unpack_from(record)
-    if tries == _TRIES_MAX:
+    if tries == TRIES_MAX:
         return None
     prepared = PLAIN + crc32(behind)
     size = topic_at + len(behind)

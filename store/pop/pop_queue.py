@@ -7,7 +7,19 @@ from heapq import heappop, heapreplace
 
 from store.pop.order_block import OrderBlock
 
-__all__ = ["Batch", "PopQueue"]
+__all__ = ["Batch", "PopQueue", "numbers_of"]
+
+
+def numbers_of(start: int, bits: int) -> Iterator[int]:
+    """List what bits stand for that begin with a number.
+
+    >>> [*numbers_of(7, 0b101)]
+    [7, 9]
+    """
+    while bits:
+        low = bits & -bits
+        yield start + low.bit_length() - 1
+        bits ^= low
 
 
 class Batch:
@@ -34,11 +46,7 @@ class Batch:
 
     def offsets(self) -> Iterator[int]:
         """List the messages that are not acknowledged."""
-        bits = self.waiting
-        while bits:
-            low = bits & -bits
-            yield self.start + low.bit_length() - 1
-            bits ^= low
+        return numbers_of(self.start, self.waiting)
 
 
 class PopQueue:

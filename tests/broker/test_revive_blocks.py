@@ -4,6 +4,7 @@ import pytest
 
 from remoting.codes import RequestCode, ResponseCode
 from remoting.messages.properties import parse_properties
+from store.put.plugin_api import PutResult, PutStatus
 from tests.broker.core_rig import Rig, properties, sound
 from tests.broker.pop_client import Popper
 from tests.broker.test_pop import pass_ms, revive
@@ -127,3 +128,62 @@ def test_a_topic_that_takes_no_more_keeps_them_until_it_does(rig):
     pass_ms(rig, 11_000)
     revive(rig)
     assert sorted(map(number_of, pop_all(popper))) == list(range(COUNT))
+
+
+def test_large_ones_are_put_a_mebibyte_at_a_time(rig, monkeypatch):
+    """A slice of 128 messages of 4 MiB was made, and put under one hold of the append lock, as a whole: 1 GiB."""
+    for number in range(12):
+        own = properties(UNIQ_KEY=f"U{number}")
+        rig.client().send("T", own, b"%d" % number + bytes(700_000 if number < 6 else 1_200_000), d=1)
+    popper = Popper(rig.client())
+    assert len(pop_all(popper)) == 12
+    sizes = []
+    put_batch = rig.store.put_batch
+
+    def counted(puts):
+        sizes.append(sum(put.data_bytes for put in puts))
+        return put_batch(puts)
+
+    monkeypatch.setattr(rig.store, "put_batch", counted)
+    pass_ms(rig, 60_001)
+    assert max(sizes) < 1_300_000, sizes
+    assert sorted(map(number_of, pop_all(popper))) == list(range(12))
+    assert rig.core.processors.pop.in_flight.check() == []
+
+
+def test_a_put_that_fails_half_way_leaves_the_rest_for_later(rig, monkeypatch):
+    for number in range(12):
+        rig.client().send("T", properties(UNIQ_KEY=f"U{number}"), b"%d" % number + bytes(300_000), d=1)
+    popper = Popper(rig.client())
+    assert len(pop_all(popper)) == 12
+    set_perm(rig, 6)
+    put_batch, calls = rig.store.put_batch, []
+
+    def refuses(puts):
+        calls.append(len(puts))
+        if len(calls) == 2:
+            return [PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark="full")] * len(puts)
+        return put_batch(puts)
+
+    monkeypatch.setattr(rig.store, "put_batch", refuses)
+    pass_ms(rig, 60_001)
+    assert len(calls) >= 3
+    flight = rig.core.processors.pop.in_flight
+    assert flight.check() == []
+    pass_ms(rig, 11_000)
+    assert sorted(map(number_of, pop_all(popper))) == list(range(12))
+    assert flight.check() == []
+
+
+def test_an_offset_that_is_set_while_copies_are_made_leaves_nothing_to_copy(rig):
+    send_many(rig)
+    popper = Popper(rig.client())
+    pop_all(popper)
+    pop = rig.core.processors.pop
+    batches, _ = pop.in_flight.claim(rig.now_ms + 60_001, COUNT)
+    assert len(batches) > 1
+    for batch in batches:
+        pop.in_flight.restart(batch.queue, 0)
+    pop.reviver.copier.block_min = 0
+    assert pop.reviver.copier.together(batches, RETRY) is None
+    assert [*pop.reviver.copier.singly(batches[0], RETRY)] == []
