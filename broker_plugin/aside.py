@@ -10,6 +10,7 @@ from broker_plugin.pending.limits import LimitedShare
 from store.spill.rows.format import encode_rows
 
 if TYPE_CHECKING:
+    from broker_plugin.figures.tally import Accepted
     from broker_plugin.pending.keyed_turn import KeyedTurn
     from broker_plugin.pending.limits import PendingLimits
     from store.spill.rows.model import Block
@@ -49,6 +50,10 @@ class AsideFrame:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def entries(self) -> list[Entry]:
+        """The messages, one by one."""
+        return [*zip(self.dues, self.ids, self.records, strict=True)]
+
     def add(self, entries: Sequence[tuple[int, int, bytes]], size: int) -> None:
         """Take in more messages: due time, delay id, record."""
         dues, ids, records = zip(*entries, strict=True)
@@ -67,6 +72,7 @@ class Gated(Protocol):
     frame_bytes: int
     keyed: KeyedTurn | None
     limits: PendingLimits | None
+    tally: Accepted | None
 
     def take_out(self, blocks: list[Block]) -> None:
         """Cancel what was journalled already."""
@@ -137,4 +143,7 @@ class GateAside:
             gate.limits.forget(self.limited, self._joined, self._joined and not waits)
         if gate.keyed is not None and self.keyed is not None:
             gate.keyed.forget(self.keyed)
+        if gate.tally is not None and self.blocks:
+            for delay_id in (delay_id for frame in self.frames for delay_id in frame.ids):
+                gate.tally.withdrawn(delay_id)
         gate.take_out(self.blocks)

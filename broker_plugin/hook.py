@@ -307,6 +307,8 @@ class Gate:
                 self._spill.withdraw(block, held.offset)
                 if self.limits is not None:
                     self.limits.withdrawn(held.offset)
+                if self.tally is not None:
+                    self.tally.withdrawn(held.offset)
 
     def taken_back(self) -> Ticket | None:
         """Done when what was written since the last call, to cancel what was journalled already, is durable."""
@@ -358,11 +360,8 @@ class Gate:
                 self._sweeper.offer(block, soonest_ms)
         self._stats.accepted += len(entries) + len(more) + sum(map(len, asides))
         if self.tally is not None:
-            self.tally.add(topics, entries)
-            if more:
-                self.tally.add((), more)
-            for frame in (frame for aside in asides for frame in aside.frames):
-                self.tally.add((), list(zip(frame.dues, frame.ids, frame.records, strict=True)))
+            frames = [frame.entries() for aside in asides for frame in aside.frames]
+            self.tally.add_turn(topics, entries, more, *frames)
         return ticket
 
     def _append(self, entries: list[tuple[int, int, bytes]], asides: list[GateAside]) -> list[Block]:

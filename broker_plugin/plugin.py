@@ -343,7 +343,7 @@ class DelayPlugin:
         self.deliverer.tally = self._delivered
         if self.rooms is not None:
             self.deliverer.tally = self.rooms.told(self._delivered)
-            self.rooms.count_topics(balance)
+            self.rooms.count_topics(balance, self._accepted)
 
     def families(self) -> Iterable[Family]:
         """Make the metrics."""

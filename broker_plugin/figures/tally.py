@@ -36,6 +36,8 @@ _4_KIB: Final = 4 << 10
 _MINUTE_MS: Final = 60_000
 """The first bounds, as constants of the native build: most messages lie within them."""
 _BODY_BYTES_END = BODY_BYTES_AT + 4
+Entry = tuple[int, int, bytes]
+"""Due time, delay id, finished record."""
 
 
 class AcceptedRow:
@@ -65,9 +67,29 @@ class Accepted:
         self._now_ms = now_ms
         self._topics_max = topics_max
         self._rows: dict[str, AcceptedRow] = {}
+        self._turn: list[Sequence[Entry]] = []  # what the last turn accepted
+        self._topics: dict[int, str] | None = None  # its messages' topics, once somebody asks
 
-    def add(self, topics: Sequence[str], entries: Sequence[tuple[int, int, bytes]]) -> None:
-        """Count what one turn accepted: (due time, delay id, finished record) each, with the topics if all are known.
+    def add_turn(self, topics: Sequence[str], entries: Sequence[Entry], *more: Sequence[Entry]) -> None:
+        """Count all that one turn accepted; ``topics`` are those of ``entries``, as for `add`."""
+        self._turn, self._topics = [entries, *more], None
+        self.add(topics, entries)
+        for others in more:
+            self.add((), others)
+
+    def withdrawn(self, delay_id: int) -> None:
+        """Note that a message which the last turn accepted is refused after all: what is pending is one less.
+
+        What was accepted in all goes on to count it, as no counter ever goes back.
+        """
+        if self._topics is None:
+            self._topics = {entry[1]: _topic_of(entry[2]) for entries in self._turn for entry in entries}
+        topic = self._topics.pop(delay_id, None)
+        if topic is not None:
+            self._balance.accepted(topic, -1)
+
+    def add(self, topics: Sequence[str], entries: Sequence[Entry]) -> None:
+        """Count accepted messages: (due time, delay id, finished record) each, with the topics if all are known.
 
         Where some were taken back, the topics are as many no more, and are read in the records.
         """

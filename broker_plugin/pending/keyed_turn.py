@@ -135,11 +135,7 @@ class KeyedTurn:
             except StoreError:
                 for one in reversed(under_way):
                     with suppress(StoreError):  # then it stands, as if the answer to its sender had been lost
-                        if one.of_turn:  # what it has replaced is not accepted either
-                            spill.cancel(one.held.offset)
-                            self.withdrawn(one.held.offset)
-                        else:
-                            self._put_back(one)
+                        self._put_back(one)
                 raise
         self._replaced, self._replacing = under_way, []
         self.keys.committed()
@@ -211,13 +207,9 @@ class KeyedTurn:
         self.keys.join(share.fresh)
 
     def forget(self, share: KeyedShare) -> None:
-        """Undo it, also if it was just journalled.
-
-        What has replaced a message of the same batch is cancelled: its first copy, which the gate takes out, is not the
-        one that is pending.
-        """
+        """Undo it, also if it was just journalled."""
         for one in share.replacing:
-            self._is_undone(one.held, whole=True)
+            self._is_undone(one.held)
         for held in share.kept:
             if held in self._kept:
                 self._kept.remove(held)
@@ -230,11 +222,8 @@ class KeyedTurn:
         self.keys.forget(held.offset)
         return False
 
-    def _is_undone(self, held: Held, whole: bool = False) -> bool:
-        """Undo a replacement of this turn, or of the one that was just journalled; False: it is none.
-
-        ``whole``: its batch is undone as a whole.
-        """
+    def _is_undone(self, held: Held) -> bool:
+        """Undo a replacement of this turn, or of the one that was just journalled; False: it is none."""
         for one in self._replacing:
             if one.held is held:
                 self._replacing.remove(one)
@@ -242,20 +231,25 @@ class KeyedTurn:
         for at, one in enumerate(self._replaced):
             if one.held is held:
                 del self._replaced[at]
-                self._undo(one, self._replaced[at:], whole)
+                self._undo(one, self._replaced[at:])
                 return True
         return False
 
-    def _undo(self, one: _Replacement, later: list[_Replacement], whole: bool) -> None:
+    def _undo(self, one: _Replacement, later: list[_Replacement]) -> None:
         """Take a replacement back. One that has replaced it since stands, in the place of what it had replaced."""
         for other in later:
             if other.held.offset == one.held.offset:
                 other.taken, other.moved = one.taken, one.moved
                 return
         with suppress(StoreError):  # then it stands; the other requests of the turn must not fail for it
-            self._put_back(one, whole)
+            self._put_back(one)
 
-    def _put_back(self, one: _Replacement, whole: bool = False) -> None:
+    def _put_back(self, one: _Replacement) -> None:
+        """Have what was replaced be pending again.
+
+        If that is of the same batch, it is refused, too: both are cancelled, as the copy that the gate takes out of its
+        frame is not the one that is pending.
+        """
         spill = self._spill
         with spill.lock:
             self._sweeper.publish_all()
@@ -263,8 +257,8 @@ class KeyedTurn:
             if found is None or found.done:
                 return
             self.has_put_back = True
-            if one.moved and one.of_turn and whole:
-                spill.cancel(one.held.offset)
+            if one.moved and one.of_turn:
+                spill.revoke(found)
                 self.withdrawn(one.held.offset)
             elif one.moved:
                 before = one.taken.found
@@ -274,10 +268,10 @@ class KeyedTurn:
                 block = spill.move(found, fresh, before.due_ms)
                 if self.grew is not None:
                     topic = record_fields(fresh)[0]
-                    self.grew(found.delay_id, topic, len(fresh) - size, one.of_turn)
+                    self.grew(found.delay_id, topic, len(fresh) - size, False)
                 self._sweeper.offer(block, before.due_ms)
             else:
-                spill.cancel(one.held.offset)
+                spill.revoke(found)
                 self.withdrawn(one.held.offset)
                 before = one.taken.found
                 self.keys.restore(one.taken.hash, one.held.offset, before.delay_id, before.due_ms)

@@ -19,7 +19,7 @@ from store.spill.state.message_rows import MessageRows
 
 if TYPE_CHECKING:
     from broker_plugin.figures.balance import TopicBalance
-    from broker_plugin.figures.tally import Delivered
+    from broker_plugin.figures.tally import Accepted, Delivered
     from broker_plugin.pending.parts import Delivery, Overdue
     from broker_plugin.rules.stats import Stats
     from store.disk.files import Files
@@ -89,8 +89,15 @@ class DeskRooms:
         found = self._spill.find(delay_id)
         return found is None or found.done
 
-    def count_topics(self, balance: TopicBalance) -> None:
-        """Have the desk show what is pending by topic, and the counts be told of cancels."""
+    def count_topics(self, balance: TopicBalance, accepted: Accepted) -> None:
+        """Have the desk show what is pending by topic; the counts are told of cancels and of what is refused late."""
+        limits_withdrawn = self.keyed.withdrawn
+
+        def withdrawn(delay_id: int) -> None:
+            limits_withdrawn(delay_id)
+            accepted.withdrawn(delay_id)
+
+        self.keyed.withdrawn = withdrawn
         self._changes.watchers.append(balance)
         self._changes.counts_topics = True
         self.keyed.moved = balance.moved

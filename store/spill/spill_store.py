@@ -102,8 +102,7 @@ class SpillStore(SpillView):
         self._saved_end = 0  # where the journal stood at the last checkpoint before this start
         self._sequence = 0
         self._closed = False
-        self._owed: list[tuple[int, int]] = []  # (due, id) of what was withdrawn and is not cancelled in the journal
-        self._debts = Debts(self.settle, journal.sync)
+        self._debts = Debts(journal, state.lock, self.append_bytes_max)  # what was refused and is not cancelled yet
         self._settle_ms = 0
         # Records of blocks, each counted by one thread (or under the lock) only.
         self._appended = 0
@@ -184,7 +183,7 @@ class SpillStore(SpillView):
         """The same as columns; ``rows`` if they were encoded already. Raises StoreError for a due time out of range."""
         if not min(dues) >= 0 or not max(dues) < DUE_LIMIT:
             raise StoreError(f"due times from {min(dues)} to {max(dues)}: 0 to {DUE_LIMIT - 1} ms are possible")
-        if self._owed:
+        if self._debts:
             self.settle()
         self._room.take(FRAME_BYTES + len(dues) * FRAME_ROW_BYTES + sum(map(len, records)))
         block = self._journal.append(ACCEPT, dues, ids, (0,) * len(dues), records, rows)
@@ -220,15 +219,19 @@ class SpillStore(SpillView):
         """Cancel a record of a block at once, published or not: its sender is told that it was refused."""
         if not block.published:
             self.publish(block)
+        place = block.ids.index(delay_id)
+        self._revoke(block.refs[place], (block.dues[place], delay_id, 0))
+
+    def revoke(self, found: Found) -> None:
+        """The same for a message that has another version by now."""
+        self._revoke(found.ref, (found.due_ms, found.delay_id, found.version))
+
+    def _revoke(self, ref: int, row: tuple[int, int, int]) -> None:
         try:
-            self.cancel(delay_id)
-        except StoreError:
-            # Not even that can be written now. It is before anything else: a crash must not bring back what was
-            # refused.
-            place = block.ids.index(delay_id)
-            self._state.mark_done((block.refs[place],))
-            self._owed.append((block.dues[place], delay_id))
-            self._debts.written += 1
+            self.cancel(row[1])
+        except StoreError:  # not even that can be written now
+            self._state.mark_done((ref,))
+            self._debts.owe((row,))
 
     def withdraw_block(self, block: Block) -> None:
         """Cancel all records of a block that was just appended, by one frame. Caller holds the lock.
@@ -238,8 +241,7 @@ class SpillStore(SpillView):
         if not block.published:
             self.publish(block)
         self._state.mark_done(block.refs)
-        self._owed += zip(block.dues, block.ids, strict=True)
-        self._debts.written += len(block.ids)
+        self._debts.owe((due_ms, delay_id, 0) for due_ms, delay_id in zip(block.dues, block.ids, strict=True))
         with contextlib.suppress(StoreError):
             self.settle()
 
@@ -250,11 +252,7 @@ class SpillStore(SpillView):
         """
         if self._journal.is_torn:
             self._journal.clear()
-        with self.lock:
-            while self._owed:
-                dues, ids = zip(*self._owed[: self.append_bytes_max // FRAME_ROW_BYTES], strict=True)
-                self._journal.append(CANCEL, dues, ids, (0,) * len(ids), ())
-                del self._owed[: len(ids)]
+        self._debts.settle()
 
     def withdrawn(self) -> Ticket:
         """A ticket that is done when no crash can bring back what was withdrawn so far.
@@ -262,7 +260,7 @@ class SpillStore(SpillView):
         The cancels that could not be written yet are written by its sync; while that fails, the ticket fails.
         """
         ticket = Ticket((self._journal, self._journal.written))
-        return ticket.joined(Ticket((self._debts, self._debts.written))) if self._owed else ticket
+        return ticket.joined(Ticket((self._debts, self._debts.written))) if self._debts else ticket
 
     @property
     def in_doubt(self) -> frozenset[int]:
@@ -297,7 +295,7 @@ class SpillStore(SpillView):
         found = self._state.find(delay_id)
         if found is None or found.done:
             return None
-        if self._owed:
+        if self._debts:
             self.settle()
         block = self._journal.append(CANCEL, (found.due_ms,), (delay_id,), (found.version,), ())
         self._state.mark_done((found.ref,))
@@ -305,7 +303,7 @@ class SpillStore(SpillView):
 
     def cancel_many(self, columns: Columns, versions: Sequence[int]) -> Ticket:
         """Cancel what was scanned, with its `versions`, under this hold of the lock, by one frame. As `cancel`."""
-        if self._owed:
+        if self._debts:
             self.settle()
         block = self._journal.append(CANCEL, columns.dues, columns.ids, versions, ())
         self._state.mark_done(columns.refs)
@@ -320,7 +318,7 @@ class SpillStore(SpillView):
             raise StoreError(f"due time {due_ms}: 0 to {DUE_LIMIT - 1} ms are possible")
         if self._state.home(found.ref) < 0:
             raise StoreError(f"message {found.delay_id:#x} version {found.version} is not pending any more")
-        if self._owed:
+        if self._debts:
             self.settle()
         self._room.take(FRAME_BYTES + FRAME_ROW_BYTES + len(record))
         block = self._journal.append(MOVE, (due_ms,), (found.delay_id,), (found.version + 1,), (record,))
@@ -362,7 +360,7 @@ class SpillStore(SpillView):
         if self._closed or not self._stepping.acquire(blocking=False):
             return False
         try:
-            if (self._owed or self._journal.is_torn) and not 0 < self._settle_ms - now_ms <= SETTLE_EVERY_MS:
+            if (self._debts or self._journal.is_torn) and not 0 < self._settle_ms - now_ms <= SETTLE_EVERY_MS:
                 self._settle_ms = now_ms + SETTLE_EVERY_MS
                 with contextlib.suppress(StoreError):
                     self.settle()

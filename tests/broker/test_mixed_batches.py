@@ -150,3 +150,55 @@ def test_others_of_the_turn_do_not_wait_for_a_refusal(tmp_path: Path, mode: str,
     assert rig.core.turn.waiting == 0
     assert plugin.pending_count() == 2
     rig.close()
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("again", [1, 2])
+@pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_message_that_its_own_batch_had_replaced_is_not_delivered_when_the_batch_is_refused(
+    tmp_path: Path, mode: str, again: int, full: bool
+) -> None:
+    """Also if the journal takes nothing any more at that moment, and the process is killed as soon as it answers."""
+    plugin = DelayPlugin()
+    rig = Rig(tmp_path / "store", plugin, flushDiskType=mode, timewheelSegmentBytes=100_000)
+    client, put_batch = rig.client(), rig.store.put_batch
+
+    journal = plugin.spill.journal
+    append, fails = journal.append, [full]
+
+    def refuse(puts: list[Put]) -> list[PutResult]:
+        rig.store.retention.disk_status = PutStatus.SERVICE_NOT_AVAILABLE
+        journal.append = no_room  # type: ignore[method-assign]
+        return put_batch(puts)
+
+    def no_room(*given: Any) -> Any:
+        if fails[0]:
+            raise StoreError("no room")
+        return append(*given)
+
+    rig.store.put_batch = refuse  # type: ignore[assignment, method-assign]
+    keyed = properties(TIMER_DELAY_MS=5, __DELAYKEY="k", __DELAYKEY_MODE="replace")
+    batch = join_batch([(0, b"now", ""), (0, b"first", keyed), *[(0, b"second", keyed)] * again])
+    client.submit(RequestCode.SEND_BATCH_MESSAGE, client.send_fields("T", m="true"), batch)
+    for fails[0] in ([True] * full) + [False]:
+        rig.core.end_turn()
+        rig.core.turn.look_at_disk()
+        rig.store.flusher.step(rig.now_ms)
+        rig.core.end_turn()
+        replies = [reply.code for reply in client.take()]
+        assert replies == ([] if fails[0] else [14])
+    shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    rig.store.put_batch = put_batch  # type: ignore[method-assign]
+    rig.store.retention.disk_status = PutStatus.PUT_OK
+    assert plugin.pending_count() == 0
+    rig.now_ms += 100
+    for _ in range(3):
+        plugin.sweeper.step(rig.now_ms)
+        plugin.recovery.step(rig.now_ms)
+    assert [message.body for message in client.messages("T")] == []
+    assert plugin.check() == []
+    rig.close()
+    again_rig = Rig(tmp_path / "killed", DelayPlugin(), flushDiskType=mode, timewheelSegmentBytes=100_000)
+    assert again_rig.core.pending_count() == 0
+    again_rig.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from unittest.mock import patch
 
@@ -18,7 +19,7 @@ from store.disk.errors import StoreError, StoreFullError
 from store.put.pending_api import PendingQuery, PendingVerb, PendingVerdict
 from store.put.plugin_api import Held, PutStatus, Refused, Unsettled
 from tests.broker_plugin.test_delay_keys import held, message, put
-from tests.broker_plugin.test_pending_desk import Desk
+from tests.broker_plugin.test_pending_desk import Desk, order
 from tests.support import delay_world
 from tests.support.delay_rig import START_MS
 
@@ -55,6 +56,8 @@ def check_counts(desk: Desk) -> None:
             sizes[topic] = sizes.get(topic, 0) + len(record)
         assert limits.topics == counts
         assert limits.topic_bytes == sizes
+        balance = plugin.pending.balance
+        assert balance is None or dict(balance.rows()) == counts
 
 
 def refused(answer: Held | Refused) -> str:
@@ -200,13 +203,33 @@ def test_a_message_that_has_just_the_room_is_taken(monkeypatch: pytest.MonkeyPat
 class _Story:
     """Whatever can become of pending messages, in an order of chance."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, faulty: float) -> None:
         self.desk = Desk(seed)
         self.rng = Random(seed)
+        self.faulty = faulty
+        self.desk.world.plugin.measure(100)
 
-    def send(self, count: int, *, of_batch: bool = False) -> list[Held]:
-        """Messages for this turn, some of them in the place of others by their delay key."""
-        desk, rng, taken = self.desk, self.rng, []
+    @contextmanager
+    def trouble(self) -> Iterator[None]:
+        """Have the disk fail meanwhile, perhaps: some of its next calls."""
+        disk, rng = self.desk.world.disk, self.rng
+        if rng.random() < self.faulty:
+            first = rng.randrange(1, 8)
+            error = rng.choice((StoreFullError("full"), StoreError("unwritable")))
+            disk.fail_at(
+                rng.choice(("pwrite", "pwrite", "sync", "all")), {*range(first, first + rng.choice((1, 2, 50)))}, error
+            )
+        try:
+            yield
+        except StoreError:
+            pass
+        finally:
+            disk.fault = None
+
+    def send(self, count: int, batch: list[Held] | None = None) -> list[Held]:
+        """Messages for this turn, some of them in the place of others by their delay key; perhaps of one batch."""
+        desk, rng = self.desk, self.rng
+        taken = [] if batch is None else batch
         for _ in range(count):
             due_ms = desk.now + rng.choice((20, 600, 5000, 60_000, 9_000_000_000_000))
             body = bytes(rng.randrange(200))
@@ -217,7 +240,7 @@ class _Story:
             }
             text = format_properties({"n": rng.choice(("x" * rng.randrange(1, 9), "x", "\u00e9")), **properties})
             found = desk.world.plugin.before_put(Message(rng.choice("TU"), 0, body=body, properties=text), desk.now)
-            if of_batch and isinstance(found, Unsettled):
+            if batch is not None and isinstance(found, Unsettled) and found.offset in {one.offset for one in taken}:
                 found = found.settle()
             if isinstance(found, Held):
                 taken.append(found)
@@ -225,39 +248,42 @@ class _Story:
 
     def turn(self) -> None:
         """A turn, and what is taken back of it before and after it is journalled."""
-        plugin = self.desk.world.plugin
-        taken = self.send(self.rng.randrange(1, 6))
-        for held_back in [one for one in taken if self.rng.random() < 0.2]:
-            plugin.take_back(held_back)
-            taken.remove(held_back)
-        with plugin.lock:
+        plugin, rng = self.desk.world.plugin, self.rng
+        requests = [self.send(rng.randrange(1, 4), []) if rng.random() < 0.4 else self.send(1) for _ in range(4)]
+        for request in [request for request in requests if rng.random() < 0.2]:
+            requests.remove(request)
+            for one in request:
+                plugin.take_back(one)
+        with self.trouble(), plugin.lock:
             plugin.commit_turn()
-            for one in taken:
-                if self.rng.random() < 0.2:
-                    plugin.take_back(one)
+            for one in [one for request in requests if rng.random() < 0.2 for one in request]:
+                plugin.take_back(one)
         plugin.taken_back()
 
     def large_batch(self) -> None:
         """A large batch over two turns, perhaps refused: before its turn, in it or after it."""
         plugin, when = self.desk.world.plugin, self.rng.randrange(5)
         aside = GateAside(plugin.gate)
+        own: list[Held] = []
         for _ in range(2):
             aside.begin()
-            self.send(3, of_batch=True)
+            self.send(3, own)
             aside.take()
             self.turn()
-        if when == 0:
-            aside.take_back()
-            return
-        aside.put_back()
-        if when == 1:
+        if when > 0:
+            aside.put_back()
+        if when < 2:
             aside.take_back()
             return
         self.send(1)
-        with plugin.lock:
+        stored = False
+        with self.trouble(), plugin.lock:
             plugin.commit_turn()
+            stored = True
             if when == 2:
                 aside.take_back()
+        if not stored:
+            aside.take_back()
         plugin.taken_back()
 
     def change(self) -> None:
@@ -267,21 +293,26 @@ class _Story:
         if found:
             verb = rng.choice((PendingVerb.CANCEL, PendingVerb.MOVE, PendingVerb.NOW))
             due = {"due_ms": desk.now + rng.choice((30, 9_000_000_000_000))} if verb is PendingVerb.MOVE else {}
-            desk.change(rng.choice(found).offset, verb, **due)
+            orders = [order(rng.choice(found).offset, verb, **due) for _ in range(rng.randrange(1, 4))]
+            with self.trouble():
+                desk.desk.change_many(orders, desk.now)
 
     def purge(self) -> None:
         """All of a topic are cancelled, or some."""
         query = PendingQuery(topic=self.rng.choice("TU"))
-        self.desk.desk.change_matching(query, PendingVerb.CANCEL, self.desk.now, limit=3, dry_run=False)
+        with self.trouble():
+            self.desk.desk.change_matching(query, PendingVerb.CANCEL, self.desk.now, limit=3, dry_run=False)
 
     def run(self) -> None:
         """Time passes."""
-        self.desk.world.run(self.rng.choice((30, 700)))
+        with self.trouble():
+            self.desk.world.run(self.rng.choice((30, 700)))
 
     def restart(self) -> None:
         """A stop, a kill or a power cut, with all of it durable."""
         self.desk.world.store.flusher.sync_all()
         self.rng.choice((self.desk.world.kill, self.desk.world.stop_and_start, self.desk.world.power_cut))()
+        self.desk.world.plugin.measure(100)
 
 
 STEPS = (_Story.turn, _Story.turn, _Story.large_batch, _Story.change, _Story.purge, _Story.run, _Story.restart)
@@ -289,9 +320,11 @@ STEPS = (_Story.turn, _Story.turn, _Story.large_batch, _Story.change, _Story.pur
 
 @patch.dict(delay_world.CONFIG, ANY)
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 1 << 32), st.lists(st.sampled_from(STEPS), max_size=14))
-def test_after_any_story_what_is_counted_is_what_is_pending(seed: int, steps: list[Callable[[_Story], None]]) -> None:
-    story = _Story(seed)
+@given(st.integers(0, 1 << 32), st.lists(st.sampled_from(STEPS), max_size=14), st.sampled_from((0.0, 0.4)))
+def test_after_any_story_what_is_counted_is_what_is_pending(
+    seed: int, steps: list[Callable[[_Story], None]], faulty: float
+) -> None:
+    story = _Story(seed, faulty)
     for step in steps:
         step(story)
         check_counts(story.desk)
