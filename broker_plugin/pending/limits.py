@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from broker_plugin.figures.tally import Delivered
 from remoting.messages.message import RecordError, record_fields
+from store.disk.delay_id import delay_id as id_of
 from store.spill.rows.model import RecordCorruptError
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class PendingLimits:
 
     def load(self) -> None:
         """Count what is pending by topic, by reading it: at open."""
+        self._last_id = id_of(self._spill.epoch, 0) - 1
         after = (-1, 0)
         while self.by_topic:
             found = self._spill.scan(after, 1 << 62, _READ_AT_ONCE)

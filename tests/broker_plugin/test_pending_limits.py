@@ -200,6 +200,20 @@ def test_a_message_that_has_just_the_room_is_taken(monkeypatch: pytest.MonkeyPat
     refused(offer(limited(monkeypatch, TopicPendingBytesMax=size - 1), body=bytes(700)))
 
 
+def test_what_was_there_before_a_start_is_not_kept_for_being_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was, for each message that is moved, until two turns with sends had come."""
+    desk = limited(monkeypatch, TopicPendingBytesMax=100_000)
+    sent = offer(desk, due_ms=60_000)
+    desk.world.plugin.commit_turn()
+    desk.world.kill()
+    assert isinstance(sent, Held)
+    desk.change(sent.offset, PendingVerb.MOVE, by_ms=5)
+    limits = desk.world.plugin.gate.limits
+    assert limits is not None
+    assert limits._grown == {}
+    check_counts(desk)
+
+
 class _Story:
     """Whatever can become of pending messages, in an order of chance."""
 
