@@ -9,7 +9,7 @@ from broker.door.queries import known_only, order_of
 from broker.pending.names import read_name
 from store.put.pending_api import PendingError, PendingOrder, PendingVerb
 
-__all__ = ["IDS_MAX", "ids_of", "orders_of"]
+__all__ = ["IDS_MAX", "ids_of", "is_dry", "orders_of"]
 
 IDS_MAX = 1_000
 """Most ids of one request."""
@@ -27,13 +27,20 @@ def ids_of(given: Mapping[str, Any]) -> list[str]:
     return ids
 
 
+def is_dry(given: Mapping[str, Any]) -> bool:
+    """Whether it is a dry run: unless it says otherwise. Raises PendingError."""
+    dry_run = given.get("dry_run", True)
+    if not isinstance(dry_run, bool):
+        raise PendingError(f"dry_run is true or false, found {dry_run!r:.60}")
+    return dry_run
+
+
 def orders_of(given: Mapping[str, Any], verb: PendingVerb, store_host: bytes) -> list[PendingOrder]:
     """Read the orders, one for each of the ids. Raises PendingError."""
     known_only(given, _KNOWN | (_TIMES if verb is PendingVerb.MOVE else frozenset()))
     topic = given.get("topic", "")
     if not isinstance(topic, str):
         raise PendingError(f"topic: a text is expected, found {topic!r:.60}")
-    if not isinstance(given.get("dry_run", True), bool):
-        raise PendingError(f"dry_run is true or false, found {given['dry_run']!r:.60}")
+    is_dry(given)
     times = {name: given[name] for name in _TIMES & given.keys()}
     return [order_of(verb, read_name(text, topic, store_host), times) for text in ids_of(given)]

@@ -21,7 +21,7 @@ from typing import Any
 
 from aiohttp import web
 
-from broker.door.ids import ids_of
+from broker.door.ids import ids_of, is_dry
 from broker.door.merging import (
     cursor_of_all,
     cursors_of_each,
@@ -222,8 +222,10 @@ class Whole:
 
     async def _bulk_named(self, request: web.Request, given: Pairs, order: dict[str, Any]) -> web.Response:
         """Messages that are named: each shard is told those that it may have; all of them look before one changes."""
-        ids, verb = ids_of(order), request.match_info["verb"]
+        ids, dry, verb = ids_of(order), is_dry(order), request.match_info["verb"]
         peers = {peer.name: peer for peer in await self._peers.all()}
+        if not peers:
+            raise PendingError("no shard is there")
         addresses = {peer.name: peer.address for peer in peers.values()}
         places: dict[str, list[int]] = {}
         for place, name in enumerate(ids):
@@ -231,7 +233,7 @@ class Whole:
                 places.setdefault(broker, []).append(place)
         orders = {broker: {**order, "ids": [ids[place] for place in own]} for broker, own in places.items()}
         answers: list[PeerAnswer] = []
-        for dry_run in (True,) if order.get("dry_run", True) is not False else (True, False):
+        for dry_run in (True,) if dry else (True, False):
             asked = [
                 self._peers.ask(peers[broker], request, given, {**own, "dry_run": dry_run})
                 for broker, own in orders.items()
@@ -253,7 +255,7 @@ class Whole:
         verdicts = Counter(row["verdict"] for row in rows if "verdict" in row)
         document = {"verdicts": verdicts, "looked_at": len(ids), "answers": rows, "next": None}
         error = {"error": next(iter(away.values()))} if away else {}
-        return _json({"dry_run": order.get("dry_run", True), **document, **error})
+        return _json({"dry_run": dry, **document, **error})
 
     async def _try(self, request: web.Request, given: Pairs, order: Mapping[str, Any], peers: Sequence[Peer]) -> None:
         """Have every shard look at the order before the first carries it out. Raises _ShardError."""
