@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from broker.turns.recall_handle import RecallHandle
 from store.disk.errors import StoreError
 from store.put.pending_api import PendingName, PendingOrder, PendingVerb
 from store.put.pending_api import PendingVerdict as V
-from tests.broker.test_door import TOKEN, World, world
+from tests.broker.test_door import RULES, TOKEN, World, basic, world
 from tests.broker_plugin.test_pending_desk import NOW, Desk
 
 __all__ = ["world"]
@@ -81,6 +82,31 @@ def test_a_reader_may_not(tmp_path: Any) -> None:
     with World(tmp_path / "store", httpToken=TOKEN) as world:
         assert world.post(BULK + "cancel", {"ids": [world.id(1)], "dry_run": False}).status == 401
         assert world.list.orders == []
+
+
+def test_an_account_changes_what_is_of_its_topics_and_sees_nothing_of_others(tmp_path: Path) -> None:
+    rules = tmp_path / "acl.yml"
+    rules.write_bytes(RULES)
+    rules.chmod(0o600)
+    with World(tmp_path / "store", aclEnable="true", aclFile=rules) as world:
+        reader, writer = basic("reader1", "readersecret"), basic("writer1", "writersecret")
+        own, other = world.id(1), world.id(2)
+        handle = RecallHandle("T2", "b", 5, "", (1 << 62) + 2).encode()
+        for dry_run in (True, False):
+            for who, topic, ids, status in (
+                (reader, "T1", [own], 403),
+                (writer, "", [own], 403),
+                (writer, "T2", [other], 403),
+                (writer, "T1", [handle, own], 400),
+                (writer, "T1", [own, other, "key:order-2"], 200),
+            ):
+                body = {"ids": ids, "topic": topic, "dry_run": dry_run}
+                answer = world.post(BULK + "cancel", body, Authorization=who)
+                assert answer.status == status, (topic, answer.json)
+                if status == 200:
+                    assert [verdict for _, verdict in verdicts(answer)] == ["done", "unknown", "unknown"]
+            assert len(world.list.rows) == 30 - (not dry_run)
+        assert world.list.gone.keys() == {(1 << 62) + 1}
 
 
 # ------------------------------------------------------------------------------------------------ at the desk
