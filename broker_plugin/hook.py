@@ -315,9 +315,8 @@ class Gate:
         if not self._withdrawn and (self.keyed is None or not self.keyed.has_put_back):
             return None
         self._withdrawn = False
-        if self.keyed is not None:
-            self.keyed.has_put_back = False
-        return self._spill.withdrawn()
+        ticket = self._spill.withdrawn()
+        return ticket if self.keyed is None else self.keyed.taken_back(ticket)
 
     def commit_turn(self) -> Ticket | None:
         """Journal what was held since the last call; raises StoreError, and then none of it is pending."""

@@ -15,7 +15,7 @@ where), the rows of cancelled messages (`store.spill.state.message_rows`), the d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
@@ -92,6 +92,8 @@ class Changes:
         self.frame_rows = max(1, spill.append_bytes_max // FRAME_ROW_BYTES)
         """Messages that one frame of the journal can cancel."""
         self.keys: DelayKeys | None = None
+        self.settle_owed: Callable[[], object] = lambda: None
+        """Has messages be what their senders were told; raises StoreError while the disk refuses that."""
 
     # ------------------------------------------------------------------------------------------------ the changes
 
@@ -139,6 +141,7 @@ class Changes:
     def cancel_slice(self, found: Slice, rows: bytes) -> Ticket:
         """Cancel a slice that waits as a whole under this hold of the lock, with its `past_rows`; answers a ticket."""
         after(State.SPILLED, Move.CANCEL)
+        self.settle_owed()
         self._settle()
         with self._noted(rows, found.ids, found.dues):
             ticket = self._spill.cancel_many(Columns(found.dues, found.ids, found.refs), found.versions)
@@ -220,6 +223,7 @@ class Changes:
     # ------------------------------------------------------------------------------------------------ parts of it
 
     def _find(self, offset: int) -> Found | None:
+        self.settle_owed()
         self._sweeper.publish_all()
         return self._spill.find(offset)
 

@@ -6,17 +6,16 @@ second is accepted under an id of its own.
 
 If the turn fails after a replacement was journalled, or its batch is refused after that, what it had replaced is put
 back as it was then (a turn may replace one message several times, and a command may have moved it since the look), and
-the refusal waits until that is durable. If that cannot be written either, the replacement stands: as with a send whose
-answer is lost, it is not known whether the message is there.
+the refusal waits until that is durable, however often it has to be tried (`broker_plugin.pending.put_backs`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from broker_plugin.pending.delay_keys import UNKNOWN_VERSION, DelayKeys, FirstStays, Taken
+from broker_plugin.pending.put_backs import PutBacks
 from broker_plugin.pending.records import fresh_copy, restamped, sent_delay_ms, with_delay
 from remoting.messages.message import record_fields
 from store.disk.errors import StoreError
@@ -71,6 +70,7 @@ class KeyedTurn:
         self._replacing: list[_Replacement] = []
         self._replaced: list[_Replacement] = []  # of the turn that was just journalled
         self._share: KeyedShare | None = None  # of the large batch that is being looked at
+        self.put_backs: PutBacks[_Replacement] = PutBacks(spill, self._restore, lambda one: one.held.offset)
         self.has_put_back = False
         """Whether a message was put back as it was since somebody last set this to False."""
         self.moved: Callable[[int, int, str], object] = lambda *_: None
@@ -108,6 +108,7 @@ class KeyedTurn:
 
     def begin(self) -> Ticket:
         """Write the rows of this turn, before its frames; answers what has to be durable for them."""
+        self.put_backs.settle()
         self._replaced, self.accepted = [], []
         self._kept_before, self._kept = self._kept, []
         self.keys.write([(one.taken.hash, one.taken.found.delay_id, one.due_ms) for one in self._replacing])
@@ -134,8 +135,7 @@ class KeyedTurn:
                     under_way.append(one)
             except StoreError:
                 for one in reversed(under_way):
-                    with suppress(StoreError):  # then it stands, as if the answer to its sender had been lost
-                        self._put_back(one)
+                    self._put_back(one)
                 raise
         self._replaced, self._replacing = under_way, []
         self.keys.committed()
@@ -235,43 +235,48 @@ class KeyedTurn:
                 return True
         return False
 
+    def taken_back(self, ticket: Ticket) -> Ticket:
+        """Done with a ticket of what was withdrawn, and when what was replaced is put back, durably."""
+        self.has_put_back = False
+        return ticket.joined(Ticket((self.put_backs, self.put_backs.written))) if self.put_backs else ticket
+
     def _undo(self, one: _Replacement, later: list[_Replacement]) -> None:
         """Take a replacement back. One that has replaced it since stands, in the place of what it had replaced."""
         for other in later:
             if other.held.offset == one.held.offset:
                 other.taken, other.moved = one.taken, one.moved
                 return
-        with suppress(StoreError):  # then it stands; the other requests of the turn must not fail for it
-            self._put_back(one)
+        self._put_back(one)
 
     def _put_back(self, one: _Replacement) -> None:
-        """Have what was replaced be pending again.
+        with self._spill.lock:
+            self.has_put_back = True
+            self.put_backs.put(one)
+
+    def _restore(self, one: _Replacement) -> None:
+        """Have what was replaced be pending again. Under the delivery lock. Raises StoreError.
 
         If that is of the same batch, it is refused, too: both are cancelled, as the copy that the gate takes out of its
         frame is not the one that is pending.
         """
         spill = self._spill
-        with spill.lock:
-            self._sweeper.publish_all()
-            found = spill.find(one.held.offset)
-            if found is None or found.done:
-                return
-            self.has_put_back = True
-            if one.moved and one.of_turn:
-                spill.revoke(found)
-                self.withdrawn(one.held.offset)
-            elif one.moved:
-                before = one.taken.found
-                record = with_delay(one.taken.record, sent_delay_ms(one.taken.record, before))
-                fresh = restamped(record, found, before.due_ms)
-                size = len(fresh) if self.grew is None else len(spill.read((found.ref,))[0])
-                block = spill.move(found, fresh, before.due_ms)
-                if self.grew is not None:
-                    topic = record_fields(fresh)[0]
-                    self.grew(found.delay_id, topic, len(fresh) - size, False)
-                self._sweeper.offer(block, before.due_ms)
-            else:
-                spill.revoke(found)
-                self.withdrawn(one.held.offset)
-                before = one.taken.found
-                self.keys.restore(one.taken.hash, one.held.offset, before.delay_id, before.due_ms)
+        self._sweeper.publish_all()
+        found = spill.find(one.held.offset)
+        if found is None or found.done:
+            return
+        before = one.taken.found
+        if one.moved and one.of_turn:
+            spill.revoke(found)
+            self.withdrawn(one.held.offset)
+        elif one.moved:
+            record = with_delay(one.taken.record, sent_delay_ms(one.taken.record, before))
+            fresh = restamped(record, found, before.due_ms)
+            size = len(fresh) if self.grew is None else len(spill.read((found.ref,))[0])
+            block = spill.move(found, fresh, before.due_ms)
+            if self.grew is not None:
+                self.grew(found.delay_id, record_fields(fresh)[0], len(fresh) - size, False)
+            self._sweeper.offer(block, before.due_ms)
+        else:
+            spill.revoke(found)
+            self.withdrawn(one.held.offset)
+            self.keys.restore(one.taken.hash, one.held.offset, before.delay_id, before.due_ms)

@@ -79,6 +79,7 @@ class DeskRooms:
             changes.watchers.append(self.limits)
             changes.counts_topics = self.limits.by_topic
         self.keyed = KeyedTurn(spill, sweeper, self.keys)
+        changes.settle_owed = self.keyed.put_backs.settle
         if self.limits is not None:
             self.keyed.withdrawn = self.limits.withdrawn
             self.keyed.grew = self.limits.grew if self.limits.by_topic_bytes else None
@@ -111,6 +112,7 @@ class DeskRooms:
         """Remove what nobody may ask for any more, and write what could not be written before."""
         with self._spill.lock, suppress(StoreError):
             self.cancelled.settle()
+            self.keyed.put_backs.settle()
         self.past.expire(now_ms)
         self.key_rows.expire(now_ms, self.keys.is_pending)
         self.keys.evict(now_ms)

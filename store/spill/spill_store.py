@@ -104,6 +104,7 @@ class SpillStore(SpillView):
         self._closed = False
         self._debts = Debts(journal, state.lock, self.append_bytes_max)  # what was refused and is not cancelled yet
         self._settle_ms = 0
+        self.withheld: frozenset[int] = frozenset()  # nobody delivers these either, till others say so
         # Records of blocks, each counted by one thread (or under the lock) only.
         self._appended = 0
         self._moved = 0
@@ -264,8 +265,8 @@ class SpillStore(SpillView):
 
     @property
     def in_doubt(self) -> frozenset[int]:
-        """Delay ids whose refused cancel or move may count after a crash: nobody delivers them meanwhile."""
-        return self._journal.in_doubt
+        """Delay ids whose refused cancel or move may count after a crash, and ``withheld``: nobody delivers them."""
+        return self._journal.in_doubt | self.withheld
 
     # ------------------------------------------------------------------------------------------------ the frontier
 

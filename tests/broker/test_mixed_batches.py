@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode
 from remoting.messages.message import join_batch
 from store.disk.errors import StoreError
+from store.put.pending_api import PendingName, PendingOrder, PendingVerb
 from store.put.plugin_api import Put, PutResult, PutStatus
 from store.spill.rows.format import CANCEL
 from tests.broker.core_rig import Rig, properties
 
 MIXED = join_batch([(0, b"later", properties(TIMER_DELAY_MS=5)), (0, b"now", "")])
+CANCEL_K = PendingOrder(verb=PendingVerb.CANCEL, name=PendingName(topic="T", key="k"))
 
 
 @pytest.mark.pure
@@ -152,6 +155,76 @@ def test_others_of_the_turn_do_not_wait_for_a_refusal(tmp_path: Path, mode: str,
     rig.close()
 
 
+class _Refusing:
+    """A broker whose CommitLog refuses the next turn; from then on its journal takes nothing while it is ``full``."""
+
+    def __init__(self, root: Path, mode: str, full: bool) -> None:
+        self.root, self.mode, self.full = root, mode, full
+        self.plugin = DelayPlugin()
+        self.rig = Rig(root / "store", self.plugin, flushDiskType=mode, timewheelSegmentBytes=100_000)
+        self.client = self.rig.client()
+
+    def send(self, text: str, body: bytes) -> list[int]:
+        self.client.submit(RequestCode.SEND_MESSAGE_V2, self.client.send_fields("T", text), body)
+        return self.codes()
+
+    def codes(self) -> list[int]:
+        self.rig.core.end_turn()
+        self.rig.core.turn.look_at_disk()
+        self.rig.store.flusher.step(self.rig.now_ms)
+        self.rig.core.end_turn()
+        return [reply.code for reply in self.client.take()]
+
+    def refused(self, elements: list[tuple[int, bytes, str]]) -> None:
+        """Send a batch that is refused; it is answered when the journal takes something again."""
+        journal, put_batch = self.plugin.spill.journal, self.rig.store.put_batch
+        append, is_full = journal.append, self.full
+
+        def refuse(puts: list[Put]) -> list[PutResult]:
+            self.rig.store.retention.disk_status = PutStatus.SERVICE_NOT_AVAILABLE
+            journal.append = no_room  # type: ignore[method-assign]
+            return put_batch(puts)
+
+        def no_room(*given: Any) -> Any:
+            if is_full:
+                raise StoreError("no room")
+            return append(*given)
+
+        self.rig.store.put_batch = refuse  # type: ignore[assignment, method-assign]
+        self.client.submit(RequestCode.SEND_BATCH_MESSAGE, self.client.send_fields("T", m="true"), join_batch(elements))
+        if self.full:
+            for _ in range(3):
+                assert self.codes() == []
+                self.deliver(100)
+            with pytest.raises(StoreError) if self.plugin.gate.keyed.put_backs else nullcontext():  # type: ignore[union-attr]
+                self.plugin.pending.get(PendingName(topic="T", key="k"))
+                self.plugin.pending.change(CANCEL_K, self.rig.now_ms)
+        is_full = False
+        assert self.codes() == [14]
+        self.rig.store.put_batch = put_batch  # type: ignore[method-assign]
+        self.rig.store.retention.disk_status = PutStatus.PUT_OK
+        shutil.copytree(self.root / "store", self.root / "killed")
+
+    def deliver(self, ms: int) -> list[bytes]:
+        self.rig.now_ms += ms
+        for _ in range(3):
+            self.plugin.sweeper.step(self.rig.now_ms)
+            self.plugin.recovery.step(self.rig.now_ms)
+        return [message.body for message in self.client.messages("T")]
+
+    def close(self) -> DelayPlugin:
+        """Check it, and start what a kill at the moment of the answer has left."""
+        assert self.plugin.check() == []
+        self.rig.close()
+        self.plugin = DelayPlugin()
+        self.rig = Rig(self.root / "killed", self.plugin, flushDiskType=self.mode, timewheelSegmentBytes=100_000)
+        return self.plugin
+
+
+def keyed(delay_ms: int) -> str:
+    return properties(TIMER_DELAY_MS=delay_ms, __DELAYKEY="k", __DELAYKEY_MODE="replace")
+
+
 @pytest.mark.pure
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("again", [1, 2])
@@ -160,45 +233,28 @@ def test_a_message_that_its_own_batch_had_replaced_is_not_delivered_when_the_bat
     tmp_path: Path, mode: str, again: int, full: bool
 ) -> None:
     """Also if the journal takes nothing any more at that moment, and the process is killed as soon as it answers."""
-    plugin = DelayPlugin()
-    rig = Rig(tmp_path / "store", plugin, flushDiskType=mode, timewheelSegmentBytes=100_000)
-    client, put_batch = rig.client(), rig.store.put_batch
+    world = _Refusing(tmp_path, mode, full)
+    world.refused([(0, b"now", ""), (0, b"first", keyed(5)), *[(0, b"second", keyed(6))] * again])
+    assert world.plugin.pending_count() == 0
+    assert world.deliver(100) == []
+    assert world.close().pending_count() == 0
+    world.rig.close()
 
-    journal = plugin.spill.journal
-    append, fails = journal.append, [full]
 
-    def refuse(puts: list[Put]) -> list[PutResult]:
-        rig.store.retention.disk_status = PutStatus.SERVICE_NOT_AVAILABLE
-        journal.append = no_room  # type: ignore[method-assign]
-        return put_batch(puts)
-
-    def no_room(*given: Any) -> Any:
-        if fails[0]:
-            raise StoreError("no room")
-        return append(*given)
-
-    rig.store.put_batch = refuse  # type: ignore[assignment, method-assign]
-    keyed = properties(TIMER_DELAY_MS=5, __DELAYKEY="k", __DELAYKEY_MODE="replace")
-    batch = join_batch([(0, b"now", ""), (0, b"first", keyed), *[(0, b"second", keyed)] * again])
-    client.submit(RequestCode.SEND_BATCH_MESSAGE, client.send_fields("T", m="true"), batch)
-    for fails[0] in ([True] * full) + [False]:
-        rig.core.end_turn()
-        rig.core.turn.look_at_disk()
-        rig.store.flusher.step(rig.now_ms)
-        rig.core.end_turn()
-        replies = [reply.code for reply in client.take()]
-        assert replies == ([] if fails[0] else [14])
-    shutil.copytree(tmp_path / "store", tmp_path / "killed")
-    rig.store.put_batch = put_batch  # type: ignore[method-assign]
-    rig.store.retention.disk_status = PutStatus.PUT_OK
-    assert plugin.pending_count() == 0
-    rig.now_ms += 100
-    for _ in range(3):
-        plugin.sweeper.step(rig.now_ms)
-        plugin.recovery.step(rig.now_ms)
-    assert [message.body for message in client.messages("T")] == []
-    assert plugin.check() == []
-    rig.close()
-    again_rig = Rig(tmp_path / "killed", DelayPlugin(), flushDiskType=mode, timewheelSegmentBytes=100_000)
-    assert again_rig.core.pending_count() == 0
-    again_rig.close()
+@pytest.mark.pure
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("again", [1, 2])
+@pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_what_a_refused_batch_had_replaced_is_put_back_however_long_the_disk_refuses_that(
+    tmp_path: Path, mode: str, again: int, full: bool
+) -> None:
+    """It was lost, and the refused message delivered. Nobody delivers either of them meanwhile."""
+    world = _Refusing(tmp_path, mode, full)
+    assert world.send(keyed(1_000), b"kept") == [0]
+    world.refused([(0, b"now", ""), *[(0, b"refused", keyed(50))] * again])
+    name = PendingName(topic="T", key="k")
+    assert world.plugin.pending.get(name).body == b"kept"
+    assert world.deliver(10) == []
+    assert world.deliver(1_000) == [b"kept"]
+    assert world.close().pending.get(name).body == b"kept"
+    world.rig.close()
