@@ -256,5 +256,6 @@ def test_what_a_refused_batch_had_replaced_is_put_back_however_long_the_disk_ref
     assert world.plugin.pending.get(name).body == b"kept"
     assert world.deliver(10) == []
     assert world.deliver(1_000) == [b"kept"]
+    assert world.plugin.recovery.failed_count == 0
     assert world.close().pending.get(name).body == b"kept"
     world.rig.close()
