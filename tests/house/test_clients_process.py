@@ -13,7 +13,6 @@ import pytest
 from bench.peers.processes import Child
 from tests.support import clients
 from tests.support.clients import Client, was_out_of_time
-from tests.support.wait import happens
 
 pytestmark = pytest.mark.pure
 
@@ -42,13 +41,12 @@ def test_time_that_is_used_up_is_told_from_a_refusal(error: str, is_so: bool) ->
 
 
 TALKATIVE = """
-import os, sys, time
+import os, signal, sys
 for number in range(200):
     print('{"id": "c", "event": "received", "number": %d}' % number)
 sys.stdout.write('{"id": "c", "eve')
 sys.stdout.flush()
-open(os.path.join(os.environ["HOME"], "said"), "w").close()
-time.sleep(600)
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -72,6 +70,6 @@ def test_all_that_a_killed_client_had_said_is_heard(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Child, "kill", kill)
     monkeypatch.setattr(clients, "command_of", lambda *_: [sys.executable, "-c", TALKATIVE])
     client = Client("talkative", "", tmp_path)
-    happens((tmp_path / "said").exists, 60)
+    client._child.process.wait(60)
     client.kill()
     assert [event["number"] for event in client.received("c")] == list(range(200))
