@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.lateness.logs.planning import NoStoreError, plan_from_json, plan_log, plan_to_json, whole_end
+from bench.lateness.logs.reading import Settings, batch_tasks, read_task
 from bench.lateness.logs.records import LogSegment, SplitReader
 from bench.lateness.logs.storage import storage_for
 from remoting.messages.message import Message
@@ -22,7 +24,7 @@ def small_log(folder: Path, seed: int, count: int = 60) -> Log:
 
 
 def read_all(
-    folder: Path, split_bytes: int, chunk_bytes: int, check_crc: bool = False
+    folder: Path, split_bytes: int, chunk_bytes: int, check_crc: bool = False, lean_bytes: int = 0
 ) -> tuple[list[int], list[tuple[int, int, bool]]]:
     """Positions of all records that the splits yield, and all gaps as (position, size, torn)."""
     starts: list[int] = []
@@ -37,9 +39,10 @@ def read_all(
             split.stop,
             check_crc=check_crc,
             chunk_bytes=chunk_bytes,
+            lean_bytes=lean_bytes,
         )
-        for _, position, heads in reader.chunks():
-            starts += [split.segment.base + position + int(at) for at in heads.starts]
+        for _, heads in reader.chunks():
+            starts += [split.segment.base + int(place) for place in heads.places]
         gaps += [(split.segment.base + gap.offset, gap.size, gap.torn) for gap in reader.gaps]
     return starts, gaps
 
@@ -98,6 +101,59 @@ def test_damage_hides_what_it_hits_and_nothing_else(
     assert sum(size for _, size, _ in gaps) == sum(log.places[index][1] for index in hit)
 
 
+def _all_rows(folder: Path, rows: str, split_bytes: int) -> list[dict[str, Any]]:
+    settings = Settings.of({"path": str(folder), "rows": rows, "splitBytes": str(split_bytes)})
+    return [row for task in batch_tasks(settings) for batch in read_task(settings, task) for row in batch.to_pylist()]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(150, 9_000), st.sampled_from([91, 400, 5_000]), st.data())
+def test_without_bodies_the_same_is_read(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, split_bytes: int, chunk_bytes: int, data: st.DataObject
+) -> None:
+    """Whole or damaged anywhere: records, gaps, and every column of the rows."""
+    folder = tmp_path_factory.mktemp("log")
+    log = small_log(folder, seed)
+    for _ in range(data.draw(st.integers(0, 4)) if log.places else 0):
+        place, size = data.draw(st.sampled_from(log.places))
+        base = place - place % log.segment_bytes
+        path = log.folder / f"{base:020d}"
+        content = bytearray(path.read_bytes())
+        at = place - base + data.draw(st.integers(0, size - 1))
+        wrong = data.draw(st.binary(min_size=1, max_size=40))[: size - (at - place + base)]
+        content[at : at + len(wrong)] = wrong
+        path.write_bytes(content)
+    assert read_all(folder, split_bytes, chunk_bytes, lean_bytes=1) == read_all(folder, split_bytes, chunk_bytes)
+    for rows in ("records", "delays"):
+        found = []
+        for lean_bytes in (1, 1 << 40):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("bench.lateness.logs.reading.LEAN_BODY_BYTES", lean_bytes)
+                found.append(_all_rows(folder, rows, split_bytes))
+        assert found[0] == found[1]
+
+
+def test_large_bodies_are_passed_over(tmp_path: Path) -> None:
+    """But for those of the first chunk, by which the reader learns that they are large."""
+    log = Log(tmp_path, 64 << 20)
+    for number in range(500):
+        log.append(Message("Orders", 0, body=bytes(64 << 10), properties="TAGS\x01a\x02"), 1_000 + number, HOST_V6)
+    log.close()
+    (split,) = plan_log(str(tmp_path)).splits(1 << 30)
+    content = Path(split.segment.path).read_bytes()
+    for lean_bytes, most in ((16 << 10, 2_300_000), (0, 40_000_000), (65 << 10, 40_000_000)):
+        reads: list[int] = []
+
+        def read(at: int, count: int, reads: list[int] = reads) -> bytes:
+            reads.append(count)
+            return content[at : at + count]
+
+        reader = SplitReader(read, split.segment, split.begin, split.stop, lean_bytes=lean_bytes)
+        places = [int(place) for _, heads in reader.chunks() for place in heads.places]
+        assert places == [place for place, _ in log.places]
+        assert most // 2 < sum(reads) <= most
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10_000), st.integers(150, 9_000), st.data())
 def test_the_torn_end_of_a_live_log(
@@ -114,7 +170,7 @@ def test_the_torn_end_of_a_live_log(
     before = path.read_bytes()
     content = before[:at]
     path.write_bytes(content.ljust(log.segment_bytes, b"\0"))
-    starts, gaps = read_all(folder, split_bytes, 700)
+    starts, gaps = read_all(folder, split_bytes, 700, lean_bytes=data.draw(st.sampled_from([0, 1])))
     # Zeros at the end of a record may be cut off without taking anything away.
     kept_whole = content.ljust(log.segment_bytes, b"\0") == before
     assert starts == [start for start, _ in log.places[: None if kept_whole else -1]]
@@ -153,7 +209,7 @@ def test_a_log_that_grows_is_read_up_to_where_it_was(tmp_path: Path) -> None:
     for split in plan.splits(700):
         file = storage.open(split.segment.path)
         reader = SplitReader(file.read, split.segment, split.begin, split.stop)
-        found += [position + int(at) for _, position, heads in reader.chunks() for at in heads.starts]
+        found += [int(place) for _, heads in reader.chunks() for place in heads.places]
         file.close()
         assert reader.gaps == []
     assert found == [place for place, _ in log.places[:20]]

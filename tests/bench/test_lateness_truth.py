@@ -190,7 +190,7 @@ def test_the_brokers_addresses_are_read_from_the_records(tmp_path: Path) -> None
     data = path.read_bytes()
     segment = LogSegment(str(path), 0, len(data), len(data.rstrip(b"\0")), True)
     reader = SplitReader(lambda at, count: data[at : at + count], segment, 0, segment.end)
-    assert set().union(*(store_hosts(chunk, heads) for chunk, _, heads in reader.chunks())) == {HOST, HOST_V6}
+    assert set().union(*(store_hosts(chunk, heads) for chunk, heads in reader.chunks())) == {HOST, HOST_V6}
 
 
 def test_a_damaged_manifest_with_a_whole_copy(tmp_path: Path) -> None:

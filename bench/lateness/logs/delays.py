@@ -257,7 +257,7 @@ class _Record:
         self.heads = heads
         self.index = index
         begin = int(heads.properties_at[index])
-        self.text = b"\x02" + data[begin : int(heads.starts[index] + heads.sizes[index])]
+        self.text = b"\x02" + data[begin : int(heads.starts[index] + heads.sizes[index] - heads.left_out[index])]
 
     def value(self, name: bytes) -> bytes:
         """A property's value, empty if there is none; the last of a name counts."""

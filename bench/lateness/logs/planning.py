@@ -157,7 +157,7 @@ def whole_end(file: StoredFile, segment: LogSegment, begin: int) -> int:
         reader = SplitReader(file.read, segment, start, segment.end)
         if start == begin:
             reader = SplitReader(file.read, segment, begin, segment.end, begin_is_record=True)
-        end = max((position + int(heads.ends[-1]) for _, position, heads in reader.chunks()), default=0)
+        end = max((int(heads.places[-1] + heads.sizes[-1]) for _, heads in reader.chunks()), default=0)
         if end:
             return end
         if start == begin:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.lateness.logs.delays import NO_DUE, ORDINARY, Delays, Reading, TopicNames, read_delays, topic_id
+from bench.lateness.logs.lean import LEAN_BODY_BYTES
 from bench.lateness.logs.planning import SPLIT_BYTES, LogPlan, Split, plan_from_json, plan_log
 from bench.lateness.logs.records import Gap, Heads, LogSegment, SplitReader
 from bench.lateness.logs.schemas import (
@@ -161,10 +162,11 @@ def read_task(settings: Settings, task: Task) -> Iterator[pa.RecordBatch]:
             task.split.stop,
             check_crc=settings.check_crc,
             begin_is_record=task.aligned,
+            lean_bytes=LEAN_BODY_BYTES if file.skips else 0,
         )
         names = TopicNames()
-        for data, position, heads in reader.chunks():
-            yield from rows.add(heads, read_delays(data, heads, task.reading, names), segment, position)
+        for data, heads in reader.chunks():
+            yield from rows.add(heads, read_delays(data, heads, task.reading, names), segment)
     finally:
         file.close()
     for gap in reader.gaps:
@@ -205,13 +207,13 @@ class _RecordRows:
     def __init__(self) -> None:
         self._schema = arrow_schema(RECORD_SCHEMA)
 
-    def add(self, heads: Heads, delays: Delays, segment: LogSegment, position: int) -> Iterator[pa.RecordBatch]:
+    def add(self, heads: Heads, delays: Delays, segment: LogSegment) -> Iterator[pa.RecordBatch]:
         none = delays.stage == ORDINARY
         yield _batch(
             self._schema,
             {
                 "file": segment.path,
-                "offset": heads.starts + (segment.base + position),
+                "offset": heads.places + segment.base,
                 "size": heads.sizes,
                 "topic": _coded(delays.topics, delays.names),
                 "queue_id": heads.queue_id,
@@ -269,7 +271,7 @@ class _DelayRows:
         self._records += len(heads)
         self._bytes += int(heads.sizes.sum())
 
-    def add(self, heads: Heads, delays: Delays, segment: LogSegment, position: int) -> Iterator[pa.RecordBatch]:
+    def add(self, heads: Heads, delays: Delays, segment: LogSegment) -> Iterator[pa.RecordBatch]:
         self._count(heads)
         self._hosts |= delays.hosts
         some = np.flatnonzero(delays.stage)
@@ -292,7 +294,7 @@ class _DelayRows:
                 "topic_id": self._ids[topics],
                 "due_ms": _dues(delays.due_ms[some]),
                 "requested_ms": delays.requested_ms[some],
-                "offset": heads.starts[some] + (segment.base + position),
+                "offset": heads.places[some] + segment.base,
                 "store_ms": heads.store_ms[some],
             },
             len(some),

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from bench.lateness.logs.lean import read_lean
 from remoting.layout import (
     BLANK_BYTES,
     BODY_AT,
@@ -66,10 +67,15 @@ _NAMES = ("queue_id", "queue_offset", "sys_flag", "born_ms", "store_ms", "recons
 
 @dataclass(slots=True)
 class Heads:
-    """Fixed fields of records, one array element each; places (``…_at``) are indices of the buffer."""
+    """Fixed fields of records, one array element each; ``starts`` and ``…_at`` are indices of the buffer.
+
+    ``places`` are positions in the segment. Of a record's body ``left_out`` bytes are not in the buffer: none or all.
+    """
 
     starts: Longs
+    places: Longs
     sizes: Longs
+    left_out: Longs
     queue_id: Longs
     queue_offset: Longs
     sys_flag: Longs
@@ -88,18 +94,21 @@ class Heads:
 
     @property
     def ends(self) -> Longs:
-        """Where each record (and its properties) ends."""
-        return self.starts + self.sizes
+        """Where each record (and its properties) ends in the buffer."""
+        return self.starts + self.sizes - self.left_out
 
     def first(self, count: int) -> Heads:
         """The first so many records."""
         return Heads(*(getattr(self, name)[:count] for name in Heads.__slots__))
 
 
-def read_heads(data: bytes, starts: Longs, base: int) -> tuple[Heads, int]:
+def read_heads(
+    data: bytes, starts: Longs, places: Longs, base: int, left_out: Longs | None = None
+) -> tuple[Heads, int]:
     """Read the fields of the records at ``starts``; answers them and how many from the first on are sound.
 
-    ``base`` is the CommitLog position of the buffer's first byte. All records must lie within ``data`` by their sizes.
+    ``places`` are their positions in the segment, ``base`` is its CommitLog position. All records must lie within
+    ``data`` by their sizes, but for what is ``left_out`` of their bodies.
     """
     raw = np.frombuffer(data, np.uint8)
     count = len(starts)
@@ -117,16 +126,18 @@ def read_heads(data: bytes, starts: Longs, base: int) -> tuple[Heads, int]:
             for name in _NAMES:
                 columns[name][some] = wide[name]
     last = len(raw) - 1
+    if left_out is None:
+        left_out = np.zeros(count, np.int64)
     body_at = starts + head_bytes
-    topic_at = body_at + columns["body_bytes"]
+    topic_at = body_at + columns["body_bytes"] - left_out
     wide_topic = magic == MAGIC_V2
     short = np.clip(topic_at, 0, last)
     topic_bytes = raw[short].astype(np.int64)
     topic_bytes[wide_topic] = _two_bytes(raw, topic_at[wide_topic])
     topic_at += 1 + wide_topic
     properties_at = topic_at + topic_bytes + 2
-    ends = starts + sizes
-    sound = (position == base + starts) & (columns["body_bytes"] >= 0) & (properties_at <= ends)
+    ends = starts + sizes - left_out
+    sound = (position == base + places) & (columns["body_bytes"] >= 0) & (properties_at <= ends)
     sound &= properties_at + _two_bytes(raw, properties_at - 2) == ends
     sound &= (hosts == 0) | (head_bytes > BODY_AT)
     # No CRC covers topic and properties: where their last byte is zero, the write of the record broke off there.
@@ -134,7 +145,9 @@ def read_heads(data: bytes, starts: Longs, base: int) -> tuple[Heads, int]:
     sound &= raw[np.clip(properties_at - 3, 0, last)] != 0
     heads = Heads(
         starts=starts,
+        places=places,
         sizes=sizes,
+        left_out=left_out,
         body_at=body_at,
         topic_at=topic_at,
         topic_bytes=topic_bytes,
@@ -219,7 +232,8 @@ class SplitReader:
     """Reads the records that start in ``[begin, stop)`` of a segment; fills ``gaps`` as it meets them.
 
     With ``begin_is_record`` a record has to stand at ``begin``, as at the segment's start; else the first one behind it
-    is looked for.
+    is looked for. Where bodies have ``lean_bytes`` or more on average, they are not read (0: they are; they always are
+    with ``check_crc``).
     """
 
     def __init__(
@@ -232,6 +246,7 @@ class SplitReader:
         check_crc: bool = False,
         chunk_bytes: int = CHUNK_BYTES,
         begin_is_record: bool = False,
+        lean_bytes: int = 0,
     ) -> None:
         self.gaps: list[Gap] = []
         self._read = read
@@ -241,39 +256,49 @@ class SplitReader:
         self._check_crc = check_crc
         self._chunk_bytes = chunk_bytes
         self._aligned = begin == 0 or begin_is_record
+        self._lean_bytes = 0 if check_crc else lean_bytes
 
-    def chunks(self) -> Iterator[tuple[bytes, int, Heads]]:
-        """Yield (bytes, position in the segment of the first of them, records in them), in order."""
+    def chunks(self) -> Iterator[tuple[bytes, Heads]]:
+        """Yield (bytes, records in them), in order."""
         segment = self._segment
         position: int | None = self._begin
         if not self._aligned:
             position = self._find(self._begin, self._stop)
         want = self._chunk_bytes
+        lean = False
         while position is not None and position < self._stop:
-            data = self._read(position, min(want, segment.size - position))
-            starts, at, cut = _walk(data, self._stop - position)
-            broken = cut < 0
-            if starts:
-                heads, sound = read_heads(data, np.array(starts, np.int64), segment.base + position)
-                if self._check_crc:
-                    sound = _first_wrong_crc(data, heads, sound)
-                if sound < len(heads):
-                    at, cut, broken = starts[sound], -1, True
-                    heads = heads.first(sound)
-                if len(heads):
-                    yield data, position, heads
-            elif cut > 0:
-                broken = not self._fits(data, position, cut)
-                want = cut
-            if starts:
-                want = self._chunk_bytes
-            elif not cut and len(data) < RECORD_BYTES_MIN:
-                break
-            position += at
-            if broken:
-                position = self._next(position)
-                if position is None:
-                    return
+            chunk = read_lean(self._read, segment.size, position, self._stop) if lean else None
+            if chunk is not None and chunk.starts:
+                data, after, broken = chunk.data, chunk.after, False
+                starts = np.array(chunk.starts, np.int64)
+                found = read_heads(data, starts, np.array(chunk.places), segment.base, np.array(chunk.left_out))
+            else:
+                data = self._read(position, min(want, segment.size - position))
+                walked, at, cut = _walk(data, self._stop - position)
+                after, broken = position + at, cut < 0
+                if not walked:
+                    if cut > 0:
+                        broken = not self._fits(data, position, cut)
+                        want = cut
+                    elif not cut and len(data) < RECORD_BYTES_MIN:
+                        break
+                    position = self._next(after) if broken else after
+                    continue
+                starts = np.array(walked, np.int64)
+                found = read_heads(data, starts, starts + position, segment.base)
+            want = self._chunk_bytes
+            heads, sound = found
+            if self._check_crc:
+                sound = _first_wrong_crc(data, heads, sound)
+            if sound < len(heads):
+                after, broken = int(heads.places[sound]), True
+                heads = heads.first(sound)
+            if len(heads):
+                lean = self._lean_bytes > 0 and float(heads.body_bytes.mean()) >= self._lean_bytes
+                yield data, heads
+            position = self._next(after) if broken else after
+            if position is None:
+                return
         if position is not None and position >= self._stop:
             self._look_behind(position)
 
@@ -348,7 +373,7 @@ class SplitReader:
         if not self._fits(head, position, size):
             return False
         data = self._read(position, size)
-        heads, sound = read_heads(data, np.zeros(1, np.int64), self._segment.base + position)
+        heads, sound = read_heads(data, np.zeros(1, np.int64), np.full(1, position), self._segment.base)
         return _first_wrong_crc(data, heads, sound) == 1
 
 

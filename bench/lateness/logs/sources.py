@@ -104,7 +104,7 @@ def _marked(storage: Storage, segment: LogSegment) -> bool:
 
 def _properties(reader: SplitReader) -> Iterator[bytes]:
     """The properties of each record, behind a separator."""
-    for data, _, heads in reader.chunks():
+    for data, heads in reader.chunks():
         for begin, end in zip(heads.properties_at.tolist(), heads.ends.tolist(), strict=True):
             yield b"\x02" + data[begin:end]
 

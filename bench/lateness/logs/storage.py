@@ -24,7 +24,9 @@ class StorageError(Exception):
 
 
 class StoredFile(Protocol):
-    """A file that is read by position."""
+    """A file that is read by position. ``skips``: bytes that are passed over cost nothing."""
+
+    skips: bool
 
     def read(self, position: int, count: int) -> bytes:
         """Bytes from a position on; fewer only at the end of the file."""
@@ -86,6 +88,8 @@ def file_system(uri: str, options: Mapping[str, Any] | str = "") -> Any:
 
 
 class _LocalFile:
+    skips = True
+
     def __init__(self, path: str) -> None:
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -145,6 +149,8 @@ class _Local:
 
 class _RemoteFile:
     """Reads ahead: one request for some megabytes instead of one for each record that is looked at."""
+
+    skips = False
 
     def __init__(self, system: Any, path: str) -> None:
         self._system = system
