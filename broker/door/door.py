@@ -103,6 +103,8 @@ class Door:
     def serve(self) -> None:
         """Serve everything: the broker runs."""
         self.state.running = True
+        if self.http_port:
+            threading.Thread(target=self.state.look_ahead, name="http-forecast", daemon=True).start()
 
     async def _serve(self, opened: Callable[[], object]) -> None:
         loop = self._loop = asyncio.get_running_loop()

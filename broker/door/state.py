@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from broker.door.history import LatenessHistory
 from broker.metrics.exporter import Exporter
 from broker.metrics.pending import oldest_overdue_ms
-from store.put.pending_api import PendingControl, PendingPlugin
+from store.disk.errors import StoreError
+from store.put.pending_api import PendingControl, PendingError, PendingPlugin
 
 if TYPE_CHECKING:
     from broker.config.broker_config import BrokerConfig
@@ -89,6 +91,15 @@ class DoorState:
         assert self.core
         assert self._history is not None
         return self._history
+
+    def look_ahead(self) -> None:
+        """Ask for one forecast: the first one reads the indexes of all runs, and nobody has to wait for it then.
+
+        A thread of its own.
+        """
+        with suppress(NotReadyError, PendingError, StoreError):
+            now_ms = self.core.now_ms()
+            self.control.forecast(now_ms, now_ms + 1, 1)
 
     def sample(self) -> None:
         """Take what the history wants; to be called every few seconds."""

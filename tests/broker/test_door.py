@@ -19,6 +19,7 @@ from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.door import app, state
 from broker.door.door import CONNECTIONS_MAX, make_door
 from broker.pending.names import name_text
+from store.disk.errors import StoreError
 from store.put.pending_api import PendingControl, PendingVerb, PendingVerdict
 from tests.broker.core_rig import START_MS, FakePlugin
 from tests.support.door import Answer, DoorRig, ask
@@ -99,6 +100,21 @@ def test_a_forecast(world: World) -> None:
     assert [answer.json[name] for name in ("total", "overdue", "later")] == [30, 10, 10]
     answer = world.get(f"/api/v1/pending/forecast?from={START_MS + 10_000}&to={START_MS + 20_000}&topic=T1")
     assert [answer.json[name] for name in ("total", "overdue", "later")] == [4, 0, 0]
+
+
+def test_the_door_asks_for_a_forecast_before_anybody_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def forecast(*what: int) -> None:
+        asked.append(what)
+        raise StoreError("a file is being removed")  # it was only for later
+
+    monkeypatch.setattr(world.list, "forecast", forecast)
+    world.door.state.look_ahead()
+    assert asked == [(START_MS, START_MS + 1, 1)]
+    world.door.state.running = False
+    world.door.state.look_ahead()
+    assert len(asked) == 1
 
 
 def test_one_message(world: World) -> None:
@@ -530,7 +546,6 @@ def test_connections_that_say_nothing_keep_nobody_out(world: World) -> None:
 
 
 def test_errors_of_the_disk_are_told_to_ask_again(world: World) -> None:
-    from store.disk.errors import StoreError
 
     world.list.error = StoreError("the disk has failed")
     answer = world.get("/api/v1/pending")

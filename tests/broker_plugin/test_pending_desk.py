@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from broker_plugin.rules.properties import DUE_MAX_MS
 from remoting.messages.message import Message
 from remoting.messages.properties import format_properties
 from store.disk.errors import StoreError, StoreFullError, SyncFailedError
+from store.disk.file import File
 from store.put.pending_api import (
     BULK_MAX,
     PAGE_MAX,
@@ -29,6 +30,7 @@ from store.put.pending_api import (
 )
 from store.put.pending_cursor import cursor_text
 from store.put.plugin_api import Held
+from store.spill.state import outlook
 from tests.support.delay_rig import START_MS
 from tests.support.delay_world import DelayWorld
 
@@ -423,6 +425,7 @@ def test_a_forecast_counts_what_comes_when(seed: int, monkeypatch: pytest.Monkey
     """Over segments, indexes and runs, with cancelled and moved messages, against a plain count."""
     if seed % 2:
         monkeypatch.setattr("store.spill.state.outlook.EXACT_READS_MAX", 0)
+    monkeypatch.setattr("store.spill.state.outlook.HEADS", 1 + seed)
     desk = Desk(seed + 20)
     rng = desk.world.rng
     offsets: dict[int, int] = {}
@@ -463,6 +466,31 @@ def test_a_forecast_counts_what_comes_when(seed: int, monkeypatch: pytest.Monkey
             assert desk.desk.count(PendingQuery(topic="T")).bytes_exact
             of_topic = desk.desk.forecast(from_ms, to_ms, 7, "T")
             assert of_topic.total == sum(from_ms <= due < to_ms for due in dues)
+
+
+def test_a_second_forecast_reads_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So whoever starts a broker may ask once, for anything, and nobody has to wait."""
+    desk = Desk(31)
+    dues = [NOW + 20_000 + 37 * number for number in range(300)]
+    for due_ms in dues:
+        desk.send(due_ms)
+    desk.world.run(900)
+    read: list[int] = []
+    heads = outlook._heads
+
+    def counted(file: File, places: Sequence[int]) -> bytes:
+        read.append(len(places))
+        return heads(file, places)
+
+    monkeypatch.setattr(outlook, "_heads", counted)
+    desk.desk.forecast(NOW, NOW + 1, 1)
+    assert sum(read) > 10
+    read.clear()
+    found = desk.desk.forecast(NOW + 20_000, NOW + 32_000, 60)
+    assert [bar.count for bar in found.bars] == [
+        sum(bar.from_ms <= due_ms < bar.from_ms + found.step_ms for due_ms in dues) for bar in found.bars
+    ]
+    assert not read
 
 
 def test_a_cursor_is_a_key() -> None:

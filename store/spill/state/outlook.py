@@ -22,6 +22,7 @@ import numpy as np
 
 from remoting.layout import FILE_HEADER_BYTES, PAGE_HEAD_BYTES
 from store.disk.errors import StoreError
+from store.disk.file import File
 from store.spill.journal.segment import JournalSegment
 from store.spill.rows.model import DUE_MAX
 from store.spill.rows.page_cache import RunPageCache
@@ -38,6 +39,8 @@ _T = TypeVar("_T")
 EXACT_READS_MAX = 1024
 """Pages read for one answer; where it would take more, bars are interpolated."""
 TRIES = 3
+HEADS = 256
+"""First due times that are read with the interpreter's lock held."""
 _DUE = np.dtype("<i8")
 _CACHE_BYTES = 1 << 20
 
@@ -164,13 +167,26 @@ class Outlook:
         if known is not None and known[0] <= page:
             return page, known[1][page - known[0] :]
         size = run.shape.page_bytes
-        at = FILE_HEADER_BYTES + PAGE_HEAD_BYTES + page * size
-        data = b"".join([run.file.pread(_DUE.itemsize, at + n * size) for n in range(run.shape.pages - page)])
+        at = FILE_HEADER_BYTES + PAGE_HEAD_BYTES
+        places = range(at + page * size, at + run.shape.pages * size, size)
+        data = b"".join([_heads(run.file, places[n : n + HEADS]) for n in range(0, len(places), HEADS)])
         firsts = np.frombuffer(data, _DUE).astype(np.int64)
         # Not proven by a checksum: a damaged page may move a bar, and must not break the order.
         firsts = np.maximum.accumulate(np.clip(firsts, run.shape.due_min, run.shape.due_max))
         self._firsts[run.no] = page, firsts
         return page, firsts
+
+
+def _heads(file: File, places: Sequence[int]) -> bytes:
+    """The eight bytes at each of some places.
+
+    The trick: a plain read gives the interpreter's lock away, and 34,000 of them wait for it again and again. So only
+    the first one of a slice does. The others are copied from the page cache with the lock held, in a third of a
+    millisecond; if they are not there, all are plain reads.
+    """
+    first = file.pread(_DUE.itemsize, places[0])
+    rest = file.gather_hot([(place, _DUE.itemsize) for place in places[1:]])
+    return first + rest if rest is not None else b"".join([file.pread(_DUE.itemsize, place) for place in places])
 
 
 def as_bounds(times_ms: Sequence[int]) -> Longs:
