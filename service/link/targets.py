@@ -171,19 +171,24 @@ class Targets:
         """Whether a name server has been up for long enough to know every topic."""
         return self._core.name_server_age_ms() >= SETTLED_MS
 
+    def known(self, topic: str) -> TopicRoute | None:
+        """The route of a topic that the name servers know, if nothing has to be asked for it."""
+        route = self._core.cached_route(topic)
+        return None if route is None or route.is_template else route
+
     async def route(self, topic: str, *, keyed: bool = False) -> TopicRoute:
         """The route of a topic, at once or after `WAIT_MS` at most; raises NoRouteError.
 
         ``keyed``: for a message whose queue follows from its key, so all queues have to be known.
         """
-        route = self._core.cached_route(topic)
-        if route is not None and not route.is_template:
+        route = self.known(topic)
+        if route is not None:
             if not route.write_queues:
                 self._look_again(topic)
             return route
         missing = await self._ask(topic)
-        route = self._core.cached_route(topic)
-        if route is not None and not route.is_template:
+        route = self.known(topic)
+        if route is not None:
             return route
         known = self._of_progress(topic) if not keyed or self.is_settled else None
         if known is None:

@@ -40,7 +40,7 @@ from store.disk.errors import StoreClosedError, StoreError
 from store.put.plugin_api import Put, PutRecord, PutResult, PutStatus
 from timewheel_client.net.connection import ClientConnection
 from timewheel_client.values.errors import ClientError, NoRouteError
-from timewheel_client.values.routes import queue_for_key
+from timewheel_client.values.routes import TopicRoute, queue_for_key
 
 __all__ = ["Principal", "RemoteTarget"]
 
@@ -162,7 +162,9 @@ class RemoteTarget:
 
     async def _send(self, parcels: Sequence[_Parcel]) -> None:
         going = [parcel for parcel in parcels if self._admitted(parcel)]
-        await asyncio.gather(*(self._address(parcel) for parcel in going))
+        asking = [self._address(parcel) for parcel in going if not self._address_at_once(parcel)]
+        if asking:
+            await asyncio.gather(*asking)
         going = [parcel for parcel in going if parcel.queue is not None and parcel.result is None]
         await self._name({parcel.queue for parcel in going if parcel.queue is not None})
         by_broker: dict[tuple[str, str], list[_Parcel]] = {}
@@ -207,6 +209,15 @@ class RemoteTarget:
         parcel.result = PutResult(_STATUS[admission], remark=admission.value)
         return False
 
+    def _address_at_once(self, parcel: _Parcel) -> bool:
+        """Choose the queue, if the route is known and takes writes: as a rule, so without a task for each message."""
+        message = parcel.message
+        route = self._owner.cluster.targets.known(message.topic)
+        if route is None or not route.write_queues:
+            return False
+        self._choose(parcel, route, get_property(message.properties, SHARDING_KEY))
+        return True
+
     async def _address(self, parcel: _Parcel) -> None:
         """Choose the queue; a message whose topic does not exist is rejected, if that is certain."""
         topic = parcel.message.topic
@@ -229,14 +240,18 @@ class RemoteTarget:
             self._reject(parcel, str(error))
             await self._address(parcel)
             return
-        self._closed_ms.pop(topic, None)
+        self._choose(parcel, route, key)
+
+    def _choose(self, parcel: _Parcel, route: TopicRoute, key: str | None) -> None:
+        """Choose the queue among those that take writes: by the sharding key, else in turns."""
+        self._closed_ms.pop(route.topic, None)
         among = [queue_for_key(route.write_queues, key)] if key else route.write_queues
         well = [queue for queue in among if queue.broker_name not in self._suspects]
         if well:
             chosen = well[next(self._turn) % len(well)]
             parcel.queue = (chosen.topic, chosen.broker_name, chosen.queue_id)
         else:
-            parcel.result = PutResult(PutStatus.TOPIC_AWAY, remark=f"no broker of {topic} answers")
+            parcel.result = PutResult(PutStatus.TOPIC_AWAY, remark=f"no broker of {route.topic} answers")
 
     def _is_closed_for_good(self, topic: str) -> bool:
         """Whether no broker of a topic takes writes, and has not for `MISSING_MS`; all of them are known."""
