@@ -62,7 +62,9 @@ class IndexWriter(RunFile):
         rows = (size - PAGE_HEAD_BYTES) // PLACE_ROW_BYTES
         for first in range(0, pages, SLICE_PAGES):
             numbers = range(first, min(pages, first + SLICE_PAGES))
-            parts = [place_page(columns.page(n * rows, rows), n, size, self._seed) for n in numbers]
+            pages_of_it = [columns.page(n * rows, rows) for n in numbers]
+            self._first_dues += [page.dues.item(0) for page in pages_of_it]
+            parts = [place_page(page, n, size, self._seed) for n, page in zip(numbers, pages_of_it, strict=True)]
             self._out.pwrite(b"".join(parts), FILE_HEADER_BYTES + first * size)
             yield
 

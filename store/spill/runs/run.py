@@ -43,7 +43,7 @@ _EMPTY = np.empty(0, np.int64)
 class Run(RunPages):
     """One run, open for reading. The caller holds the delivery lock, or owns a twin."""
 
-    __slots__ = ("_gap", "_hint", "end", "first", "indexed_ms", "pinned_ms", "punched")
+    __slots__ = ("_gap", "_hint", "end", "first", "first_dues", "indexed_ms", "pinned_ms", "punched")
 
     def __init__(
         self, no: int, file: File, shape: RunShape, store_id: bytes, cache: RunPageCache, first: int = 0, end: int = -1
@@ -55,6 +55,7 @@ class Run(RunPages):
         self.pinned_ms: int | None = None  # since when only a rest is left here
         self.indexed_ms: int | None = None  # of an index: when it was last looked at
         self.punched = 0  # ordinals below lie in a hole; 0 after a restart (a hole is punched again for nothing)
+        self.first_dues: Longs | None = None  # of each page, for a forecast; None: of one that this start has found
         self._hint = 0
         self._gap: tuple[Key, int] = ((DUE_MAX, DUE_MAX), 0)
 

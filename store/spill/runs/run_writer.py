@@ -59,6 +59,7 @@ class RunFile:
         self.path = directory / run_name(no)
         self.shape: RunShape | None = None
         self.file: File | None = None
+        self._first_dues: list[int] = []
         self._files = files
         self._store_id = store_id
         self._seed = page_seed(store_id, no)
@@ -66,6 +67,11 @@ class RunFile:
         self._temporary = self.path.with_name(self.path.name + ".tmp")
         files.remove(self._temporary)
         self._out = files.open(self._temporary, create=True)
+
+    @property
+    def first_dues(self) -> Longs:
+        """The due time of the first record of each column page that was written."""
+        return np.array(self._first_dues, np.int64)
 
     def _write_trailer(self, shape: RunShape) -> None:
         trailer = run_trailer(shape, self._store_id, self.no)
@@ -165,6 +171,7 @@ class RunWriter(RunFile):
             )
             data = column_page(page, self._pages, self._page_bytes, self._seed)
             self._out.pwrite(data, FILE_HEADER_BYTES + self._pages * self._page_bytes)
+            self._first_dues.append(dues.item(at))
             self._page_start += int(sizes[part].sum())
             self._pages += 1
         rest = slice(count * rows, None)

@@ -1,10 +1,11 @@
 """How many messages come due before each of some times, without reading the messages: a forecast.
 
 A run is sorted by due time, so "how many of it are due before t" is an ordinal. Of each run the due time of the first
-record of every page is kept in memory, once somebody has asked (8 bytes for 291 records: 275 KB for 10,000,000). A time
-then lies within one page, and that page says the ordinal exactly. Where there are so many times and runs that this
-would take too many reads, the ordinal is interpolated between the first due times of two pages: at most a page's worth
-of records is then in the neighbouring bar. What is done or lives elsewhere is taken off by the done-set.
+record of every page is kept in memory: from when it was written, or once somebody has asked, if it was there when the
+store was opened (8 bytes for 291 records: 275 KB for 10,000,000). A time then lies within one page, and that page says
+the ordinal exactly. Where there are so many times and runs that this would take too many reads, the ordinal is
+interpolated between the first due times of two pages: at most a page's worth of records is then in the neighbouring
+bar. What is done or lives elsewhere is taken off by the done-set.
 
 A journal segment is counted by its columns in memory.
 
@@ -164,6 +165,8 @@ class Outlook:
     def _first_dues(self, run: Run, page: int) -> tuple[int, Longs]:
         """From a page on the due time of each page's first record; ``page`` may be one further ahead."""
         known = self._firsts.get(run.no)
+        if run.first_dues is not None:
+            known = 0, run.first_dues
         if known is not None and known[0] <= page:
             return page, known[1][page - known[0] :]
         size = run.shape.page_bytes

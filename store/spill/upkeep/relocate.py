@@ -275,6 +275,7 @@ def index(state: SpillState, segment: JournalSegment, split: Key) -> Generator[N
         yield from writer.write(columns)
         assert writer.file is not None and writer.shape is not None
         run = Run(no, writer.file, writer.shape, directory.store_id, state.cache, first, end)
+        run.first_dues = writer.first_dues
         run.lead_to(DataEntry(segment.no, segment.base, segment.size), segment.file)
         yield from copy.note_ghosts(columns, first, end)
         yield from copy.hand_to(run)
@@ -303,6 +304,7 @@ def relocate(state: SpillState, segments: Sequence[JournalSegment], runs: Sequen
         yield from writer.finish()
         assert writer.file is not None and writer.shape is not None
         run = Run(no, writer.file, writer.shape, directory.store_id, state.cache)
+        run.first_dues = writer.first_dues
         yield from copy.hand_to(run)
     except (StoreError, GeneratorExit):
         writer.discard()
