@@ -7,10 +7,7 @@ can count.
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from importlib.resources import files
 from typing import Any
 
 from aiohttp import web
@@ -18,10 +15,22 @@ from aiohttp import web
 from broker.door.access import Caller
 from broker.door.ids import orders_of
 from broker.door.overview import overview
-from broker.door.queries import FILTERS, known_only, limit_of, order_of, query_of, read_document, time_of, whole
 from broker.door.state import DoorState
 from broker.pending.names import name_text, read_name
-from remoting.json_dialect import dumps
+from http_door.files import add_file, text_of
+from http_door.guard import json_answer
+from http_door.queries import FILTERS, known_only, limit_of, order_of, query_of, read_document, time_of, whole
+from http_door.shapes import (
+    BODY_SHOWN_BYTES,
+    BODY_SHOWN_MAX,
+    STATUS,
+    USUAL_BARS,
+    USUAL_ROWS,
+    content_document,
+    count_document,
+    forecast_document,
+    row_document,
+)
 from store.put.pending_api import (
     BULK_MAX,
     FORECAST_BARS_MAX,
@@ -39,20 +48,6 @@ __all__ = ["CALLER", "add_api"]
 
 CALLER = web.RequestKey("caller", Caller)
 """Who asks; set by the application before a handler runs."""
-BODY_SHOWN_BYTES = 64 << 10
-"""So much of a message's body is shown, unless more is asked for."""
-BODY_SHOWN_MAX = 4 << 20
-_USUAL_ROWS = 100
-_USUAL_BARS = 60
-_STATUS = {
-    PendingVerdict.DONE: 200,
-    PendingVerdict.ALREADY: 200,
-    PendingVerdict.TOO_LATE: 409,
-    PendingVerdict.CANCELLED: 409,
-    PendingVerdict.CHANGED: 409,
-    PendingVerdict.UNKNOWN: 404,
-    PendingVerdict.REFUSED: 400,
-}
 
 
 def add_api(app: web.Application, state: DoorState) -> None:
@@ -68,20 +63,7 @@ def add_api(app: web.Application, state: DoorState) -> None:
     router.add_post("/api/v1/bulk/{verb:cancel|move|now|restart}", api.change_matching)
     router.add_get("/api/v1/topics", api.topics)
     router.add_get("/api/v1/overview", api.overview)
-    router.add_get("/api/v1/openapi.json", _openapi())
-
-
-def _openapi() -> Callable[[web.Request], Awaitable[web.Response]]:
-    text = files("broker.door").joinpath("openapi.json").read_bytes()
-
-    async def openapi(_request: web.Request) -> web.Response:
-        return web.Response(body=text, content_type="application/json")
-
-    return openapi
-
-
-def _json(document: object, status: int = 200) -> web.Response:
-    return web.Response(body=dumps(document), status=status, content_type="application/json")
+    add_file(app, "/api/v1/openapi.json", "application/json", [text_of("broker.door", "openapi.json")])
 
 
 class Api:
@@ -96,23 +78,14 @@ class Api:
         """``GET pending/count``: how many match, all of them."""
         query = self._query(request, frozenset(("after",)))
         found = await self._state.work(self._state.control.count, query, request.query.get("after", ""))
-        return _json(
-            {
-                "count": found.count,
-                "bytes": found.bytes,
-                "bytes_exact": found.bytes_exact,
-                "first_due_ms": found.first_due_ms,
-                "last_due_ms": found.last_due_ms,
-                "next": found.next or None,
-            }
-        )
+        return json_answer(count_document(found))
 
     async def page(self, request: web.Request) -> web.Response:
         """``GET pending``: what matches, in due order."""
         query = self._query(request, frozenset(("limit", "after")))
-        limit = limit_of(request.query, _USUAL_ROWS, PAGE_MAX)
+        limit = limit_of(request.query, USUAL_ROWS, PAGE_MAX)
         found = await self._state.work(self._state.control.page, query, limit, request.query.get("after", ""))
-        return _json({"messages": [self._row(row) for row in found.rows], "next": found.next or None})
+        return json_answer({"messages": [self._row(row) for row in found.rows], "next": found.next or None})
 
     async def forecast(self, request: web.Request) -> web.Response:
         """``GET pending/forecast``: how many come due when."""
@@ -123,20 +96,9 @@ class Api:
         now_ms = self._state.core.now_ms()
         from_ms = time_of("from", given["from"]) if "from" in given else now_ms
         to_ms = time_of("to", given["to"]) if "to" in given else from_ms + 3_600_000
-        bars = whole("bars", given.get("bars", _USUAL_BARS), 1, FORECAST_BARS_MAX)
+        bars = whole("bars", given.get("bars", USUAL_BARS), 1, FORECAST_BARS_MAX)
         found = await self._state.work(self._state.control.forecast, from_ms, to_ms, bars, topic)
-        return _json(
-            {
-                "from_ms": found.from_ms,
-                "to_ms": found.to_ms,
-                "step_ms": found.step_ms,
-                "bars": [[bar.from_ms, bar.count] for bar in found.bars],
-                "total": found.total,
-                "overdue": found.overdue,
-                "later": found.later,
-                "exact": found.exact,
-            }
-        )
+        return json_answer(forecast_document(found))
 
     async def get(self, request: web.Request) -> web.Response:
         """``GET pending/{id}``: one message with its properties and its body."""
@@ -149,16 +111,14 @@ class Api:
         document = self._answer(answer)
         if answer.row is not None:
             document |= self._row(answer.row)
-            document["properties"] = dict(answer.properties)
-            document["body_bytes"] = len(answer.body)
-            document["body_base64"] = base64.b64encode(answer.body[:shown]).decode()
+            document |= content_document(answer, shown)
         gone = 404 if answer.verdict is PendingVerdict.UNKNOWN else 409
-        return _json(document, gone if answer.row is None else 200)
+        return json_answer(document, gone if answer.row is None else 200)
 
     async def topics(self, request: web.Request) -> web.Response:
         """``GET topics``: what is pending by topic, largest first."""
         known_only(request.query, frozenset(("limit",)))
-        limit = limit_of(request.query, _USUAL_ROWS, PAGE_MAX)
+        limit = limit_of(request.query, USUAL_ROWS, PAGE_MAX)
         rows = [row for row in self._state.control.topics() if not _caller(request).refusal(row.topic)]
         shown = [
             {
@@ -171,13 +131,13 @@ class Api:
             for row in rows[:limit]
         ]
         known = self._state.control.figures().topics_known
-        return _json({"topics": shown, "more": max(0, len(rows) - limit), "known": known})
+        return json_answer({"topics": shown, "more": max(0, len(rows) - limit), "known": known})
 
     async def overview(self, request: web.Request) -> web.Response:
         """``GET overview``: what the page shows above all."""
         known_only(request.query, frozenset())
         _demand(request, "")
-        return _json(await self._state.work(overview, self._state))
+        return json_answer(await self._state.work(overview, self._state))
 
     def _named(self, request: web.Request) -> PendingName:
         host = self._state.core.store.store_host
@@ -193,7 +153,7 @@ class Api:
         now_ms = self._state.core.now_ms()
         order = order_of(PendingVerb(request.match_info["verb"]), name, read_document(await request.read()))
         answer = await self._state.work(self._state.control.change, order, now_ms)
-        return _json(self._answer(answer), _STATUS[answer.verdict])
+        return json_answer(self._answer(answer), STATUS[answer.verdict])
 
     async def change_matching(self, request: web.Request) -> web.Response:
         """``POST bulk/{verb}``: change what matches; a dry run unless ``dry_run`` is false. Raises PendingError."""
@@ -229,7 +189,7 @@ class Api:
             due_ms=due_ms,
             by_ms=by_ms,
         )
-        return _json(
+        return json_answer(
             {
                 "dry_run": found.dry_run,
                 "verdicts": {verdict.value: count for verdict, count in found.verdicts.items()},
@@ -247,7 +207,7 @@ class Api:
         control, now_ms = self._state.control, self._state.core.now_ms()
         answers = await self._state.work(control.change_many, orders, now_ms, dry_run=dry_run)
         named = zip(given["ids"], answers, strict=True)
-        return _json(
+        return json_answer(
             {
                 "dry_run": dry_run,
                 "verdicts": Counter(answer.verdict.value for answer in answers),
@@ -270,20 +230,7 @@ class Api:
         return name_text(offset, self._state.core.store.store_host)
 
     def _row(self, row: PendingRow) -> dict[str, Any]:
-        return {
-            "id": self._id(row.offset),
-            "offset": str(row.offset),
-            "topic": row.topic,
-            "queue_id": row.queue_id,
-            "due_ms": row.due_ms,
-            "accepted_ms": row.accepted_ms,
-            "version": row.version,
-            "size": row.size,
-            "tag": row.tag,
-            "key": row.key,
-            "unique_key": row.unique_key,
-            "failed": row.failed,
-        }
+        return row_document(row, self._id(row.offset))
 
     def _answer(self, answer: PendingAnswer) -> dict[str, Any]:
         return {

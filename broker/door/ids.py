@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from broker.door.queries import known_only, order_of
 from broker.pending.names import read_name
+from http_door.queries import known_only, order_of
 from store.put.pending_api import PendingError, PendingOrder, PendingVerb
 
 __all__ = ["IDS_MAX", "ids_of", "is_dry", "orders_of"]

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from http_door.merging import Document, first_of, last_of, merged_forecasts, merged_pages, summed_counts
 from store.put.pending_api import PendingError
-from store.put.pending_cursor import cursor_place, cursor_text
+from store.put.pending_cursor import cursor_place
 
 __all__ = [
     "cursor_of_all",
@@ -23,7 +24,6 @@ __all__ = [
     "merged_topics",
 ]
 
-Document = Mapping[str, Any]
 _CHARS_MAX = 8192
 
 
@@ -58,64 +58,11 @@ def cursor_of_all(cursors: Mapping[int, str | None]) -> str | None:
     return ";".join(f"{index}={text}" for index, text in sorted(cursors.items()) if text is not None) or None
 
 
-def merged_pages(
-    pages: Mapping[int, Document], begun: Mapping[int, str], limit: int
-) -> tuple[list[tuple[int, Document]], dict[int, str | None]]:
-    """Merge listings: rows with their shards, at most ``limit``, and where each shard goes on.
-
-    A shard that has not looked at all of its messages may still have some behind its cursor. So nothing is shown that
-    lies behind the first cursor.
-    """
-    places = [(*cursor_place(page["next"]), index) for index, page in pages.items() if page["next"]]
-    behind = min(places, default=None)
-    rows = sorted(
-        ((row["due_ms"], int(row["offset"]), index, row) for index, page in pages.items() for row in page["messages"]),
-        key=lambda row: row[:3],
-    )
-    taken = [row for row in rows if behind is None or row[:3] <= behind][:limit]
-    counts = Counter(row[2] for row in taken)
-    cursors: dict[int, str | None] = {}
-    for index, page in pages.items():
-        count = counts[index]
-        if count == len(page["messages"]):
-            cursors[index] = page["next"]
-        else:
-            last = page["messages"][count - 1] if count else None
-            cursors[index] = begun[index] if last is None else cursor_text((last["due_ms"], int(last["offset"])))
-    return [(index, row) for _, _, index, row in taken], cursors
-
-
-def _first(values: Iterable[Any]) -> Any:
-    return min((value for value in values if value is not None), default=None)
-
-
-def _last(values: Iterable[Any]) -> Any:
-    return max((value for value in values if value is not None), default=None)
-
-
 def merged_counts(counts: Mapping[int, Document]) -> dict[str, Any]:
     """Add counts up."""
-    found = list(counts.values())
     return {
-        "count": sum(one["count"] for one in found),
-        "bytes": sum(one["bytes"] for one in found),
-        "bytes_exact": all(one["bytes_exact"] for one in found),
-        "first_due_ms": _first(one["first_due_ms"] for one in found if one["count"]),
-        "last_due_ms": _last(one["last_due_ms"] for one in found if one["count"]),
-        "next": cursor_of_all({index: one["next"] for index, one in counts.items()}),
-    }
-
-
-def merged_forecasts(found: Sequence[Document]) -> dict[str, Any]:
-    """Add forecasts over one range up."""
-    bars: Counter[int] = Counter()
-    for one in found:
-        bars.update(dict(one["bars"]))
-    return {
-        **{name: found[0][name] for name in ("from_ms", "to_ms", "step_ms")},
-        "bars": [[from_ms, count] for from_ms, count in sorted(bars.items())],
-        **{name: sum(one[name] for one in found) for name in ("total", "overdue", "later")},
-        "exact": all(one["exact"] for one in found),
+        **summed_counts(list(counts.values())),
+        "next": cursor_of_all({i: one["next"] for i, one in counts.items()}),
     }
 
 
@@ -153,9 +100,9 @@ def merged_overviews(found: Sequence[Document], not_ready: Sequence[str]) -> dic
         "not_ready": [*not_ready, *(f"{one['broker']}: {reason}" for one in found for reason in one["not_ready"])],
         "pending": {
             **{name: sum(one[name] for one in pending) for name in ("count", "bytes", "armed", "failed", "levels")},
-            "next_due_ms": _first(one["next_due_ms"] for one in pending),
-            "last_due_ms": _last(one["last_due_ms"] for one in pending),
-            "oldest_overdue_ms": _first(one["oldest_overdue_ms"] for one in pending),
+            "next_due_ms": first_of(one["next_due_ms"] for one in pending),
+            "last_due_ms": last_of(one["last_due_ms"] for one in pending),
+            "oldest_overdue_ms": first_of(one["oldest_overdue_ms"] for one in pending),
         },
         "lateness": {
             "bounds_ms": found[0]["lateness"]["bounds_ms"],

@@ -1,29 +1,18 @@
-"""The page: three files that are served as they are. Nothing is built, nothing comes from elsewhere."""
+"""The page: three files. What it shares with other pages (styles, most of the script) is `http_door`'s."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from importlib.resources import files
-
 from aiohttp import web
+
+from http_door.files import add_file, text_of
 
 __all__ = ["add_page"]
 
-_FILES = {
-    "/": ("page.html", "text/html"),
-    "/page.css": ("page.css", "text/css"),
-    "/page.js": ("page.js", "text/javascript"),
-}
+_OWN, _COMMON = "broker.door", "http_door"
 
 
 def add_page(app: web.Application) -> None:
     """Add the routes."""
-    for path, (name, kind) in _FILES.items():
-        app.router.add_get(path, _file(files("broker.door").joinpath(name).read_bytes(), kind))
-
-
-def _file(text: bytes, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def serve(_request: web.Request) -> web.Response:
-        return web.Response(body=text, content_type=kind, charset="utf-8")
-
-    return serve
+    add_file(app, "/", "text/html", [text_of(_OWN, "page.html")])
+    add_file(app, "/page.css", "text/css", [text_of(_COMMON, "page.css")])
+    add_file(app, "/page.js", "text/javascript", [text_of(_COMMON, "common.js"), text_of(_OWN, "page.js")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from broker.door.history import LatenessHistory
 from broker.metrics.exporter import Exporter
 from broker.metrics.pending import oldest_overdue_ms
+from http_door.work import BusyError, NotReadyError, Workroom
 from store.disk.errors import StoreError
 from store.put.pending_api import PendingControl, PendingError, PendingPlugin
 
@@ -32,14 +32,6 @@ WORK_S = 20.0
 """Longest time that a request may take."""
 
 
-class NotReadyError(Exception):
-    """The broker does not serve this now; the text says why."""
-
-
-class BusyError(Exception):
-    """Too much is asked for at once, or it took too long; the text gives the figure."""
-
-
 class DoorState:
     """The broker as the door sees it. Only the door's thread calls it, unless it says otherwise."""
 
@@ -55,7 +47,7 @@ class DoorState:
         self._core: BrokerCore | None = None
         self._exporter: Exporter | None = None
         self._history: LatenessHistory | None = None
-        self._waiting = 0
+        self._workroom = Workroom()
 
     def attach(self, core: BrokerCore) -> None:
         """Take the recovered broker, and begin to measure. The broker's thread, before others run."""
@@ -108,21 +100,7 @@ class DoorState:
 
     async def work(self, work: Callable[_P, _T], *args: _P.args, **more: _P.kwargs) -> _T:
         """Run something in a thread of the door. Raises BusyError, and what it raises."""
-        if self._waiting >= WAITING_MAX:
-            raise BusyError(f"{self._waiting} requests are under way, at most {WAITING_MAX} may be")
-        self._waiting += 1
-        future = asyncio.ensure_future(asyncio.to_thread(work, *args, **more))
-        future.add_done_callback(self._done)
-        try:
-            async with asyncio.timeout(WORK_S):
-                return await asyncio.shield(future)
-        except TimeoutError:
-            raise BusyError(f"it is not done after {WORK_S:g} s; it goes on, look again later") from None
-
-    def _done(self, future: asyncio.Future[_T]) -> None:
-        self._waiting -= 1
-        if not future.cancelled():
-            future.exception()  # who waited has it; if nobody did, it is no error of the loop
+        return await self._workroom.run(WAITING_MAX, WORK_S, work, *args, **more)
 
     def why_not_ready(self) -> list[str]:
         """Say why the broker is not ready; empty if it is. A worker of the door."""

@@ -32,7 +32,7 @@ from broker.door.merging import (
     merged_topics,
 )
 from broker.door.peers import OWN, OWN_VALUE, Peer, PeerAnswer, Peers
-from broker.door.queries import known_only, limit_of, read_document
+from http_door.queries import known_only, limit_of, read_document
 from remoting.json_dialect import dumps
 from store.put.pending_api import BULK_MAX, PAGE_MAX, PendingError
 from timewheel_client.pending.named import named_brokers, told_first

@@ -80,7 +80,6 @@ FIXED = {
     "figures.stats:Rates._samples": "a deque with a maxlen",
     "tables.topic_config:TopicConfig.attributes": "three names that are known",
     "figures.traffic:Traffic._ends": "the store's queues: those of the topics",
-    "door.door:Door._ports": "two ports",
     "tracing.tracer:Tracer._threads": "two threads",
     "door.history:LatenessHistory._before": "classes of a histogram",
     "door.history:LatenessHistory._cells": "a deque with a maxlen",

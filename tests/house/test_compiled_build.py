@@ -11,7 +11,17 @@ from pathlib import Path
 from remoting.messages.build import build_name
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("bench", "broker", "broker_plugin", "remoting", "service", "store", "timewheel", "timewheel_client")
+PACKAGES = (
+    "bench",
+    "broker",
+    "broker_plugin",
+    "http_door",
+    "remoting",
+    "service",
+    "store",
+    "timewheel",
+    "timewheel_client",
+)
 
 
 def compiled_modules() -> list[str]:

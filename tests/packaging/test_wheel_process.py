@@ -25,7 +25,17 @@ from tests.support.wait import wait_until
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("bench", "broker", "broker_plugin", "remoting", "service", "store", "timewheel", "timewheel_client")
+PACKAGES = (
+    "bench",
+    "broker",
+    "broker_plugin",
+    "http_door",
+    "remoting",
+    "service",
+    "store",
+    "timewheel",
+    "timewheel_client",
+)
 FEW = "remoting/messages/keys.py remoting/messages/record.py store/spill/rows/format.py"
 """The last of them has NumPy's types, which mypyc must be able to read."""
 SECONDS = 60

@@ -16,7 +16,17 @@ from remoting.json_dialect import dumps
 from remoting.pending_rules import time_fault
 from store.put.pending_api import PendingError, PendingName, PendingOrder, PendingQuery, PendingVerb
 
-__all__ = ["FILTERS", "known_only", "limit_of", "order_of", "query_of", "read_document", "time_of", "whole"]
+__all__ = [
+    "FILTERS",
+    "known_only",
+    "limit_of",
+    "moment_of",
+    "order_of",
+    "query_of",
+    "read_document",
+    "time_of",
+    "whole",
+]
 
 DIGITS_MAX = 15
 """More than a time until the year 9999 has."""
@@ -119,11 +129,15 @@ def order_of(verb: PendingVerb, name: PendingName, given: Mapping[str, Any]) -> 
     moves = verb is PendingVerb.MOVE
     known_only(given, frozenset(("version", "due_ms", "by_ms") if moves else ("version",)))
     version = None if given.get("version") is None else whole("version", given["version"], 0, 2**31 - 1)
-    if not moves:
-        return PendingOrder(verb=verb, name=name, version=version)
+    due_ms, by_ms = moment_of(given) if moves else (None, None)
+    return PendingOrder(verb=verb, name=name, due_ms=due_ms, by_ms=by_ms, version=version)
+
+
+def moment_of(given: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Read where to a message is moved: ``due_ms`` or ``by_ms``, the other is None. Raises PendingError."""
     due, by = given.get("due_ms"), given.get("by_ms")
     if (due is None) == (by is None):
         raise PendingError("a move needs either due_ms (when, milliseconds since 1970) or by_ms (by how much)")
     if by is not None:
-        return PendingOrder(verb=verb, name=name, by_ms=whole("by_ms", by, -(10**14), 10**14), version=version)
-    return PendingOrder(verb=verb, name=name, due_ms=time_of("due_ms", due), version=version)
+        return None, whole("by_ms", by, -(10**14), 10**14)
+    return time_of("due_ms", due), None

@@ -1,0 +1,78 @@
+"""What several shards answered as one answer: sums, and lists in one order.
+
+Shards give out the same offsets, so a place in the common order is due time, offset and name (or number) of the shard.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from store.put.pending_cursor import cursor_place, cursor_text
+
+__all__ = ["Document", "first_of", "last_of", "merged_forecasts", "merged_pages", "summed_counts"]
+
+Document = Mapping[str, Any]
+_Shard = TypeVar("_Shard", bound=int | str)
+
+
+def merged_pages(
+    pages: Mapping[_Shard, Document], begun: Mapping[_Shard, str], limit: int
+) -> tuple[list[tuple[_Shard, Document]], dict[_Shard, str | None]]:
+    """Merge listings: rows with their shards, at most ``limit``, and where each shard goes on.
+
+    A shard that has not looked at all of its messages may still have some behind its cursor. So nothing is shown that
+    lies behind the first cursor.
+    """
+    places: list[Any] = [(*cursor_place(page["next"]), shard) for shard, page in pages.items() if page["next"]]
+    behind = min(places, default=None)
+    found: list[Any] = []
+    for shard, page in pages.items():
+        found += [(row["due_ms"], int(row["offset"]), shard, row) for row in page["messages"]]
+    rows = sorted(found, key=lambda row: row[:3])
+    taken = [row for row in rows if behind is None or row[:3] <= behind][:limit]
+    counts: Counter[_Shard] = Counter(row[2] for row in taken)
+    cursors: dict[_Shard, str | None] = {}
+    for index, page in pages.items():
+        count = counts[index]
+        if count == len(page["messages"]):
+            cursors[index] = page["next"]
+        else:
+            last = page["messages"][count - 1] if count else None
+            cursors[index] = begun[index] if last is None else cursor_text((last["due_ms"], int(last["offset"])))
+    return [(index, row) for _, _, index, row in taken], cursors
+
+
+def first_of(values: Iterable[Any]) -> Any:
+    """The least of those that are there; None if none is."""
+    return min((value for value in values if value is not None), default=None)
+
+
+def last_of(values: Iterable[Any]) -> Any:
+    """The greatest of those that are there; None if none is."""
+    return max((value for value in values if value is not None), default=None)
+
+
+def summed_counts(found: Sequence[Document]) -> dict[str, Any]:
+    """Add counts up; where to go on is for the caller to say."""
+    return {
+        "count": sum(one["count"] for one in found),
+        "bytes": sum(one["bytes"] for one in found),
+        "bytes_exact": all(one["bytes_exact"] for one in found),
+        "first_due_ms": first_of(one["first_due_ms"] for one in found if one["count"]),
+        "last_due_ms": last_of(one["last_due_ms"] for one in found if one["count"]),
+    }
+
+
+def merged_forecasts(found: Sequence[Document]) -> dict[str, Any]:
+    """Add forecasts over one range up."""
+    bars: Counter[int] = Counter()
+    for one in found:
+        bars.update(dict(one["bars"]))
+    return {
+        **{name: found[0][name] for name in ("from_ms", "to_ms", "step_ms")},
+        "bars": [[from_ms, count] for from_ms, count in sorted(bars.items())],
+        **{name: sum(one[name] for one in found) for name in ("total", "overdue", "later")},
+        "exact": all(one["exact"] for one in found),
+    }

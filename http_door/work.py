@@ -1,0 +1,58 @@
+"""Work for a request in a thread of the door: bounded in number and in time, never in the loop that serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+__all__ = ["BusyError", "NotReadyError", "Workroom"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class NotReadyError(Exception):
+    """The process does not serve this now; the text says why."""
+
+
+class BusyError(Exception):
+    """Too much is asked for at once, or it took too long; the text gives the figure."""
+
+
+class Workroom:
+    """Counts what is under way. Only the door's loop calls it.
+
+    >>> async def answer() -> int:
+    ...     return await Workroom().run(32, 20.0, sum, [1, 2])
+    >>> asyncio.run(answer())
+    3
+    """
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting = 0
+
+    async def run(
+        self, waiting_max: int, within_s: float, work: Callable[_P, _T], *args: _P.args, **more: _P.kwargs
+    ) -> _T:
+        """Run something in a thread. Raises BusyError, and what it raises.
+
+        ``waiting_max``: most that wait for a thread or run in one. ``within_s``: after that it is not waited for.
+        """
+        if self._waiting >= waiting_max:
+            raise BusyError(f"{self._waiting} requests are under way, at most {waiting_max} may be")
+        self._waiting += 1
+        future = asyncio.ensure_future(asyncio.to_thread(work, *args, **more))
+        future.add_done_callback(self._done)
+        try:
+            async with asyncio.timeout(within_s):
+                return await asyncio.shield(future)
+        except TimeoutError:
+            raise BusyError(f"it is not done after {within_s:g} s; it goes on, look again later") from None
+
+    def _done(self, future: asyncio.Future[_T]) -> None:
+        self._waiting -= 1
+        if not future.cancelled():
+            future.exception()  # who waited has it; if nobody did, it is no error of the loop
