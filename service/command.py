@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -17,6 +20,7 @@ from service.link.log import start_logging
 from service.running.service import DelayService
 from store.disk.errors import StoreError
 from store.disk.files import Files
+from timewheel_client import ServiceClient
 from timewheel_client.consuming.subscriptions import need_name
 from timewheel_client.net.connection import split_address
 from timewheel_client.net.credentials import credentials_of
@@ -27,9 +31,17 @@ from timewheel_client.values.errors import ClientError
 __all__ = ["service_command"]
 
 _LOG = logging.getLogger(__name__)
-SECRET_VARIABLE = "TIMEWHEEL_SECRET_KEY"
+SECRET_VARIABLE, TOKEN_VARIABLE = "TIMEWHEEL_SECRET_KEY", "TIMEWHEEL_HTTP_TOKEN"
+VERDICT_MS = 15_000
+"""How long an answer over HTTP waits for a verdict."""
 HTTP_OPTION, METRICS_OPTION = "--http-listen", "--metrics-listen"
 SWITCH_INTERVAL_S = 0.0005
+
+
+def need_token(text: str) -> None:
+    """Check a token that is given: long enough not to be guessed. Raises click.UsageError."""
+    if text and not re.fullmatch(r"[!-~]{16,512}", text):
+        raise click.UsageError(f"{TOKEN_VARIABLE}: expected 16 to 512 printable characters without blanks")
 
 
 def _tls(tls: bool, tls_ca: str | None) -> Tls:
@@ -41,15 +53,29 @@ def _tls(tls: bool, tls_ca: str | None) -> Tls:
         raise click.UsageError(str(error)) from None
 
 
-def _serve_http(service: DelayService, address: str, option: str) -> None:
-    """Raises OSError, click.ClickException without the extra."""
-    host, port = split_address(address)
+def _open_door(
+    service: DelayService, commands: Callable[[], ServiceClient], http: str | None, metrics: str | None
+) -> Callable[[], None]:
+    """Serve HTTP where it is asked for; what ends it. Raises OSError, click.ClickException without the extra."""
+    if http is None and metrics is None:
+        return lambda: None
+    token = os.environ.get(TOKEN_VARIABLE, "")
     try:
-        from service.metrics.http import serve_http
+        from service.door.door import ServiceDoor
     except ImportError:
+        option = METRICS_OPTION if http is None else HTTP_OPTION
         raise click.ClickException(f"{option} needs pip install 'rocketmq-timewheel[http]'") from None
-    whole = option == HTTP_OPTION
-    _LOG.info("%s at http://%s:%d", "HTTP" if whole else "metrics", host, serve_http(service, host, port, whole=whole))
+    door = ServiceDoor(service, commands, token)
+    try:
+        if http is not None:
+            door.bind_all(*split_address(http))
+        if metrics is not None:
+            door.bind_metrics(*split_address(metrics))
+        door.start()
+    except BaseException:
+        door.stop()
+        raise
+    return door.stop
 
 
 @click.command("service", short_help="Deliver at any millisecond beside an existing cluster.")
@@ -87,7 +113,12 @@ def _serve_http(service: DelayService, address: str, option: str) -> None:
     help="Be a name server and brokers to senders that stay as they are: PORT is the name server, each broker has a "
     "port after it.",
 )
-@click.option(HTTP_OPTION, metavar="HOST:PORT", help="Serve /healthz, /readyz and /metrics here.")
+@click.option(
+    HTTP_OPTION,
+    metavar="HOST:PORT",
+    help="Serve the page, the API, /healthz, /readyz and /metrics here. Page and API need 127.0.0.1, or a token in the "
+    f"environment variable {TOKEN_VARIABLE}.",
+)
 @click.option(METRICS_OPTION, metavar="HOST:PORT", help="Serve metrics for Prometheus here, at /metrics.")
 @click.option("--tls", is_flag=True, help="Encrypt; check certificates with the system's authorities.")
 @click.option(
@@ -112,6 +143,7 @@ def service_command(
     instances share the queues of that topic. What waits lives in the cluster, nothing that matters in --store. With
     --listen, senders that know none of this are given an instance as their name server.
     """
+    need_token(os.environ.get(TOKEN_VARIABLE, ""))
     secret = os.environ.get(SECRET_VARIABLE) if access_key else None
     if access_key and not secret:
         raise click.UsageError(f"--access-key {access_key} needs its secret key in {SECRET_VARIABLE}")
@@ -135,10 +167,13 @@ def service_command(
             gc.freeze()
             sys.setswitchinterval(SWITCH_INTERVAL_S)
             service = DelayService(cluster, namesrv_addr, store, roll_after_s * 1000, warm, front)
-            for address, option in ((http_listen, HTTP_OPTION), (metrics_listen, METRICS_OPTION)):
-                if address is not None:
-                    _serve_http(service, address, option)
-            run_until_signal(service.run)
+            client = partial(ServiceClient, namesrv_addr, topic=topic, timeout_ms=VERDICT_MS, tls=encryption)
+            commands = partial(client, access_key=access_key, secret_key=secret)
+            close_door = _open_door(service, commands, http_listen, metrics_listen)
+            try:
+                run_until_signal(service.run)
+            finally:
+                close_door()
         finally:
             release()
     except (ClientError, StoreError, OSError) as error:

@@ -19,12 +19,12 @@ it, more than 3 s if it cannot. So the rules change as little as they can:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 from service.core.progress import TargetQueue
 
-__all__ = ["JOIN_MS", "KEEP_MS", "RESTARTED_MS", "KnownShards", "Membership", "shares", "standbys"]
+__all__ = ["JOIN_MS", "KEEP_MS", "RESTARTED_MS", "KnownShards", "Membership", "heirs", "shares", "standbys"]
 
 JOIN_MS = 1000
 """How long an instance must have been there before others give it shards."""
@@ -108,6 +108,24 @@ def standbys(
     if coming:
         later = shares({*members, *coming}, shards)
         found |= {shard for shard, owner in later.items() if owner == me and owners.get(shard) != me}
+    return found
+
+
+def heirs(members: Collection[str], owners: Mapping[TargetQueue, str]) -> dict[TargetQueue, str]:
+    """Who gets each shard if its owner vanishes; nobody has one if there is only one member.
+
+    >>> shards = [("T", "b", number) for number in range(4)]
+    >>> found, owners = heirs(["m1", "m2"], shares(["m1", "m2"], shards)), shares(["m1", "m2"], shards)
+    >>> sorted(found) == shards and all(found[shard] != owners[shard] for shard in shards)
+    True
+    """
+    found: dict[TargetQueue, str] = {}
+    if len(members) < 2:
+        return found
+    for group in _groups(members, owners):
+        for member in members:
+            left = group.assign(len(members) - 1, without=member)
+            found |= {shard: heir for shard, heir in left.items() if owners[shard] == member}
     return found
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from service.core.calm import Calm
 from service.core.lines import COMMANDS, Line, LineKind
 from service.core.progress import TargetQueue
+from service.core.queue_end import QueueEnd
 from service.core.shard import Shard
 from service.core.states import OwnerState
 from service.link.clock import mono_ms, wall_ms
@@ -107,9 +108,9 @@ class Owner:
         """How long it owned the shard, once that has ended."""
         self.shard_was_lost = False
         """Whether another owner has ended it."""
+        self.queue_end = QueueEnd()
         self._lives: Callable[[str], bool] = bool
-        self._entries_read = 0
-        self._read_since = 0
+        self._entries_read = self._read_since = 0
 
     def lost(self, queue: TargetQueue) -> None:
         """A delivery to a queue has got no answer."""
@@ -292,20 +293,20 @@ class Owner:
 
     async def _read_on(self) -> None:
         shard, cluster = self.shard, self.cluster
-        wait = False
         while shard.state is not OwnerState.FENCED:
             try:
-                pull = await cluster.pull(self.queue, shard.read_from, wait=wait)
+                pull = await cluster.pull(self.queue, shard.read_from, wait=self.queue_end.is_there)
                 if pull.bad:  # once more: it may have been damaged on its way
                     pull = await cluster.pull(self.queue, shard.read_from, wait=False)
             except ClientError as error:
+                self.queue_end.failed()
                 self.tell.warning(f"reading: {error}")
                 cluster.core.refresh_soon(self.queue[0])
                 await asyncio.sleep(PAUSE_MS / 1000)
                 continue
             need_whole_log(shard, pull.next_offset)
             self._take(pull)
-            wait = not pull.messages and not pull.bad
+            self.queue_end.saw(not pull.messages and not pull.bad, mono_ms())
             while self._backlog and not self._fill():
                 await asyncio.sleep(PAUSE_MS / 1000)
             await asyncio.sleep(0)
@@ -382,8 +383,7 @@ class Owner:
     # ------------------------------------------------------------------------------------------------ upkeep
 
     async def _upkeep(self) -> None:
-        shard = self.shard
-        settled = False
+        shard, settled = self.shard, False
         while shard.state is not OwnerState.FENCED:
             try:
                 if not settled and shard.state is OwnerState.READING_BACK and shard.fence_is_over(mono_ms()):

@@ -14,7 +14,7 @@ from remoting.codes import RequestCode
 from remoting.command import ProtocolError
 from remoting.json_dialect import loads
 from service.core.progress import TargetQueue
-from service.core.sharing import KnownShards, Membership, shares, standbys
+from service.core.sharing import KnownShards, Membership, heirs, shares, standbys
 from service.link.clock import mono_ms, wall_ms
 from service.link.cluster import ClusterLink
 from service.link.startup import check_topics, shards_of
@@ -47,6 +47,7 @@ class _Plan:
     """Who owns and who follows what, and what that was computed from."""
 
     made_of: object = None
+    members: frozenset[str] = frozenset()
     owners: Mapping[TargetQueue, str] = field(default_factory=dict)
     mine: set[TargetQueue] = field(default_factory=set)
     standbys: set[TargetQueue] = field(default_factory=set)
@@ -158,6 +159,29 @@ class DelayService:
         """The present owners of shards; any thread."""
         return list(self._owners.values())
 
+    def followers(self) -> list[Owner]:
+        """Those who follow shards that another instance owns; any thread."""
+        return list(self._standbys.values())
+
+    @property
+    def name(self) -> str:
+        """The name of this instance as a member; any thread."""
+        return self._cluster.core.client_id
+
+    @property
+    def topic(self) -> str:
+        """The entry topic."""
+        return self._cluster.topic
+
+    def seats(self) -> Mapping[TargetQueue, str]:
+        """The member that each shard falls to, empty before that is known; any thread."""
+        return self._plan.owners
+
+    def heirs(self) -> dict[TargetQueue, str]:
+        """The member that would get each shard if its owner vanished, and follows it; any thread."""
+        plan = self._plan
+        return heirs(plan.members, plan.owners) if self._warm else {}
+
     def wanted(self) -> set[TargetQueue]:
         """The shards that fall to this instance; any thread."""
         return set(self._plan.mine)
@@ -244,7 +268,7 @@ class DelayService:
         me = self._cluster.core.client_id
         mine = {queue for queue, owner in owners.items() if owner == me}
         follow = await asyncio.to_thread(standbys, me, members, known - members, shards) if self._warm else set()
-        return _Plan(made_of, owners, mine, follow - mine)
+        return _Plan(made_of, members, owners, mine, follow - mine)
 
     def _say_plan(self, members: int, known: int, shards: int) -> None:
         _LOG.info(

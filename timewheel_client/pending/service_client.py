@@ -81,7 +81,10 @@ class ServiceClient(PendingClient):
     # ------------------------------------------------------------------------------------------------ one message
 
     async def get(self, name: str, *, topic: str = "") -> ChangeResult:
-        """Ask what became of an entry: ``pending`` with its due time, ``too_late``, ``cancelled``, ``unknown``."""
+        """Ask what became of an entry: ``done`` if it waits, ``too_late``, ``cancelled``, ``unknown``.
+
+        Of one that waits, ``due_ms`` is when it is due, and ``where`` its present place: another one if it was rolled.
+        """
         del topic
         return await self._of(name, "get", {})
 
@@ -116,6 +119,7 @@ class ServiceClient(PendingClient):
             detail="it waits" if verdict == "pending" else get_property(found.properties, "TW_DETAIL") or "",
             id=name,
             broker=broker,
+            where=f"{shard}/{get_property(found.properties, 'TW_ENTRY')}" if verdict == "pending" else "",
             due_ms=int(number) if number.isdecimal() else 0,
         )
 

@@ -1,0 +1,37 @@
+"""Whether a queue that is read on and on was read to its end lately."""
+
+from __future__ import annotations
+
+__all__ = ["FRESH_MS", "QueueEnd"]
+
+FRESH_MS = 6_000
+"""How long the end may not have been seen while there is always more to read."""
+
+
+class QueueEnd:
+    """What the answers to pulls say of it.
+
+    >>> end = QueueEnd(); end.saw(True, 0); end.saw(False, 100); end.is_there, end.is_fresh(5_999), end.is_fresh(6_000)
+    (False, True, False)
+    """
+
+    __slots__ = ("_seen_ms", "is_there")
+
+    def __init__(self) -> None:
+        self.is_there = False
+        """Whether the last pull has found nothing more: then the next one waits at the broker."""
+        self._seen_ms: int | None = None
+
+    def saw(self, is_there: bool, mono_ms: int) -> None:
+        """A pull has found nothing more, or something."""
+        self.is_there = is_there
+        if is_there:
+            self._seen_ms = mono_ms
+
+    def failed(self) -> None:
+        """A pull got no answer."""
+        self.is_there, self._seen_ms = False, None
+
+    def is_fresh(self, mono_ms: int) -> bool:
+        """Whether what was read is some seconds old at most."""
+        return self.is_there or (self._seen_ms is not None and mono_ms - self._seen_ms < FRESH_MS)

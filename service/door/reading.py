@@ -1,0 +1,185 @@
+"""Questions about what waits, of all shards that an instance owns or follows: one answer, which says what it is of.
+
+Each shard's own answer is bounded (`store.put.pending_api.PendingControl`). Of many shards a list takes a few rows each
+and shows what stands in front of the first place that was not looked at; a count ends after `COUNT_MS`. Both go on
+behind ``next``, which names every shard that the first answer was of, with its place; a dot is one that is through::
+
+    broker-a%2F0=1700000000000-4000000000000005;broker-a%2F1=.
+
+A shard that has come to the instance meanwhile is not in it, and is told as missing; one that has gone ends the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, unquote
+
+from http_door.merging import merged_forecasts, merged_pages, summed_counts
+from http_door.shapes import count_document, forecast_document, row_document
+from http_door.work import NotReadyError
+from service.door.coverage import ShardSight, coverage_document, covered, known_shard
+from store.disk.delay_id import SEQUENCE_MAX
+from store.disk.errors import StoreError
+from store.put.pending_api import PendingAnswer, PendingError, PendingName, PendingQuery, PendingRow, PendingVerdict
+from store.put.pending_cursor import cursor_place
+
+__all__ = ["COUNT_MS", "counted", "cursor_of_shards", "cursors_of_shards", "forecast", "listed", "looked_up", "row_of"]
+
+COUNT_MS = 3_000
+"""A count of many shards begins with no further one after that."""
+_ROWS_MIN = 16
+_CURSOR_CHARS_MAX = 32 << 10
+_THROUGH = "."
+_GIVEN_UP = "it was given up while it was asked"
+_LATE = "it has come to this instance since the first answer: ask anew to have it among them"
+Cursors = Mapping[str, str | None]
+
+
+def cursor_of_shards(cursors: Cursors) -> str | None:
+    """Write where each shard goes on, None is one that is through; None if all are.
+
+    >>> cursor_of_shards({"b/0": "5-4000000000000005", "b/1": None}), cursor_of_shards({"b/0": None})
+    ('b%2F0=5-4000000000000005;b%2F1=.', None)
+    """
+    if all(cursor is None for cursor in cursors.values()):
+        return None
+    rows = sorted(cursors.items())
+    return ";".join(f"{quote(name, safe='')}={_THROUGH if cursor is None else cursor}" for name, cursor in rows)
+
+
+def cursors_of_shards(text: str, sights: Sequence[ShardSight]) -> dict[str, str | None]:
+    """Read where each shard goes on; all that are covered begin if there is no cursor. Raises PendingError.
+
+    >>> cursors_of_shards("b%2F0=5-4000000000000005;b%2F1=.", [])
+    Traceback (most recent call last):
+        ...
+    store.put.pending_api.PendingError: the cursor is of b/0, which this instance does not own or follow: begin anew
+    """
+    there = [sight.name for sight in covered(sights)]
+    if not text:
+        return dict.fromkeys(there, "")
+    found: dict[str, str | None] = {}
+    for part in text[:_CURSOR_CHARS_MAX].split(";"):
+        name, equals, cursor = part.partition("=")
+        name = unquote(name)
+        if not equals or name in found or len(text) > _CURSOR_CHARS_MAX:
+            raise PendingError(f"{text!r:.80} is no cursor: give back what an answer had as next, as it is")
+        if cursor not in ("", _THROUGH):
+            cursor_place(cursor)
+        found[name] = None if cursor == _THROUGH else cursor
+    for name in found:
+        if name not in there:
+            raise PendingError(f"the cursor is of {name:.80}, which this instance does not own or follow: begin anew")
+    return found
+
+
+class _Reading:
+    """One answer under way: what is asked of which shard, and which of them turned out to be gone."""
+
+    def __init__(self, sights: Sequence[ShardSight], after: str = "") -> None:
+        self.cursors = cursors_of_shards(after, sights)
+        self.sights = [
+            sight.without(_LATE) if sight.control is not None and sight.name not in self.cursors else sight
+            for sight in sights
+        ]
+        if not covered(self.sights):
+            owners = ", ".join(sorted({sight.owner for sight in sights if sight.owner})) or "nobody yet"
+            raise NotReadyError(f"this instance owns and follows no shard; they are of {owners}: ask there")
+
+    def each(self, ask: Callable[[ShardSight], Any]) -> dict[str, Any]:
+        """Ask every shard that is not through; one that is gone meanwhile is left out, and told as missing."""
+        found: dict[str, Any] = {}
+        for place, sight in enumerate(self.sights):
+            if sight.control is None or self.cursors.get(sight.name) is None:
+                continue
+            try:
+                found[sight.name] = ask(sight)
+            except StoreError:
+                self.sights[place] = sight.without(_GIVEN_UP)
+                self.cursors.pop(sight.name)
+        return found
+
+    @property
+    def coverage(self) -> dict[str, Any]:
+        return coverage_document(self.sights)
+
+
+def counted(
+    sights: Sequence[ShardSight], query: PendingQuery, after: str, mono_ms: Callable[[], int]
+) -> dict[str, Any]:
+    """Count what matches. Raises PendingError, NotReadyError."""
+    reading = _Reading(sights, after)
+    until_ms = mono_ms() + COUNT_MS
+    done: list[dict[str, Any]] = []
+
+    def count(sight: ShardSight) -> str | None:
+        cursor = reading.cursors[sight.name] or ""
+        if done and mono_ms() >= until_ms:
+            return cursor
+        assert sight.control is not None
+        found = sight.control.count(query, cursor)
+        done.append(count_document(found))
+        return found.next or None
+
+    places = reading.each(count)
+    cursors = {**reading.cursors, **places}
+    return {**summed_counts(done), "next": cursor_of_shards(cursors), **reading.coverage}
+
+
+def listed(sights: Sequence[ShardSight], query: PendingQuery, limit: int, after: str) -> dict[str, Any]:
+    """List what matches in due order over all shards. Raises PendingError, NotReadyError."""
+    reading = _Reading(sights, after)
+    asked = sum(cursor is not None for cursor in reading.cursors.values())
+    share = min(limit, max(_ROWS_MIN, -(-2 * limit // max(1, asked))))
+    rows_of: dict[tuple[str, str], PendingRow] = {}
+
+    def page(sight: ShardSight) -> dict[str, Any]:
+        assert sight.control is not None
+        found = sight.control.page(query, share, reading.cursors[sight.name] or "")
+        for row in found.rows:
+            rows_of[sight.name, str(row.offset)] = row
+        messages = [{"due_ms": row.due_ms, "offset": str(row.offset)} for row in found.rows]
+        return {"messages": messages, "next": found.next or None}
+
+    pages = reading.each(page)
+    begun = {name: reading.cursors[name] or "" for name in pages}
+    rows, places = merged_pages(pages, begun, limit)
+    cursors = {**reading.cursors, **places}
+    return {
+        "messages": [row_of(rows_of[shard, row["offset"]], shard) for shard, row in rows],
+        "next": cursor_of_shards(cursors),
+        **reading.coverage,
+    }
+
+
+def row_of(row: PendingRow, shard: str) -> dict[str, Any]:
+    """One message of a list: its name is that of its entry."""
+    entry = row.offset & SEQUENCE_MAX
+    return {**row_document(row, f"{shard}/{entry}"), "offset": str(entry), "shard": shard}
+
+
+def forecast(sights: Sequence[ShardSight], from_ms: int, to_ms: int, bars: int, topic: str) -> dict[str, Any]:
+    """Say how many come due when. Raises PendingError, NotReadyError."""
+    reading = _Reading(sights)
+
+    def ask(sight: ShardSight) -> dict[str, Any]:
+        assert sight.control is not None
+        return forecast_document(sight.control.forecast(from_ms, to_ms, bars, topic))
+
+    found = list(reading.each(ask).values())
+    if not found:
+        raise NotReadyError("the shards were given up while they were asked: ask again")
+    return {**merged_forecasts(found), **reading.coverage}
+
+
+def looked_up(sights: Sequence[ShardSight], shard: str, entry: int) -> PendingAnswer | None:
+    """An entry that waits, as far as this instance knows: its row, properties and body; None if it does not know it."""
+    sight = known_shard(covered(sights), shard)
+    if sight is None or sight.control is None or entry > SEQUENCE_MAX:
+        return None
+    try:
+        answer = sight.control.get(PendingName(offset=sight.first + entry))
+    except StoreError:
+        return None
+    return answer if answer.verdict is PendingVerdict.DONE and answer.row is not None else None

@@ -1,0 +1,154 @@
+"""An instance as its door sees it: any thread asks, nothing is changed, no lock of the event loop is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from http_door.work import NotReadyError
+from service.core.progress import TargetQueue
+from service.core.states import OwnerState
+from service.door.coverage import ShardSight, Sighting
+from service.metrics.health import why_not_ready
+from service.running.instance_counts import InstanceCounts
+from service.running.owner import Owner
+from service.running.service import DelayService
+from store.disk.delay_id import delay_id
+
+__all__ = ["InstanceView", "ServiceView", "ShardCare"]
+
+_FOLLOWS = (OwnerState.FOLLOWER, OwnerState.TAKING_OVER, OwnerState.READING_BACK)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCare:
+    """How a shard is looked after: who takes it over if its owner vanishes, and deliveries that are looked for."""
+
+    standby: str = ""
+    doubts: int = 0
+
+
+class InstanceView(Protocol):
+    """What the door asks. Any thread."""
+
+    @property
+    def name(self) -> str:
+        """The instance's name as a member."""
+        ...
+
+    @property
+    def topic(self) -> str:
+        """The entry topic."""
+        ...
+
+    @property
+    def roll_after_ms(self) -> int:
+        """How long after it was stored an entry is written again, ms."""
+        ...
+
+    @property
+    def tally(self) -> InstanceCounts:
+        """What the instance counts."""
+        ...
+
+    def sights(self) -> list[ShardSight]:
+        """All shards that there are, by name. Raises NotReadyError before they are known."""
+        ...
+
+    def care(self) -> Mapping[str, ShardCare]:
+        """How shards are looked after, by name."""
+        ...
+
+    def why_not_ready(self) -> Sequence[str]:
+        """Why the instance does not do what it is there for; empty if it does."""
+        ...
+
+
+class ServiceView:
+    """The view of a running service.
+
+    Args:
+        service: The instance.
+        mono_ms: Reads the clock that leases are measured with.
+    """
+
+    def __init__(self, service: DelayService, mono_ms: Callable[[], int]) -> None:
+        self._service = service
+        self._mono_ms = mono_ms
+        self._heirs: tuple[object, dict[TargetQueue, str]] = (None, {})
+
+    @property
+    def name(self) -> str:
+        """The instance's name as a member."""
+        return self._service.name
+
+    @property
+    def topic(self) -> str:
+        """The entry topic."""
+        return self._service.topic
+
+    @property
+    def roll_after_ms(self) -> int:
+        """How long after it was stored an entry is written again, ms."""
+        return self._service.roll_after_ms
+
+    @property
+    def tally(self) -> InstanceCounts:
+        """What the instance counts."""
+        return self._service.tally
+
+    def why_not_ready(self) -> Sequence[str]:
+        """Why the instance does not do what it is there for; empty if it does."""
+        return why_not_ready(self._service)
+
+    def sights(self) -> list[ShardSight]:
+        """All shards that there are, by name. Raises NotReadyError before they are known."""
+        service = self._service
+        seats = service.seats()
+        owners = {owner.queue: owner for owner in (*service.followers(), *service.owners())}
+        if not seats and not owners:
+            raise NotReadyError("it has not begun: which shards there are is not known yet")
+        now_ms = self._mono_ms()
+        found = [
+            self._seen(owners[queue], seats.get(queue, ""), now_ms)
+            if queue in owners
+            else ShardSight(_name(queue), Sighting.MISSING, seats[queue], "another instance owns it")
+            for queue in seats.keys() | owners.keys()
+        ]
+        return sorted(found, key=lambda sight: sight.name)
+
+    def _seen(self, owner: Owner, seat: str, now_ms: int) -> ShardSight:
+        shard, cache, state = owner.shard, owner.cache, owner.shard.state
+        who = self.name if state is OwnerState.OWNING else shard.last_owner.rpartition("#")[0] or seat
+        if cache is None or state is OwnerState.FENCED:
+            return ShardSight(owner.name, Sighting.MISSING, who, "it is not read yet" if cache is None else state.value)
+        control, first = cache.plugin.pending, delay_id(cache.plugin.spill.epoch, 0)
+        if state in _FOLLOWS:
+            if not (owner.queue_end.is_fresh(now_ms) and owner.is_filled):
+                return ShardSight(owner.name, Sighting.MISSING, who, f"{state.value}: not read to its end yet")
+            detail = "" if state is OwnerState.FOLLOWER else f"this instance is {state.value}"
+            return ShardSight(owner.name, Sighting.FOLLOWED, who, detail, control, first)
+        if state is OwnerState.OWNING and owner.is_filled and shard.lease.holds(now_ms):
+            doubts = len(shard.doubts) + len(shard.lost)
+            detail = "what may have been delivered already is being looked for" if doubts else ""
+            return ShardSight(owner.name, Sighting.OWNED, who, detail, control, first)
+        why = state.value if state is not OwnerState.OWNING else "not read to its end within the last 2 s"
+        return ShardSight(owner.name, Sighting.STALE, who, why, control, first)
+
+    def care(self) -> Mapping[str, ShardCare]:
+        """How shards are looked after, by name."""
+        service = self._service
+        seats, (of, heirs) = service.seats(), self._heirs
+        if of is not seats:  # a new plan
+            heirs = service.heirs()
+            self._heirs = seats, heirs
+        doubts = {owner.queue: len(owner.shard.lost) + len(owner.shard.doubts) for owner in service.owners()}
+        return {
+            _name(queue): ShardCare(heirs.get(queue, ""), doubts.get(queue, 0))
+            for queue in seats.keys() | doubts.keys()
+        }
+
+
+def _name(queue: TargetQueue) -> str:
+    return f"{queue[1]}/{queue[2]}"

@@ -1,0 +1,28 @@
+"""The metrics of an instance as text, in the format that who asks prefers. For any thread."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from service.metrics.collector import ServiceCollector
+from service.running.service import DelayService
+
+__all__ = ["MetricsText"]
+
+
+class MetricsText:
+    """Writes them.
+
+    Args:
+        service: The instance.
+    """
+
+    def __init__(self, service: DelayService) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(ServiceCollector(service))
+
+    def write(self, accept: str = "") -> tuple[bytes, str]:
+        """Text and content type; ``accept`` is the header of that name."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
