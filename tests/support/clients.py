@@ -28,8 +28,8 @@ SEND_TIMEOUT_MS = 10_000
 """What the Java drivers give a send, with all its retries (`setSendMsgTimeout`)."""
 _LAST_WAIT = re.compile(r"wait response on the channel <[^>]*> timeout, (\d+)\(ms\)")
 
-# Small, quick to start, and quiet: many of them share two cores with the broker under test. What Java itself has to say,
-# of memory or threads, goes to the log: standard output is for events.
+# Small, quick to start, and quiet: many of them share two cores with the broker under test. What Java itself has to
+# say, of memory or threads, goes to the log: standard output is for events.
 JVM = [
     "-XX:+DisplayVMOutputToStderr",
     "-Xlog:disable",
