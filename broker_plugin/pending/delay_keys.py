@@ -179,10 +179,10 @@ class DelayKeys:
         """Look whether a key's message is pending; None if it is not."""
         with self._spill.lock:
             self._sweeper.publish_all()
-            found = self._spill.find(delay_id)
-            if found is None or found.done:
-                return None
             try:
+                found = self._spill.find(delay_id)
+                if found is None or found.done:
+                    return None
                 record = self._spill.read((found.ref,))[0]
                 its_topic, _, text = record_fields(record)
             except (StoreError, RecordError) as error:
@@ -305,10 +305,11 @@ class DelayKeys:
             old = self._table.due_before(now_ms - keep_ms, EVICTED_AT_ONCE)
         gone = 0
         for hash_, delay_id in old:
-            if not self.is_pending((delay_id,)):
-                with self._lock:
-                    self._table.remove(hash_, delay_id)
-                gone += 1
+            with suppress(StoreError):  # of what cannot be looked at now it is not known
+                if not self.is_pending((delay_id,)):
+                    with self._lock:
+                        self._table.remove(hash_, delay_id)
+                    gone += 1
         return gone
 
     def is_pending(self, ids: Sequence[int]) -> bool:

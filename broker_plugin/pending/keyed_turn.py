@@ -21,10 +21,11 @@ from remoting.messages.message import record_fields
 from store.disk.errors import StoreError
 from store.disk.flusher import Ticket
 from store.put.plugin_api import Held, PutStatus, Refused
+from store.spill.rows.model import Found
 
 if TYPE_CHECKING:
     from broker_plugin.pending.parts import Delivery
-    from store.spill.rows.model import Block, Found
+    from store.spill.rows.model import Block
     from store.spill.spill_store import SpillStore
 
 __all__ = ["REPLACED_MAX", "KeyedShare", "KeyedTurn"]
@@ -35,7 +36,7 @@ under the delivery lock, and cost a tenth of a millisecond each."""
 
 
 class _Replacement:
-    __slots__ = ("due_ms", "held", "moved", "of_turn", "record", "taken")
+    __slots__ = ("due_ms", "held", "moved", "now", "of_turn", "record", "taken")
 
     def __init__(self, taken: Taken, record: bytes, held: Held) -> None:
         self.taken = taken
@@ -43,6 +44,7 @@ class _Replacement:
         self.held = held
         self.due_ms = held.due_ms
         self.moved = False
+        self.now: Found | None = None  # what was journalled of it
         self.of_turn = taken.found.version == UNKNOWN_VERSION  # what it replaces is of the same batch
 
 
@@ -155,6 +157,7 @@ class KeyedTurn:
             self.moved(found.delay_id, found.due_ms, topic)
             fresh = restamped(one.record, found, one.due_ms)
             block = spill.move(found, fresh, one.due_ms)
+            one.now = Found(found.delay_id, block.refs[0], one.due_ms, found.version + 1, False)
             if self.grew is not None:
                 self.grew(found.delay_id, topic, len(fresh) - len(one.taken.record), True)
             return block
@@ -162,6 +165,7 @@ class KeyedTurn:
         entry = (one.due_ms, offset, fresh_copy(one.record, offset, one.due_ms))
         self.keys.write_other(one.taken.hash, offset, one.due_ms)
         block = spill.append([entry])
+        one.now = Found(offset, block.refs[0], one.due_ms, 0, False)
         one.held.offset = offset
         self.accepted.append(entry)
         return block
@@ -249,34 +253,37 @@ class KeyedTurn:
         self._put_back(one)
 
     def _put_back(self, one: _Replacement) -> None:
-        with self._spill.lock:
-            self.has_put_back = True
-            self.put_backs.put(one)
-
-    def _restore(self, one: _Replacement) -> None:
-        """Have what was replaced be pending again. Under the delivery lock. Raises StoreError.
+        """Have what was replaced be pending again.
 
         If that is of the same batch, it is refused, too: both are cancelled, as the copy that the gate takes out of its
-        frame is not the one that is pending.
+        frame is not the one that is pending. And where nothing was replaced after all, what was to do so is cancelled.
         """
+        with self._spill.lock:
+            self.has_put_back = True
+            if one.moved and not one.of_turn:
+                self.put_backs.put(one)
+                return
+            self._sweeper.publish_all()
+            if one.now is None or self._spill.is_done(one.now.ref):
+                return
+            self._spill.revoke(one.now)
+            self.withdrawn(one.held.offset)
+            if not one.moved:
+                before = one.taken.found
+                self.keys.restore(one.taken.hash, one.held.offset, before.delay_id, before.due_ms)
+
+    def _restore(self, one: _Replacement) -> None:
+        """Move what was replaced back. Under the delivery lock. Raises StoreError."""
         spill = self._spill
         self._sweeper.publish_all()
         found = spill.find(one.held.offset)
         if found is None or found.done:
             return
         before = one.taken.found
-        if one.moved and one.of_turn:
-            spill.revoke(found)
-            self.withdrawn(one.held.offset)
-        elif one.moved:
-            record = with_delay(one.taken.record, sent_delay_ms(one.taken.record, before))
-            fresh = restamped(record, found, before.due_ms)
-            size = len(fresh) if self.grew is None else len(spill.read((found.ref,))[0])
-            block = spill.move(found, fresh, before.due_ms)
-            if self.grew is not None:
-                self.grew(found.delay_id, record_fields(fresh)[0], len(fresh) - size, False)
-            self._sweeper.offer(block, before.due_ms)
-        else:
-            spill.revoke(found)
-            self.withdrawn(one.held.offset)
-            self.keys.restore(one.taken.hash, one.held.offset, before.delay_id, before.due_ms)
+        record = with_delay(one.taken.record, sent_delay_ms(one.taken.record, before))
+        fresh = restamped(record, found, before.due_ms)
+        size = len(fresh) if self.grew is None else len(spill.read((found.ref,))[0])
+        block = spill.move(found, fresh, before.due_ms)
+        if self.grew is not None:
+            self.grew(found.delay_id, record_fields(fresh)[0], len(fresh) - size, False)
+        self._sweeper.offer(block, before.due_ms)

@@ -12,7 +12,8 @@ from broker_plugin.pending import delay_keys
 from broker_plugin.pending.key_table import KeyTable
 from store.disk.errors import StoreError, StoreFullError, SyncFailedError
 from store.put.pending_api import PendingOrder, PendingQuery, PendingVerb, PendingVerdict
-from store.put.plugin_api import Refused
+from store.put.plugin_api import Held, PutStatus, Refused
+from store.spill.spill_view import SpillView
 from tests.broker_plugin.test_delay_keys import NOW, by_key, held, message, put
 from tests.broker_plugin.test_pending_desk import Desk
 
@@ -319,3 +320,26 @@ def test_a_key_goes_on_to_name_what_was_delivered_when_a_send_with_it_is_refused
         desk.world.stop_and_start()
     order = PendingOrder(verb=PendingVerb.CANCEL, name=by_key())
     assert desk.desk.change(order, desk.now).verdict is PendingVerdict.TOO_LATE
+
+
+def test_a_key_whose_message_cannot_be_looked_up_is_refused_and_may_be_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The index of a run could not be read: an error that nobody caught ended the request."""
+    desk = Desk()
+    held(put(desk, NOW + 900))
+    keys = desk.world.plugin.gate.keyed.keys  # type: ignore[union-attr]
+
+    def fails(*_: object) -> None:
+        raise StoreError("unreadable")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SpillView, "find", fails)
+        answer = put(desk, NOW + 800)
+        assert isinstance(answer, Refused)
+        assert answer.status is PutStatus.SERVICE_NOT_AVAILABLE
+        keys._keys_max = 1
+        assert isinstance(put(desk, NOW + 800, "other"), Refused)
+    assert isinstance(put(desk, NOW + 800, "third"), Refused)
+    keys._keys_max = 9
+    assert isinstance(put(desk, NOW + 800, "other"), Held)

@@ -258,9 +258,8 @@ class Desk:
             free = [number for number, note in notes if f"{note.key[:80]!r}" in remark]
             if free and not any(self._may_be_taken(ledger, number) for number in free):
                 raise Violation(Kind.ANSWER, f"{ledger.sent[free[0]]} was refused, and its key is free: {remark}")
-        # If a turn fails after a replacement was journalled, it stands (`broker_plugin.pending.keyed_turn`).
-        sure = illegal or "try again" in remark or "are allowed (timewheel" in remark
-        return set() if sure else {number for number, note in notes if note.mode == "replace"}
+        # What a refused message had replaced is put back before the refusal is answered, unless the remark says more.
+        return {number for number, note in notes if note.mode == "replace"} if "is not known" in remark else set()
 
     def _may_be_taken(self, ledger: Ledger, number: int) -> bool:
         message = ledger.sent[number]
