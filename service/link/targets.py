@@ -39,7 +39,8 @@ PAUSE_MIN_MS, PAUSE_MAX_MS = 200, 3000
 AGAIN_MS = 1000
 """How often the route of a topic that takes no writes is asked for."""
 TOPICS_MAX = 10_000
-"""Most missing topics, and most topics of other owners, that are remembered; beyond it the oldest is forgotten."""
+"""Most missing topics, topics without a master and topics of other owners that are remembered; beyond it the oldest is
+forgotten."""
 KEEP_MS = 600_000
 """How long the address of a broker counts that no route names any more."""
 
@@ -185,6 +186,8 @@ class Targets:
         if route is not None:
             if not route.write_queues:
                 self._look_again(topic)
+            elif self._refreshed_ms:
+                self._refreshed_ms.pop(topic, None)
             return route
         missing = await self._ask(topic)
         route = self.known(topic)
@@ -199,6 +202,9 @@ class Targets:
         """Nobody takes writes now: do not wait for the next regular look, half a minute from now."""
         now_ms = self._now_ms()
         if now_ms - self._refreshed_ms.get(topic, now_ms - AGAIN_MS) >= AGAIN_MS:
+            self._refreshed_ms.pop(topic, None)
+            if len(self._refreshed_ms) >= TOPICS_MAX:
+                del self._refreshed_ms[next(iter(self._refreshed_ms))]
             self._refreshed_ms[topic] = now_ms
             self._core.refresh_soon(topic)
 

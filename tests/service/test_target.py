@@ -11,11 +11,12 @@ import pytest
 
 from remoting.command import RemotingCommand
 from service.link.cluster import ClusterLink
-from service.link.targets import MISSING_MS, SETTLED_MS
+from service.link.targets import MISSING_MS, SETTLED_MS, TOPICS_MAX
 from service.running import suspects, target
 from service.running.entries import REJECTED_TOPIC
 from tests.service.target_world import TargetWorld, names
 from timewheel_client.net.connection import ClientConnection
+from timewheel_client.values.routes import MessageQueue, TopicRoute
 
 
 def in_world(story: Callable[[TargetWorld], Awaitable[None]]) -> None:
@@ -78,6 +79,25 @@ def test_a_topic_whose_master_is_away_is_waited_for_by_a_fresh_owner_too() -> No
         assert len(world.soon) >= 30, "a master that is back is not noticed by the next regular look only"
 
     in_world(story)
+
+
+def test_topics_that_are_away_are_not_remembered_for_ever() -> None:
+    async def work() -> None:
+        world = TargetWorld()
+        for number in range(TOPICS_MAX + 5):
+            topic = f"t{number}"
+            world.cached[topic] = TopicRoute(topic, (), (), {})
+            await world.targets.route(topic)
+        assert len(world.targets._refreshed_ms) == TOPICS_MAX and len(world.soon) == TOPICS_MAX + 5
+        last = f"t{TOPICS_MAX + 4}"
+        await world.targets.route(last)
+        assert len(world.soon) == TOPICS_MAX + 5, "it was asked for just now"
+        queues = (MessageQueue(last, "a", 0),)
+        world.cached[last] = TopicRoute(last, queues, queues, {"a": {0: "h:1"}})
+        await world.targets.route(last)
+        assert last not in world.targets._refreshed_ms
+
+    asyncio.run(work())
 
 
 def test_other_name_servers_are_asked() -> None:
