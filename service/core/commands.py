@@ -25,12 +25,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from service.core.done_entries import DoneEntries
-from service.core.lines import Line
+from service.core.lines import Line, LineKind
 
 __all__ = ["CANCELLED_MAX", "CommandTable", "CommandVerdict", "Decision"]
 
@@ -62,7 +63,19 @@ class Decision:
 class CommandTable:
     """What a shard knows of commands. Not thread-safe."""
 
-    __slots__ = ("_origins", "_rolls", "asked", "cancelled", "changing", "forgot", "fresh", "gone")
+    __slots__ = (
+        "_answered",
+        "_held",
+        "_origins",
+        "_rolls",
+        "_unsure",
+        "asked",
+        "cancelled",
+        "changing",
+        "forgot",
+        "fresh",
+        "gone",
+    )
 
     def __init__(self) -> None:
         self.asked: dict[int, Line] = {}
@@ -76,6 +89,11 @@ class CommandTable:
         """Moved entries and their new due time (epoch ms), until the cache has it."""
         self.gone: list[int] = []
         """Cancelled and rolled entries that the cache still has."""
+        self._answered: dict[int, Line] = {}  # moves that have a verdict, by the progress, and it was not read yet
+        self._unsure: dict[
+            int, int
+        ] = {}  # commands whose verdict may be what could not be read, and the entry's origin
+        self._held: Counter[int] = Counter()  # those origins
         self._rolls = array("q")  # ascending, with the entry that a sender wrote beside it
         self._origins = array("q")
 
@@ -84,18 +102,61 @@ class CommandTable:
         """Whether a verdict changes an entry."""
         return line.verdict == CommandVerdict.DONE.value and line.entry >= 0
 
-    def saw_verdict(self, line: Line, done: DoneEntries) -> bool:
-        """A verdict was read, and holds from here on; True if its entry is cancelled by it."""
+    def read(self, line: Line, done: DoneEntries) -> None:
+        """A command was read."""
+        if line.offset not in done:
+            self.asked[line.offset] = line
+        elif line.kind is LineKind.MOVE:
+            self._answered[line.offset] = line
+
+    def ask_again(self) -> None:
+        """A record cannot be read: it may be the verdict of any command before it, so these are decided once more."""
+        if self._answered:
+            self.asked = dict(sorted((self.asked | self._answered).items()))
+            self._answered.clear()
+        for at, line in self.asked.items():
+            if at not in self._unsure and line.kind in (LineKind.CANCEL, LineKind.MOVE):
+                self._unsure[at] = self.origin_of(line.about)
+                self._held[self._unsure[at]] += 1
+
+    def may_change(self, offset: int) -> bool:
+        """Whether a verdict that cannot be read may have moved or cancelled an entry: it waits for a new one."""
+        return bool(self._held) and self._held[self.origin_of(offset)] > 0
+
+    def judged(self, line: Line, entry: int, done: DoneEntries, first: int) -> CommandVerdict | None:
+        """The verdict on a command for an entry that is done, or is none; None if it waits.
+
+        ``first``: where the queue began.
+        """
+        if not 0 <= self.origin_of(entry) < line.offset or (entry < first and entry not in self.cancelled):
+            return CommandVerdict.UNKNOWN
+        if entry not in done:
+            return None
+        if entry in self.cancelled:
+            return CommandVerdict.ALREADY if line.kind is LineKind.CANCEL else CommandVerdict.CANCELLED
+        return CommandVerdict.UNKNOWN if entry < self.forgot else CommandVerdict.TOO_LATE
+
+    def saw_verdict(self, line: Line, done: DoneEntries) -> list[int]:
+        """A verdict was read, and holds from here on; what is done by it, besides its command."""
+        finished: list[int] = []
         self.asked.pop(line.about, None)
+        self._answered.pop(line.about, None)
+        if self._unsure:
+            # Commands for one entry are decided in their order: what changes it stands behind all earlier verdicts.
+            origin = self.origin_of(line.entry) if self.changes(line) else -1
+            for at in [at for at, of in self._unsure.items() if at == line.about or (of == origin and at < line.about)]:
+                finished.append(at)
+                self.asked.pop(at, None)
+                self._held -= Counter((self._unsure.pop(at),))
         if not self.changes(line):
-            return False
+            return finished
         if line.due_ms > 0:
             if line.entry not in done:
                 self.changing[line.entry] = line.due_ms
-            return False
+            return finished
         self.cancel(line.entry)
         self.gone.append(line.entry)
-        return True
+        return [*finished, line.entry]
 
     def cancel(self, offset: int) -> None:
         """Note that an entry was cancelled, and the name that its sender knows it by."""

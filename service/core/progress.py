@@ -9,6 +9,7 @@ the next is sent. Everything in it is a fact that stays true:
                 named here, durably, *before* anything is sent to it. So whoever comes next finds all that may have
                 been delivered without being done by reading these queues from there on
 ``doubts``      what this generation has not yet read of its predecessors' tails
+``takeovers``   of a snapshot: from where on in the entry queue which generation counted, from ``since`` on
 ``cancelled``   which of the done ones were cancelled, the last 65,536 of them; below ``forgot`` others may have been
 ==============  ==================================================================================================
 
@@ -69,6 +70,8 @@ class ProgressRecord:
     added: Sequence[int] = ()
     cancelled: Sequence[int] = ()
     forgot: int = 0
+    since: int = 0
+    takeovers: dict[int, int] = field(default_factory=dict)
 
     @property
     def is_snapshot(self) -> bool:
@@ -90,6 +93,8 @@ class ProgressRecord:
             "cancelled": list(self.cancelled),
             "forgot": self.forgot,
         }
+        if self.is_snapshot:
+            head["since"], head["takeovers"] = self.since, sorted(self.takeovers.items())
         packed = zlib.compress(pack(f">{len(self.added)}q", *self.added), 1) if self.done is None else self.done.pack()
         return json.dumps(head, separators=(",", ":")).encode() + b"\n" + packed
 
@@ -129,6 +134,8 @@ def read_record(body: bytes) -> ProgressRecord:
             added,
             [int(offset) for offset in head.get("cancelled", ())],
             int(head.get("forgot", 0)),
+            int(head.get("since", 0)),
+            {int(at): int(generation) for at, generation in head.get("takeovers", ())},
         )
     except (KeyError, TypeError, IndexError, AttributeError, struct_error, RecursionError, OverflowError) as error:
         raise ValueError(f"not a progress record: {type(error).__name__}: {error}") from None
@@ -146,6 +153,15 @@ class Picture:
     doubts: list[Doubt] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
     forgot: int = 0
+    since: int = 0
+    takeovers: dict[int, int] = field(default_factory=dict)
+    is_torn: bool = False
+
+    def history(self) -> tuple[int, dict[int, int]]:
+        """Where which generations count from, and from where on up to the own one these are all; see `Takeovers`."""
+        if not self.takeovers:  # of an earlier program
+            return self.generation, {self.generation: self.generation}
+        return self.since, self.takeovers
 
     def targets(self) -> set[TargetQueue]:
         """Target queues that the generation, or those before it, may have delivered to."""
@@ -170,6 +186,7 @@ class Picture:
             if row.done is not None:
                 picture.done = row.done.copy()
                 picture.cancelled = []
+                picture.since, picture.takeovers = row.since, row.takeovers
             elif picture.generation < 0:
                 continue  # its snapshot is not among them: whoever reads must begin there
             picture.generation = newest

@@ -21,14 +21,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from service.core.commands import CommandTable, CommandVerdict, Decision
-from service.core.damaged_lines import DamagedLines
 from service.core.done_entries import SPAN_MAX, DoneEntries
 from service.core.lease import Lease, Timing
 from service.core.lines import COMMANDS, Line, LineKind
 from service.core.progress import Doubt, Picture, ProgressRecord, TargetQueue
 from service.core.states import IllegalStateError, MaySend, OwnerState, moved
+from service.core.takeovers import Takeovers
 
 __all__ = ["SKEW_MS", "MaySend", "Shard"]
 
@@ -63,11 +64,11 @@ class Shard:
         self._open: Counter[TargetQueue] = Counter()  # how many are under way to a queue, or lost
         self._top: dict[TargetQueue, int] = {}  # behind the last acknowledged delivery
         self._held: dict[int, int] = {}  # entry to the command or roll that was decided and is not read yet
-        self._takeovers: list[int] = []
-        self._damaged = DamagedLines()
-        self._low_generation = self._seen_generation = -1
-        self.is_released = self._settled = False  # given up by the last owner: nobody has to wait for it
-        self.last_owner = ""  # who took the shard over last; both as far as the queue was read
+        self.takeovers = Takeovers()
+        """Who has taken the shard over, as far as its queue was read."""
+        self.blind_at = -1
+        """What has ended the ownership, if it is a record that cannot be read: its offset."""
+        self._settled = self._was_released = False
         self._fence_ms: int | None = None
         self._fresh: list[int] = []  # done since the last record
         self.commands = CommandTable()
@@ -79,8 +80,6 @@ class Shard:
 
     def _go(self, state: OwnerState) -> None:
         self.state = moved(self.state, state)
-
-    # ------------------------------------------------------------------------------------------------ taking over
 
     def take_over(self, owner: str) -> None:
         """Begin: the shell appends a takeover record with this name, which is used once in all the world."""
@@ -97,8 +96,12 @@ class Shard:
         self.read_to = max(first_offset, begin)
         self.expired = sum(1 for _ in self.done.pending(self.done.low, min(first_offset, self.done.low + SPAN_MAX)))
         self.done.raise_to(first_offset)
-        self._low_generation = picture.low_generation
-        self._seen_generation = picture.generation if first_offset > picture.generation else picture.low_generation
+        self.takeovers.load(picture, self.read_to)
+
+    def agrees(self, picture: Picture) -> bool:
+        """Whether the owner of this progress has read the same takeovers; otherwise the queue is to be read anew."""
+        is_last = self.generation < 0 or picture.generation < self.generation
+        return is_last and self.takeovers.learn(picture, self.read_to)
 
     def follow(self, picture: Picture) -> list[int]:
         """Learn what an owner has done; which entries that are."""
@@ -127,7 +130,7 @@ class Shard:
             raise IllegalStateError(f"settle while {self.state.value}")
         self.follow(picture)
         self.doubts = [doubt for doubt in picture.doubts if doubt.tails]
-        if picture.tails and not self.is_released:
+        if picture.tails and (picture.is_torn or not self._was_released):
             self.doubts.append(Doubt(self.generation, wall_ms + SKEW_MS, dict(picture.tails)))
         self._settled = True
 
@@ -163,32 +166,49 @@ class Shard:
         for line in lines:
             if line.offset < self.read_to:
                 continue
+            self._pass_over(line.offset, mono_ms)
             self.read_to = line.offset + 1
-            self._damaged.saw(line)
-            if line.damaged and self.state in _BEGUN and not self.lease.holds(mono_ms):
-                self._go(OwnerState.FENCED)  # another owner may have taken over while this one did not look
-            if line.kind is LineKind.ENTRY:
+            generation = self.takeovers.begins_at(line)
+            if generation >= 0:
+                self._see_takeover(line, generation, mono_ms)
+            elif line.damaged:
+                self._cannot_read(line.offset, self.read_to)
+            if generation == line.offset:
+                self._finish(line.offset)
+            elif line.kind is LineKind.ENTRY:
                 if line.offset not in self.done:
                     waiting.append(line)
-            elif self._control(line, mono_ms):
+            elif self._control(line):
                 waiting.append(line)
+        self._pass_over(next_offset, mono_ms)
         self.read_to = max(self.read_to, next_offset)
         self.lease.read(self.read_to)
         return waiting
 
-    def _control(self, line: Line, mono_ms: int) -> bool:
+    def _pass_over(self, until: int, mono_ms: int) -> None:
+        """Records are missing in the broker's answer, if it goes on further ahead."""
+        if until > self.read_to:
+            for at, generation in self.takeovers.known_in(self.read_to, until):
+                self._see_takeover(Line(at, damaged=True), generation, mono_ms)
+                self._finish(at)
+            self._cannot_read(self.read_to, until)
+
+    def _cannot_read(self, offset: int, until: int) -> None:
+        """A record is damaged or missing: a takeover that others have read, a verdict that somebody was told?"""
+        self.takeovers.unreadable(offset, until)
+        self.commands.ask_again()
+        if self.state in _BEGUN:
+            self.blind_at = offset
+            self._go(OwnerState.FENCED)
+
+    def _control(self, line: Line) -> bool:
         """Take a record of the service; True for a roll, which waits like an entry."""
-        if self._damaged.shows_takeover(line, self._seen_generation):
-            self._see_takeover(Line(line.generation, LineKind.TAKEOVER), mono_ms)
-        if line.kind is LineKind.TAKEOVER:
-            self._see_takeover(line, mono_ms)
-        elif line.kind in COMMANDS:
-            if line.offset not in self.done:
-                self.commands.asked[line.offset] = line
+        if line.kind in COMMANDS:
+            self.commands.read(line, self.done)
             return False
-        elif line.generation == self._seen_generation and line.generation >= 0:
+        if line.generation == self.takeovers.generation and line.generation >= 0:
             if line.kind is LineKind.RELEASE:
-                self.is_released = True
+                self.takeovers.released()
             elif line.kind is LineKind.ROLL:
                 self._held.pop(line.about, None)
                 late = self.generation == line.generation and line.about in self.done
@@ -201,25 +221,22 @@ class Shard:
         self._finish(line.offset)
         return False
 
-    def _see_takeover(self, line: Line, mono_ms: int) -> None:
-        self._takeovers.append(line.offset)
-        self._seen_generation = line.offset
-        self.last_owner = line.owner
-        if line.owner == self.owner and self.state is OwnerState.TAKING_OVER:
-            self.generation = line.offset
-            self._fence_ms = mono_ms + (0 if self.is_released else self.timing.fence_ms)
+    def _see_takeover(self, line: Line, generation: int, mono_ms: int) -> None:
+        if self.state is OwnerState.TAKING_OVER and generation == line.offset and line.owner == self.owner:
+            self.generation = generation
+            self._was_released = self.takeovers.is_released
+            self._fence_ms = mono_ms + (0 if self._was_released else self.timing.fence_ms)
             self._go(OwnerState.READING_BACK)
         elif self.state in _BEGUN:
             self._go(OwnerState.FENCED)
-        else:
-            self.is_released = False
+        self.takeovers.saw(line.offset, generation, line.owner)
 
     def _see_verdict(self, line: Line) -> None:
         self._finish(line.about)
         if self.commands.changes(line):
             self._held.pop(line.entry, None)
-        if self.commands.saw_verdict(line, self.done):
-            self._finish(line.entry)
+        for offset in self.commands.saw_verdict(line, self.done):
+            self._finish(offset)
 
     def end_seen(self, asked_ms: int, end: int) -> None:
         """The queue ended at ``end`` when it was asked for (monotonic ms); that counts once it was read up to there."""
@@ -235,9 +252,9 @@ class Shard:
             return MaySend.NOT_OWNER
         if wall_ms < due_ms:
             return MaySend.NOT_DUE
-        if self._is_busy(offset) or any(doubt.concerns(offset, due_ms, topics) for doubt in self.doubts):
-            return MaySend.DOUBT
-        return MaySend.GO
+        in_doubt = any(doubt.concerns(offset, due_ms, topics) for doubt in self.doubts)
+        is_held = in_doubt or self._is_busy(offset) or self.commands.may_change(offset)
+        return MaySend.DOUBT if is_held else MaySend.GO
 
     def aim(self, queue: TargetQueue, end: int) -> None:
         """A target queue that was not used so far ends there; it may be used once that is saved (`is_named`)."""
@@ -285,7 +302,8 @@ class Shard:
 
     def roll(self, offset: int, due_ms: int) -> Line | None:
         """Decide to write an entry again; None if it cannot be now. It is not delivered until that is known."""
-        if self.state is not OwnerState.OWNING or offset in self.done or self._is_unsure(offset, due_ms):
+        unsure = self._is_unsure(offset, due_ms) or self.commands.may_change(offset)
+        if self.state is not OwnerState.OWNING or offset in self.done or unsure:
             return None
         self._held[offset] = self.read_to
         return Line(-1, LineKind.ROLL, generation=self.generation, about=offset, entry=self.commands.origin_of(offset))
@@ -297,14 +315,11 @@ class Shard:
 
     def _is_busy(self, offset: int) -> bool:
         """Whether something is under way with an entry: it must end before something else begins."""
-        at_work = offset in self._held or offset in self.commands.changing
-        return at_work or offset in self.lost or offset in self._in_flight
+        return any(offset in at_work for at_work in (self._held, self.commands.changing, self.lost, self._in_flight))
 
     def roll_failed(self, offset: int) -> None:
         """The copy was certainly not stored: the entry is what it was."""
         self._held.pop(offset, None)
-
-    # ------------------------------------------------------------------------------------------------ commands
 
     def decide(self, command: int, entry: int, due_ms: int) -> Decision | None:
         """Decide about a command, for the entry where it stands now (`CommandTable.place_of`), due at ``due_ms``.
@@ -314,44 +329,32 @@ class Shard:
         line = self.commands.asked.get(command)
         if line is None or self.state is not OwnerState.OWNING:
             return None
-        if not 0 <= self.commands.origin_of(entry) < command or (
-            entry < self._first and entry not in self.commands.cancelled
-        ):
-            return Decision(command, entry, CommandVerdict.UNKNOWN)
-        if entry in self.done:
-            if entry in self.commands.cancelled:
-                again = line.kind is LineKind.CANCEL
-                return Decision(command, entry, CommandVerdict.ALREADY if again else CommandVerdict.CANCELLED)
-            return Decision(
-                command, entry, CommandVerdict.UNKNOWN if entry < self.commands.forgot else CommandVerdict.TOO_LATE
-            )
-        if self._is_unsure(entry, due_ms):
-            return None
+        past = self.commands.judged(line, entry, self.done, self._first)
+        if past is not None or self._is_unsure(entry, due_ms):
+            return None if past is None else Decision(command, entry, past)
         if line.kind is LineKind.GET:
             return Decision(command, entry, CommandVerdict.PENDING)
         self._held[entry] = self.read_to
         return Decision(command, entry, CommandVerdict.DONE)
-
-    # ------------------------------------------------------------------------------------------------ progress
 
     def record(self) -> ProgressRecord | None:
         """The next progress record to be written; None while one is under way, or before `settle`."""
         if self._saving is not None or not self._settled or self.state not in _BEGUN:
             return None
         begin = min(self.done.low, self.generation)
-        earlier = [offset for offset in self._takeovers if offset < begin]
         self._saving = ProgressRecord(
             self.name,
             self.generation,
             self._sequence,
             self.done.low,
-            earlier[-1] if earlier else self._low_generation,
+            self.takeovers.before(begin),
             dict(self.tails),
-            [Doubt(doubt.limit, doubt.due_ms, dict(doubt.tails)) for doubt in self.doubts],
+            [replace(doubt, tails=dict(doubt.tails)) for doubt in self.doubts],
             self.done.copy() if self._whole else None,
             () if self._whole else tuple(self._fresh),
             tuple(self.commands.cancelled if self._whole else self.commands.fresh),
             self.commands.forgot,
+            *(self.takeovers.rows_from(begin) if self._whole else ()),
         )
         self._whole = False
         self._fresh.clear()
@@ -377,8 +380,6 @@ class Shard:
         self._sequence += 1
         if self.state is OwnerState.READING_BACK:
             self._go(OwnerState.OWNING)
-
-    # ------------------------------------------------------------------------------------------------ the end
 
     def release(self) -> None:
         """Give the shard up: nothing new is sent from here on."""

@@ -120,7 +120,7 @@ class ServiceView:
 
     def _seen(self, owner: Owner, seat: str, now_ms: int) -> ShardSight:
         shard, cache, state = owner.shard, owner.cache, owner.shard.state
-        who = self.name if state is OwnerState.OWNING else shard.last_owner.rpartition("#")[0] or seat
+        who = self.name if state is OwnerState.OWNING else shard.takeovers.owner.rpartition("#")[0] or seat
         if cache is None or state is OwnerState.FENCED:
             return ShardSight(owner.name, Sighting.MISSING, who, "it is not read yet" if cache is None else state.value)
         control, first = cache.plugin.pending, delay_id(cache.plugin.spill.epoch, 0)

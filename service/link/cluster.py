@@ -237,7 +237,8 @@ class ClusterLink:
             raise ClientError(f"a pull of {queue}: {error}") from None
         if reply.code != ResponseCode.SUCCESS:
             return Pull([], next_offset, reply.code == ResponseCode.PULL_OFFSET_MOVED)
-        return pull_of(read_pulled(reply.body), offset, next_offset)
+        whole = queue if topic == self.topic else None
+        return pull_of(read_pulled(reply.body), offset, next_offset, whole)
 
     # ------------------------------------------------------------------------------------------------ writing
 
@@ -272,14 +273,27 @@ class ClusterLink:
         return await fate_of(self.send_now(connection, queue, properties, body))
 
 
-def pull_of(pulled: Pulled, offset: int, next_offset: int) -> Pull:
-    """What an answer brings from an offset on; where the rest of it cannot be read, it is read again from there."""
+def pull_of(pulled: Pulled, offset: int, next_offset: int, queue: TargetQueue | None = None) -> Pull:
+    """What an answer brings from an offset on; where the rest of it cannot be read, it is read again from there.
+
+    ``queue``: each record must be of this queue, and in its place. No checksum covers what a record says of that, and a
+    broker's index may name the record of another queue. What is missing may be so because the cluster has deleted it.
+    """
     messages: list[StoredMessage] = []
     bad: list[BadRecord] = []
     at = offset
-    for record in pulled.records:
+    for number, record in enumerate(pulled.records):
         if isinstance(record, StoredMessage):
-            if record.queue_offset >= offset:
+            # Behind it there must be room for all the others: so if none is missing, only one offset is right.
+            last = max(at, next_offset - (1 if pulled.cut else len(pulled.records) - number))
+            strange = queue is not None and not (
+                (record.topic, record.queue_id) == (queue[0], queue[2]) and at <= record.queue_offset <= last
+            )
+            if strange:
+                what = f"record {record.queue_offset} of queue {record.queue_id} of {record.topic!r:.60} in its place"
+                bad.append(BadRecord(record.body, what, at, -1))
+                at += 1
+            elif record.queue_offset >= offset:
                 messages.append(record)
                 at = record.queue_offset + 1
         else:

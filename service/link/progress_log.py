@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from remoting.messages.message import StoredMessage
 from service.core.progress import Picture, ProgressRecord, TargetQueue, read_record
+from service.core.torn_progress import TornProgressError, picture_of
 from service.link.cluster import ClusterLink, Sent
 from timewheel_client.values.errors import ClientError
 
@@ -17,12 +20,15 @@ LOOK_MORE = 8
 
 
 class ProgressLog:
-    """Reads and appends one shard's progress; for one event loop."""
+    """Reads and appends one shard's progress; for one event loop. ``warn`` is told of records that are missing."""
 
-    def __init__(self, cluster: ClusterLink, shard: str, queue: TargetQueue) -> None:
+    def __init__(
+        self, cluster: ClusterLink, shard: str, queue: TargetQueue, warn: Callable[[str], object] = bool
+    ) -> None:
         self._cluster = cluster
         self._shard = shard
         self._queue = queue
+        self._warn = warn
 
     async def read(self) -> Picture:
         """Read what stands there now. Raises ClientError, also for progress that cannot be of this queue."""
@@ -37,6 +43,11 @@ class ProgressLog:
                 "well if what it says does not count any more"
             )
         self._cluster.targets.learn(picture.targets())
+        if picture.is_torn:
+            self._warn(
+                f"records of its progress cannot be read, up to generation {picture.generation}: what was delivered "
+                f"since is looked for in {len(picture.targets())} target queues. Look at the disk of {self._queue[1]}"
+            )
         return picture
 
     async def _read(self) -> Picture:
@@ -45,20 +56,37 @@ class ProgressLog:
         look = LOOK_BACK
         while True:
             start = max(begin, end - look)
-            records = [record for message in await self._all(start, end) if (record := self._record(message))]
-            picture = Picture.of(records)
+            rows = await self._all(start, end)
+            records = [row for row in rows if row is not None]
             newest = max((record.generation for record in records), default=-1)
-            if start <= begin or (newest >= 0 and picture.generation == newest):
-                return picture
+            whole = newest >= 0 and Picture.of(records).generation == newest
+            if whole or start <= begin:
+                try:
+                    return picture_of(rows)
+                except TornProgressError as error:
+                    raise ClientError(
+                        f"the progress of {self._shard}: {error}. Which entries were delivered is not known, and "
+                        f"nothing is delivered. If {PROGRESS_TOPIC} is made anew, all that its queue of "
+                        f"{self._cluster.topic} still has is delivered once more"
+                    ) from None
             look *= LOOK_MORE
 
-    async def _all(self, offset: int, end: int) -> list[StoredMessage]:
-        found: list[StoredMessage] = []
+    async def _all(self, offset: int, end: int) -> list[ProgressRecord | None]:
+        """The shard's records among these, and None where some cannot be read, or are missing."""
+        found: list[ProgressRecord | None] = []
         while offset < end:
             pull = await self._cluster.pull(self._queue, offset, wait=False)
-            found += pull.messages
             if pull.next_offset <= offset:
                 raise ClientError(f"{self._queue} ends at {end}, and nothing is read at {offset}")
+            for message in pull.messages:
+                if message.queue_offset > offset:
+                    found.append(None)
+                offset = message.queue_offset + 1
+                record = self._record(message)
+                if record is not None:
+                    found.append(record)
+            if pull.next_offset > offset:
+                found.append(None)
             offset = pull.next_offset
         return found
 

@@ -43,6 +43,7 @@ __all__ = [
     "delay_id_of",
     "line_of",
     "moved_record",
+    "own_record",
     "rejected_again",
     "rejected_of",
     "waiting_of",
@@ -70,6 +71,8 @@ SERVICE_PROPERTIES = (
 )
 # TRAN_MSG: brokers leave it in a message that was committed; sent once more, it would be a half message again.
 _STRIPPED = (TOPIC, DELIVER_MS, DELAY_MS, DELAY, TRAN_MSG, *PRECEDENCE[1:], *OWN_PROPERTIES, *SERVICE_PROPERTIES)
+_OWN = b"TW_KIND\x01"
+_EARLIER = frozenset({b"takeover", b"release", b"verdict"})
 _NO_HOST = bytes(8)
 _REASON_CHARS = 300
 _DAMAGED_BYTES = 1 << 20
@@ -97,6 +100,12 @@ def control(kind: LineKind, **fields: object) -> str:
     return "".join(f"{name}\x01{value}\x02" for name, value in {KIND: kind.value, **fields}.items())
 
 
+def own_record(kind: LineKind, **fields: object) -> tuple[str, bytes]:
+    """Property text and body of a record of the service: the same in both, because a checksum covers the body alone."""
+    text = control(kind, **fields)
+    return text, text.encode()
+
+
 def _number(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 19 else -1
 
@@ -106,14 +115,20 @@ def _signed(text: str | None) -> int:
 
 
 def line_of(message: StoredMessage) -> Line:
-    """What a message of the entry topic is, as far as ownership is concerned; the due time of an entry is not read."""
+    """What a message of the entry topic is, as far as ownership is concerned; the due time of an entry is not read.
+
+    Apache's format has no checksum of properties. So what `own_record` makes is read from its body; an entry has
+    ``TW_TOPIC``, and its body is its sender's.
+    """
     text = message.properties
+    if message.body.startswith(_OWN) and get_property(text, TOPIC) is None:
+        text = message.body.decode("utf-8", "replace")
     if KIND not in text:
-        return Line(message.queue_offset)
+        return _unmarked(message)
     try:
         kind = LineKind(get_property(text, KIND) or "")
     except ValueError:
-        return Line(message.queue_offset)
+        return _unmarked(message)
     return Line(
         message.queue_offset,
         kind,
@@ -125,6 +140,12 @@ def line_of(message: StoredMessage) -> Line:
         verdict=get_property(text, VERDICT) or "",
         by_ms=_signed(get_property(text, BY_MS)),
     )
+
+
+def _unmarked(message: StoredMessage) -> Line:
+    """An entry; unless it is a record of an earlier program that has lost its properties."""
+    lost = message.body in _EARLIER and get_property(message.properties, TOPIC) is None
+    return Line(message.queue_offset, damaged=lost)
 
 
 class _RejectedError(Exception):

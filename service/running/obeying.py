@@ -26,7 +26,7 @@ from service.link.clock import wall_ms
 from service.link.cluster import Fate, fate_of
 from service.running.asking import answer_to
 from service.running.cache import CachedEntry, ShardCache
-from service.running.entries import control, line_of
+from service.running.entries import line_of, own_record
 from service.running.instance_counts import InstanceCounts
 from service.running.unsure import Unsure, WritingOwner
 from timewheel_client.values.errors import ClientError
@@ -167,7 +167,7 @@ class Clerk:
             text = b'{"error":"the answer is too long: ask for less at once"}'
         await self._write(line, Decision(line.offset, -1, CommandVerdict.DONE), 1, "", text)
 
-    async def _write(self, line: Line, decision: Decision, due_ms: int, detail: str, body: bytes = b"verdict") -> None:
+    async def _write(self, line: Line, decision: Decision, due_ms: int, detail: str, body: bytes = b"") -> None:
         owner = self._owner
         verdict = decision.verdict.value
         fields = {
@@ -180,7 +180,8 @@ class Clerk:
         }
         try:
             connection = await owner.cluster.connection(owner.queue[0], owner.queue[1])
-            reply = owner.cluster.send_now(connection, owner.queue, control(LineKind.VERDICT, **fields), body)
+            text, own = own_record(LineKind.VERDICT, **fields)
+            reply = owner.cluster.send_now(connection, owner.queue, text, body or own)
         except ClientError:
             self._failed(decision)
             raise

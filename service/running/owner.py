@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from service.core.calm import Calm
-from service.core.lines import COMMANDS, Line, LineKind
+from service.core.lines import COMMANDS, LineKind
 from service.core.progress import TargetQueue
 from service.core.queue_end import QueueEnd
 from service.core.shard import Shard
@@ -28,13 +28,14 @@ from service.link.cluster import ClusterLink, Fate, Pull
 from service.link.log import Teller
 from service.link.progress_log import PROGRESS_TOPIC, ProgressLog
 from service.running.cache import ShardCache
-from service.running.entries import Waiting, control, damaged, line_of, rejected_of, waiting_of
+from service.running.entries import Waiting, own_record
 from service.running.instance_counts import InstanceCounts
 from service.running.obeying import Clerk
+from service.running.reading import reading_of
 from service.running.roller import Roller
 from service.running.saving import Saver
 from service.running.searching import Searcher
-from service.running.takeover import TakeoverError, need_own_record, need_whole_log
+from service.running.takeover import TakeoverError, need_own_record, need_same_takeovers, need_whole_log, why_fenced
 from service.running.target import RemoteTarget
 from store.disk.errors import StoreError
 from timewheel_client.values.errors import ClientError
@@ -88,7 +89,7 @@ class Owner:
         self.tell = Teller(_LOG, self.name)
         """Logs what happens to the shard."""
         self.calm = Calm()
-        self._progress = ProgressLog(cluster, self.name, (PROGRESS_TOPIC, queue[1], queue[2]))
+        self._progress = ProgressLog(cluster, self.name, (PROGRESS_TOPIC, queue[1], queue[2]), self.tell.warning)
         self._saver = Saver(self.shard, self._progress, self.tell)
         self.save_now = self._saver.save_now
         self._leaving = asyncio.Event()
@@ -172,7 +173,7 @@ class Owner:
         if self.took_ms:
             self.has_owned_ms = mono_ms() - begin_ms - self.took_ms
         if self.shard_was_lost:
-            self.tell.warning(f"{shard.last_owner} took over, after {self.has_owned_ms} ms")
+            self.tell.warning(f"{why_fenced(shard)}, after {self.has_owned_ms} ms")
         elif shard.state is not OwnerState.FOLLOWER:
             self.tell.info(f"given up while {shard.state.value}, after {self.has_owned_ms} ms")
         shard.ended()
@@ -198,8 +199,8 @@ class Owner:
                 end = end if end >= 0 else await self.cluster.end(self.queue)
             except ClientError as error:
                 self.tell.warning(f"asking for the end of the queue: {error}")
-            shard = self.shard
-            if 0 <= end <= shard.read_from and (shard.is_released or not self._lives(shard.last_owner)):
+            shard, seen = self.shard, self.shard.takeovers
+            if 0 <= end <= shard.read_from and (seen.is_released or not self._lives(seen.owner)):
                 return
             await asyncio.sleep(RELEASE_LOOK_MS / 1000)
 
@@ -227,7 +228,9 @@ class Owner:
         """Learn what the owner has done: it need not be kept."""
         while True:
             try:
-                news = self.shard.follow(await self._progress.read())
+                picture = await self._progress.read()
+                need_same_takeovers(self.shard, picture)
+                news = self.shard.follow(picture)
                 if news and self.cache is not None:
                     await asyncio.to_thread(self.cache.drop, news)
             except (ClientError, StoreError) as error:
@@ -244,8 +247,7 @@ class Owner:
 
     async def _claim(self) -> None:
         self.shard.take_over(self._owner)
-        text = control(LineKind.TAKEOVER, TW_OWNER=self._owner)
-        sent = await self.cluster.send(self.queue, text, b"takeover")
+        sent = await self.cluster.send(self.queue, *own_record(LineKind.TAKEOVER, TW_OWNER=self._owner))
         if sent.fate is not Fate.STORED:
             raise TakeoverError(f"{self.name}: the takeover record: {sent.fate.value} ({sent.remark or 'no remark'})")
         self.claimed_at = sent.at
@@ -280,9 +282,9 @@ class Owner:
         until_ms = mono_ms() + RELEASE_MS
         while shard.state is OwnerState.RELEASING and mono_ms() < until_ms:
             if shard.may_release:
-                text = control(LineKind.RELEASE, TW_GENERATION=shard.generation)
+                record = own_record(LineKind.RELEASE, TW_GENERATION=shard.generation)
                 try:
-                    await self.cluster.send(self.queue, text, b"release")
+                    await self.cluster.send(self.queue, *record)
                 except ClientError as error:
                     self.tell.warning(f"the release record: {error}")
                 return
@@ -312,28 +314,20 @@ class Owner:
             await asyncio.sleep(0)
 
     def _take(self, pull: Pull) -> None:
-        by_offset = {message.queue_offset: message for message in pull.messages}
-        why: dict[int, str] = {}
-        for record in pull.bad:
-            why[record.queue_offset] = f"its record in the entry topic is damaged: {record.reason}"
-            by_offset[record.queue_offset] = damaged(record, self.queue[0], wall_ms())
-        lines = [Line(at, damaged=True) if at in why else line_of(by_offset[at]) for at in sorted(by_offset)]
-        waiting = self.shard.read(lines, pull.next_offset, mono_ms())
+        found = reading_of(pull, self.shard.read_from, self.queue[0], wall_ms())
+        for text in found.faults():
+            self.tell.warning(text)
+        waiting = self.shard.read(found.lines, pull.next_offset, mono_ms())
         self._entries_read += len(waiting)
         need_own_record(self.shard, self.claimed_at)
-        for line in lines:
+        for line in found.lines:
             if line.kind in COMMANDS or line.kind in (LineKind.VERDICT, LineKind.ROLL):
-                self.clerk.saw(by_offset[line.offset], line)
+                self.clerk.saw(found.messages[line.offset], line)
         for line in waiting:
             if line.kind is LineKind.ROLL and self.cache is not None:
                 self.shard.commands.gone.append(line.about)
-            message = by_offset[line.offset]
-            if line.offset in why:
-                self.tally.damaged += 1
-                self.tell.warning(f"entry {line.offset}: {why[line.offset]}")
-                self._backlog.append(rejected_of(message, self.name, why[line.offset]))
-            else:
-                self._backlog.append(waiting_of(message, self.name))
+            self.tally.damaged += line.offset in found.why
+            self._backlog.append(found.waiting(line.offset, self.name))
 
     def _fill(self) -> bool:
         """Move what was read into the cache; False if the disk does not take it now."""
@@ -380,14 +374,14 @@ class Owner:
                     self.tell.warning(f"rolling: {error}")
             await asyncio.sleep((PAUSE_MS if done else min(ROLL_EVERY_MS, self.roller.after_ms)) / 1000)
 
-    # ------------------------------------------------------------------------------------------------ upkeep
-
     async def _upkeep(self) -> None:
         shard, settled = self.shard, False
         while shard.state is not OwnerState.FENCED:
             try:
                 if not settled and shard.state is OwnerState.READING_BACK and shard.fence_is_over(mono_ms()):
-                    shard.settle(await self._progress.read(), wall_ms())
+                    picture = await self._progress.read()
+                    need_same_takeovers(shard, picture)
+                    shard.settle(picture, wall_ms())
                     settled = True
                     for queue in shard.scans():
                         self.calm.disturbed(queue[1], mono_ms())

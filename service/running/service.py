@@ -330,7 +330,7 @@ class DelayService:
             await owner.run()
             if owner.shard_was_lost:
                 self.tally.fenced += 1
-                self._view.vouch(owner.shard.last_owner.rpartition("#")[0])
+                self._view.vouch(owner.shard.takeovers.owner.rpartition("#")[0])
         except (ClientError, StoreError) as error:
             self.tally.failed += 1
             owner.tell.warning(str(error))

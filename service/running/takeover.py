@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from service.core.progress import Picture
 from service.core.shard import Shard
 from service.core.states import OwnerState
 
-__all__ = ["TakeoverError", "need_own_record", "need_whole_log"]
+__all__ = ["TakeoverError", "need_own_record", "need_same_takeovers", "need_whole_log", "why_fenced"]
 
 
 class TakeoverError(Exception):
     """The shard cannot be taken over now; the text says why."""
+
+
+def why_fenced(shard: Shard) -> str:
+    """What has ended an ownership from outside."""
+    if shard.blind_at >= 0:
+        return f"the record at offset {shard.blind_at} of the queue cannot be read and may be a takeover"
+    return f"{shard.takeovers.owner or 'somebody'} took over"
 
 
 def need_whole_log(shard: Shard, next_offset: int) -> None:
@@ -32,4 +40,13 @@ def need_own_record(shard: Shard, stored_at: int) -> None:
             f"{shard.name}: the takeover record was stored at offset {stored_at} and cannot be read there: it is "
             f"damaged in the broker's log. The next try writes another one; if this is said again, look at the disk of "
             f"{broker}"
+        )
+
+
+def need_same_takeovers(shard: Shard, picture: Picture) -> None:
+    """Raises TakeoverError if an owner has counted other takeovers than were read here: one has rotted meanwhile."""
+    if not shard.agrees(picture):
+        raise TakeoverError(
+            f"{shard.name}: a takeover record below offset {picture.generation} cannot be read any more, or could not "
+            "be read by the owner that took over there. The queue is read again, by what that owner has noted"
         )

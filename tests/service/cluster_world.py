@@ -56,13 +56,21 @@ class World:
         self.origin: dict[int, int] = {}
         """Entry to the one that a sender wrote: itself, unless it is a roll."""
         self.copies: Counter[int] = Counter()
+        self.rejected: Counter[int] = Counter()
+        """Records that are no sender's, and could not be read as the service's own."""
         self.early: list[tuple[int, int]] = []
         self.faulty = True
+        self.quiet = False
+        """Nobody gives commands, and nothing is rolled: so owners write nothing but takeovers and releases."""
         self.takeovers = self.rolls = 0
         self.cancelled: set[int] = set()
         """Entries of senders with a valid verdict that they are cancelled."""
         self.verdicts: dict[int, list[str]] = {}
         """Command to its valid verdicts."""
+        self.forgetful = False
+        """Whether the service may have forgotten what became of an entry, and says so."""
+        self.void: list[Line] = []
+        """Verdicts that did not count where they were written: a takeover stood before them."""
         self._owner = -1
 
     # -- time
@@ -131,6 +139,11 @@ class World:
         self.due[offset] = due_ms
         self.origin[offset] = offset
 
+    def pulled(self, begin: int) -> tuple[list[Line], int, int]:
+        """What a pull of the entry queue brings, where to go on, and where the queue ends."""
+        lines = self.entry_log[begin : begin + 64]
+        return lines, begin + len(lines), len(self.entry_log)
+
     def append(self, line: Line) -> int:
         offset = len(self.entry_log)
         self.entry_log.append(replace(line, offset=offset))
@@ -146,11 +159,15 @@ class World:
                 self.cancelled.add(self.origin[line.entry])
             elif line.verdict == CommandVerdict.DONE.value:
                 self.due[self.origin[line.entry]] = line.due_ms
+        elif line.kind is LineKind.VERDICT:
+            self.void.append(self.entry_log[offset])
         return offset
 
     def command(self) -> None:
         """Somebody changes his mind about something that was sent."""
         draw = self.random
+        if self.quiet:
+            return
         known = sorted(self.due)
         about = draw.choice(known[-40:]) if known and draw.random() < 0.9 else draw.randrange(len(self.entry_log) + 1)
         kind = draw.choice((LineKind.CANCEL, LineKind.MOVE, LineKind.MOVE, LineKind.GET))
@@ -171,7 +188,7 @@ class World:
                 "cancelled": origin in self.cancelled,
                 "too_late": copies > 0,
                 "pending": origin >= 0,
-                "unknown": origin < 0,
+                "unknown": origin < 0 or self.forgetful,
             }
             found += len(verdicts) != 1 or not truth[verdicts[0]]
         return found
@@ -186,6 +203,9 @@ class World:
     def deliver(self, queue: TargetQueue, entry: int) -> int:
         log = self.targets[queue[1]].queues[queue]
         log.append(entry)
+        if entry not in self.origin:
+            self.rejected[entry] += 1
+            return len(log) - 1
         origin = self.origin[entry]
         self.copies[origin] += 1
         if self.now < self.due[origin]:
@@ -267,8 +287,8 @@ class Node:
         if self.following:
             self.follow(shard)
             return
-        if not self.assigned:
-            shard.release()
+        if not self.assigned or (shard.state is OwnerState.TAKING_OVER and 0 <= self.claimed < shard.read_from):
+            shard.release()  # or the own record was stored, and cannot be read there
         self.pull()
         if shard.state is OwnerState.READING_BACK and shard.fence_is_over(self.world.now) and not self.settling:
             self.settling = True
@@ -288,11 +308,13 @@ class Node:
         shard = self.shard = world.make_shard(NAME)
         self.pending: dict[int, int] = {}
         self.pulling = self.settling = self.saving = self.settled = self.releasing = self.loaded = False
+        self.claimed = -1
         self.scanning: set[TargetQueue] = set()
         self.calm = world.make_calm()
         self.aiming: set[TargetQueue] = set()
         self.unknown_rolls: set[int] = set()
-        self.deciding: dict[int, int] = {}
+        self.unknown_verdicts: set[int] = set()  # by their commands
+        self.deciding: dict[int, int] = {}  # command to the entry that is held for it, or -1
         self.following = True
 
         def load(picture: Picture) -> None:
@@ -315,8 +337,12 @@ class Node:
             self.ask(self.world.entry, self.world.picture, lambda picture: self.learn(shard, picture))
 
     def learn(self, shard: Shard, picture: Picture) -> None:
-        if self.following:
+        if not self.following:
+            return
+        if shard.agrees(picture):
             shard.follow(picture)
+        else:
+            self.following = False  # it is read anew
 
     def claim(self, shard: Shard) -> None:
         self.following = False
@@ -327,8 +353,11 @@ class Node:
             if shard.state is OwnerState.TAKING_OVER:
                 shard.release()
 
+        def stored(at: int) -> None:
+            self.claimed = at
+
         line = Line(-1, LineKind.TAKEOVER, owner=owner)
-        self.ask(self.world.entry, lambda: self.world.append(line), lambda _: None, give_up)
+        self.ask(self.world.entry, lambda: self.world.append(line), stored, give_up)
 
     def again(self) -> None:
         self.settling = False
@@ -336,7 +365,9 @@ class Node:
     def settle(self, picture: Picture) -> None:
         shard = self.shard
         assert shard is not None
-        if shard.state is OwnerState.READING_BACK:
+        if not shard.agrees(picture):
+            shard.release()
+        elif shard.state is OwnerState.READING_BACK:
             shard.settle(picture, self.world.now)
             for queue in shard.scans():
                 self.calm.disturbed(queue[1], self.world.now)
@@ -348,20 +379,17 @@ class Node:
         self.pulling = True
         asked, begin = world.now, shard.read_from
 
-        def execute() -> tuple[list[Line], int]:
-            return world.entry_log[begin : begin + 64], len(world.entry_log)
-
-        def read(result: tuple[list[Line], int]) -> None:
+        def read(result: tuple[list[Line], int, int]) -> None:
             self.pulling = False
-            lines, end = result
-            for line in shard.read(lines, begin + len(lines), world.now):
+            lines, next_offset, end = result
+            for line in shard.read(lines, next_offset, world.now):
                 self.pending[line.offset] = line.due_ms
             shard.end_seen(asked, end)
 
         def lost() -> None:
             self.pulling = False
 
-        self.ask(world.entry, execute, read, lost)
+        self.ask(world.entry, lambda: world.pulled(begin), read, lost)
 
     def save(self) -> None:
         shard, world = self.shard, self.world
@@ -417,22 +445,28 @@ class Node:
         """Write one of the entries again that are due in more than two seconds; look for what got no answer."""
         shard, world, entry = self.shard, self.world, self.world.entry
         assert shard is not None
-        if self.unknown_rolls and self.calm.is_calm(entry.name, world.now):
-            unknown, self.unknown_rolls = self.unknown_rolls, set()
+        if (self.unknown_rolls or self.unknown_verdicts) and self.calm.is_calm(entry.name, world.now):
+            rolls, self.unknown_rolls = self.unknown_rolls, set()
+            verdicts, self.unknown_verdicts = self.unknown_verdicts, set()
+
+            def again() -> None:
+                self.unknown_rolls |= rolls
+                self.unknown_verdicts |= verdicts
 
             def ended(end: int) -> None:
-                if shard.read_to >= end:
-                    for offset in unknown:
-                        shard.roll_failed(offset)
-                    for command, entry in list(self.deciding.items()):
-                        if entry in unknown:
-                            del self.deciding[command]
-                else:
-                    self.unknown_rolls |= unknown
+                if shard.read_to < end:
+                    again()
+                    return
+                for offset in rolls:
+                    shard.roll_failed(offset)
+                for command in verdicts:
+                    held = self.deciding.pop(command)
+                    if command in shard.commands.asked:
+                        shard.roll_failed(held)
 
-            self.ask(entry, lambda: len(world.entry_log), ended, lambda: self.unknown_rolls.update(unknown))
+            self.ask(entry, lambda: len(world.entry_log), ended, again)
         far = [offset for offset, due_ms in self.pending.items() if due_ms > world.now + 2000]
-        if not far or world.random.random() > 0.1:
+        if not far or world.quiet or world.random.random() > 0.1:
             return
         offset = world.random.choice(far)
         line = shard.roll(offset, self.pending[offset])
@@ -469,7 +503,7 @@ class Node:
                 self.answer(shard, line, decision.entry, decision.verdict)
 
     def answer(self, shard: Shard, command: Line, entry: int, verdict: CommandVerdict) -> None:
-        self.deciding[command.offset] = entry
+        self.deciding[command.offset] = entry if verdict is CommandVerdict.DONE else -1
         line = Line(
             -1,
             LineKind.VERDICT,
@@ -481,7 +515,7 @@ class Node:
         )
 
         def lost() -> None:
-            self.unknown_rolls.add(entry)
+            self.unknown_verdicts.add(command.offset)
             self.calm.disturbed(self.world.entry.name, self.world.now)
 
         self.ask(self.world.entry, lambda: self.world.append(line), lambda _: None, lost)

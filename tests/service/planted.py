@@ -93,9 +93,9 @@ class NamesTooLate(Shard):
 class IgnoresTakeovers(Shard):
     """An owner goes on although it has read somebody else's takeover."""
 
-    def _see_takeover(self, line: Line, mono_ms: int) -> None:
+    def _see_takeover(self, line: Line, generation: int, mono_ms: int) -> None:
         if line.owner == self.owner or self.state in (OwnerState.TAKING_OVER, OwnerState.FOLLOWER):
-            super()._see_takeover(line, mono_ms)
+            super()._see_takeover(line, generation, mono_ms)
 
 
 class ForgetsDone(Shard):
@@ -128,10 +128,10 @@ class EarlyBird(Shard):
 class TrustsAnyRelease(Shard):
     """Once somebody has released the shard, no later owner counts."""
 
-    def _see_takeover(self, line: Line, mono_ms: int) -> None:
-        before = self.is_released
-        super()._see_takeover(line, mono_ms)
-        self.is_released = before
+    def _see_takeover(self, line: Line, generation: int, mono_ms: int) -> None:
+        before = self.takeovers.is_released
+        super()._see_takeover(line, generation, mono_ms)
+        self.takeovers.is_released = before
 
 
 class FinishesRefused(Shard):
@@ -154,10 +154,10 @@ class ReleasesEarly(Shard):
 class RollsForAnybody(Shard):
     """A roll counts, whoever wrote it."""
 
-    def _control(self, line: Line, mono_ms: int) -> bool:
+    def _control(self, line: Line) -> bool:
         if line.kind is LineKind.ROLL:
-            line = Line(line.offset, line.kind, line.due_ms, generation=self._seen_generation, about=line.about)
-        return super()._control(line, mono_ms)
+            line = Line(line.offset, line.kind, line.due_ms, generation=self.takeovers.generation, about=line.about)
+        return super()._control(line)
 
 
 class DeliversWhatItRolls(Shard):
@@ -172,9 +172,9 @@ class DeliversWhatItRolls(Shard):
 class ForgetsRolled(Shard):
     """What was rolled and then read again by another owner is taken for done."""
 
-    def _control(self, line: Line, mono_ms: int) -> bool:
+    def _control(self, line: Line) -> bool:
         rolled = line.about in self.done
-        return super()._control(line, mono_ms) and not rolled
+        return super()._control(line) and not rolled
 
 
 class DecidesInDoubt(Shard):
@@ -197,10 +197,10 @@ class DeliversWhatItCancels(Shard):
 class VerdictsOfAnybody(Shard):
     """A verdict counts, whoever wrote it."""
 
-    def _control(self, line: Line, mono_ms: int) -> bool:
+    def _control(self, line: Line) -> bool:
         if line.kind is LineKind.VERDICT:
             self._see_verdict(line)
-        return super()._control(line, mono_ms)
+        return super()._control(line)
 
 
 class ForgetsCancelled(Shard):

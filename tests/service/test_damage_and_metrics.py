@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from remoting.layout import PREPARED_OFFSET_AT, QUEUE_ID_AT
 from remoting.messages.message import Message, encode_record
 from remoting.messages.properties import get_property
 from service.link.cluster import pull_of
 from service.running.entries import REJECTED_TOPIC, damaged, rejected_of
+from service.running.reading import reading_of
 from tests.service.process_cluster import NUMBER, RealCluster, now_ms
 from tests.support.apache import apache_jars
 from tests.support.need import need
@@ -44,6 +46,43 @@ def test_behind_a_record_of_unknown_length_is_read_again() -> None:
     pull = pull_of(read_pulled(good[0] + b"\x7f\xff\xff\xff" + good[1][4:] + good[2]), 5, 8)
     assert [message.queue_offset for message in pull.messages] == [5]
     assert [bad.queue_offset for bad in pull.bad] == [6] and pull.next_offset == 7
+
+
+QUEUE = ("TIMEWHEEL", "broker-a", 0)
+
+
+@pytest.mark.parametrize("bit", range(64))
+def test_a_record_that_names_another_place_moves_nobody(bit: int) -> None:
+    """No checksum covers its queue offset. What is behind it was passed over, or the takeover failed, for ever."""
+    rows = [record(at, b"body") for at in (5, 6, 7)]
+    for which in range(3):
+        wrong = (
+            record((5 + which) ^ (1 << bit), b"body") if bit < 63 else record(5 + which, b"body")[:20] + bytes([255])
+        )
+        wrong += record(5 + which, b"body")[len(wrong) :]  # a bit of the sign
+        pull = pull_of(read_pulled(b"".join([*rows[:which], wrong, *rows[which + 1 :]])), 5, 8, QUEUE)
+        assert [bad.queue_offset for bad in pull.bad] == [5 + which]
+        assert {message.queue_offset for message in pull.messages} == {5, 6, 7} - {5 + which}
+
+
+def test_a_record_of_another_queue_is_damage() -> None:
+    """A broker's index may name it in the place of a record of this queue."""
+    plain = bytearray(record(6, b"body"))
+    plain[PREPARED_OFFSET_AT : PREPARED_OFFSET_AT + 8] = bytes(8)  # as Apache's broker stores it
+    other = plain[:QUEUE_ID_AT] + (3).to_bytes(4, "big") + plain[QUEUE_ID_AT + 4 :]
+    for strange in (bytes(other), bytes(plain).replace(b"TIMEWHEEL", b"TIMEWHEEK")):
+        pull = pull_of(read_pulled(record(5, b"body") + strange + record(7, b"body")), 5, 8, QUEUE)
+        assert [bad.queue_offset for bad in pull.bad] == [6] and "in its place" in pull.bad[0].reason
+        assert [message.queue_offset for message in pull.messages] == [5, 7]
+
+
+def test_records_that_are_gone_leave_the_others_in_their_places() -> None:
+    """The cluster may have deleted the first ones; a record in the middle may be missing. The shard notices both."""
+    pull = pull_of(read_pulled(record(9, b"body") + record(12, b"body")), 5, 14, QUEUE)
+    assert [message.queue_offset for message in pull.messages] == [9, 12] and not pull.bad
+    reading = reading_of(pull, 5, "TIMEWHEEL", 99)
+    assert [line.offset for line in reading.lines] == [9, 12]
+    assert reading.faults() == ["7 of the records from offset 5 to 13 are missing in the answer"]
 
 
 @pytest.mark.process

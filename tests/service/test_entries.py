@@ -16,6 +16,7 @@ from service.running.entries import (
     due_of,
     line_of,
     moved_record,
+    own_record,
     rejected_again,
     rolled_of,
     waiting_of,
@@ -142,6 +143,40 @@ def test_records_of_the_service_are_told_from_entries() -> None:
     assert (release.kind, release.generation) == (LineKind.RELEASE, 5)
     assert line_of(entry(text_of(TW_KIND="nonsense"))).kind is LineKind.ENTRY
     assert line_of(entry(text_of(TW_KIND="release", TW_GENERATION="-1"))).generation == -1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "TW_KINE\x01takeover\x02", "TW_KIND\x01takeovex\x02", "TW_KIND\x01takeover\x02TW_OWNER\x01xx\x02", "\x00"],
+)
+def test_a_takeover_record_whose_properties_rot_is_known_by_its_body(text: str) -> None:
+    """No checksum covers properties: who reads an entry there does not know that somebody else has taken over."""
+    _, body = own_record(LineKind.TAKEOVER, TW_OWNER="me#1")
+    line = line_of(entry(text, body))
+    assert (line.kind, line.owner, line.offset) == (LineKind.TAKEOVER, "me#1", 17)
+    assert line_of(entry(text_of(TW_TOPIC="orders"), body)).kind is LineKind.ENTRY, "what a sender sends is no takeover"
+
+
+def test_a_verdict_whose_due_time_rots_moves_nothing_to_another_time() -> None:
+    """A flipped bit in a digit would bring its entry early."""
+    fields = {
+        "TW_GENERATION": 3,
+        "TW_ABOUT": 9,
+        "TW_ENTRY": 7,
+        "TW_VERDICT": "done",
+        "TW_DELIVER_MS": 1_800_000_000_000,
+    }
+    text, body = own_record(LineKind.VERDICT, **fields)
+    for at in range(len(text)):
+        line = line_of(entry(text[:at] + chr(ord(text[at]) ^ 1) + text[at + 1 :], body))
+        assert (line.kind, line.due_ms, line.generation) == (LineKind.VERDICT, 1_800_000_000_000, 3)
+
+
+def test_a_takeover_record_of_an_earlier_program_is_damaged_without_its_properties() -> None:
+    whole = control(LineKind.TAKEOVER, TW_OWNER="me#1")
+    assert line_of(entry(whole, b"takeover")).owner == "me#1"
+    assert line_of(entry("", b"takeover")).damaged
+    assert not line_of(entry(text_of(TW_TOPIC="orders"), b"takeover")).damaged
 
 
 def test_a_roll_is_delivered_like_its_entry() -> None:

@@ -1,0 +1,137 @@
+"""Who owned a shard from where on in its queue, also if takeover records rot: all that read the queue must agree.
+
+A record of a generation counts only behind the takeover of that generation and before the next one. So a takeover
+record that one reader could read and a later one cannot changes what else counts. What a takeover is known by:
+
+==================  ==================================================================================================
+the record itself   as long as it can be read
+the progress        an owner's snapshot names all takeovers that it counted, and where. Up to its own record these
+                    and no others count for everybody after it, whatever stands in the queue by then
+a later record      that names what cannot be read as its generation: its writer had read its own takeover record
+==================  ==================================================================================================
+
+What cannot be read (damaged, or missing in the broker's answer) may have been a takeover that somebody else has read
+while it was whole. So an owner that comes upon it ends as if it had been one; and no release counts if something that
+cannot be read stands between the takeover and the end: the next owner waits. Both cost seconds, and no message.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from service.core.lines import Line, LineKind
+from service.core.progress import Picture
+
+__all__ = ["TAKEOVERS_MAX", "Takeovers"]
+
+TAKEOVERS_MAX = 4096
+"""Most takeovers that a snapshot names: the last ones."""
+DARK_MAX = 65_536
+"""Most places that are remembered as unreadable: the first ones."""
+_OWNERS = frozenset({LineKind.RELEASE, LineKind.ROLL, LineKind.VERDICT})
+
+
+class Takeovers:
+    """The takeovers of one shard, as far as its queue was read.
+
+    >>> takeovers = Takeovers(); takeovers.begins_at(Line(5, LineKind.TAKEOVER))
+    5
+    >>> takeovers.saw(5, 5, "me"); takeovers.unreadable(7, 8)
+    >>> [takeovers.begins_at(Line(9, LineKind.ROLL, generation=generation)) for generation in (5, 7, 8)]
+    [-1, 7, -1]
+    """
+
+    def __init__(self) -> None:
+        self.generation = -1
+        """That of the last one; -1: none was seen."""
+        self.owner = ""
+        """Who has taken over last, "" if its record cannot be read."""
+        self.is_released = False
+        """Whether the last owner has given the shard up for certain: nobody has to wait for it."""
+        self._rows: list[tuple[int, int]] = []  # where in the queue each counts from, ascending, and its generation
+        self._begin = 0  # where the reading began
+        self._known: dict[int, int] = {}  # the same as rows, by progress
+        self._spans: list[tuple[int, int]] = []  # first and last offsets for which the progress knows them all
+        self._is_clear = False  # all since the last takeover could be read
+        self._dark: list[tuple[int, int]] = []  # what could not be read: from where to where, ascending
+
+    def load(self, picture: Picture, begin: int) -> None:
+        """Learn the progress; the queue is read from ``begin`` on."""
+        self._begin = begin
+        self._adopt(picture, begin)
+        low = picture.low_generation
+        before = [row for row in sorted(self._known.items()) if row[0] < begin] or [(low, low)] * (low >= 0)
+        self._rows = before[-1:]
+        self.generation = before[-1][1] if before else -1
+
+    def learn(self, picture: Picture, read_to: int) -> bool:
+        """Learn newer progress; False if its owner has counted other takeovers in what was read here already."""
+        since, known = picture.history()
+        earlier = next((known[at] for at in sorted(known, reverse=True) if at < since), -1)
+        if picture.takeovers and self._begin <= since <= read_to and self.before(since) != earlier:
+            return False
+        read = range(max(since, self._begin), min(picture.generation + 1, read_to))
+        if {row for row in self._rows if row[0] in read} != {row for row in known.items() if row[0] in read}:
+            return False
+        self._adopt(picture, read_to)
+        return True
+
+    def _adopt(self, picture: Picture, read_to: int) -> None:
+        since, known = picture.history()
+        span = (since, picture.generation)
+        if picture.generation < 0 or span in self._spans:
+            return
+        self._spans = [old for old in self._spans if old[1] >= read_to] + [span]
+        self._known = {at: number for at, number in self._known.items() if at < since or at > picture.generation}
+        self._known |= known
+
+    def begins_at(self, line: Line) -> int:
+        """The generation that counts from this record on, if it is a takeover or shows one; -1 otherwise."""
+        for first, last in self._spans:
+            if first <= line.offset <= last:
+                return self._known.get(line.offset, -1)
+        if line.kind is LineKind.TAKEOVER:
+            return line.offset
+        shows = line.kind in _OWNERS and self.generation < line.generation < line.offset
+        return line.generation if shows and self._is_dark(line.generation) else -1
+
+    def _is_dark(self, offset: int) -> bool:
+        at = bisect_right(self._dark, (offset, 1 << 62)) - 1
+        return at >= 0 and self._dark[at][0] <= offset < self._dark[at][1]
+
+    def known_in(self, begin: int, until: int) -> list[tuple[int, int]]:
+        """Where which generations count from among these offsets, as far as the progress says."""
+        return sorted((at, number) for at, number in self._known.items() if begin <= at < until)
+
+    def saw(self, at: int, generation: int, owner: str) -> None:
+        """A takeover counts from here on."""
+        self._rows.append((at, generation))
+        self.generation, self.owner = generation, owner
+        self.is_released = False
+        self._is_clear = at == generation
+
+    def unreadable(self, begin: int, until: int) -> None:
+        """Records cannot be read: they may have been takeovers."""
+        self.is_released = self._is_clear = False
+        if self._dark and self._dark[-1][1] == begin:
+            begin = self._dark.pop()[0]
+        if len(self._dark) < DARK_MAX:
+            self._dark.append((begin, until))
+
+    def released(self) -> None:
+        """The owner of the last generation says that it has given the shard up."""
+        self.is_released = self._is_clear
+
+    def before(self, offset: int) -> int:
+        """The last generation that counts before an offset."""
+        return next((generation for at, generation in reversed(self._rows) if at < offset), -1)
+
+    def rows_from(self, begin: int) -> tuple[int, dict[int, int]]:
+        """For a snapshot: from where on all are named, and where each counts from, with the last one before that.
+
+        Earlier ones are let go.
+        """
+        first = next((number for number, (at, _) in enumerate(self._rows) if at >= begin), len(self._rows))
+        del self._rows[: max(0, first - 1)]
+        rows = self._rows[-TAKEOVERS_MAX - 1 :]
+        return (begin if len(rows) == len(self._rows) else rows[1][0]), dict(rows)
