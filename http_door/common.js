@@ -281,7 +281,7 @@ $("verbs").addEventListener("click", async event => {
   event.target.disabled = true;
   const searched = asked.list;
   try {
-    const id = open.id, answer = await ask(`pending/${id}/${verb}`, {method: "POST", body: JSON.stringify(order)});
+    const id = encodeURIComponent(open.id), answer = await ask(`pending/${id}/${verb}`, {method: "POST", body: JSON.stringify(order)});
     const text = `${event.target.textContent}: ${words(answer)}`, good = answer.status === 200;
     say(text, good);
     const after = await ask("pending/" + id);
@@ -307,7 +307,7 @@ async function watch() {
   drawOne(open);
   if (open.due_ms > now + 1000 || now - watched < (own.patience || 0)) return;
   watched = now;
-  const answer = await ask("pending/" + open.id);
+  const answer = await ask("pending/" + encodeURIComponent(open.id));
   if (answer.status === 200) { open = answer.found; return; }
   if (answer.status >= 500) return say(words(answer), false);  // it is not known now
   say("Gone: " + words(answer), true);

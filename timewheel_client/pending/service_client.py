@@ -30,12 +30,20 @@ from timewheel_client.pending.cursors import cursors_in
 from timewheel_client.pending.pending_client import PendingClient
 from timewheel_client.pending.pending_values import ChangeResult, MatchingResult, Which
 from timewheel_client.values.arguments import need_text
-from timewheel_client.values.errors import BrokerError, ClientError, NoRouteError, RequestTimeoutError
+from timewheel_client.values.errors import (
+    BrokerError,
+    ClientError,
+    ClosedError,
+    ConnectionFailedError,
+    NoRouteError,
+    RequestTimeoutError,
+)
 
 __all__ = ["ServiceClient"]
 
 TIMEOUT_MS = 30_000
 PULL_MS = 5_000
+READ_AGAIN_MS = 200
 AT_ONCE = 64
 ANSWERS_KEPT = 10_000
 _QUESTIONS = {
@@ -195,29 +203,35 @@ class ServiceClient(PendingClient):
     # ------------------------------------------------------------------------------------------------ the queue
 
     async def _verdict(self, broker: str, queue: int, properties: dict[str, str], body: bytes) -> StoredMessage:
-        """Send a command, and read on behind it until its verdict stands there. Raises ClientError."""
+        """Send a command, and read on behind it until its verdict stands there. Raises ClientError.
+
+        RequestTimeoutError says that the command may stand; any other error, that there is none.
+        """
         address = await self._address(broker)
-        ext = send_header(self._group, self._entry_topic, format_properties(properties))
-        ext["e"] = str(queue)
-        sent = await self._core.connections.request(
-            address, RequestCode.SEND_MESSAGE_V2, ext, body, timeout_ms=self._timeout_ms
-        )
-        if sent.code not in STORED:
-            raise BrokerError(sent.code, sent.remark, address)
-        try:
-            command = need_long(sent.ext, "queueOffset")
-        except ProtocolError as error:
-            raise ClientError(f"the answer to a command of {address}: {error}") from None
+        command = await self._store(address, queue, properties, body)
         until = time.monotonic() + self._timeout_ms / 1000
-        offset, takeover = command + 1, -1
+        offset, takeover, trouble = command + 1, -1, ""
         while True:
             left_ms = int((until - time.monotonic()) * 1000)
             if left_ms <= 0:
-                raise RequestTimeoutError(
-                    f"no verdict within {self._timeout_ms} ms: no instance of the service owns {broker}/{queue} now, "
-                    "or whether the message was delivered is not known yet. The command stands, and will be decided"
+                why = trouble or (
+                    f"no instance of the service owns {broker}/{queue} now, or whether the message was delivered is "
+                    "not known yet"
                 )
-            messages, offset = await self._read(address, queue, offset, min(left_ms, PULL_MS))
+                raise RequestTimeoutError(
+                    f"no verdict within {self._timeout_ms} ms: {why}. The command stands, and will be decided"
+                )
+            try:
+                messages, offset = await self._read(address, queue, offset, min(left_ms, PULL_MS))
+            except ClosedError:
+                raise
+            except (ClientError, ProtocolError) as error:  # the command is stored, whatever becomes of the broker
+                trouble = f"it cannot be read on behind the command: {error}"
+                if isinstance(error, BrokerError) and error.code == ResponseCode.NO_PERMISSION:
+                    raise RequestTimeoutError(f"{trouble}. The command stands, and will be decided") from error
+                await asyncio.sleep(min(READ_AGAIN_MS, left_ms) / 1000)
+                continue
+            trouble = ""
             for message in messages:
                 kind = get_property(message.properties, "TW_KIND")
                 if kind == "takeover":
@@ -226,6 +240,28 @@ class ServiceClient(PendingClient):
                 generation = get_property(message.properties, "TW_GENERATION")
                 if about == str(command) and (takeover < 0 or generation == str(takeover)):
                     return message
+
+    async def _store(self, address: str, queue: int, properties: dict[str, str], body: bytes) -> int:
+        """Send a command; its offset. Raises ClientError."""
+        ext = send_header(self._group, self._entry_topic, format_properties(properties))
+        ext["e"] = str(queue)
+        await self._core.connections.get(address)  # what fails before it is written is surely not stored
+        try:
+            sent = await self._core.connections.request(
+                address, RequestCode.SEND_MESSAGE_V2, ext, body, timeout_ms=self._timeout_ms
+            )
+        except (ConnectionFailedError, RequestTimeoutError) as error:
+            raise RequestTimeoutError(
+                f"{error}: it is not known whether the command was stored; if it was, it stands, and will be decided"
+            ) from error
+        if sent.code not in STORED:
+            raise BrokerError(sent.code, sent.remark, address)
+        try:
+            return need_long(sent.ext, "queueOffset")
+        except ProtocolError as error:
+            raise RequestTimeoutError(
+                f"the answer to a command of {address}: {error}. The command stands, and will be decided"
+            ) from None
 
     async def _address(self, broker: str) -> str:
         route = await self._core.route(self._entry_topic)
