@@ -19,7 +19,7 @@ from http_door.queries import FILTERS, known_only, limit_of, moment_of, query_of
 from http_door.shapes import BODY_SHOWN_BYTES, BODY_SHOWN_MAX, STATUS, USUAL_BARS, USUAL_ROWS, content_document
 from http_door.work import Workroom
 from remoting.pending_rules import past_fault
-from service.door.coverage import ShardSight, known_shard
+from service.door.coverage import ShardSight, known_shard, seen_again
 from service.door.orders import OrderDesk, Orders, read_entry_name
 from service.door.overview import overview
 from service.door.reading import counted, forecast, listed, looked_up, row_of
@@ -88,16 +88,20 @@ class ServiceApi:
 
     # ------------------------------------------------------------------------------------------------ many entries
 
+    async def _of_all(self, ask: Callable[[Sequence[ShardSight]], dict[str, Any]]) -> dict[str, Any]:
+        """Ask the shards as they are seen before, and say how they are seen after."""
+        return await self.work(lambda: seen_again(ask(self._view.sights()), self._view.sights()))
+
     async def count(self, request: web.Request) -> web.Response:
         """``GET pending/count``: how many match, in the shards that the answer names."""
         query, after = _query(request, frozenset(("after",))), request.query.get("after", "")
-        return json_answer(await self.work(lambda: counted(self._view.sights(), query, after, self._mono_ms)))
+        return json_answer(await self._of_all(lambda sights: counted(sights, query, after, self._mono_ms)))
 
     async def page(self, request: web.Request) -> web.Response:
         """``GET pending``: what matches, in due order."""
         query, after = _query(request, frozenset(("limit", "after"))), request.query.get("after", "")
         limit = limit_of(request.query, USUAL_ROWS, PAGE_MAX)
-        return json_answer(await self.work(lambda: listed(self._view.sights(), query, limit, after)))
+        return json_answer(await self._of_all(lambda sights: listed(sights, query, limit, after, self._mono_ms)))
 
     async def forecast(self, request: web.Request) -> web.Response:
         """``GET pending/forecast``: how many come due when."""
@@ -107,7 +111,9 @@ class ServiceApi:
         to_ms = time_of("to", given["to"]) if "to" in given else from_ms + 3_600_000
         bars = whole("bars", given.get("bars", USUAL_BARS), 1, FORECAST_BARS_MAX)
         topic = query_of({"topic": given.get("topic", "")}, []).topic
-        return json_answer(await self.work(lambda: forecast(self._view.sights(), from_ms, to_ms, bars, topic)))
+        return json_answer(
+            await self._of_all(lambda sights: forecast(sights, from_ms, to_ms, bars, topic, self._mono_ms))
+        )
 
     async def overview(self, request: web.Request) -> web.Response:
         """``GET overview``: what the page shows above all."""
@@ -115,7 +121,8 @@ class ServiceApi:
         async with self._gathering:
             last, now_ms = self._overview, self._mono_ms()
             if last is None or now_ms - last[0] >= OVERVIEW_MS:
-                last = self._overview = now_ms, await self.work(overview, self._view, self._wall_ms())
+                found = await self._of_all(lambda _: overview(self._view, self._wall_ms()))
+                last = self._overview = now_ms, found
         return json_answer(last[1])
 
     # ------------------------------------------------------------------------------------------------ one entry

@@ -9,19 +9,19 @@
 ``missing``   nothing is known of it here, or not all yet. ``owner`` says whom to ask
 ============  ==========================================================================================
 
-An answer is ``whole`` if every shard is owned or followed.
+An answer is ``whole`` if every shard is owned or followed, before it was read and after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from store.put.pending_api import PendingControl
 
-__all__ = ["ShardSight", "Sighting", "coverage_document", "covered", "known_shard"]
+__all__ = ["ShardSight", "Sighting", "coverage_document", "covered", "known_shard", "seen_again"]
 
 
 class Sighting(Enum):
@@ -31,6 +31,9 @@ class Sighting(Enum):
     FOLLOWED = "followed"
     STALE = "stale"
     MISSING = "missing"
+
+
+_SURE = (Sighting.OWNED, Sighting.FOLLOWED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def coverage_document(sights: Iterable[ShardSight]) -> dict[str, Any]:
     """
     rows = sorted(sights, key=lambda sight: sight.name)
     return {
-        "whole": all(sight.sighting in (Sighting.OWNED, Sighting.FOLLOWED) for sight in rows),
+        "whole": all(sight.sighting in _SURE for sight in rows),
         "shards": [
             {
                 "shard": sight.name,
@@ -83,3 +86,21 @@ def coverage_document(sights: Iterable[ShardSight]) -> dict[str, Any]:
             for sight in rows
         ],
     }
+
+
+def seen_again(document: Mapping[str, Any], sights: Iterable[ShardSight]) -> dict[str, Any]:
+    """An answer, and what is known of its shards now that it is read: one that was lost meanwhile is ``stale`` in it.
+
+    >>> found = coverage_document([ShardSight("b/0", Sighting.OWNED, "m1")])
+    >>> seen_again(found, [])["shards"][0]["state"]
+    'stale'
+    """
+    good = [state.value for state in _SURE]
+    still = {sight.name for sight in sights if sight.sighting in _SURE}
+    rows = [
+        row
+        if row["shard"] in still or row["state"] not in good
+        else {**row, "state": Sighting.STALE.value, "detail": "it was given up, or fell behind, while it was asked"}
+        for row in document["shards"]
+    ]
+    return {**document, "whole": all(row["state"] in good for row in rows), "shards": rows}

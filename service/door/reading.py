@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from http_door.merging import merged_forecasts, merged_pages, summed_counts
 from http_door.shapes import count_document, forecast_document, row_document
-from http_door.work import NotReadyError
+from http_door.work import BusyError, NotReadyError
 from service.door.coverage import ShardSight, coverage_document, covered, known_shard
 from store.disk.delay_id import SEQUENCE_MAX
 from store.disk.errors import StoreError
@@ -28,6 +28,8 @@ __all__ = ["COUNT_MS", "counted", "cursor_of_shards", "cursors_of_shards", "fore
 
 COUNT_MS = 3_000
 """A count of many shards begins with no further one after that."""
+READ_MS = 20_000
+"""A list or a forecast of many shards ends after that: nobody waits for it any more."""
 _ROWS_MIN = 16
 _CURSOR_CHARS_MAX = 32 << 10
 _THROUGH = "."
@@ -77,7 +79,8 @@ def cursors_of_shards(text: str, sights: Sequence[ShardSight]) -> dict[str, str 
 class _Reading:
     """One answer under way: what is asked of which shard, and which of them turned out to be gone."""
 
-    def __init__(self, sights: Sequence[ShardSight], after: str = "") -> None:
+    def __init__(self, sights: Sequence[ShardSight], mono_ms: Callable[[], int], after: str = "") -> None:
+        self._mono_ms, self._until_ms, self._goes_on = mono_ms, mono_ms() + READ_MS, bool(after)
         self.cursors = cursors_of_shards(after, sights)
         self.sights = [
             sight.without(_LATE) if sight.control is not None and sight.name not in self.cursors else sight
@@ -88,16 +91,29 @@ class _Reading:
             raise NotReadyError(f"this instance owns and follows no shard; they are of {owners}: ask there")
 
     def each(self, ask: Callable[[ShardSight], Any]) -> dict[str, Any]:
-        """Ask every shard that is not through; one that is gone meanwhile is left out, and told as missing."""
+        """Ask every shard that is not through; one that is gone meanwhile is left out, and told as missing.
+
+        Raises NotReadyError if all are gone, PendingError if a cursor was given of one that is, BusyError if it takes
+        too long.
+        """
         found: dict[str, Any] = {}
         for place, sight in enumerate(self.sights):
             if sight.control is None or self.cursors.get(sight.name) is None:
                 continue
+            if found and self._mono_ms() >= self._until_ms:
+                raise BusyError(
+                    f"{len(found)} shards are asked after {READ_MS // 1000} s, and that is not all: take a shorter "
+                    "range, or filters of due times"
+                )
             try:
                 found[sight.name] = ask(sight)
             except StoreError:
+                if self._goes_on:
+                    raise PendingError(f"the cursor is of {sight.name:.80}, and {_GIVEN_UP}: begin anew") from None
                 self.sights[place] = sight.without(_GIVEN_UP)
                 self.cursors.pop(sight.name)
+        if not covered(self.sights):
+            raise NotReadyError("all shards were given up while they were asked: ask again")
         return found
 
     @property
@@ -109,7 +125,7 @@ def counted(
     sights: Sequence[ShardSight], query: PendingQuery, after: str, mono_ms: Callable[[], int]
 ) -> dict[str, Any]:
     """Count what matches. Raises PendingError, NotReadyError."""
-    reading = _Reading(sights, after)
+    reading = _Reading(sights, mono_ms, after)
     until_ms = mono_ms() + COUNT_MS
     done: list[dict[str, Any]] = []
 
@@ -127,9 +143,11 @@ def counted(
     return {**summed_counts(done), "next": cursor_of_shards(cursors), **reading.coverage}
 
 
-def listed(sights: Sequence[ShardSight], query: PendingQuery, limit: int, after: str) -> dict[str, Any]:
-    """List what matches in due order over all shards. Raises PendingError, NotReadyError."""
-    reading = _Reading(sights, after)
+def listed(
+    sights: Sequence[ShardSight], query: PendingQuery, limit: int, after: str, mono_ms: Callable[[], int]
+) -> dict[str, Any]:
+    """List what matches in due order over all shards. Raises PendingError, NotReadyError, BusyError."""
+    reading = _Reading(sights, mono_ms, after)
     asked = sum(cursor is not None for cursor in reading.cursors.values())
     share = min(limit, max(_ROWS_MIN, -(-2 * limit // max(1, asked))))
     rows_of: dict[tuple[str, str], PendingRow] = {}
@@ -159,17 +177,17 @@ def row_of(row: PendingRow, shard: str) -> dict[str, Any]:
     return {**row_document(row, f"{shard}/{entry}"), "offset": str(entry), "shard": shard}
 
 
-def forecast(sights: Sequence[ShardSight], from_ms: int, to_ms: int, bars: int, topic: str) -> dict[str, Any]:
-    """Say how many come due when. Raises PendingError, NotReadyError."""
-    reading = _Reading(sights)
+def forecast(
+    sights: Sequence[ShardSight], from_ms: int, to_ms: int, bars: int, topic: str, mono_ms: Callable[[], int]
+) -> dict[str, Any]:
+    """Say how many come due when. Raises PendingError, NotReadyError, BusyError."""
+    reading = _Reading(sights, mono_ms)
 
     def ask(sight: ShardSight) -> dict[str, Any]:
         assert sight.control is not None
         return forecast_document(sight.control.forecast(from_ms, to_ms, bars, topic))
 
     found = list(reading.each(ask).values())
-    if not found:
-        raise NotReadyError("the shards were given up while they were asked: ask again")
     return {**merged_forecasts(found), **reading.coverage}
 
 
