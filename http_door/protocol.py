@@ -23,6 +23,7 @@ def protocol_kwargs() -> dict[str, Any]:
     """Limits of a connection."""
     return {
         "access_log": None,
+        "auto_decompress": False,  # a small body may unpack to a thousand times as much, also one that nobody reads
         "keepalive_timeout": 30,
         "max_line_size": LINE_MAX_BYTES,
         "max_field_size": LINE_MAX_BYTES,
@@ -58,8 +59,11 @@ class DoorProtocol(web.RequestHandler):
 async def read_body(request: web.Request, within_s: float) -> None:
     """Read the body of a request, once for all who look at it; it may take so long to come.
 
-    Raises HTTPException: it is too long, it does not come, it breaks off, it cannot be unpacked.
+    Raises HTTPException: it is too long, it does not come, it breaks off, it is packed.
     """
+    coding = request.headers.get("Content-Encoding", "identity")
+    if coding.lower() != "identity":
+        raise web.HTTPUnsupportedMediaType(text=f"the body is packed ({coding!r:.60}): send it as it is")
     try:
         async with asyncio.timeout(within_s):
             await request.read()
@@ -68,7 +72,7 @@ async def read_body(request: web.Request, within_s: float) -> None:
     except ConnectionError:  # nobody is there to hear it
         raise web.HTTPBadRequest(text="the connection has ended within the body") from None
     except web.RequestPayloadError:
-        raise web.HTTPBadRequest(text="the body cannot be read: its coding or its length is wrong") from None
+        raise web.HTTPBadRequest(text="the body cannot be read: its length is wrong") from None
 
 
 def is_senders_fault(error: BaseException | None) -> bool:
