@@ -175,6 +175,8 @@ class ServiceApi:
             return lambda orders: orders.cancel(name) if verb == "cancel" else orders.now(name)
         due_ms, by_ms = moment_of(given)
         fault = "" if due_ms is None else past_fault("due_ms", due_ms, self._wall_ms())
+        if by_ms == 0:
+            fault = "by_ms=0 moves nothing"
         if fault:
             raise PendingError(fault)
         return lambda orders: orders.move(name, due_ms=due_ms, by_ms=by_ms)

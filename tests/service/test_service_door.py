@@ -303,6 +303,7 @@ BAD_ORDERS: list[tuple[str, object, str]] = [
     ("move", b'{"due_ms": ' + DIGITS.encode() + b"}", "due_ms"),
     ("move", b'{"by_ms": -' + DIGITS.encode() + b"}", "by_ms"),
     ("move", {"by_ms": 1.5}, "a whole number"),
+    ("move", {"by_ms": 0}, "moves nothing"),
     ("cancel", {"due_ms": BASE_MS}, "unknown here"),
     ("cancel", {"version": 0}, "'version' is unknown here"),
     ("now", {LONG: 1}, "unknown here"),
