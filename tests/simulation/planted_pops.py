@@ -40,8 +40,8 @@ def _claim_early(self: Any, now_ms: int, batches_max: int) -> Any:
     return _claim(self, now_ms + 1000, batches_max)
 
 
-def _copy_at_any_time(self: Any, *args: Any) -> Any:
-    put = _copy(self, *args)
+def _copy_at_any_time(_self: Any, *args: Any) -> Any:
+    put = _copy(*args)
     if put is not None:
         put.due_ms = 0
     return put
