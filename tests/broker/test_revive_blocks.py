@@ -130,6 +130,7 @@ def test_a_topic_that_takes_no_more_keeps_them_until_it_does(rig):
     assert sorted(map(number_of, pop_all(popper))) == list(range(COUNT))
 
 
+@pytest.mark.pure
 def test_large_ones_are_put_a_mebibyte_at_a_time(rig, monkeypatch):
     """A slice of 128 messages of 4 MiB was made, and put under one hold of the append lock, as a whole: 1 GiB."""
     for number in range(12):
@@ -151,6 +152,7 @@ def test_large_ones_are_put_a_mebibyte_at_a_time(rig, monkeypatch):
     assert rig.core.processors.pop.in_flight.check() == []
 
 
+@pytest.mark.pure
 def test_a_put_that_fails_half_way_leaves_the_rest_for_later(rig, monkeypatch):
     for number in range(12):
         rig.client().send("T", properties(UNIQ_KEY=f"U{number}"), b"%d" % number + bytes(300_000), d=1)
