@@ -16,7 +16,7 @@ from remoting.messages.message import (
     tags_code,
 )
 from remoting.messages.properties import FIRST_POP_TIME, POP_CK, TW_POP, get_property, with_property, without_own
-from remoting.messages.remade import TRIES_MAX, copied_to, plain_text, shown_as, shown_with
+from remoting.messages.remade import copied_to, one_try_more, plain_text, shown_as, shown_with
 from store.derived.dispatch import is_queued
 from store.put.plugin_api import PutRecord, put_record
 
@@ -63,7 +63,7 @@ def _revived_by_fields(record: bytes, topic: str, pop_ms: int, due_ms: int, mark
     properties = without_own(stored.properties)
     message = _like(stored, topic, properties)
     message.queue_id = 0
-    message.reconsume_times = min(message.reconsume_times, TRIES_MAX - 1) + 1
+    message.reconsume_times = one_try_more(message.reconsume_times)
     message.prepared_offset = 0
     if not is_queued(message.sys_flag):
         message.sys_flag &= ~_TRANSACTION

@@ -40,7 +40,7 @@ from remoting.messages.properties import (
     remove_properties,
     with_property,
 )
-from remoting.messages.remade import TRIES_MAX
+from remoting.messages.remade import one_try_more
 from store.derived.dispatch import is_queued
 from store.put.plugin_api import PutResult, PutStatus
 
@@ -83,7 +83,7 @@ def retry_message(stored: StoredMessage, topic: str, queue_id: int, delay_level:
     message.topic = topic
     message.queue_id = queue_id
     message.properties = properties
-    message.reconsume_times = min(message.reconsume_times, TRIES_MAX - 1) + 1
+    message.reconsume_times = one_try_more(message.reconsume_times)
     message.prepared_offset = 0
     return message
 

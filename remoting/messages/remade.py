@@ -35,14 +35,13 @@ from remoting.messages.checksum import crc32
 from remoting.messages.proof import PLAIN, is_proof
 from remoting.messages.record import MAX_PROPERTIES_BYTES, topic_part
 
-__all__ = ["TRIES_MAX", "copied_to", "plain_text", "shown_as", "shown_with"]
+__all__ = ["copied_to", "one_try_more", "plain_text", "shown_as", "shown_with"]
 
 _HEAD = RECORD.struct()
 _CHECKED = RECORD.picked("size", "magic", "crc", "prepared_offset", "body_bytes")
 _pack_short = SHORT.pack
 _CRC_MASK: Final = 0x7FFFFFFF
-TRIES_MAX: Final = 0x7FFFFFFF
-"""The most tries that a record can tell of; a message may be sent with as many, and goes on to have them."""
+_TRIES_MAX: Final = 0x7FFFFFFF
 _MAX: Final = MAX_PROPERTIES_BYTES
 _SEPARATOR: Final = 2
 
@@ -97,6 +96,15 @@ def _behind_body(topic: str, properties: str) -> bytes | None:
     return b"".join((name, _pack_short(len(text)), text))
 
 
+def one_try_more(tries: int) -> int:
+    """Count a try. The most that a record can tell of stays: a message may be sent with as many.
+
+    >>> one_try_more(2), one_try_more(0x7FFFFFFF)
+    (3, 2147483647)
+    """
+    return min(tries, _TRIES_MAX - 1) + 1
+
+
 def copied_to(record: bytes, topic_at: int, topic: str, properties: str, clear_flags: int) -> bytes | None:
     """Make the next try of a message: queue 0, one try more, no place yet, without some bits of sysFlag.
 
@@ -106,7 +114,7 @@ def copied_to(record: bytes, topic_at: int, topic: str, properties: str, clear_f
     if behind is None:
         return None
     _, magic, crc, _, flag, _, _, sys_flag, born_ms, born, _, store, tries, _, body_bytes = _HEAD.unpack_from(record)
-    if tries == TRIES_MAX:
+    if tries == _TRIES_MAX:
         return None
     prepared = PLAIN + crc32(behind)
     size = topic_at + len(behind)

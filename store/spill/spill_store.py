@@ -251,8 +251,6 @@ class SpillStore(SpillView):
 
         Any thread. StoreError: it has to be tried again. Whatever is written to the journal does this first.
         """
-        if self._journal.is_torn:
-            self._journal.clear()
         self._debts.settle()
 
     def withdrawn(self) -> Ticket:

@@ -425,7 +425,6 @@ def test_a_forecast_counts_what_comes_when(seed: int, monkeypatch: pytest.Monkey
     """Over segments, indexes and runs, with cancelled and moved messages, against a plain count."""
     if seed % 2:
         monkeypatch.setattr("store.spill.state.outlook.EXACT_READS_MAX", 0)
-    monkeypatch.setattr("store.spill.state.outlook.HEADS", 1 + seed)
     desk = Desk(seed + 20)
     rng = desk.world.rng
     offsets: dict[int, int] = {}

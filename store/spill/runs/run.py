@@ -55,7 +55,7 @@ class Run(RunPages):
         self.pinned_ms: int | None = None  # since when only a rest is left here
         self.indexed_ms: int | None = None  # of an index: when it was last looked at
         self.punched = 0  # ordinals below lie in a hole; 0 after a restart (a hole is punched again for nothing)
-        self.first_dues: Longs | None = None  # of each page, for a forecast; None: of one that this start has found
+        self.first_dues: Longs | None = None  # of each page, for a forecast; None: not known yet
         self._hint = 0
         self._gap: tuple[Key, int] = ((DUE_MAX, DUE_MAX), 0)
 

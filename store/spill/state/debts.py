@@ -48,7 +48,9 @@ class Debts:
         self.written += len(self._rows) - before
 
     def settle(self) -> None:
-        """Write them. Raises StoreError: try again."""
+        """Write them, and clear what a failed write has left. Raises StoreError: try again."""
+        if self._journal.is_torn:
+            self._journal.clear()
         with self._lock:
             while self._rows:
                 dues, ids, versions = zip(*self._rows[: self._at_once], strict=True)
@@ -58,8 +60,6 @@ class Debts:
     def sync(self) -> None:
         """Write them, and make them durable. Raises StoreError: try again."""
         count = self.written
-        if self._journal.is_torn:
-            self._journal.clear()
         self.settle()
         self._journal.sync()
         self.synced = count

@@ -40,8 +40,6 @@ _T = TypeVar("_T")
 EXACT_READS_MAX = 1024
 """Pages read for one answer; where it would take more, bars are interpolated."""
 TRIES = 3
-HEADS = 256
-"""First due times that are read with the interpreter's lock held."""
 _DUE = np.dtype("<i8")
 _CACHE_BYTES = 1 << 20
 
@@ -51,7 +49,6 @@ class Outlook:
 
     def __init__(self, state: SpillState) -> None:
         self._state = state
-        self._firsts: dict[int, tuple[int, Longs]] = {}  # by run: its first page that was read, and the due times
 
     def counts_below(self, bounds: Longs) -> tuple[Longs, bool]:
         """For ascending times, how many pending messages are due before each; and whether all of it is exact.
@@ -100,7 +97,6 @@ class Outlook:
 
     def _counts(self, bounds: Longs) -> tuple[Longs, bool]:
         sources = dict(self._state.sources)
-        self._firsts = {no: firsts for no, firsts in self._firsts.items() if no in sources}
         runs = [source for source in sources.values() if isinstance(source, Run) and source.live]
         reads = sum(np.count_nonzero((bounds > run.shape.due_min) & (bounds <= run.shape.due_max)) for run in runs)
         exact = bool(reads <= EXACT_READS_MAX)
@@ -145,7 +141,9 @@ class Outlook:
     def _ordinals(self, run: Run, bounds: Longs, first: int, exact: bool) -> Longs:
         """For each time the first ordinal that is due at or after it, at least ``first``."""
         rows = run.rows_per_page
-        page, firsts = self._first_dues(run, first // rows)
+        page = first // rows
+        # Not proven by a checksum: a damaged page may move a bar, and must not break the order.
+        firsts = np.maximum.accumulate(self._first_dues(run)[page:])
         inside = firsts.searchsorted(bounds, "left") - 1  # the page in which each time lies; -1: before all of them
         ordinals = np.where(bounds > run.shape.due_max, run.shape.count, (page + np.maximum(inside, 0)) * rows)
         wanted = np.flatnonzero((inside >= 0) & (bounds <= run.shape.due_max))
@@ -162,34 +160,19 @@ class Outlook:
         result: Longs = np.minimum(ordinals, run.shape.count)
         return result
 
-    def _first_dues(self, run: Run, page: int) -> tuple[int, Longs]:
-        """From a page on the due time of each page's first record; ``page`` may be one further ahead."""
-        known = self._firsts.get(run.no)
-        if run.first_dues is not None:
-            known = 0, run.first_dues
-        if known is not None and known[0] <= page:
-            return page, known[1][page - known[0] :]
-        size = run.shape.page_bytes
-        at = FILE_HEADER_BYTES + PAGE_HEAD_BYTES
-        places = range(at + page * size, at + run.shape.pages * size, size)
-        data = b"".join([_heads(run.file, places[n : n + HEADS]) for n in range(0, len(places), HEADS)])
-        firsts = np.frombuffer(data, _DUE).astype(np.int64)
-        # Not proven by a checksum: a damaged page may move a bar, and must not break the order.
-        firsts = np.maximum.accumulate(np.clip(firsts, run.shape.due_min, run.shape.due_max))
-        self._firsts[run.no] = page, firsts
-        return page, firsts
+    def _first_dues(self, run: Run) -> Longs:
+        """The due time of each page's first record (of a punched page the run's first one)."""
+        if run.first_dues is None:
+            size = run.shape.page_bytes
+            at = FILE_HEADER_BYTES + PAGE_HEAD_BYTES
+            firsts = np.frombuffer(_heads(run.file, range(at, at + run.shape.pages * size, size)), _DUE)
+            run.first_dues = np.clip(firsts, run.shape.due_min, run.shape.due_max)
+        return run.first_dues
 
 
 def _heads(file: File, places: Sequence[int]) -> bytes:
-    """The eight bytes at each of some places.
-
-    The trick: a plain read gives the interpreter's lock away, and 34,000 of them wait for it again and again. So only
-    the first one of a slice does. The others are copied from the page cache with the lock held, in a third of a
-    millisecond; if they are not there, all are plain reads.
-    """
-    first = file.pread(_DUE.itemsize, places[0])
-    rest = file.gather_hot([(place, _DUE.itemsize) for place in places[1:]])
-    return first + rest if rest is not None else b"".join([file.pread(_DUE.itemsize, place) for place in places])
+    """The eight bytes at each of some places."""
+    return b"".join([file.pread(_DUE.itemsize, place) for place in places])
 
 
 def as_bounds(times_ms: Sequence[int]) -> Longs:
