@@ -6,14 +6,17 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from bench.lateness.state.folder import Folder, StateError, folder_for
 from tests.bench.test_lateness_spill import EACH, NOW_MS, fill
+from tests.bench.test_lateness_state import Remembering, count, days, prefix
 from tests.support.lateness_world import LEVELS, make_world, write_world
 from tests.support.s3 import Bucket
 
@@ -73,6 +76,29 @@ def run(source: str, out: Path, *more: str) -> dict[str, Any]:
     return found | {"source": {**one, "paths": None}}
 
 
+class Between:
+    """The folder of a state, but that something happens before one of its operations."""
+
+    def __init__(self, folder: Folder, at: int, what: Callable[[], object]) -> None:
+        self._folder, self._at, self._what = folder, at, what
+        self.calls = 0
+        self.done = False
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._folder, name)
+        if not callable(found):
+            return found
+
+        def call(*values: Any) -> Any:
+            self.calls += 1
+            if self.calls == self._at:
+                self.done = True
+                self._what()
+            return found(*values)
+
+        return call
+
+
 def test_the_same_figures_as_from_disk(bucket: Bucket, store: Path, tmp_path: Path) -> None:
     keys = bucket.put(store, "brokers/a")
     assert any(key.startswith("brokers/a/commitlog/") for key in keys)
@@ -96,6 +122,36 @@ def test_a_state_beside_the_log(bucket: Bucket, store: Path, tmp_path: Path) -> 
     about = json.loads((tmp_path / "second" / "summary.json").read_text())["run"]
     assert 0 < about["state"]["records_read"] < there["source"]["records"]
     assert bucket.storage not in json.dumps(about)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_of_two_runs_at_once_one_changes_the_state(bucket: Bucket, tmp_path: Path, first: bool) -> None:
+    """No lock keeps the second one out, at no point of the first; what it has made is not taken away from either."""
+    full = days(tmp_path / "full", 5, 60)
+    for segments in (3, 4):
+        prefix(full, tmp_path / str(segments), segments, 1 << 30)
+    engines = {name: Remembering() for name in ("full", "3", "4")}
+
+    def counted(store: Path, state: str, folder: Folder | None = None) -> Any:
+        return count(store, tmp_path / "out", state, engines[store.name], folder or folder_for(state, bucket.storage))
+
+    expected = counted(full, str(tmp_path / "here"), folder_for(str(tmp_path / "here")))
+    at, passed, refused = 0, True, 0
+    while passed:
+        at += 1
+        state = f"s3://logs/states/{first}/{at}"
+        if not first:
+            counted(tmp_path / "3", state)
+        between = Between(folder_for(state, bucket.storage), at, partial(counted, tmp_path / "4", state))
+        try:
+            assert counted(full, state, between) == expected
+        except StateError as error:
+            assert between.done, "alone it is never refused"
+            refused += "another run has written it meanwhile" in str(error)
+        passed = between.done
+        assert counted(full, state) == expected, f"after another run at operation {at}"
+    assert at > 5
+    assert refused > 3
 
 
 def test_what_is_not_there_or_closed_is_said_in_a_line(

@@ -218,10 +218,12 @@ class Remembering(LocalEngine):
         return self._found[end]
 
 
-def count(store: Path, out: Path, state: Path, engine: LocalEngine) -> dict[str, pa.Table]:
+def count(
+    store: Path, out: Path, state: Path | str, engine: LocalEngine, folder: folders.Folder | None = None
+) -> dict[str, pa.Table]:
     """Everything but the result folder; answers the result in one order."""
     job = Job(find_sources([str(store)], ["store"], levels=LEVELS), out, as_of_ms=AS_OF_MS)
-    with StateFolder(str(state), "", job.sources) as kept:
+    with StateFolder(str(state), "", job.sources, folder) as kept:
         job.counted_to = [kept.end_of(0)]
         look_at_logs(job)
         kept.narrow(job)

@@ -3,6 +3,12 @@
 A file is written under a name that no manifest has yet, and synced; then the manifest is replaced, which is the one
 moment at which the state changes; then what it no longer names is removed. A run that is killed leaves files that no
 manifest names: the next one removes them.
+
+Two runs at once
+    A local folder is locked. An object store has no lock: there the manifest is replaced on condition that it is the
+    one that the run has seen last (`Folder.replace`), so of two runs at once one changes the state and the other ends
+    with an error. Amazon's S3 does so with ``If-Match`` and ``If-None-Match``. Where a file system knows no such
+    condition, one run at a time is up to whoever starts them.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from typing import Any, Protocol
 
 from bench.lateness.logs.storage import StorageError, file_system
 
-__all__ = ["Folder", "StateError", "folder_for"]
+__all__ = ["ChangedError", "Folder", "StateError", "folder_for"]
 
 _LOCK = "lock"
 _NEW = ".new"
@@ -26,8 +32,17 @@ class StateError(StorageError):
     """A state that cannot be used; the text says why, and what to do."""
 
 
+class ChangedError(StateError):
+    """A file is not the one any more that was seen."""
+
+
 class Folder(Protocol):
     """A folder of a state."""
+
+    @property
+    def locks(self) -> bool:
+        """Whether `lock` keeps other runs out."""
+        ...
 
     def lock(self) -> None:
         """Keep other runs out until `close`; StateError if one is at work."""
@@ -43,6 +58,14 @@ class Folder(Protocol):
 
     def write(self, name: str, data: bytes) -> None:
         """Make a file, or replace it, as a whole; it is on the disk when this comes back."""
+        ...
+
+    def version(self, name: str) -> str:
+        """Which one a file is, for `replace`; empty if there is none, or if the folder is locked."""
+        ...
+
+    def replace(self, name: str, data: bytes, version: str) -> None:
+        """Do as `write` does if the file is still of this version; else ChangedError, and nothing is changed."""
         ...
 
     def remove(self, name: str) -> None:
@@ -62,6 +85,8 @@ def folder_for(path: str, options: str = "") -> Folder:
 
 
 class _Local:
+    locks = True
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock: int | None = None
@@ -96,6 +121,12 @@ class _Local:
         fresh.replace(self._path / name)
         self._sync()
 
+    def version(self, name: str) -> str:  # noqa: ARG002 - nobody else writes here
+        return ""
+
+    def replace(self, name: str, data: bytes, version: str) -> None:  # noqa: ARG002
+        self.write(name, data)
+
     def remove(self, name: str) -> None:
         (self._path / name).unlink(missing_ok=True)
 
@@ -113,11 +144,14 @@ class _Local:
 
 
 class _Remote:
-    """A file of an object store comes to be as a whole; there is no lock, so one run at a time is up to the caller."""
+    """A file of an object store comes to be as a whole. There is no lock, but S3 replaces a file on a condition."""
+
+    locks = False
 
     def __init__(self, uri: str, options: Mapping[str, Any] | str) -> None:
         self._uri = uri.rstrip("/")
         self._system: Any = file_system(uri, options)
+        self._knows_versions = "s3" in _protocols(self._system)
 
     def _place(self, name: str) -> str:
         return f"{self._uri}/{name}"
@@ -140,8 +174,34 @@ class _Remote:
         return data
 
     def write(self, name: str, data: bytes) -> None:
+        self._put(name, data, {})
+
+    def version(self, name: str) -> str:
+        if not self._knows_versions:
+            return ""
+        self._system.invalidate_cache()
         try:
-            self._system.pipe_file(self._place(name), data)
+            return str(self._system.info(self._place(name)).get("ETag", ""))
+        except FileNotFoundError:
+            return ""
+        except Exception as error:
+            raise StateError(f"--state {self._place(name)}: {error}") from error
+
+    def replace(self, name: str, data: bytes, version: str) -> None:
+        if not self._knows_versions:
+            self.write(name, data)
+            return
+        try:
+            self._put(name, data, {"IfMatch": version} if version else {"IfNoneMatch": "*"})
+        except StateError as error:
+            # Servers say it in several ways: the file itself tells why they have refused.
+            if self.version(name) == version:
+                raise
+            raise ChangedError(f"--state {self._uri}: another run has written it meanwhile; begin again") from error
+
+    def _put(self, name: str, data: bytes, condition: dict[str, str]) -> None:
+        try:
+            self._system.pipe_file(self._place(name), data, **condition)
         except Exception as error:
             raise StateError(f"--state {self._place(name)}: {error}") from error
 
@@ -153,3 +213,8 @@ class _Remote:
 
     def close(self) -> None:
         pass
+
+
+def _protocols(system: Any) -> tuple[str, ...]:
+    protocol = system.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)

@@ -16,7 +16,7 @@ __all__ = ["NAME", "Kept", "OfSource", "Record", "read_record", "write_record"]
 
 NAME = "state.json"
 VERSION = 1
-_OURS = re.compile(r"\d{10}-(sums|open|finished|small)\.parquet(\.new)?|state\.json\.new")
+_OURS = re.compile(r"\d{10}(-[0-9a-f]{16})?-(sums|open|finished|small)\.parquet(\.new)?|state\.json\.new")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class Record:
         return [*self.sums, *(one for one in (self.open, self.finished, self.small) if one)]
 
 
-def write_record(folder: Folder, record: Record) -> None:
-    """Replace it: the moment at which the state changes."""
+def write_record(folder: Folder, record: Record, version: str) -> None:
+    """Replace the one of this version: the moment at which the state changes. ChangedError if it is another by now."""
     value: dict[str, Any] = {"version": VERSION} | asdict(record)
     value["said"] = [[*place, *words] for place, words in record.said.items()]
     for one in value["sources"]:
         one["segments"] = list(one["segments"].values())
     text = json.dumps(value, separators=(",", ":"))
-    folder.write(NAME, f"{crc32(text.encode()):08x}\n{text}\n".encode())
+    folder.replace(NAME, f"{crc32(text.encode()):08x}\n{text}\n".encode(), version)
 
 
 def read_record(path: str, folder: Folder, levels: str, sources: Sequence[tuple[str, str]]) -> Record:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from secrets import token_hex
 from types import TracebackType
 from typing import Any, Self
 from zlib import crc32
@@ -39,9 +40,9 @@ from bench.lateness.logs.progress import queue_progress
 from bench.lateness.logs.schemas import DELAY_SCHEMA, FINE_SCHEMA, STATISTICS, arrow_schema, make_batch
 from bench.lateness.logs.sources import LogSource
 from bench.lateness.logs.storage import storage_for
-from bench.lateness.state.folder import Folder, StateError, folder_for
+from bench.lateness.state.folder import ChangedError, Folder, StateError, folder_for
 from bench.lateness.state.identity import changed, identity_of
-from bench.lateness.state.record import Kept, OfSource, Record, read_record, remove_unlisted, write_record
+from bench.lateness.state.record import NAME, Kept, OfSource, Record, read_record, remove_unlisted, write_record
 from bench.lateness.state.small import condensed, notes_by_end, places_of
 
 __all__ = ["StateFolder"]
@@ -64,7 +65,9 @@ class StateFolder:
             self._folder.lock()
             levels = sources[0].levels
             self._record = read_record(path, self._folder, levels, [(one.name, one.kind) for one in sources])
-            remove_unlisted(self._folder, self._record)
+            if self._folder.locks:
+                # Without a lock they may be those of a run that is at work: they go with the next change of the state.
+                remove_unlisted(self._folder, self._record)
         except OSError as error:
             self._folder.close()
             raise StateError(f"--state {path}: {error.strerror or error}") from error
@@ -171,6 +174,8 @@ class StateFolder:
         assert job.counted is not None
         old = self._record
         number = old.generation + 1
+        # Where nobody is kept out, another run may be making files of the same number.
+        lead = f"{number:010d}" if self._folder.locks else f"{number:010d}-{token_hex(8)}"
         files = list(old.sums)
         if len(sums):
             data = _parquet(sums)
@@ -178,7 +183,7 @@ class StateFolder:
                 both = pa.concat_tables([self._table(files.pop()), sums])
                 sums = pa.Table.from_batches(merge(both.to_batches(), pairs=True), _FINE)
                 data = _parquet(sums)
-            files.append(self._write(f"{number:010d}-sums.parquet", data))
+            files.append(self._write(f"{lead}-sums.parquet", data))
         rows = unpack([value.as_py() for value in opened["packed"]])
         batch = make_batch(_DELAY, dict(rows), len(rows["source"]))
         record = Record(
@@ -187,15 +192,16 @@ class StateFolder:
             number,
             old.records + records,
             files,
-            self._write(f"{number:010d}-open.parquet", _parquet(pa.Table.from_batches([batch]))),
-            self._write(f"{number:010d}-finished.parquet", _parquet(_ids(finished))),
-            self._write(f"{number:010d}-small.parquet", _parquet(small)),
+            self._write(f"{lead}-open.parquet", _parquet(pa.Table.from_batches([batch]))),
+            self._write(f"{lead}-finished.parquet", _parquet(_ids(finished))),
+            self._write(f"{lead}-small.parquet", _parquet(small)),
             {place: old.said.get(place) or self._said(job, *place) for place in shown},
         )
+        version = self._folder.version(NAME)
         present = read_record(self._path, self._folder, old.levels, [(one.name, one.kind) for one in self._sources])
         if present.generation != old.generation:
-            raise StateError(f"--state {self._path}: another run has written it meanwhile; begin again")
-        write_record(self._folder, record)
+            raise ChangedError(f"--state {self._path}: another run has written it meanwhile; begin again")
+        write_record(self._folder, record, version)
         self._record = record
         remove_unlisted(self._folder, record)
 
