@@ -153,6 +153,7 @@ class _Reader:
         self._in_key = False
 
     def document(self) -> Any:
+        """Read the whole text as one value. Raises ValueError."""
         value = self._value(0)
         if self._peek():
             raise ValueError(f"something follows the document at {self._at}")

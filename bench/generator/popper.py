@@ -78,6 +78,7 @@ class _Line:
         self.waits = 0  # requests that are not answered yet
 
     def write(self, data: bytes, requests: int) -> None:
+        """Send encoded requests and count them as not answered. Raises OSError."""
         self.waits += requests
         self.sock.sendall(data)
 

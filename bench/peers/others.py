@@ -44,27 +44,33 @@ class _Process:
         self._child: Child | None = None
 
     def start(self) -> None:
+        """Start the server and wait until its port is open. Raises AssertionError after a minute."""
         self.spawn()
         assert self._child is not None
         if not wait_open(self.port, START_SECONDS):
             raise AssertionError(f"it did not start:\n{self._child.tail()}")
 
     def spawn(self) -> None:
+        """Start the server and do not wait for it."""
         self._child = Child(self._command(self.port, self.store), ROOT, self._log)
 
     def prepare(self, topic: str, queues: int) -> None:
+        """Do what the system needs before the first message of a topic; it knows no queues."""
         del queues
         self._prepare(self.port, topic)
 
     def stop(self) -> None:
+        """End the server by SIGTERM and wait for it."""
         if self._child is not None:
             self._child.terminate(STOP_SECONDS)
 
     def kill(self) -> None:
+        """End the server by SIGKILL."""
         if self._child is not None:
             self._child.kill()
 
     def pids(self) -> list[int]:
+        """Process ids of the server: one, or none before the start."""
         return [self._child.process.pid] if self._child is not None else []
 
     def close(self) -> None:

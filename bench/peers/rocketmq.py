@@ -33,26 +33,32 @@ class _Ours:
         self.port, self.store = self._broker.port, self._broker.store
 
     def start(self) -> None:
+        """Start the broker and wait until it answers; its port is known from then on."""
         self._broker.start()
         self.port = self._broker.port
 
     def spawn(self) -> None:
+        """Start the broker and do not wait for it."""
         self._broker.spawn()
 
     def prepare(self, topic: str, queues: int) -> None:
+        """Create a topic with so many queues."""
         with Wire(self._broker.address) as wire:
             wire.create_topic(topic, queues)
 
     def stop(self) -> None:
+        """End the broker by SIGTERM and wait for it."""
         self._broker.stop()
 
     def kill(self) -> None:
+        """End the broker, and its shards if it has any, by SIGKILL."""
         if self._broker.shards:
             for pid in self.pids()[1:]:  # they are not in its process group
                 os.kill(pid, signal.SIGKILL)
         self._broker.kill()
 
     def pids(self) -> list[int]:
+        """Process ids of the broker, or of the supervisor and then its shards."""
         pid = self._broker.child.process.pid
         try:
             shards = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -76,6 +82,7 @@ class _Apache:
         self.port, self.store = 0, folder / "broker" / "store"
 
     def start(self) -> None:
+        """Start the name server, once, and the broker, and wait until both answer."""
         if self._names is None:
             self._names = ApacheNameServer(self._folder / "namesrv")
         if self._broker is None:
@@ -87,22 +94,27 @@ class _Apache:
         self.port = self._broker.port
 
     def spawn(self) -> None:
+        """Start the broker again at its port and do not wait for it."""
         if self._broker is not None:
             self._broker.spawn(self.port)
 
     def prepare(self, topic: str, queues: int) -> None:
+        """Create a topic with so many queues."""
         with Wire(f"127.0.0.1:{self.port}") as wire:
             wire.create_topic(topic, queues)
 
     def stop(self) -> None:
+        """End the broker by SIGTERM and wait for it; the name server goes on."""
         if self._broker is not None:
             self._broker.stop(STOP_SECONDS)
 
     def kill(self) -> None:
+        """End the broker by SIGKILL; the name server goes on."""
         if self._broker is not None:
             self._broker.kill()
 
     def pids(self) -> list[int]:
+        """Process ids of the broker: one, or none before the start."""
         return [self._broker.child.process.pid] if self._broker is not None else []
 
     def close(self) -> None:

@@ -60,6 +60,7 @@ class _Series:
         self.samples: list[deque[_Sample]] = []
 
     def step(self, now_ms: int) -> None:
+        """Take a sample at ``now_ms`` (epoch ms)."""
         sample = (now_ms, self.calls, self.messages, self.bytes)
         if not self.samples or now_ms < self.samples[0][-1][0]:  # new, or the clock was set back
             before = self.samples[0][-1][1:] if self.samples else (0, 0, 0)
@@ -79,6 +80,7 @@ class _Series:
         return len(day) == day.maxlen and day[0][1:] == (self.calls, self.messages, self.bytes)
 
     def figures(self, kind: int) -> dict[str, dict[str, float]]:
+        """Sum, rate a second and average a call over each span; ``kind`` is the index of the field in a sample."""
         figures = {}
         for (name, _, _), kept in zip(_SPANS, self.samples, strict=True):
             first, last = kept[0], kept[-1]

@@ -34,6 +34,7 @@ class _One(Collector):
         self._metric = metric
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the one metric."""
         yield self._metric
 
 

@@ -118,6 +118,7 @@ class _Reading:
 
     @property
     def coverage(self) -> dict[str, Any]:
+        """Which shards the answer covers, as the document shows it."""
         return coverage_document(self.sights)
 
 

@@ -25,11 +25,13 @@ class _Sigterm:
         self.holds = 0
 
     def caught(self, *_: object) -> None:
+        """Handle the signal; all but the first one do nothing. Raises SystemExit."""
         if not self.came:
             self.came = True
             self.end()
 
     def end(self) -> None:
+        """Raise SystemExit if the signal came and nothing holds it back."""
         if self.came and not self.holds:
             raise SystemExit(TERMINATED)
 

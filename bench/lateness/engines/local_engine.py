@@ -69,6 +69,7 @@ class _LogShare:
 
     @property
     def log_bytes(self) -> int:
+        """Bytes of the CommitLog that the share reads."""
         return 0 if self.task.split is None else self.task.split.stop - self.task.split.begin
 
 

@@ -208,6 +208,7 @@ class _RecordRows:
         self._schema = arrow_schema(RECORD_SCHEMA)
 
     def add(self, heads: Heads, delays: Delays, segment: LogSegment) -> Iterator[pa.RecordBatch]:
+        """One batch with a row for each record of a chunk."""
         none = delays.stage == ORDINARY
         yield _batch(
             self._schema,
@@ -235,11 +236,13 @@ class _RecordRows:
         )
 
     def gap(self, path: str, gap: Gap) -> pa.RecordBatch:
+        """One row for bytes that are not records; ``path`` is the segment."""
         base = int(path.rpartition("/")[2])
         why = "torn" if gap.torn else gap.why
         return _batch(self._schema, {"file": path, "offset": base + gap.offset, "size": gap.size, "damage": why}, 1)
 
     def finish(self, segment: LogSegment, begin: int) -> Iterator[pa.RecordBatch]:
+        """Nothing: all rows were yielded by `add`."""
         del segment, begin
         yield from ()
 
@@ -272,6 +275,7 @@ class _DelayRows:
         self._bytes += int(heads.sizes.sum())
 
     def add(self, heads: Heads, delays: Delays, segment: LogSegment) -> Iterator[pa.RecordBatch]:
+        """At most one batch, with a row for each record of a chunk that was delayed."""
         self._count(heads)
         self._hosts |= delays.hosts
         some = np.flatnonzero(delays.stage)
@@ -305,10 +309,12 @@ class _DelayRows:
         return _batch(self._schema, values, 1)
 
     def gap(self, path: str, gap: Gap) -> pa.RecordBatch:
+        """One note about bytes that are not records; ``path`` is the segment."""
         value = {"file": path, "offset": gap.offset, "bytes": gap.size, "why": gap.why, "torn": gap.torn}
         return self._note(GAP, json.dumps(value))
 
     def finish(self, segment: LogSegment, begin: int) -> Iterator[pa.RecordBatch]:
+        """One note for each topic seen, and one with the statistics of the split, which starts at byte ``begin``."""
         for number in sorted(self._used):
             name = self._names[number]
             yield self._note(TOPIC_NAME, name.decode("utf-8", "replace"), topic_id(name))

@@ -97,6 +97,7 @@ class _LocalFile:
             raise StorageError(f"{path}: {error.strerror}") from error
 
     def read(self, position: int, count: int) -> bytes:
+        """Read ``count`` bytes at a position; fewer only at the end of the file. Raises OSError."""
         data = os.pread(self._fd, count, position)
         while 0 < len(data) < count:
             more = os.pread(self._fd, count - len(data), position + len(data))
@@ -106,6 +107,7 @@ class _LocalFile:
         return data
 
     def data_end(self, size: int) -> int:
+        """End of the last extent with data, in bytes; ``size`` where the file system cannot tell."""
         end = at = 0
         try:
             while at < size:
@@ -116,6 +118,7 @@ class _LocalFile:
         return min(end, size)
 
     def close(self) -> None:
+        """Close the descriptor."""
         os.close(self._fd)
 
 
@@ -125,6 +128,7 @@ def _plain(path: str) -> str:
 
 class _Local:
     def sizes(self, folder: str) -> dict[str, int]:
+        """Sizes in bytes by file name; empty if there is no such folder. Raises StorageError."""
         try:
             with os.scandir(_plain(folder)) as entries:
                 return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
@@ -134,12 +138,15 @@ class _Local:
             raise StorageError(f"{folder}: {error.strerror}") from error
 
     def is_folder(self, path: str) -> bool:
+        """Whether the path is a folder."""
         return Path(_plain(path)).is_dir()
 
     def open(self, path: str) -> StoredFile:
+        """Open a file for reading. Raises StorageError."""
         return _LocalFile(_plain(path))
 
     def peek(self, path: str, position: int, count: int) -> bytes:
+        """Read ``count`` bytes at a position of a file that is not open. Raises StorageError."""
         file = self.open(path)
         try:
             return file.read(position, count)
@@ -159,6 +166,7 @@ class _RemoteFile:
         self._data = b""
 
     def read(self, position: int, count: int) -> bytes:
+        """Read ``count`` bytes at a position, from what was read ahead if they are in it. Raises StorageError."""
         at = position - self._start
         if not 0 <= at <= len(self._data) or at + count > len(self._data):
             try:
@@ -169,9 +177,11 @@ class _RemoteFile:
         return self._data[at : at + count]
 
     def data_end(self, size: int) -> int:
+        """Always ``size``: an object has no holes."""
         return size
 
     def close(self) -> None:
+        """Drop what was read ahead."""
         self._data = b""
 
 
@@ -180,6 +190,7 @@ class _Remote:
         self._system = file_system(uri, options)
 
     def sizes(self, folder: str) -> dict[str, int]:
+        """Sizes in bytes by file name; empty if there is no such folder. Raises StorageError."""
         try:
             self._system.invalidate_cache()
             found = self._system.ls(folder, detail=True)
@@ -192,15 +203,18 @@ class _Remote:
         }
 
     def is_folder(self, path: str) -> bool:
+        """Whether the path is a folder. Raises StorageError."""
         try:
             return bool(self._system.isdir(path))
         except Exception as error:
             raise StorageError(f"{path}: {error}") from error
 
     def open(self, path: str) -> StoredFile:
+        """Give a reader of a file; nothing is read yet."""
         return _RemoteFile(self._system, path)
 
     def peek(self, path: str, position: int, count: int) -> bytes:
+        """Read ``count`` bytes at a position by one request of this size. Raises StorageError."""
         if count <= 0:
             return b""
         try:

@@ -92,6 +92,7 @@ class _Local:
         self._lock: int | None = None
 
     def lock(self) -> None:
+        """Make the folder and lock it against other processes until `close`. Raises StateError, OSError."""
         self._path.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -103,12 +104,15 @@ class _Local:
             raise StateError(f"--state {self._path}: another run is at work on it; wait for its end") from None
 
     def names(self) -> list[str]:
+        """Names of the files, sorted, without the lock file. Raises OSError."""
         return sorted(entry.name for entry in os.scandir(self._path) if entry.name != _LOCK)
 
     def read(self, name: str) -> bytes:
+        """Read a file as a whole. Raises FileNotFoundError, OSError."""
         return (self._path / name).read_bytes()
 
     def write(self, name: str, data: bytes) -> None:
+        """Write a new file, sync it, rename it and sync the folder. Raises OSError."""
         fresh = self._path / (name + _NEW)
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -122,15 +126,19 @@ class _Local:
         self._sync()
 
     def version(self, name: str) -> str:  # noqa: ARG002 - nobody else writes here
+        """Always empty: nobody else writes while the lock is held."""
         return ""
 
     def replace(self, name: str, data: bytes, version: str) -> None:  # noqa: ARG002
+        """Do as `write` does: nobody else writes while the lock is held. Raises OSError."""
         self.write(name, data)
 
     def remove(self, name: str) -> None:
+        """Remove a file, if it is there. Raises OSError."""
         (self._path / name).unlink(missing_ok=True)
 
     def close(self) -> None:
+        """Release the lock, if it is held."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -157,9 +165,11 @@ class _Remote:
         return f"{self._uri}/{name}"
 
     def lock(self) -> None:
+        """Only check that the folder can be listed: there is no lock. Raises StateError."""
         self.names()
 
     def names(self) -> list[str]:
+        """Names of the files, sorted; none if there is no such folder. Raises StateError."""
         self._system.invalidate_cache()
         try:
             found = self._system.ls(self._uri, detail=True)
@@ -170,13 +180,16 @@ class _Remote:
         return sorted(item["name"].rstrip("/").rpartition("/")[2] for item in found if item["type"] == "file")
 
     def read(self, name: str) -> bytes:
+        """Read a file as a whole. Raises FileNotFoundError."""
         data: bytes = self._system.cat_file(self._place(name))
         return data
 
     def write(self, name: str, data: bytes) -> None:
+        """Put a file by one request. Raises StateError."""
         self._put(name, data, {})
 
     def version(self, name: str) -> str:
+        """The file's ETag; empty if there is none, or if the file system knows none. Raises StateError."""
         if not self._knows_versions:
             return ""
         self._system.invalidate_cache()
@@ -188,6 +201,7 @@ class _Remote:
             raise StateError(f"--state {self._place(name)}: {error}") from error
 
     def replace(self, name: str, data: bytes, version: str) -> None:
+        """Put a file by one request, on the condition that it has this ETag. Raises ChangedError, StateError."""
         if not self._knows_versions:
             self.write(name, data)
             return
@@ -206,13 +220,14 @@ class _Remote:
             raise StateError(f"--state {self._place(name)}: {error}") from error
 
     def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
         try:
             self._system.rm_file(self._place(name))
         except FileNotFoundError:
             pass
 
     def close(self) -> None:
-        pass
+        """Nothing is open."""
 
 
 def _protocols(system: Any) -> tuple[str, ...]:

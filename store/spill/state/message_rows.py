@@ -79,11 +79,13 @@ class _Part:
         self.id_min, self.id_max, self.last_due_ms = 1 << 62, 0, -1
 
     def took(self, ids: Sequence[int], dues: Sequence[int]) -> None:
+        """Widen the ranges by the ids and due times (epoch ms) of rows that were appended."""
         self.id_min = min(self.id_min, *ids)
         self.id_max = max(self.id_max, *ids)
         self.last_due_ms = max(self.last_due_ms, *dues)
 
     def rows(self) -> NDArray[np.void]:
+        """All rows of the file, read from the disk: a structured array of shape ``(count,)``."""
         data = self.file.pread(self.count * _ROW.size, 0)
         return np.frombuffer(data, _DTYPE, len(data) // _ROW.size)
 
