@@ -1,11 +1,11 @@
-"""Sizes: a source file has at most 400 lines, a function 60."""
+"""Sizes: a source file has at most 400 lines; a function, in the tests too, 60."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
-from tests.house.test_architecture import ALL, name_of
+from tests.house.test_architecture import ALL, ROOT, name_of
 
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
@@ -16,6 +16,12 @@ def too_long(path: Path, name: str) -> list[str]:
     text = path.read_text("utf-8")
     lines = len(text.splitlines())
     found = [f"{name} has {lines} lines, more than {FILE_LINES_MAX}"] if lines > FILE_LINES_MAX else []
+    return found + long_functions(text, name)
+
+
+def long_functions(text: str, name: str) -> list[str]:
+    """Functions of a file that have more lines than they may."""
+    found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             size = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -27,6 +33,12 @@ def too_long(path: Path, name: str) -> list[str]:
 def test_files_and_functions_are_short() -> None:
     wrong = [text for path in ALL for text in too_long(path, name_of(path))]
     assert not wrong, "divide by noun:\n" + "\n".join(wrong)
+
+
+def test_functions_of_tests_are_short() -> None:
+    paths = sorted((ROOT / "tests").rglob("*.py"))
+    wrong = [text for path in paths for text in long_functions(path.read_text("utf-8"), name_of(path))]
+    assert not wrong, "make a world or a step of its own:\n" + "\n".join(wrong)
 
 
 def test_the_rule_sees_what_breaks_it(tmp_path: Path) -> None:

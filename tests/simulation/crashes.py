@@ -77,6 +77,57 @@ class _Enough(BaseException):
     """The one crash point that was asked for is done."""
 
 
+class _Points:
+    """The crash points of one seed: at which calls there is one, and the story after each."""
+
+    def __init__(
+        self, seed: int, share: float, only: int | None, say: Callable[[str], None] | None, stop_at: Collection[Kind]
+    ) -> None:
+        self.tally = Tally()
+        self._seed = seed
+        self._share = share
+        self._only = only
+        self._say = say
+        self._stop_at = stop_at
+        self._choose = Random(f"{seed} chosen")
+
+    def probe(self, world: World, call: int) -> None:
+        """Before a call of the disk: crash here, if it is one of the points."""
+        if self._only is not None:
+            if call == self._only:
+                self._crash(world, call)
+                raise _Enough
+            return
+        if self._choose.random() < self._share:
+            self._crash(world, call)
+
+    def _crash(self, world: World, call: int) -> None:
+        rng = Random(f"{self._seed} {call}")
+        keep = draw_keep(rng)
+        ledger = world.ledger.clone()
+        world.note_crash(ledger, keep)
+        self.tally.points += 1
+        tell = self._say if self._only is not None else None
+        if tell is not None:
+            tell(
+                "-- the process is killed" if keep is None else f"-- the power fails, {keep:.0%} of what is dirty stays"
+            )
+        story = Aftermath(world, rng, keep, ledger, tell)
+        try:
+            story.run()
+        except PowerCut as error:
+            raise AssertionError("a power cut that nobody was ready for") from error
+        except (Violation, Deadlock, Exception) as error:
+            found = Finding(self._seed, call, error)
+            self.tally.findings.append(found)
+            if found.kind in self._stop_at:
+                raise _Enough from error
+        finally:
+            self.tally.calls += story.world.calls
+            self.tally.starts += story.world.starts
+            story.world.disk.fault = None
+
+
 def run_seed(
     seed: int,
     share: float = 0.0,
@@ -92,44 +143,9 @@ def run_seed(
     ``first``: stop at the first finding of a kind in ``until``. ``fond``, ``keys``: see `Life`. The tally has
     what was run and found.
     """
-    tally = Tally()
-    choose = Random(f"{seed} chosen")
-
-    def probe(world: World, call: int) -> None:
-        if only is not None:
-            if call == only:
-                after(world, call)
-                raise _Enough
-            return
-        if choose.random() < share:
-            after(world, call)
-
-    def after(world: World, call: int) -> None:
-        rng = Random(f"{seed} {call}")
-        keep = draw_keep(rng)
-        ledger = world.ledger.clone()
-        world.note_crash(ledger, keep)
-        tally.points += 1
-        tell = say if only is not None else None
-        if tell is not None:
-            tell(
-                "-- the process is killed" if keep is None else f"-- the power fails, {keep:.0%} of what is dirty stays"
-            )
-        story = Aftermath(world, rng, keep, ledger, tell)
-        try:
-            story.run()
-        except PowerCut as error:
-            raise AssertionError("a power cut that nobody was ready for") from error
-        except (Violation, Deadlock, Exception) as error:
-            tally.findings.append(Finding(seed, call, error))
-            if first and tally.findings[-1].kind in until:
-                raise _Enough from error
-        finally:
-            tally.calls += story.world.calls
-            tally.starts += story.world.starts
-            story.world.disk.fault = None
-
-    life = Life(seed, probe if share or only is not None else None, say, fond=fond, keys=keys)
+    points = _Points(seed, share, only, say, until if first else ())
+    tally = points.tally
+    life = Life(seed, points.probe if share or only is not None else None, say, fond=fond, keys=keys)
     try:
         life.run()
     except _Enough:

@@ -194,6 +194,34 @@ class World:
     def boot(self) -> None:
         """Start a broker, once; PowerCut or StoreError when it does not come up."""
         self.starts += 1
+        self._forget_the_last_life()
+        plugin = DelayPlugin()
+        core = self._put_together(plugin)
+        plugin.deliverer.block_min = self.shape.block_min
+        self.core, self.plugin, self.store = core, plugin, core.store
+        self.ledger.desk.epoch = plugin.spill.epoch
+        core.large_batches.slice_messages = self.shape.slice_messages
+        self.connections = [_Connection(50001, self._heard), _Connection(50002, self._heard)]
+        self._guard = self.store.topic_guard
+        self.store.topic_guard = self._topic_guard
+        core.tables.late = True
+        self._take_the_threads(core, plugin)
+        self._make_pops_small(core)
+        lock = self.store._append_lock
+        if isinstance(lock, SimLock):
+            lock.before = self._before_append
+        check_durable(self)
+        check_names(self)
+        log = self.store.commit_log
+        with self.sharp_eyes():
+            self.ledger.reopened(log.begin, log.end, self.store.scan(log.begin))
+        self.check_ms = 0
+        self.ledger.pops.opened()
+        self.producer.greet()
+        self.tell(f"start {self.starts}: CommitLog {log.begin} to {log.end}, {plugin.pending_count()} pending")
+
+    def _forget_the_last_life(self) -> None:
+        """What a process loses at its end; the broker before this one is kept, so that nothing of it is freed."""
         self.baton = None if self.switch is None else Baton(lambda: self.rng.random() < (self.switch or 0))
         self.inbox: deque[Callable[[], None]] = deque()
         self.commands: deque[Callable[[], None]] = deque()
@@ -207,13 +235,15 @@ class World:
         self.disk.fault = self._call
         self.disk.watch = self._written
         self.disk.read_fault = self._read
-        config = BrokerConfig(ROOT, dict(self.shape.values), listen_port=10911, plugins=[])
-        plugin = DelayPlugin()
         self.frozen.clear()
         self.graveyard.append((self.core, self.disk))
         self.core = None
+
+    def _put_together(self, plugin: DelayPlugin) -> BrokerCore:
+        """Make the broker, on the world's disk and clock."""
+        config = BrokerConfig(ROOT, dict(self.shape.values), listen_port=10911, plugins=[])
         with simulated(self.baton, 7):
-            core = BrokerCore(
+            return BrokerCore(
                 config,
                 10911,
                 [plugin],
@@ -224,16 +254,11 @@ class World:
                 spawn=run_inline,
                 random=Random(1),
             )
-        plugin.deliverer.block_min = self.shape.block_min
-        self.core, self.plugin, self.store = core, plugin, core.store
-        self.ledger.desk.epoch = plugin.spill.epoch
-        core.large_batches.slice_messages = self.shape.slice_messages
-        self.connections = [_Connection(50001, self._heard), _Connection(50002, self._heard)]
-        self._guard = self.store.topic_guard
-        self.store.topic_guard = self._topic_guard
+
+    def _take_the_threads(self, core: BrokerCore, plugin: DelayPlugin) -> None:
+        """Each thread of the broker becomes a step, and its bell the time of its next step."""
         plugin.sweeper.ring = lambda: self.wakes.__setitem__("sweeper", 0)
         plugin.sweeper.ring_recovery = plugin.recovery.ring = lambda: self.wakes.__setitem__("recovery", 0)
-        core.tables.late = True
         self.steps: dict[str, Callable[[int], int | None]] = {
             "loop": self._loop_step,
             "commands": self._command_step,
@@ -246,23 +271,14 @@ class World:
             "tables": self._tables_step,
             "reviver": core.processors.pop.reviver.step,
         }
-        journal = core.processors.pop.journal
-        core.processors.pop.reviver.copier.block_min = 2
+
+    def _make_pops_small(self, core: BrokerCore) -> None:
+        """Blocks, tails and marks of pops at sizes at which a short story has them."""
+        journal, reviver = core.processors.pop.journal, core.processors.pop.reviver
+        reviver.copier.block_min = 2
         if self.shape.pop_tail_bytes == 200:  # two at a time, so that what is due later passes the others
-            core.processors.pop.reviver.slice_count = 2
+            reviver.slice_count = 2
         journal.tail_bytes, journal.mark_bytes = self.shape.pop_tail_bytes, 1_000
-        lock = self.store._append_lock
-        if isinstance(lock, SimLock):
-            lock.before = self._before_append
-        check_durable(self)
-        check_names(self)
-        log = self.store.commit_log
-        with self.sharp_eyes():
-            self.ledger.reopened(log.begin, log.end, self.store.scan(log.begin))
-        self.check_ms = 0
-        self.ledger.pops.opened()
-        self.producer.greet()
-        self.tell(f"start {self.starts}: CommitLog {log.begin} to {log.end}, {plugin.pending_count()} pending")
 
     def tell(self, text: str) -> None:
         """Add a line to the trace."""

@@ -104,71 +104,94 @@ class TestLevelQueueAgainstASet(LevelQueueAgainstASet.TestCase):
     settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
+class LevelStore:
+    """A store with two levels and their scheduler, on a simulated disk, and what was acknowledged."""
+
+    ROOT = Path("/store")
+    OPTIONS = StoreOptions(
+        commit_log_segment_bytes=1 << 14, consume_queue_segment_bytes=400, delay_levels_ms=(1_000, 3_000)
+    )
+
+    def __init__(self, seed: int) -> None:
+        self.disk = SimDisk(seed)
+        self.now_ms = 1_000_000
+        self.levels = DelayLevels(self.OPTIONS.delay_levels_ms)
+        self.sent: dict[str, int] = {}  # key: when it is due
+        self.offsets: dict[str, int] = {}
+        self.open()
+
+    def open(self) -> None:
+        """Open it, for the first time or after a crash."""
+        self.store = MessageStore.open(self.disk, self.ROOT, self.OPTIONS, lambda: self.now_ms)
+        self.store.store_host = HOST
+        offsets_path = self.ROOT / "config" / "delayOffset.json"
+        self.scheduler = LevelScheduler(
+            self.store, self.levels, lambda: self.now_ms, files=self.disk, offsets_path=offsets_path
+        )
+        self.scheduler.recover()
+
+    def send(self, level: int) -> None:
+        """Put one message."""
+        key = f"m{len(self.offsets)}"
+        message = Message("T", 0, body=key.encode(), properties=f"DELAY\x01{level}\x02UNIQ_KEY\x01{key}\x02")
+        self.levels.route(message)
+        (result,) = self.store.put_batch([put_record(message, HOST)])
+        assert result.status == PutStatus.PUT_OK
+        self.sent[key] = result.store_ms + self.levels.delay_ms(level)
+        self.offsets[key] = result.offset
+
+    def power_cut(self, keep: float) -> None:
+        """Cut the power: what was acknowledged since the last flush may be lost under ASYNC_FLUSH."""
+        self.disk.power_cut(keep=keep)
+        self.open()
+        for key, offset in self.offsets.items():
+            if offset >= self.store.commit_log.end:
+                self.sent.pop(key, None)
+
+    def drain(self) -> None:
+        """Let everything come due."""
+        self.now_ms += 100_000
+        for _ in range(1000):
+            if self.scheduler.step(self.now_ms) is None:
+                break
+
+    def delivered(self) -> dict[str, int]:
+        """How often each message was delivered; AssertionError if one came early."""
+        counts: dict[str, int] = {}
+        entries = (entry for at in range(len(self.sent)) for entry in self.store.queue_entries("T", 0, at, 1))
+        for offset, _, _ in entries:
+            record = self.store.read_record(offset)
+            assert record is not None
+            copy = decode_record(record)
+            key = get_property(copy.properties, "UNIQ_KEY") or ""
+            counts[key] = counts.get(key, 0) + 1
+            assert copy.store_ms >= self.sent[key]
+        return counts
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_every_level_message_comes_once_and_never_early_over_crashes_and_clock_steps(seed: int) -> None:
     rng = random.Random(seed)
-    disk = SimDisk(seed)
-    root = Path("/store")
-    options = StoreOptions(
-        commit_log_segment_bytes=1 << 14, consume_queue_segment_bytes=400, delay_levels_ms=(1_000, 3_000)
-    )
-    clock = [1_000_000]
-    levels = DelayLevels(options.delay_levels_ms)
-
-    def open_store() -> tuple[MessageStore, LevelScheduler]:
-        store = MessageStore.open(disk, root, options, lambda: clock[0])
-        store.store_host = HOST
-        scheduler = LevelScheduler(
-            store, levels, lambda: clock[0], files=disk, offsets_path=root / "config" / "delayOffset.json"
-        )
-        scheduler.recover()
-        return store, scheduler
-
-    store, scheduler = open_store()
-    sent: dict[str, int] = {}
-    offsets: dict[str, int] = {}
+    world = LevelStore(seed)
     for _ in range(rng.randrange(100, 300)):
         choice = rng.random()
         if choice < 0.35:
-            key = f"m{len(offsets)}"
-            level = rng.choice((1, 2))
-            message = Message("T", 0, body=key.encode(), properties=f"DELAY\x01{level}\x02UNIQ_KEY\x01{key}\x02")
-            levels.route(message)
-            (result,) = store.put_batch([put_record(message, HOST)])
-            assert result.status == PutStatus.PUT_OK
-            sent[key] = result.store_ms + levels.delay_ms(level)
-            offsets[key] = result.offset
+            world.send(rng.choice((1, 2)))
         elif choice < 0.75:
-            scheduler.step(clock[0])
+            world.scheduler.step(world.now_ms)
         elif choice < 0.9:
-            clock[0] += rng.randrange(1500)
+            world.now_ms += rng.randrange(1500)
         elif choice < 0.93:
-            clock[0] -= rng.randrange(2000)
+            world.now_ms -= rng.randrange(2000)
         elif choice < 0.97:
-            store.housekeeper.step(clock[0])
+            world.store.housekeeper.step(world.now_ms)
         elif choice < 0.98:
-            store.commit_log.sync()
+            world.store.commit_log.sync()
         elif choice < 0.99:
-            disk.kill()
-            store, scheduler = open_store()
+            world.disk.kill()
+            world.open()
         else:
-            disk.power_cut(keep=rng.random())
-            store, scheduler = open_store()
-            for key, offset in offsets.items():
-                if offset >= store.commit_log.end:
-                    sent.pop(key, None)  # acknowledged since the last flush: may be lost under ASYNC_FLUSH
-    clock[0] += 100_000
-    for _ in range(1000):
-        wake_ms = scheduler.step(clock[0])
-        if wake_ms is None:
-            break
-    counts: dict[str, int] = {}
-    for offset, _, _ in (entry for at in range(len(sent)) for entry in store.queue_entries("T", 0, at, 1)):
-        record = store.read_record(offset)
-        assert record is not None
-        copy = decode_record(record)
-        key = get_property(copy.properties, "UNIQ_KEY") or ""
-        counts[key] = counts.get(key, 0) + 1
-        assert copy.store_ms >= sent[key]
-    assert counts == dict.fromkeys(sent, 1)
-    assert scheduler.check() == []
+            world.power_cut(keep=rng.random())
+    world.drain()
+    assert world.delivered() == dict.fromkeys(world.sent, 1)
+    assert world.scheduler.check() == []

@@ -70,15 +70,50 @@ def _set_clock(control: Control) -> None:
     time.time = lambda: real() + control["clock_ms"] / 1000
 
 
-def _break_disk(control: Control) -> None:
-    from store.disk import files
-    from store.disk.errors import StoreFullError, SyncFailedError
-    from store.disk.file import File
+class _BrokenDisk:
+    """Puts faults round the calls that write to the disk, as the control file orders them.
 
-    rng = random.Random()
+    The store is imported here, not at the top of the file: nothing of it may be loaded before the clock is set.
+    """
 
-    def count(path: Path, name: str) -> bool:
+    def __init__(self, control: Control) -> None:
+        from store.disk import files
+        from store.disk.errors import StoreFullError, SyncFailedError
+        from store.disk.file import File
+
+        self._control = control
+        self._rng = random.Random()
+        self._full_error, self._sync_error = StoreFullError, SyncFailedError
+        self._wrap(File, "pwrite", self._torn)
+        self._wrap(File, "pwritev", self._torn_many)
+        self._wrap(File, "sync", self._unsynced)
+        self._wrap(File, "truncate")
+        self._wrap(File, "punch")
+        self._wrap(File, "allocate", self._no_room)
+        self._wrap(files.Files, "remove")
+        self._wrap(files.Files, "rename")
+        self._wrap(files.Files, "sync_dir", self._unsynced)
+        self._limit_space(files.Files)
+
+    def _wrap(self, owner: type, name: str, fault: Callable[..., None] | None = None) -> None:
+        real = getattr(owner, name)
+
+        def call(target: Any, *args: Any, **kwargs: Any) -> Any:
+            dying = self._count(target.path if hasattr(target, "path") else args[0], name)
+            if dying and self._rng.random() < 0.5:
+                _die()
+            if fault is not None:
+                fault(target, dying, *args)
+            result = real(target, *args, **kwargs)
+            if dying:
+                _die()
+            return result
+
+        setattr(owner, name, call)
+
+    def _count(self, path: Path, name: str) -> bool:
         """Count one call; whether it is the one to die in."""
+        control = self._control
         control["calls"] += 1
         where = control["die_where"]
         if (where == 1 and name not in _NAMING) or (where == 2 and not _RARE.search(str(path))):
@@ -88,64 +123,40 @@ def _break_disk(control: Control) -> None:
             control["die_in"] = left - 1
         return left == 1
 
-    def wrapped(owner: type, name: str, fault: Callable[..., None] | None = None) -> None:
-        real = getattr(owner, name)
-
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            dying = count(self.path if isinstance(self, File) else args[0], name)
-            if dying and rng.random() < 0.5:
-                _die()
-            if fault is not None:
-                fault(self, dying, *args)
-            result = real(self, *args, **kwargs)
-            if dying:
-                _die()
-            return result
-
-        setattr(owner, name, call)
-
-    def torn(file: File, dying: bool, data: Any, offset: int) -> None:
-        if dying or control["full"]:
+    def _torn(self, file: Any, dying: bool, data: Any, offset: int) -> None:
+        if dying or self._control["full"]:
             view = memoryview(data).cast("B")
-            os.pwrite(file._fd, view[: rng.randrange(len(view) + 1)], offset)
+            os.pwrite(file._fd, view[: self._rng.randrange(len(view) + 1)], offset)
             if dying:
                 _die()
-            raise StoreFullError(f"cannot write {file.path}: injected (errno {errno.ENOSPC})")
+            raise self._full_error(f"cannot write {file.path}: injected (errno {errno.ENOSPC})")
 
-    def torn_many(file: File, dying: bool, buffers: Any, offset: int) -> None:
-        torn(file, dying, b"".join(buffers), offset)
+    def _torn_many(self, file: Any, dying: bool, buffers: Any, offset: int) -> None:
+        self._torn(file, dying, b"".join(buffers), offset)
 
-    def unsynced(who: Any, dying: bool, *_: object) -> None:
-        if control["bad_sync"] and not dying:
-            raise SyncFailedError(f"cannot sync {who}: injected (errno {errno.EIO})")
+    def _unsynced(self, who: Any, dying: bool, *_: object) -> None:
+        if self._control["bad_sync"] and not dying:
+            raise self._sync_error(f"cannot sync {who}: injected (errno {errno.EIO})")
 
-    def no_room(file: Any, dying: bool, *_: object) -> None:
-        if control["full"] and not dying:
-            raise StoreFullError(f"no room for {file}: injected (errno {errno.ENOSPC})")
+    def _no_room(self, file: Any, dying: bool, *_: object) -> None:
+        if self._control["full"] and not dying:
+            raise self._full_error(f"no room for {file}: injected (errno {errno.ENOSPC})")
 
-    wrapped(File, "pwrite", torn)
-    wrapped(File, "pwritev", torn_many)
-    wrapped(File, "sync", unsynced)
-    wrapped(File, "truncate")
-    wrapped(File, "punch")
-    wrapped(File, "allocate", no_room)
-    wrapped(files.Files, "remove")
-    wrapped(files.Files, "rename")
-    wrapped(files.Files, "sync_dir", unsynced)
-    free = files.Files.free_bytes
+    def _limit_space(self, owner: Any) -> None:
+        real = owner.free_bytes
 
-    def free_bytes(self: files.Files, path: Path) -> tuple[int, int]:
-        left, total = free(self, path)
-        return (0 if control["full"] else left), total
+        def free_bytes(target: Any, path: Path) -> tuple[int, int]:
+            left, total = real(target, path)
+            return (0 if self._control["full"] else left), total
 
-    files.Files.free_bytes = free_bytes  # type: ignore[method-assign]
+        owner.free_bytes = free_bytes
 
 
 def main(arguments: list[str]) -> None:
     """Run the command line of the broker with faults."""
     control = Control(Path(arguments[0]))
     _set_clock(control)
-    _break_disk(control)
+    _BrokenDisk(control)
     from broker.cli import main as timewheel
 
     timewheel(arguments[1:])
