@@ -23,6 +23,7 @@ from remoting.codes import REQUEST_HEADER_MAX_BYTES
 from remoting.command import RemotingCommand
 from remoting.connection import FrameDecoder
 from remoting.errors import ProtocolError
+from tests.support.wait import until
 
 __all__ = ["BOUND_MS", "LOOP_MS", "READ_BYTES", "LoopWatch", "bound_ms"]
 
@@ -199,9 +200,11 @@ class LoopWatch:
             await asyncio.wait(others, timeout=1)
             assert self.loop.time() < end, f"still running: {list(others)}"
         tables = self.core.topics._late, self.core.groups._late
-        while self.core.dispatcher.running or any(table._gathering or table._writing for table in tables):
-            await asyncio.sleep(0.001)
-            assert self.loop.time() < end, f"{self.core.dispatcher.running} requests are not answered"
+
+        def is_idle() -> bool:
+            return not self.core.dispatcher.running and not any(t._gathering or t._writing for t in tables)
+
+        await until(is_idle, _WAIT_S)
         await asyncio.sleep(0)
 
 

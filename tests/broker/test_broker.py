@@ -20,6 +20,7 @@ from remoting.messages.message import parse_message_id
 from store.disk.errors import StoreLockedError
 from tests.broker.core_rig import FakePlugin, properties, records_of
 from tests.support.ports import free_ports_around
+from tests.support.wait import until
 
 DELAY_PLUGIN = "broker_plugin.plugin:DelayPlugin"
 
@@ -142,7 +143,7 @@ def test_a_pull_that_waits_is_answered_when_a_message_comes(tmp_path):
         ):
             await sender.send("T")
             waiting = await reader.submit(RequestCode.PULL_MESSAGE, pull_fields("T", 1, 15_000))
-            await asyncio.sleep(0.05)
+            await until(lambda: broker.core.long_poll.held(("T", 0)))
             await sender.send("T", body=b"second")
             (message,) = records_of((await reader.reply(waiting)).body)
             assert message.body == b"second"
@@ -159,7 +160,7 @@ def test_stop_answers_and_keeps_what_was_read(tmp_path):
         caller = await Caller.to(broker.listen_port)
         await caller.send("T")
         sent = [await caller.submit(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"%d" % n) for n in range(20)]
-        await asyncio.sleep(0.01)
+        await until(lambda: len(broker.store.queue_entries("T", 0, 0, 100)) == 21)
         await asyncio.wait_for(broker.stop(), 30)  # whoever is connected stays so, and it does not wait for them
         for opaque in sent:
             assert (await caller.reply(opaque)).code == 0
@@ -217,8 +218,7 @@ def test_consumer_offsets_are_written_while_it_runs(tmp_path):
             fields = pull_fields("T", 0) | {"sysFlag": 5, "commitOffset": 1}
             await caller.ask(RequestCode.PULL_MESSAGE, fields)
             file = tmp_path / "store" / "config" / "consumerOffset.json"
-            while not file.exists():
-                await asyncio.sleep(0.005)
+            await until(file.exists)
             assert json.loads(file.read_bytes())["offsetTable"] == {"T@cg": {"0": 1}}
 
     asyncio.run(run())

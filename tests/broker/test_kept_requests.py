@@ -19,7 +19,7 @@ from remoting.connection import FrameDecoder
 from remoting.errors import ProtocolError
 from tests.broker.core_rig import Client, Rig, properties, records_of
 from tests.broker.test_server import Rig as SocketRig
-from tests.broker.test_server_limits import until
+from tests.support.wait import until
 
 MIB = 1 << 20
 HOLD = {"sysFlag": 6, "suspendTimeoutMillis": 15_000}

@@ -14,6 +14,7 @@ from broker.net.requester import Requester
 from broker.net.server import Server
 from remoting.command import RemotingCommand, encode_command, request
 from remoting.connection import FrameDecoder
+from tests.support.wait import until
 
 
 class Rig:
@@ -246,11 +247,9 @@ def test_who_reads_slowly_is_not_read_from_until_it_has_caught_up():
             client = await rig.client()
             for n in range(40):
                 await client.send(RemotingCommand(3, n))
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
             (connection,) = rig.server._connections
-            async with asyncio.timeout(10):
-                while connection._backlog_bytes <= 4 << 20:  # a busy machine takes its time to bring the requests
-                    await asyncio.sleep(0.001)
+            await until(lambda: connection._backlog_bytes > 4 << 20)  # a busy machine takes its time to bring them
             assert connection._backlog_bytes < 64 << 20
             assert not connection._events & 1, "nothing is read any more"
             for n in range(40):
@@ -268,8 +267,7 @@ def test_who_never_reads_is_closed():
         async with Rig() as rig:
             client = await rig.client()
             await client.send(*[RemotingCommand(3, n) for n in range(100)])
-            while not rig.closed:
-                await asyncio.sleep(0.001)
+            await until(lambda: rig.closed)
             client.close()
 
     asyncio.run(run())
@@ -418,7 +416,7 @@ def test_stop_reading_leaves_what_comes_where_it_is():
             rig.server.stop_reading()
             await client.send(RemotingCommand(1, 2))
             for _ in range(20):
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
             assert client.came == []
             rig.server.close()
             with pytest.raises(ConnectionError):

@@ -11,14 +11,9 @@ from remoting.command import RemotingCommand, encode_command
 from remoting.connection import FrameDecoder
 from tests.broker.core_rig import Rig as CoreRig
 from tests.broker.test_server import Rig
+from tests.support.wait import until
 
 MIB = 1 << 20
-
-
-async def until(happened):
-    async with asyncio.timeout(20):
-        while not happened():
-            await asyncio.sleep(0.001)
 
 
 async def part_of_a_frame(rig, announced, size):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from remoting.messages.properties import get_property
 from tests.service.process_cluster import ENTRY, NUMBER, Copies, RealCluster, now_ms
-from tests.support.wait import let_pass
+from tests.support.wait import let_pass, pause
 from timewheel_client import Producer
 
 __all__ = ["main"]
@@ -57,7 +57,7 @@ class Load:
                 properties = {"TW_TOPIC": TARGET, "TW_DELIVER_MS": due, NUMBER: str(self.count)}
                 await producer.send(ENTRY, b"x" * 100, properties=properties)
                 self.count += 1
-                await asyncio.sleep(1 / RATE)
+                await pause(1 / RATE)
 
 
 def silences(copies: Copies, kills: list[int]) -> list[list[int]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from remoting.messages.properties import format_properties, get_property
 from service.link.cluster import ClusterLink, Fate
 from tests.service.process_cluster import ENTRY, NUMBER, RealCluster, now_ms
-from tests.support.wait import happens, let_pass
+from tests.support.wait import happens, let_pass, pause
 
 __all__ = ["main"]
 
@@ -64,7 +64,7 @@ async def steady(namesrv: str, way: Way, rate: int, seconds: float) -> int:
                 for _ in range(int(passed * rate) - count):
                     group.create_task(_send(link, way, count, now_ms() + LEAD_MS))
                     count += 1
-                await asyncio.sleep(STEP_S)
+                await pause(STEP_S)
         return count
     finally:
         await link.core.close()

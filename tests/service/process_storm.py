@@ -24,7 +24,7 @@ from remoting.messages.properties import get_property
 from service.link.cluster import ClusterLink
 from service.running.entries import DUE, REJECTED_TOPIC
 from tests.service.process_cluster import ENTRY, NUMBER, RealCluster, continued, now_ms, stopped
-from tests.support.wait import happens, let_pass
+from tests.support.wait import happens, let_pass, pause
 from timewheel_client import ClientError, Producer, ServiceClient
 
 __all__ = ["Storm", "main"]
@@ -176,7 +176,7 @@ class Storm:
                     number += 1
                 if len(tasks) >= 2000:  # a broker is away: what was not sent is not made up for
                     begin = time.monotonic() - number / self.rate
-                await asyncio.sleep(0.01)
+                await pause(0.01)
             await asyncio.gather(*tasks)
 
     async def _one(
@@ -190,7 +190,7 @@ class Storm:
             return
         self.ledger.sent[number] = due_ms
         if cancel is not None:
-            await asyncio.sleep(max(0.0, (due_ms - now_ms()) / 1000 * cancel))
+            await pause(max(0.0, (due_ms - now_ms()) / 1000 * cancel))
             name = f"{sent.queue.broker_name}/{sent.queue.queue_id}/{sent.queue_offset}"
             try:
                 self.ledger.verdicts[number] = (await commands.cancel(name)).verdict

@@ -20,7 +20,7 @@ from remoting.signing import sign
 from tests.support.hostile import body as hostile_body
 from tests.support.ours import ROOT
 from tests.support.shards import ShardedBroker
-from tests.support.wait import happens, wait_until
+from tests.support.wait import happens, pause, wait_until
 from tests.support.wire import Wire, WireError
 from timewheel_client import Consumer, Producer
 
@@ -225,7 +225,7 @@ class Load:
                     if delay is not None:
                         self.timed.add(body)
                 number += 1
-                await asyncio.sleep(0.004)
+                await pause(0.004)
 
     async def _read(self) -> None:
         async with Consumer(self.namesrv, f"g-{self.topic}", self.topic) as consumer:

@@ -11,6 +11,8 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 
+from tests.support.wait import pause
+
 __all__ = ["CutWire"]
 
 CHUNK = 1 << 16
@@ -75,7 +77,7 @@ class CutWire:
             if blocked:
                 flag.clear()
         self.silent.set()
-        await asyncio.sleep(seconds)
+        await pause(seconds)
         await self._reset()
         self._to_server.set()
         self._to_client.set()

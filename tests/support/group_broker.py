@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand, encode_command
@@ -14,7 +13,7 @@ from tests.support.fake_broker import FakeBroker
 from timewheel_client import Consumer
 from timewheel_client import ReceivedMessage as Received
 
-__all__ = ["GroupBroker", "take", "until"]
+__all__ = ["GroupBroker", "take"]
 
 HOST = encode_host("127.0.0.1", 10911)
 PULL = RequestCode.PULL_MESSAGE
@@ -102,10 +101,3 @@ async def take(consumer: Consumer, count: int) -> list[Received]:
     """The next so many messages; they are not acknowledged. TimeoutError after ten seconds."""
     async with asyncio.timeout(10):
         return [await consumer.__anext__() for _ in range(count)]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until something is true; TimeoutError after five seconds."""
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)

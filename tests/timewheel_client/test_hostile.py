@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand, encode_command
 from tests.support.fake_broker import FakeBroker
-from tests.support.group_broker import until
+from tests.support.wait import until
 from timewheel_client import ClientError, Consumer, Producer
 from timewheel_client.values.routes import MAX_QUEUES, route_of
 

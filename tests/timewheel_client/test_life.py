@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
 from tests.support.fake_broker import FakeBroker
-from tests.support.group_broker import GroupBroker, take, until
+from tests.support.group_broker import GroupBroker, take
+from tests.support.wait import until
 from timewheel_client import ClientError, ClosedError, ConnectionFailedError, Consumer, Producer
 
 BEAT = RequestCode.HEART_BEAT

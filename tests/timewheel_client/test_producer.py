@@ -10,6 +10,7 @@ from remoting.command import RemotingCommand
 from remoting.messages.message import split_batch
 from remoting.messages.properties import parse_properties
 from tests.support.fake_broker import FakeBroker
+from tests.support.wait import until
 from timewheel_client import (
     BatchMessage,
     ClosedError,
@@ -92,9 +93,7 @@ async def test_an_unknown_topic_is_sent_by_the_template_and_looked_up_again() ->
 
         broker.handlers[SEND] = create
         await producer.send("new", b"")
-        async with asyncio.timeout(5):
-            while len(broker.of(ROUTE)) < 3:
-                await asyncio.sleep(0.001)
+        await until(lambda: len(broker.of(ROUTE)) >= 3)
         assert [command.ext["topic"] for command in broker.of(ROUTE)] == ["new", "TBW102", "new"]
 
 
@@ -203,9 +202,7 @@ async def test_life() -> None:
             await producer.send("t", b"")
         async with producer:
             await producer.send("t", b"")
-            async with asyncio.timeout(5):
-                while not broker.of(RequestCode.HEART_BEAT):
-                    await asyncio.sleep(0.001)
+            await until(lambda: broker.of(RequestCode.HEART_BEAT))
         with pytest.raises(ClosedError):
             await producer.send("t", b"")
         assert [command.ext["producerGroup"] for command in broker.of(RequestCode.UNREGISTER_CLIENT)] == [

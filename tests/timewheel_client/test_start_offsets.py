@@ -8,7 +8,8 @@ import pytest
 
 from remoting.codes import RequestCode
 from remoting.messages.properties import parse_properties
-from tests.support.group_broker import GroupBroker, take, until
+from tests.support.group_broker import GroupBroker, take
+from tests.support.wait import until
 from timewheel_client import BrokerError, Consumer, Sql
 
 SAVE = RequestCode.UPDATE_CONSUMER_OFFSET

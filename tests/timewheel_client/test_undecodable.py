@@ -16,7 +16,8 @@ from remoting.codes import RequestCode
 from remoting.command import RemotingCommand
 from remoting.messages.message import Message as WireMessage
 from remoting.messages.message import decode_record, encode_host, encode_record
-from tests.support.group_broker import GroupBroker, take, until
+from tests.support.group_broker import GroupBroker, take
+from tests.support.wait import until
 from timewheel_client import Consumer, MessageQueue, ReceivedMessage, UndecodableMessage
 from timewheel_client.consuming.pulled import BadRecord, read_pulled
 

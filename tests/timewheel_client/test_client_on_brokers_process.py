@@ -17,6 +17,7 @@ from tests.support.apache import ApacheBroker, ApacheNameServer, apache_jars
 from tests.support.certificates import make_certificate
 from tests.support.need import need
 from tests.support.ours import OurBroker
+from tests.support.wait import pause, until
 from timewheel_client import (
     BatchMessage,
     BrokerError,
@@ -229,29 +230,23 @@ async def test_members_of_a_group_share_and_nothing_is_lost(peer: Peer, topic: s
             readers[consumer.client_id] += 1
             await message.ack()
 
-    async def until(count: int) -> None:
-        async with asyncio.timeout(30):
-            while len(got) < count:
-                await asyncio.sleep(0.02)
-
     async with Producer(peer.namesrv) as producer:
         await asyncio.gather(*(producer.send(topic, f"{number}") for number in range(40)))
         async with Consumer(peer.namesrv, group, topic, start_from="first") as first:
             reading = asyncio.ensure_future(read(first))
-            await until(40)
-            await asyncio.sleep(0.3)  # until the acknowledgements are saved
+            await until(lambda: len(got) >= 40, 30)
+            await pause(0.3)  # until the acknowledgements are saved
             async with Consumer(peer.namesrv, group, topic) as second:
                 reading_too = asyncio.ensure_future(read(second))
-                async with asyncio.timeout(25):
-                    while not all(len([q for q in c.assigned if q.topic == topic]) == 2 for c in (first, second)):
-                        await asyncio.sleep(0.02)
+                both = first, second
+                await until(lambda: all(len([q for q in c.assigned if q.topic == topic]) == 2 for c in both), 25)
                 await asyncio.gather(*(producer.send(topic, f"{number}") for number in range(40, 80)))
-                await until(80)
+                await until(lambda: len(got) >= 80, 30)
                 assert readers[second.client_id] >= 10
-                await asyncio.sleep(0.3)
+                await pause(0.3)
             await reading_too
             await asyncio.gather(*(producer.send(topic, f"{number}") for number in range(80, 120)))
-            await until(120)
+            await until(lambda: len(got) >= 120, 30)
         await reading
     assert set(got) == {b"%d" % number for number in range(120)}
     assert sum(got.values()) == 120  # at least once in general; here all was acknowledged when queues moved

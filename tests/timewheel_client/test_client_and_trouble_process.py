@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.certificates import make_certificate
 from tests.support.ours import ROOT, OurBroker
+from tests.support.wait import pause
 from timewheel_client import ConnectionFailedError, Consumer, Producer, RequestTimeoutError
 from timewheel_client.consuming.send_back import send_back
 
@@ -28,7 +29,7 @@ async def test_sends_outlive_a_kill_and_a_restart_of_the_broker(tmp_path: Path) 
             await producer.send("t", b"before")
             broker.kill()
             sending = [asyncio.ensure_future(producer.send("t", b"%d" % number)) for number in range(20)]
-            await asyncio.sleep(0.5)  # three tries of 0.3 s were over by now
+            await pause(0.5)  # three tries of 0.3 s were over by now
             await asyncio.to_thread(broker.start)
             assert {result.status for result in await asyncio.gather(*sending)} == {"SEND_OK"}
         async with asyncio.timeout(20), Consumer(broker.namesrv, "g", "t", start_from="first") as consumer:
