@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from bench.figures.results import Section, document, read, sections_of, write
+from bench.figures.results import Section, document, joined, read, write
 from bench.figures.table import markdown, print_section
 from bench.peers.catalogue import OURS, PEERS, VARIANTS
 from bench.peers.rocketmq import OURS_PURE, ours_with
@@ -44,14 +44,15 @@ def _peers(_context: click.Context, _option: click.Parameter, value: str) -> lis
     return names
 
 
-def _results(_context: click.Context, _option: click.Parameter, value: Path | None) -> None:
-    if value is None:
+def _results(_context: click.Context, _option: click.Parameter, value: tuple[Path, ...]) -> None:
+    if not value:
         return
     try:
-        content = read(value)
+        contents = [read(path) for path in value]
+        sections = joined(contents)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(markdown(content["machine"], sections_of(content)))
+    click.echo(markdown(contents[0]["machine"], sections))
     raise click.exceptions.Exit
 
 
@@ -119,10 +120,11 @@ def _list(context: click.Context, _option: click.Parameter, value: bool) -> None
     "--markdown",
     metavar="RESULTS",
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    multiple=True,
     callback=_results,
     expose_value=False,
     is_eager=True,
-    help="Print the tables of a results.json in Markdown, and measure nothing.",
+    help="Print the tables of a results.json in Markdown, and measure nothing. Several: their turns together.",
 )
 @click.option(
     "--list", is_flag=True, callback=_list, expose_value=False, is_eager=True, help="Say what can be measured on what."

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = [
     "Section",
     "SystemNote",
     "document",
+    "joined",
     "ratios",
     "read",
     "sections_of",
@@ -154,6 +156,42 @@ def sections_of(content: dict[str, Any]) -> list[Section]:
         )
         for section in content["sections"]
     ]
+
+
+def joined(contents: Sequence[dict[str, Any]]) -> list[Section]:
+    """Put the turns of several runs together, as if one run had made them: each figure has the values of all.
+
+    Raises ValueError where they are not of one machine, or a system is there in two versions or configurations.
+    """
+    _check_alike(contents)
+    found: dict[str, Section] = {}
+    for content in contents:
+        for section in sections_of(content):
+            whole = found.setdefault(section.workload, Section(section.workload, section.title))
+            for figure in section.figures:
+                for value in figure.values:
+                    whole.add(figure.system, figure.case, figure.metric, figure.unit, figure.better, value)
+            whole.curves += section.curves
+            whole.failures += section.failures
+            for line in section.notes:
+                whole.note(line)
+    return list(found.values())
+
+
+def _check_alike(contents: Sequence[dict[str, Any]]) -> None:
+    first = contents[0]
+    seen: dict[str, dict[str, Any]] = {}
+    for content in contents:
+        for name in ("cpu", "cores"):
+            mine, other = first["machine"].get(name), content["machine"].get(name)
+            if mine != other:
+                raise ValueError(f"the results are of two machines ({name}: {mine!r} and {other!r}): compare on one")
+        for system in content["systems"]:
+            known = seen.setdefault(system["name"], system)
+            for name in ("version", "configuration"):
+                if known[name] != system[name]:
+                    text = f"{system['title']} is there with {name} {known[name]!r} and {system[name]!r}"
+                    raise ValueError(f"{text}: results of one {name} can be put together")
 
 
 def write(content: dict[str, Any], folder: Path) -> Path:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.figures.results import Case, Curve, Section, SystemNote, document, ratios, read, sections_of, write
+from bench.figures.results import Case, Curve, Section, SystemNote, document, joined, ratios, read, sections_of, write
 from bench.figures.stats import ccdf, percentile, ratio, weighted_percentile
 from bench.figures.table import markdown, number, rows
 
@@ -68,6 +69,39 @@ def test_a_document_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert sections_of(read(path)) == [section()]
     first = content["sections"][0]["figures"][0]
     assert (first["median"], first["min"], first["max"], first["ratios"]) == (20.0, 10.0, 30.0, {"apache": 2.0})
+
+
+def test_turns_of_two_runs_are_put_together() -> None:
+    systems = [SystemNote("apache", "Apache", "5.5.0")]
+    one, two = (document("timewheel bench send", False, MACHINE, systems, [section()]) for _ in range(2))
+    two["sections"][0]["figures"][0]["values"] = [40.0]
+    two["sections"][0]["notes"] = ["warmed for 60 s"]
+    (whole,) = joined([one, two])
+    assert whole.figures[0].values == [10.0, 30.0, 20.0, 40.0]
+    assert [len(figure.values) for figure in whole.figures] == [4, 2, 2, 2, 2, 2]
+    assert ratios(whole, whole.figures[0]) == {"apache": 2.5}
+    assert whole.notes == ["warmed for 60 s"]
+    assert len(whole.curves) == 2
+    assert joined([one]) == sections_of(one)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (lambda content: content["machine"].update(cpu="Another"), "two machines .cpu: 'A CPU' and 'Another'"),
+        (lambda content: content["systems"][0].update(version="5.6.0"), "Apache is there with version '5.5.0' and"),
+        (
+            lambda content: content["systems"][0]["configuration"].update(heap="1g"),
+            "Apache is there with configuration",
+        ),
+    ],
+)
+def test_results_that_do_not_compare_are_not_put_together(what: Any, words: str) -> None:
+    systems = [SystemNote("apache", "Apache", "5.5.0", {"heap": "4g"})]
+    one, two = (document("timewheel bench send", False, dict(MACHINE), systems, [section()]) for _ in range(2))
+    what(two)
+    with pytest.raises(ValueError, match=words):
+        joined([one, two])
 
 
 def test_another_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
