@@ -75,6 +75,8 @@ def parse_handle(text: str) -> Handle:
     try:
         if len(parts) < _PARTS_MIN or len(text) > _TEXT_MAX or not text.isascii():
             raise ValueError
+        if any("_" in part for part in parts[:4]):  # `int` takes 1_0 for ten; no client writes that
+            raise ValueError
         start, pop_ms, invisible_ms, revive_qid = (int(part) for part in parts[:4])
         if max(map(abs, (start, pop_ms, invisible_ms, revive_qid))) >= _NUMBER_END:
             raise ValueError
