@@ -204,7 +204,8 @@ class TestAcks:
         assert rig.core.processors.pop.in_flight.count == 2
 
     @pytest.mark.parametrize(
-        "handle", ["", "1", "1 2 3 4 5", "a b c d e f", "1 2 3 4 5", "1 2 3 9" + "9" * 30 + " 0 b", "²", "1_0 2 3 0 0 b 0 1"]
+        "handle",
+        ["", "1", "1 2 3 4 5", "a b c d e f", "1 2 3 4 5", "1 2 3 9" + "9" * 30 + " 0 b", "²", "1_0 2 3 0 0 b 0 1"],
     )
     def test_what_is_no_handle_is_named(self, rig, popper, handle):
         send(rig, b"a")
