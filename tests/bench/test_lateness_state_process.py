@@ -44,3 +44,15 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path) -> None:
     assert killed
     run(full, tmp_path / "out", tmp_path / "state")
     assert_same(tmp_path / "out", tmp_path / "beside")
+
+
+def test_nights_are_measured_and_find_what_one_run_finds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from bench import lateness_nights
+
+    assert lateness_nights.main([str(tmp_path), "--days", "2", "--records", "500"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("|")[1:3] for line in lines[2:]] == [
+        [" 1 ", " 500 "],
+        [" 2 ", " 1,000 "],
+        [" without a state ", " 1,000 "],
+    ]
