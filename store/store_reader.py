@@ -8,7 +8,7 @@ from pathlib import Path
 
 from remoting.filters.subscription import TagFilter
 from remoting.layout import QUEUE_OFFSET_AT, STORE_MS_AT_V6
-from remoting.layout_table import LONG
+from remoting.layout.table import LONG
 from remoting.messages.message import message_keys, record_fields, store_ms_at
 from remoting.messages.properties import TW_ID, get_property
 from store.derived.apache_index import ApacheIndex

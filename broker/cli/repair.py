@@ -24,7 +24,7 @@ from broker.tables.groups import SubscriptionGroups
 from broker.tables.offsets import ConsumerOffsets
 from broker.tables.topics import Topics
 from remoting.layout import CHECKPOINT, MANIFEST
-from remoting.layout_table import Table
+from remoting.layout.table import Table
 from store.derived.consume_queues import ConsumeQueues
 from store.derived.known_places import KnownPlaces
 from store.disk.aside import AsideDir

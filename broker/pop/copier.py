@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from broker.pop.retry_record import mark_text, revived
 from remoting.errors import RecordError
 from remoting.layout import OFFSET_AT, RECORD_BYTES_MIN
-from remoting.layout_table import LONG
+from remoting.layout.table import LONG
 from store.log.recent import adjacent_runs
 from store.pop.pop_queue import Batch, numbers_of
 from store.pop.retry_block import Copied, copied_slab

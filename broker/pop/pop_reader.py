@@ -21,7 +21,7 @@ from remoting.command import RemotingCommand
 from remoting.filters.sql_filter import PropertyFilter
 from remoting.filters.subscription import TagFilter
 from remoting.layout import QUEUE_OFFSET_AT
-from remoting.layout_table import LONG
+from remoting.layout.table import LONG
 from remoting.messages.message import record_size, store_ms_at
 from store.disk.errors import StoreError
 from store.matching import pull_matching

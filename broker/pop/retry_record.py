@@ -5,7 +5,7 @@ from __future__ import annotations
 from remoting.codes import SysFlag
 from remoting.errors import MessageError, RecordError
 from remoting.layout import OFFSET_AT, QUEUE_OFFSET_AT, RECORD, SYS_FLAG_LOW_AT
-from remoting.layout_table import LONG
+from remoting.layout.table import LONG
 from remoting.messages.message import (
     Message,
     StoredMessage,

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from remoting.layout import QUEUE_OFFSET_AT, RECORD
-from remoting.layout_table import LONG
+from remoting.layout.table import LONG
 from remoting.messages.message import RecordError, record_fields, store_ms_at
 from remoting.messages.properties import KEYS, TAGS, TW_DUE, TW_ID, UNIQ_KEY, get_property
 from remoting.messages.record import body_bounds

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from remoting.codes import SysFlag
 from remoting.layout import BODY_AT_MAX, RECORD
-from remoting.layout_table import LONG
+from remoting.layout.table import LONG
 from remoting.messages.message import (
     MAX_PROPERTIES_BYTES,
     MAX_TOPIC_BYTES,

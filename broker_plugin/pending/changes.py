@@ -25,7 +25,7 @@ from broker_plugin.pending.records import restamped, sent_delay_ms
 from broker_plugin.rules.properties import DUE_MAX_MS, own_properties_of
 from broker_plugin.rules.states import Move, State, after
 from remoting.layout import FRAME_ROW_BYTES, QUEUE_OFFSET_AT
-from remoting.layout_table import LONG
+from remoting.layout.table import LONG
 from remoting.messages.message import RecordError, record_fields, store_ms_at
 from remoting.messages.properties import UNIQ_KEY, get_property
 from remoting.pending_rules import past_fault

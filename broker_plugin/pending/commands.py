@@ -12,7 +12,7 @@ from broker_plugin.rules.properties import DUE_MAX_MS
 from broker_plugin.rules.ranges import KEY_MAX, Key
 from broker_plugin.rules.states import State, answer
 from remoting.layout import QUEUE_OFFSET_AT, SYS_FLAG_AT
-from remoting.layout_table import LONG
+from remoting.layout.table import LONG
 from remoting.messages.message import RecordError, record_fields
 from store.disk.errors import StoreError
 from store.put.pending_api import PendingAnswer, PendingName, PendingOrder, PendingVerb, PendingVerdict

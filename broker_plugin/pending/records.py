@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from broker_plugin.rules.properties import delivered_as
 from remoting.layout import QUEUE_OFFSET_AT, RECORD
-from remoting.layout_table import LONG
+from remoting.layout.table import LONG
 from remoting.messages.message import (
     Message,
     RecordError,

@@ -32,7 +32,7 @@ from remoting.layout import (
     PREPARED_OFFSET_AT,
     SYS_FLAG_LOW_AT,
 )
-from remoting.layout_table import INT, LONG
+from remoting.layout.table import INT, LONG
 from remoting.messages.checksum import crc32
 
 __all__ = [

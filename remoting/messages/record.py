@@ -40,7 +40,7 @@ from remoting.layout import (
     STORE_MS_AT_V6,
     SYS_FLAG_LOW_AT,
 )
-from remoting.layout_table import INT, LONG, SHORT
+from remoting.layout.table import INT, LONG, SHORT
 from remoting.messages.checksum import crc32
 from remoting.messages.proof import OFFSET_0, PLAIN, VOUCHER
 

@@ -25,7 +25,7 @@ from remoting.layout import (
     SYS_FLAG_AT,
     batch_head,
 )
-from remoting.layout_table import INT, LONG, SHORT
+from remoting.layout.table import INT, LONG, SHORT
 from remoting.messages.checksum import crc32
 from remoting.messages.proof import PLAIN
 from remoting.messages.record import MAX_PROPERTIES_BYTES, Message, topic_part

@@ -30,7 +30,7 @@ from remoting.layout import (
     RECORD_BYTES_MIN,
     SYS_FLAG_LOW_AT,
 )
-from remoting.layout_table import INT, LONG, SHORT
+from remoting.layout.table import INT, LONG, SHORT
 from remoting.messages.checksum import crc32
 from remoting.messages.proof import PLAIN, is_proof
 from remoting.messages.record import MAX_PROPERTIES_BYTES, topic_part

@@ -16,7 +16,7 @@ from remoting.layout import (
     RECORD,
     STORE_HOST_V6,
 )
-from remoting.layout_table import LONG
+from remoting.layout.table import LONG
 from remoting.messages.checksum import crc32
 from remoting.messages.proof import is_proof
 from remoting.messages.record import MAX_TOPIC_BYTES_V1, Buffer, Message

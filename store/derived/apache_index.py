@@ -20,7 +20,7 @@ from remoting.layout import (
     INDEX_FILE_HEADER_BYTES,
     INDEX_FILE_SLOTS,
 )
-from remoting.layout_table import INT
+from remoting.layout.table import INT
 from remoting.messages.message import java_hash
 from store.disk.errors import StoreError
 from store.disk.file import File

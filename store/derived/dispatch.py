@@ -7,7 +7,7 @@ the record's bytes. The append knows topic, queue and keys already and uses this
 from __future__ import annotations
 
 from remoting.layout import QUEUE_OFFSET_AT, SYS_FLAG_LOW_AT
-from remoting.layout_table import LONG
+from remoting.layout.table import LONG
 from remoting.messages.message import message_keys, record_fields, store_ms_at, tags_code
 from remoting.messages.properties import DELAY, TW_ID, get_property
 

@@ -42,7 +42,7 @@ from pathlib import Path
 from struct import error as struct_error
 
 from remoting.layout import CHECKPOINT, CHECKPOINT_SECTION
-from remoting.layout_table import UNSIGNED_SHORT
+from remoting.layout.table import UNSIGNED_SHORT
 from remoting.messages.checksum import crc32
 from store.disk.errors import StoreCorruptError, StoreFormatError
 from store.disk.files import Files

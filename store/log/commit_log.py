@@ -35,7 +35,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from remoting.layout import BLANK_BYTES
-from remoting.layout_table import INT
+from remoting.layout.table import INT
 from remoting.messages.proof import proof_field
 from store.disk.errors import StoreCorruptError, StoreError, SyncFailedError
 from store.disk.files import Files

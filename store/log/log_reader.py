@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from remoting.layout import BLANK_BYTES, RECORD_BYTES_MIN
-from remoting.layout_table import INT, LONG
+from remoting.layout.table import INT, LONG
 from remoting.messages.message import store_ms_at
 from store.disk.errors import StoreCorruptError, StoreError
 from store.disk.files import Files

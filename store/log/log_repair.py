@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from remoting.layout import BLANK_BYTES, MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD, RECORD_BYTES_MIN
-from remoting.layout_table import INT, LONG
+from remoting.layout.table import INT, LONG
 from remoting.messages.checksum import crc32
 from remoting.messages.message import store_ms_at
 from store.disk.aside import AsideDir

@@ -38,7 +38,7 @@ from remoting.layout import (
     RECORD,
     RECORD_BYTES_MIN,
 )
-from remoting.layout_table import INT
+from remoting.layout.table import INT
 from remoting.messages.checksum import crc32
 from remoting.messages.proof import is_proof, is_vouched_for
 from store.log.log_proof import is_proven

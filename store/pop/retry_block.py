@@ -30,7 +30,7 @@ from remoting.layout import (
     STORE_MS_AT,
     SYS_FLAG_AT,
 )
-from remoting.layout_table import SHORT
+from remoting.layout.table import SHORT
 from remoting.messages.checksum import crc32
 from remoting.messages.proof import PLAIN, is_proof
 from remoting.messages.properties import FIRST_POP_TIME, OWN_LEAD, POP_CK, TW_POP, get_property, without_own

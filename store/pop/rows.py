@@ -21,9 +21,7 @@ from struct import error as struct_error
 from typing import NamedTuple
 
 from remoting.layout import FILE_HEADER, FILE_HEADER_BYTES
-from remoting.layout_table import LITTLE_INT, LITTLE_LONG
-from remoting.messages.checksum import crc32
-from remoting.pop_layout import (
+from remoting.layout.pops import (
     POP_BATCH,
     POP_BLOCK,
     POP_BLOCKED,
@@ -35,6 +33,8 @@ from remoting.pop_layout import (
     POP_QUEUE,
     POP_TAKEN,
 )
+from remoting.layout.table import LITTLE_INT, LITTLE_LONG
+from remoting.messages.checksum import crc32
 from store.disk.errors import StoreFormatError
 from store.pop.order_block import OrderBlock
 

@@ -30,7 +30,7 @@ from remoting.layout import (
     STORE_MS_AT,
     SYS_FLAG_AT,
 )
-from remoting.layout_table import LONG
+from remoting.layout.table import LONG
 from remoting.messages.checksum import crc32
 from remoting.messages.message import tag_hash
 from remoting.messages.properties import KEYS, TAGS, TW_ID, UNIQ_KEY

@@ -18,7 +18,7 @@ from remoting.layout import (
     STORE_MS_AT_V6,
     SYS_FLAG_LOW_AT,
 )
-from remoting.layout_table import INT, LONG
+from remoting.layout.table import INT, LONG
 from remoting.messages.message import Message, encode_record, message_keys, record_fields, store_ms_at, tags_code
 from remoting.messages.properties import TW_ID, get_property
 from store.derived.consume_queue import ConsumeQueue

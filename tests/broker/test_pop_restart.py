@@ -9,7 +9,7 @@ from broker.cli.check import check_store
 from broker.config.broker_config import BrokerConfig
 from remoting.codes import RequestCode, ResponseCode
 from remoting.layout import FILE_HEADER_BYTES
-from remoting.layout_table import LITTLE_INT
+from remoting.layout.table import LITTLE_INT
 from remoting.messages.checksum import crc32
 from remoting.messages.message import decode_record
 from remoting.messages.properties import TW_POP, get_property

@@ -9,7 +9,7 @@ from broker.pop.retry_record import mark_text, revived
 from remoting.errors import RecordError
 from remoting.hosts import NO_HOST
 from remoting.layout import OFFSET_AT
-from remoting.layout_table import LONG
+from remoting.layout.table import LONG
 from remoting.messages.message import Message, encode_record
 from remoting.messages.properties import OWN_LEAD, OWN_PROPERTIES
 from store.pop.retry_block import Copied, copied_slab

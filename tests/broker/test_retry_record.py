@@ -11,7 +11,7 @@ from broker.pop.retry_record import all_for_reply, for_reply, revived
 from remoting.errors import MessageError, RecordError
 from remoting.hosts import NO_HOST
 from remoting.layout import BODY_AT, FLAG_AT, OFFSET_AT, QUEUE_OFFSET_AT, STORE_MS_AT
-from remoting.layout_table import INT, LONG
+from remoting.layout.table import INT, LONG
 from remoting.messages.message import Message, encode_record
 from remoting.messages.remade import plain_text
 from tests.support import hostile

@@ -14,7 +14,7 @@ import store.pop.replay
 import store.pop.rows
 from broker.pop.recovery import Recovering
 from remoting.layout import FILE_HEADER_BYTES
-from remoting.pop_layout import POP_FRAME_BYTES, POP_FRAME_CRC_AT
+from remoting.layout.pops import POP_FRAME_BYTES, POP_FRAME_CRC_AT
 from store.disk.errors import StoreFormatError
 from store.pop.in_flight import InFlight
 from store.pop.journal import file_name

@@ -83,7 +83,7 @@ OF_AN_EXTRA = {"aiohttp", "fsspec", "opentelemetry", "prometheus_client", "pyarr
 PLUGIN_SEES_OF_REMOTING = {
     "remoting.pending_rules",
     "remoting.layout",
-    "remoting.layout_table",
+    "remoting.layout.table",
     "remoting.messages.build",  # which build runs: the size of a block depends on it
     "remoting.messages.message",
     "remoting.messages.properties",

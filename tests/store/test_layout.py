@@ -24,7 +24,7 @@ from remoting.layout import (
     SYS_FLAG_LOW_AT,
     TABLES,
 )
-from remoting.layout_table import Table
+from remoting.layout.table import Table
 from remoting.messages.message import Message, encode_record, store_ms_at
 from remoting.messages.record import body_bounds
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.layout import FILE_HEADER_BYTES
+from remoting.layout.pops import POP_FRAME_BYTES
 from remoting.messages.checksum import crc32
-from remoting.pop_layout import POP_FRAME_BYTES
 from store.disk.errors import StoreError, StoreFormatError, StoreFullError, SyncFailedError
 from store.pop.in_flight import InFlight
 from store.pop.journal import PopJournal, file_name

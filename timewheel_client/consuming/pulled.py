@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from remoting.errors import RecordError
 from remoting.layout import MAGIC_AT, MAGIC_V1, MAGIC_V2, OFFSET_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SYS_FLAG_AT
-from remoting.layout_table import LONG
+from remoting.layout.table import LONG
 from remoting.messages.message import StoredMessage, decode_record
 from timewheel_client.values.routes import MessageQueue
 

@@ -29,7 +29,7 @@ from remoting.layout import (
     MANIFEST,
     RECORD,
 )
-from remoting.layout_table import LITTLE_INT, LITTLE_LONG, UNSIGNED_SHORT
+from remoting.layout.table import LITTLE_INT, LITTLE_LONG, UNSIGNED_SHORT
 from remoting.messages.message import record_fields, record_size
 from store.disk.errors import StoreError
 from store.spill.rows.done_set import DoneSet

@@ -47,7 +47,7 @@ from remoting.layout import (
     PLACE_PAGE_ROW,
     PLACE_ROW_BYTES,
 )
-from remoting.layout_table import LITTLE_INT, LITTLE_LONG
+from remoting.layout.table import LITTLE_INT, LITTLE_LONG
 from remoting.messages.checksum import crc32
 from store.disk.errors import StoreCorruptError, StoreFormatError
 

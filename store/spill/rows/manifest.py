@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from remoting.layout import MANIFEST, MANIFEST_RUN, MANIFEST_SEGMENT
-from remoting.layout_table import LITTLE_INT
+from remoting.layout.table import LITTLE_INT
 from remoting.messages.checksum import crc32
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.disk.files import Files

@@ -13,7 +13,7 @@ from remoting.layout import (
     RUN_TRAILER,
     RUN_TRAILER_BYTES,
 )
-from remoting.layout_table import LITTLE_INT
+from remoting.layout.table import LITTLE_INT
 from remoting.messages.checksum import crc32
 from store.spill.rows.format import PAGE_BYTES_MAX, VERSION
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from remoting.layout import OFFSET_AT, RECORD_BYTES_MIN
-from remoting.layout_table import INT, LONG
+from remoting.layout.table import INT, LONG
 from remoting.messages.checksum import crc32
 from remoting.messages.message import RecordError, record_fields
 from remoting.messages.properties import TW_DUE, TW_ID, get_property

@@ -6,7 +6,7 @@ import numpy as np
 
 from remoting.errors import RecordError
 from remoting.layout import BODY_AT_MAX, BODY_BYTES_BACK
-from remoting.layout_table import INT
+from remoting.layout.table import INT
 from remoting.messages.checksum import crc32
 from remoting.messages.proof import is_proof, proof_field
 from remoting.messages.record import body_bounds

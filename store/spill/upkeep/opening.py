@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from remoting.layout import DELAY_SECTION
-from remoting.layout_table import LITTLE_LONG
+from remoting.layout.table import LITTLE_LONG
 from store.disk.delay_id import EPOCH_MAX
 from store.disk.errors import StoreCorruptError, StoreError, StoreFormatError
 from store.spill.journal.replay import Replayed, cut_behind, replay, write_again

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from remoting.layout import FILE_HEADER_BYTES, FRAME, FRAME_BYTES, FRAME_KIND_AT, FRAME_ROW_BYTES
-from remoting.layout_table import LITTLE_INT
+from remoting.layout.table import LITTLE_INT
 from remoting.messages.checksum import crc32
 from remoting.messages.message import MAGIC_V1, MAGIC_V2
 from store.disk.aside import AsideDir

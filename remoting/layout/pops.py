@@ -1,10 +1,10 @@
-"""The layout of the journal of pops; `remoting.layout` has all others, and says how they are used."""
+"""The layout of the journal of pops, which only `store.pop` reads and writes; see `remoting.layout`."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from remoting.layout_table import Table
+from remoting.layout.table import Table
 
 __all__ = [
     "POP_BATCH",
