@@ -30,8 +30,9 @@ from pathlib import Path
 from types import EllipsisType
 
 from broker.config.apache_keys import NO_EFFECT_KEYS, WARNINGS
-from broker.config.config_keys import OWN_KEYS, USED_KEYS, parse_address, parse_addresses
+from broker.config.config_keys import USED_KEYS, parse_address, parse_addresses
 from broker.config.key import ConfigError, Key
+from broker.config.own_keys import OWN_KEYS
 from broker.config.properties_file import PropertiesError, lines_of_keys, parse_properties_file
 
 __all__ = [
