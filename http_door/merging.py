@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from store.put.pending_cursor import cursor_place, cursor_text
 
-__all__ = ["Document", "first_of", "last_of", "merged_forecasts", "merged_pages", "summed_counts"]
+__all__ = ["Document", "first_of", "last_of", "merged_forecasts", "merged_pages", "summed_counts", "summed_topics"]
 
 Document = Mapping[str, Any]
 _Shard = TypeVar("_Shard", bound=int | str)
@@ -63,6 +63,26 @@ def summed_counts(found: Sequence[Document]) -> dict[str, Any]:
         "first_due_ms": first_of(one["first_due_ms"] for one in found if one["count"]),
         "last_due_ms": last_of(one["last_due_ms"] for one in found if one["count"]),
     }
+
+
+def summed_topics(found: Iterable[Document]) -> list[Document]:
+    """Add up rows by topic, largest first.
+
+    >>> row = {"topic": "T", "count": 2, "bytes": 7, "first_due_ms": 5, "last_due_ms": 6}
+    >>> summed_topics([row, {**row, "first_due_ms": 3}])
+    [{'topic': 'T', 'count': 4, 'bytes': 14, 'first_due_ms': 3, 'last_due_ms': 6}]
+    """
+    sums: dict[str, dict[str, Any]] = {}
+    for row in found:
+        known = sums.get(row["topic"])
+        if known is None:
+            sums[row["topic"]] = dict(row)
+            continue
+        known["count"] += row["count"]
+        known["bytes"] += row["bytes"]
+        known["first_due_ms"] = min(known["first_due_ms"], row["first_due_ms"])
+        known["last_due_ms"] = max(known["last_due_ms"], row["last_due_ms"])
+    return sorted(sums.values(), key=lambda row: (-row["count"], row["topic"]))
 
 
 def merged_forecasts(found: Sequence[Document]) -> dict[str, Any]:

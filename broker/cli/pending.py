@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from broker.cli.common import account_option, namesrv_option, one_line_errors, pairs, say, secret_of, tls_options
-from broker.cli.pending_tables import as_table, bars_of, result_rows, waiting_rows
+from broker.cli.pending_tables import as_table, bars_of, result_rows, topic_rows, waiting_rows
 from timewheel_client import ChangeResult, MatchingResult, PendingClient, ServiceClient, Which
 from timewheel_client.net.client_core import now_ms
 from timewheel_client.net.tls import Tls
@@ -156,6 +156,26 @@ def count_command(run: Callable[[Work], None], which: Which, as_json: bool) -> N
         else:
             rows = [("broker", "pending"), *((name, str(count)) for name, count in counts.items())]
             _say_lines(as_table([*rows, ("all", str(sum(counts.values())))]))
+
+    run(work)
+
+
+@pending_command.command("topics")
+@_which
+@_json_option
+@_connected
+def topics_command(run: Callable[[Work], None], which: Which, as_json: bool) -> None:
+    """Add up by topic what waits in a delay service (--service). A broker tells it over HTTP."""
+
+    async def work(client: PendingClient) -> None:
+        if not isinstance(client, ServiceClient):
+            raise click.UsageError("topics is for --service; a broker tells it over HTTP (/api/v1/topics), or by count")
+        rows = await client.topics(which)
+        if as_json:
+            for row in rows:
+                say(json.dumps(asdict(row)))
+        else:
+            _say_lines(as_table(topic_rows(rows)) if rows else "nothing is pending that matches")
 
     run(work)
 

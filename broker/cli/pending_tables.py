@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from remoting.printable import printable
-from timewheel_client import ChangeResult, OutlookResult, WaitingMessage
+from timewheel_client import ChangeResult, OutlookResult, TopicWaiting, WaitingMessage
 from timewheel_client.values.times import format_instant, format_span
 
-__all__ = ["as_table", "bars_of", "result_rows", "waiting_rows"]
+__all__ = ["as_table", "bars_of", "result_rows", "topic_rows", "waiting_rows"]
 
 CELL_MAX = 60
 BAR = 50
@@ -43,6 +43,23 @@ def waiting_rows(messages: Iterable[WaitingMessage], now_ms: int) -> list[tuple[
                 message.broker,
             )
             for message in messages
+        ),
+    ]
+
+
+def topic_rows(found: Iterable[TopicWaiting]) -> list[tuple[str, ...]]:
+    """Rows of what waits by topic."""
+    return [
+        ("pending", "bytes", "first due", "last due", "topic"),
+        *(
+            (
+                str(row.count),
+                str(row.bytes),
+                format_instant(row.first_due_ms),
+                format_instant(row.last_due_ms),
+                row.topic,
+            )
+            for row in found
         ),
     ]
 

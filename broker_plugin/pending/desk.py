@@ -18,7 +18,16 @@ from broker_plugin.pending.bulk import Bulk, OutOfTimeError
 from broker_plugin.pending.changes import Changes
 from broker_plugin.pending.delay_keys import DelayKeys
 from broker_plugin.pending.foresight import Foresight
-from broker_plugin.pending.looking import SLICE_BYTES, Cursor, Looker, checked, cursor_of, limited, shown
+from broker_plugin.pending.looking import (
+    LOOKED_AT_MAX,
+    SLICE_BYTES,
+    Cursor,
+    Looker,
+    checked,
+    cursor_of,
+    limited,
+    shown,
+)
 from broker_plugin.pending.records import accepted_ms
 from broker_plugin.rules.properties import DUE_MAX_MS
 from remoting.messages.message import RecordError, decode_record
@@ -44,6 +53,7 @@ from store.put.pending_api import (
     PendingVerdict,
 )
 from store.put.pending_cursor import cursor_text
+from store.put.pending_topics import TopicSums
 
 if TYPE_CHECKING:
     from threading import RLock
@@ -60,8 +70,6 @@ __all__ = ["PendingDesk"]
 _V = PendingVerdict
 _NOBODY = 1
 """An offset that no message has."""
-LOOKED_AT_MAX = 20_000
-"""Messages that one call looks at, at most, if each has to be read."""
 LISTED_OF_MAX = 2_500
 """Messages that one answer of a list looks at: 50 microseconds each where ten million wait."""
 
@@ -189,6 +197,11 @@ class PendingDesk:
             if found.dues:
                 first, last = found.dues[0] if first is None else first, found.dues[-1]
         return PendingCount(count=count, bytes=size, first_due_ms=first, last_due_ms=last, next=cursor_text(cursor))
+
+    def by_topic(self, query: PendingQuery, after: str = "") -> TopicSums:
+        """Add up by topic what matches. Raises PendingError."""
+        checked(query)
+        return self._foresight.by_topic(query, cursor_of(query, after))
 
     def forecast(self, from_ms: int, to_ms: int, bars: int, topic: str = "") -> Forecast:
         """Say how many come due when. Raises PendingError."""

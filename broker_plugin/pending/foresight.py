@@ -1,14 +1,17 @@
-"""What comes when: bars of equal length over a range of due times."""
+"""What comes when: bars of equal length over a range of due times. And of which topic."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from broker_plugin.pending.looking import Cursor, Looker, cursor_of
+from broker_plugin.pending.looking import CALL_NS, LOOKED_AT_MAX, Cursor, Looker, cursor_of
 from broker_plugin.rules.properties import DUE_MAX_MS
 from broker_plugin.rules.ranges import KEY_MAX
+from remoting.messages.message import RecordError, record_topic
 from store.put.pending_api import Forecast, ForecastBar, PendingCount, PendingError, PendingQuery
+from store.put.pending_cursor import cursor_text
+from store.put.pending_topics import TOPICS_AT_ONCE, TopicSum, TopicSums
 from store.spill.state.outlook import as_bounds
 
 if TYPE_CHECKING:
@@ -44,7 +47,13 @@ class Foresight:
         query = PendingQuery(topic=topic, due_from_ms=from_ms, due_to_ms=to_ms)
         cursor: Cursor | None = cursor_of(query, "")
         looked_at = 0
+        has_time = self._looker.time_left()
         while cursor is not None:
+            if looked_at and not has_time():
+                raise PendingError(
+                    f"{looked_at} of the messages due from {from_ms} to {to_ms} were looked at within "
+                    f"{CALL_NS / 1e9:g} s, and that is not all: take a shorter range"
+                )
             found = self._looker.slice(query, cursor)
             looked_at += found.looked_at
             cursor = found.next
@@ -56,6 +65,31 @@ class Foresight:
                     "topic; take a shorter range"
                 )
         return _made(from_ms, to_ms, step_ms, counts, sum(counts), 0, 0, True)
+
+    def by_topic(self, query: PendingQuery, cursor: Cursor | None) -> TopicSums:
+        """Add up by topic what matches; ends as a count does, or when it has met many topics."""
+        sums: dict[str, list[int]] = {}  # messages, bytes, first and last due time
+        looked_at = 0
+        has_time = self._looker.time_left()
+        while cursor is not None and looked_at < LOOKED_AT_MAX and len(sums) < TOPICS_AT_ONCE and has_time():
+            found = self._looker.slice(query, cursor)
+            cursor = found.next
+            looked_at += found.looked_at
+            for due_ms, record, size in zip(found.dues, found.records, found.sizes, strict=True):
+                try:
+                    topic = query.topic or record_topic(record)
+                except RecordError:
+                    continue  # as every list passes it by
+                row = sums.setdefault(topic, [0, 0, due_ms, due_ms])
+                row[0] += 1
+                row[1] += size
+                row[3] = due_ms  # in due order
+        ordered = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))
+        rows = tuple(
+            TopicSum(topic=topic, count=count, bytes=size, first_due_ms=first_ms, last_due_ms=last_ms)
+            for topic, (count, size, first_ms, last_ms) in ordered
+        )
+        return TopicSums(rows=rows, next=cursor_text(cursor))
 
     def between(self, from_ms: int | None, to_ms: int | None) -> PendingCount:
         """Count a range of due times; bytes are by the average of all."""

@@ -33,6 +33,8 @@ SLICE_BYTES = 512 << 10
 CALL_NS = 8_000_000_000
 """How long one call looks, and how long it changes: then it answers what there is, and where to go on. HTTP waits 20 s
 for both and the disk."""
+LOOKED_AT_MAX = 20_000
+"""Messages that one call looks at, at most, if each has to be read."""
 TEXT_MAX = 32_767
 """Longest text of a condition; no property is longer."""
 PROPERTIES_MAX = 32

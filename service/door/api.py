@@ -22,7 +22,7 @@ from remoting.pending_rules import past_fault
 from service.door.coverage import ShardSight, known_shard, seen_again
 from service.door.orders import OrderDesk, Orders, read_entry_name
 from service.door.overview import overview
-from service.door.reading import counted, forecast, listed, looked_up, row_of
+from service.door.reading import by_topic, counted, forecast, listed, looked_up, row_of
 from service.door.view import InstanceView
 from store.put.pending_api import (
     FORECAST_BARS_MAX,
@@ -55,6 +55,7 @@ def add_api(app: web.Application, api: ServiceApi) -> None:
     router.add_get("/api/v1/pending/count", api.count)
     router.add_get("/api/v1/pending/forecast", api.forecast)
     router.add_get("/api/v1/pending", api.page)
+    router.add_get("/api/v1/topics", api.topics)
     router.add_get("/api/v1/overview", api.overview)
     add_file(app, "/api/v1/openapi.json", "application/json", [text_of("service.door", "openapi.json")])
     # An id has two slashes, as they are or as %2F; a broker's name may have braces, which aiohttp's pattern leaves out.
@@ -96,6 +97,11 @@ class ServiceApi:
         """``GET pending/count``: how many match, in the shards that the answer names."""
         query, after = _query(request, frozenset(("after",))), request.query.get("after", "")
         return json_answer(await self._of_all(lambda sights: counted(sights, query, after, self._mono_ms)))
+
+    async def topics(self, request: web.Request) -> web.Response:
+        """``GET topics``: what matches by topic, largest first."""
+        query, after = _query(request, frozenset(("after",))), request.query.get("after", "")
+        return json_answer(await self._of_all(lambda sights: by_topic(sights, query, after, self._mono_ms)))
 
     async def page(self, request: web.Request) -> web.Response:
         """``GET pending``: what matches, in due order."""

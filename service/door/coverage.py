@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from store.put.pending_api import PendingControl
+from store.put.pending_topics import TopicControl
 
 __all__ = ["ShardSight", "Sighting", "coverage_document", "covered", "known_shard", "seen_again"]
 
@@ -48,7 +48,7 @@ class ShardSight:
     sighting: Sighting
     owner: str = ""
     detail: str = ""
-    control: PendingControl | None = None
+    control: TopicControl | None = None
     first: int = 0
 
     def without(self, why: str) -> ShardSight:

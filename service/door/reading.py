@@ -15,21 +15,33 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
-from http_door.merging import merged_forecasts, merged_pages, summed_counts
-from http_door.shapes import count_document, forecast_document, row_document
+from http_door.merging import merged_forecasts, merged_pages, summed_counts, summed_topics
+from http_door.shapes import count_document, forecast_document, row_document, topic_document
 from http_door.work import BusyError, NotReadyError
 from service.door.coverage import ShardSight, coverage_document, covered, known_shard
 from store.disk.delay_id import SEQUENCE_MAX
 from store.disk.errors import StoreError
 from store.put.pending_api import PendingAnswer, PendingError, PendingName, PendingQuery, PendingRow, PendingVerdict
 from store.put.pending_cursor import cursor_place
+from store.put.pending_topics import TopicControl
 
-__all__ = ["COUNT_MS", "counted", "cursor_of_shards", "cursors_of_shards", "forecast", "listed", "looked_up", "row_of"]
+__all__ = [
+    "COUNT_MS",
+    "READ_MS",
+    "by_topic",
+    "counted",
+    "cursor_of_shards",
+    "cursors_of_shards",
+    "forecast",
+    "listed",
+    "looked_up",
+    "row_of",
+]
 
 COUNT_MS = 3_000
 """A count of many shards begins with no further one after that."""
-READ_MS = 20_000
-"""A list or a forecast of many shards ends after that: nobody waits for it any more."""
+READ_MS = 11_000
+"""A list or a forecast of many shards asks no further one after that: one takes 8 s at most, and HTTP waits 20 s."""
 _ROWS_MIN = 16
 _CURSOR_CHARS_MAX = 32 << 10
 _THROUGH = "."
@@ -126,22 +138,52 @@ def counted(
     sights: Sequence[ShardSight], query: PendingQuery, after: str, mono_ms: Callable[[], int]
 ) -> dict[str, Any]:
     """Count what matches. Raises PendingError, NotReadyError."""
-    reading = _Reading(sights, mono_ms, after)
-    until_ms = mono_ms() + COUNT_MS
     done: list[dict[str, Any]] = []
 
-    def count(sight: ShardSight) -> str | None:
+    def count(control: TopicControl, cursor: str) -> str:
+        found = control.count(query, cursor)
+        done.append(count_document(found))
+        return found.next
+
+    rest = _summed(sights, after, mono_ms, count)
+    return {**summed_counts(done), **rest}
+
+
+def by_topic(
+    sights: Sequence[ShardSight], query: PendingQuery, after: str, mono_ms: Callable[[], int]
+) -> dict[str, Any]:
+    """Add up by topic what matches. Raises PendingError, NotReadyError."""
+    done: list[dict[str, Any]] = []
+
+    def add(control: TopicControl, cursor: str) -> str:
+        found = control.by_topic(query, cursor)
+        done.extend(topic_document(row) for row in found.rows)
+        return found.next
+
+    rest = _summed(sights, after, mono_ms, add)
+    return {"topics": summed_topics(done), "known": rest["next"] is None, **rest}
+
+
+def _summed(
+    sights: Sequence[ShardSight], after: str, mono_ms: Callable[[], int], add: Callable[[TopicControl, str], str]
+) -> dict[str, Any]:
+    """Ask one shard after the other until the time is over; says where each goes on, and which they are."""
+    reading = _Reading(sights, mono_ms, after)
+    until_ms = mono_ms() + COUNT_MS
+    asked = 0
+
+    def ask(sight: ShardSight) -> str | None:
+        nonlocal asked
         cursor = reading.cursors[sight.name] or ""
-        if done and mono_ms() >= until_ms:
+        if asked and mono_ms() >= until_ms:
             return cursor
         assert sight.control is not None
-        found = sight.control.count(query, cursor)
-        done.append(count_document(found))
-        return found.next or None
+        following = add(sight.control, cursor)
+        asked += 1
+        return following or None
 
-    places = reading.each(count)
-    cursors = {**reading.cursors, **places}
-    return {**summed_counts(done), "next": cursor_of_shards(cursors), **reading.coverage}
+    places = reading.each(ask)
+    return {"next": cursor_of_shards({**reading.cursors, **places}), **reading.coverage}
 
 
 def listed(

@@ -1,9 +1,10 @@
-"""Questions about many entries of a shard: listed, counted, forecast. The fields are those of docs/pending.md."""
+"""Questions about many entries of a shard: list, count, topics, forecast. Fields are those of docs/pending.md."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from store.disk.delay_id import SEQUENCE_MAX
@@ -11,17 +12,19 @@ from store.disk.errors import StoreError
 from store.put.pending_api import PAGE_MAX, PendingControl, PendingError, PendingRow
 from store.put.pending_cursor import cursor_text
 from store.put.pending_fields import number_of, query_of
+from store.put.pending_topics import TopicControl
 
 __all__ = ["answer_to"]
 
 
-def answer_to(body: bytes, control: PendingControl, shard: str, now_ms: int) -> dict[str, Any]:
+def answer_to(body: bytes, control: TopicControl, shard: str, now_ms: int) -> dict[str, Any]:
     """The answer as a document; with ``error`` if the question is not possible. Never raises for what was asked."""
     try:
         fields = {str(name): str(value) for name, value in json.loads(body).items()}
         work: dict[str, Callable[[], dict[str, Any]]] = {
             "list": lambda: _page(control, fields, shard),
             "count": lambda: _count(control, fields),
+            "topics": lambda: _topics(control, fields),
             "forecast": lambda: _forecast(control, fields, now_ms),
         }
         what = fields.get("what", "")
@@ -59,6 +62,11 @@ def _row(row: PendingRow, shard: str) -> dict[str, Any]:
 def _count(control: PendingControl, fields: Mapping[str, str]) -> dict[str, Any]:
     count = control.count(query_of(fields), fields.get("after", ""))
     return {"count": count.count, "bytes": count.bytes, "next": count.next}
+
+
+def _topics(control: TopicControl, fields: Mapping[str, str]) -> dict[str, Any]:
+    found = control.by_topic(query_of(fields), fields.get("after", ""))
+    return {"topics": [asdict(row) for row in found.rows], "next": found.next}
 
 
 def _forecast(control: PendingControl, fields: Mapping[str, str], now_ms: int) -> dict[str, Any]:

@@ -8,12 +8,15 @@ from typing import Any, cast
 
 import pytest
 
+from broker.cli.pending_tables import topic_rows
 from service.core.commands import CommandVerdict
 from service.core.lines import Line, LineKind
 from service.running.asking import answer_to
 from service.running.obeying import _outcome
-from store.put.pending_api import PendingControl, PendingCount, PendingQuery
-from timewheel_client import ClientError, ServiceClient
+from store.put.pending_api import PendingCount, PendingQuery
+from store.put.pending_topics import TopicControl
+from tests.support.plain_pending import PlainPending, row
+from timewheel_client import ClientError, ServiceClient, Which
 
 START_MS = 1_700_000_000_000
 EVERY = {
@@ -41,7 +44,7 @@ class _Asked:
 
 def _ask(asked: _Asked, **fields: str) -> dict[str, Any]:
     body = json.dumps({"what": "count", **fields}).encode()
-    return answer_to(body, cast(PendingControl, asked), "shard", 5)
+    return answer_to(body, cast(TopicControl, asked), "shard", 5)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -49,6 +52,35 @@ def test_each_condition_counts(name: str) -> None:
     asked = _Asked()
     assert _ask(asked, **{name: EVERY[name]})["count"] == 7
     assert not asked.queries[0].is_empty
+
+
+def test_topics_of_all_shards_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each shard's answer comes in two parts; what one shard is asked for is read by `answer_to` of its owner."""
+    parts = {
+        "b/0": PlainPending([row(1, START_MS + 5, "A"), row(2, START_MS + 9, "B"), row(3, START_MS + 7, "B")]),
+        "b/1": PlainPending([row(1, START_MS + 1, "B")]),
+    }
+
+    async def question(_: ServiceClient, address: str, what: str, fields: dict[str, Any]) -> dict[str, Any]:
+        if not fields["after"]:
+            return {"topics": [], "next": "on"}
+        body = json.dumps({"what": what, **{name: text for name, text in fields.items() if name != "after"}}).encode()
+        return answer_to(body, parts[address], address, 5)
+
+    async def brokers(_: ServiceClient) -> dict[str, str]:
+        return {name: name for name in parts}
+
+    monkeypatch.setattr(ServiceClient, "_question", question)
+    monkeypatch.setattr(ServiceClient, "brokers", brokers)
+
+    async def ask(which: Which | None) -> list[tuple[str, int, int, int]]:
+        found = await ServiceClient("127.0.0.1:1").topics(which)
+        assert [row.bytes for row in found] == [100 * row.count for row in found]
+        return [(row.topic, row.count, row.first_due_ms - START_MS, row.last_due_ms - START_MS) for row in found]
+
+    assert asyncio.run(ask(None)) == [("B", 3, 1, 9), ("A", 1, 5, 5)]
+    assert asyncio.run(ask(Which(topic="A"))) == [("A", 1, 5, 5)]
+    assert topic_rows([])[0][-1] == "topic"
 
 
 @pytest.mark.parametrize("text", ["x", "1" * 5000, "1.5", "--1", "-", "٣"])

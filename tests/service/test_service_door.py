@@ -156,6 +156,23 @@ def test_a_count_of_many_shards_ends_and_goes_on() -> None:
     assert counts == [2, 2, 1]
 
 
+def test_what_waits_by_topic(world: DoorWorld) -> None:
+    names = world.send(60_000, 70_000, 80_000, 90_000)
+    found = world.get("topics").json
+    plain: dict[str, list[int]] = {}
+    for one in [*world.mine.rows, *world.followed.rows]:
+        plain.setdefault(one.topic, []).append(one.due_ms)
+    assert [row["count"] for row in found["topics"]] == sorted(map(len, plain.values()), reverse=True)
+    assert {
+        row["topic"]: (row["count"], row["bytes"], row["first_due_ms"], row["last_due_ms"]) for row in found["topics"]
+    } == {topic: (len(dues), 100 * len(dues), min(dues), max(dues)) for topic, dues in plain.items()}
+    assert (found["known"], found["next"], found["whole"]) == (True, None, False)
+    assert sum(row["count"] for row in found["topics"]) == len(names) + 10
+    (row,) = world.get("topics?topic=F1").json["topics"]
+    assert (row["topic"], row["count"]) == ("F1", 5)
+    assert world.get("topics?topic=nobody").json["topics"] == []
+
+
 def test_a_forecast(world: DoorWorld) -> None:
     world.send(60_000, 60_500, 90_000)
     found = world.get(f"pending/forecast?from={world.at(60_000)}&to={world.at(70_000)}&bars=10").json
@@ -280,7 +297,9 @@ BAD_LOOKS = [
     ("pending/broker-e/0/5?topic=T", 400, "unknown here"),
     ("pending/broker-e/0/5?body_max=5000000", 400, "body_max"),
     ("overview?x=1", 400, "unknown here"),
-    ("topics", 404, "Not Found"),
+    ("topics?due_from=1700000000", 400, "looks like seconds"),
+    ("topics?limit=5", 400, "unknown here"),
+    ("topics?after=x", 400, "no cursor"),
 ]
 
 
@@ -381,6 +400,10 @@ def test_answers_have_the_fields_that_are_described(world: DoorWorld) -> None:
     assert overview.keys() == described("Overview")
     assert overview["shards"][0].keys() == described("ShardFigures")
     assert world.post(f"pending/{name}/cancel").json.keys() == described("Answer")
+    topics = world.get("topics").json
+    assert topics["topics"][0].keys() == described("Topic")
+    schema = OPENAPI["paths"]["/api/v1/topics"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert topics.keys() == _fields(schema)
     for path in ("", "/count", "/forecast"):
         schema = OPENAPI["paths"][f"/api/v1/pending{path}"]["get"]["responses"]["200"]["content"]
         assert world.get(f"pending{path}").json.keys() == _fields(schema["application/json"]["schema"]), path

@@ -22,6 +22,7 @@ from store.put.pending_api import (
     PendingVerb,
     PendingVerdict,
 )
+from store.put.pending_topics import TopicSum, TopicSums
 
 __all__ = ["PlainPending", "row"]
 
@@ -97,6 +98,18 @@ class PlainPending:
         dues = [found.due_ms for found in self._matching(query)]
         first, last = (min(dues), max(dues)) if dues else (None, None)
         return PendingCount(count=len(dues), bytes=100 * len(dues), first_due_ms=first, last_due_ms=last)
+
+    def by_topic(self, query: PendingQuery, after: str = "") -> TopicSums:
+        assert not after
+        dues: dict[str, list[int]] = {}
+        for found in self._matching(query):
+            dues.setdefault(found.topic, []).append(found.due_ms)
+        return TopicSums(
+            rows=tuple(
+                TopicSum(topic=topic, count=len(of), bytes=100 * len(of), first_due_ms=min(of), last_due_ms=max(of))
+                for topic, of in sorted(dues.items(), key=lambda item: -len(item[1]))
+            )
+        )
 
     def accepted_ms(self, offset: int) -> int:
         return next((found.accepted_ms for found in self.rows if found.offset == offset), 0)

@@ -13,10 +13,12 @@ __all__ = [
     "ChangeResult",
     "MatchingResult",
     "OutlookResult",
+    "TopicWaiting",
     "WaitingMessage",
     "WaitingPage",
     "Which",
     "change_of",
+    "topic_of",
     "waiting_of",
 ]
 
@@ -140,6 +142,33 @@ class OutlookResult:
     overdue: int
     later: int
     exact: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicWaiting:
+    """What waits of one topic: messages, bytes of their records, and when the first and the last is due, epoch ms."""
+
+    topic: str
+    count: int
+    bytes: int
+    first_due_ms: int
+    last_due_ms: int
+
+    def plus(self, other: TopicWaiting) -> TopicWaiting:
+        """Both together."""
+        return TopicWaiting(
+            topic=self.topic,
+            count=self.count + other.count,
+            bytes=self.bytes + other.bytes,
+            first_due_ms=min(self.first_due_ms, other.first_due_ms),
+            last_due_ms=max(self.last_due_ms, other.last_due_ms),
+        )
+
+
+def topic_of(document: dict[str, Any]) -> TopicWaiting:
+    """Read the sums of a topic."""
+    numbers = {name: int(document[name]) for name in ("count", "bytes", "first_due_ms", "last_due_ms")}
+    return TopicWaiting(topic=str(document["topic"]), **numbers)
 
 
 def waiting_of(document: dict[str, Any], broker: str) -> WaitingMessage:

@@ -28,7 +28,7 @@ from timewheel_client.net.tls import Tls
 from timewheel_client.net.tries import STORED, send_header
 from timewheel_client.pending.cursors import cursors_in
 from timewheel_client.pending.pending_client import PendingClient
-from timewheel_client.pending.pending_values import ChangeResult, MatchingResult, Which
+from timewheel_client.pending.pending_values import ChangeResult, MatchingResult, TopicWaiting, Which, topic_of
 from timewheel_client.values.arguments import need_text
 from timewheel_client.values.errors import (
     BrokerError,
@@ -174,6 +174,24 @@ class ServiceClient(PendingClient):
             verdicts=dict(verdicts), answers=answers[:ANSWERS_KEPT], dry_run=dry_run, unfinished=unfinished
         )
 
+    async def topics(self, which: Which | None = None) -> list[TopicWaiting]:
+        """Add up by topic what waits, largest first, over all shards; each message is read."""
+        fields = (which or Which()).fields()
+        found: dict[str, TopicWaiting] = {}
+
+        async def of(address: str) -> None:
+            after = ""
+            while True:
+                document = await self._question(address, "topics", {**fields, "after": after})
+                for row in map(topic_of, document["topics"]):
+                    found[row.topic] = row if row.topic not in found else found[row.topic].plus(row)
+                after = document["next"]
+                if not after:
+                    return
+
+        await asyncio.gather(*map(of, await self.brokers()))
+        return sorted(found.values(), key=lambda row: (-row.count, row.topic))
+
     async def brokers(self) -> dict[str, str]:
         """The shards that are asked. Raises NoRouteError if there is none of the broker given."""
         route = await self._core.route(self._entry_topic)
@@ -187,6 +205,9 @@ class ServiceClient(PendingClient):
         what = _QUESTIONS.get(code)
         if what is None:
             raise ClientError(f"a service does not answer {code.name}")
+        return await self._question(address, what, fields)
+
+    async def _question(self, address: str, what: str, fields: dict[str, Any]) -> dict[str, Any]:
         if fields.get("keyPrefix"):
             raise ClientError("a service has no delay keys")
         broker, _, queue = address.rpartition("/")
