@@ -211,6 +211,7 @@ def _run(
 
     with errors.status("timewheel bench") as status:
         session.say = status.update if errors.is_terminal else partial(click.echo, err=True)
+        session.say(f"ours is the {build_name()} build")
         session.measure_limits()
         machine["limits"] = session.limits
         session.systems = session.available([OURS, *_others_of_ours(session), *(PEERS[name] for name in session.peers)])
