@@ -42,7 +42,11 @@ def rates_of(cells: Mapping[int, DrawnCurve], least_ms: int) -> Rates:
         places = (start + curve.delivered.values) // least_ms * least_ms
         for place, number in zip(places.tolist(), curve.delivered.counts.tolist(), strict=True):
             delivered[place] = delivered.get(place, 0) + number
-    both = {start: Histogram.of({0: due.get(start, 0), 1: delivered.get(start, 0)}) for start in {*due, *delivered}}
+    kinds = np.array([0, 1])
+    both = {
+        start: Histogram.from_columns(kinds, np.array([due.get(start, 0), delivered.get(start, 0)]))
+        for start in {*due, *delivered}
+    }
     width, found = coarser(both, _COLUMNS_MOST, least_ms)
     if not found:
         return [], [], []
