@@ -19,6 +19,7 @@ from http_door.queries import FILTERS, known_only, limit_of, moment_of, query_of
 from http_door.shapes import BODY_SHOWN_BYTES, BODY_SHOWN_MAX, STATUS, USUAL_BARS, USUAL_ROWS, content_document
 from http_door.work import Workroom
 from remoting.pending_rules import past_fault
+from service.door.bulk import BulkDesk, gathered, read_bulk
 from service.door.coverage import ShardSight, known_shard, seen_again
 from service.door.orders import OrderDesk, Orders, read_entry_name
 from service.door.overview import overview
@@ -58,6 +59,7 @@ def add_api(app: web.Application, api: ServiceApi) -> None:
     router.add_get("/api/v1/topics", api.topics)
     router.add_get("/api/v1/overview", api.overview)
     add_file(app, "/api/v1/openapi.json", "application/json", [text_of("service.door", "openapi.json")])
+    router.add_post("/api/v1/bulk/{verb:[^/]+}", api.change_matching)
     # An id has two slashes, as they are or as %2F; a broker's name may have braces, which aiohttp's pattern leaves out.
     for name in ("{id:[^/]+/[^/]+/[^/]+}", "{id:[^/]+}"):
         router.add_get(f"/api/v1/pending/{name}", api.get)
@@ -79,6 +81,7 @@ class ServiceApi:
         self._view = view
         self._desk = desk
         self._wall_ms, self._mono_ms = wall_ms, mono_ms
+        self._bulk = BulkDesk(desk, wall_ms, mono_ms)
         self._workroom = Workroom()
         self._overview: tuple[int, dict[str, Any]] | None = None
         self._gathering = asyncio.Lock()
@@ -165,14 +168,20 @@ class ServiceApi:
 
     async def change(self, request: web.Request) -> web.Response:
         """``POST pending/{id}/{verb}``: change one entry; the verdict stands in its queue. Raises PendingError."""
-        verb = request.match_info["verb"]
-        if verb not in VERBS:
-            raise web.HTTPNotFound(text=f"a service has {', '.join(VERBS)}; {verb!r:.40} is none of them")
+        verb = _verb(request)
         known_only(request.query, frozenset())
         name, shard, _ = self._named(request)
         order = self._order(verb, name, read_document(await request.read()))
         result = await self._desk.give(order)
         return json_answer(_answer(result, shard), _status(result.verdict))
+
+    async def change_matching(self, request: web.Request) -> web.Response:
+        """``POST bulk/{verb}``: change what matches; a dry run unless ``dry_run`` is false. Raises PendingError."""
+        verb = _verb(request)
+        known_only(request.query, frozenset())
+        order = read_bulk(verb, read_document(await request.read()), self._wall_ms())
+        found = await self.work(lambda: gathered(self._view.sights(), order, self._mono_ms))
+        return json_answer(await self._bulk.change(found, order))
 
     def _order(self, verb: str, name: str, given: dict[str, Any]) -> Callable[[Orders], Awaitable[ChangeResult]]:
         """Read an order. Raises PendingError."""
@@ -196,6 +205,13 @@ class ServiceApi:
             more = " …" if len(sights) > _SHOWN_SHARDS else ""
             raise PendingError(f"{shard!r:.80} is no shard of {self._view.topic}; there are {names}{more}")
         return f"{shard}/{entry}", shard, sights
+
+
+def _verb(request: web.Request) -> str:
+    verb = request.match_info["verb"]
+    if verb not in VERBS:
+        raise web.HTTPNotFound(text=f"a service has {', '.join(VERBS)}; {verb!r:.40} is none of them")
+    return verb
 
 
 def _query(request: web.Request, more: frozenset[str]) -> PendingQuery:

@@ -94,25 +94,40 @@ class OrderDesk:
         self._opening = asyncio.Lock()
         self._under_way = 0
 
-    async def give(self, order: Callable[[Orders], Awaitable[ChangeResult]]) -> ChangeResult:
-        """Give an order and wait for its verdict. Raises BusyError, NoVerdictError, UnreachableError."""
+    async def give(
+        self,
+        order: Callable[[Orders], Awaitable[ChangeResult]],
+        *,
+        within_s: float | None = None,
+        counted: bool = True,
+    ) -> ChangeResult:
+        """Give an order and wait for its verdict. Raises BusyError, NoVerdictError, UnreachableError.
+
+        ``within_s``: as long at most. Not ``counted``: the caller gives a few at a time, and they keep out no other.
+        """
+        if not counted:
+            return await self._give(order, within_s or VERDICT_S)
         if self._under_way >= UNDER_WAY_MAX:
             raise BusyError(f"{self._under_way} commands wait for their verdicts, at most {UNDER_WAY_MAX} may")
         self._under_way += 1
         try:
-            async with asyncio.timeout(VERDICT_S):
+            return await self._give(order, within_s or VERDICT_S)
+        finally:
+            self._under_way -= 1
+
+    async def _give(self, order: Callable[[Orders], Awaitable[ChangeResult]], within_s: float) -> ChangeResult:
+        try:
+            async with asyncio.timeout(within_s):
                 return await order(await self._open())
         except RequestTimeoutError as error:
             raise NoVerdictError(str(error)) from None
         except TimeoutError:
             raise NoVerdictError(
-                f"no verdict within {VERDICT_S:g} s: the broker does not answer. If the command was stored, it will be "
+                f"no verdict within {within_s:g} s: the broker does not answer. If the command was stored, it will be "
                 "decided"
             ) from None
         except ClientError as error:
             raise UnreachableError(str(error)) from None
-        finally:
-            self._under_way -= 1
 
     async def _open(self) -> Orders:
         async with self._opening:

@@ -91,8 +91,11 @@ def cursors_of_shards(text: str, sights: Sequence[ShardSight]) -> dict[str, str 
 class _Reading:
     """One answer under way: what is asked of which shard, and which of them turned out to be gone."""
 
-    def __init__(self, sights: Sequence[ShardSight], mono_ms: Callable[[], int], after: str = "") -> None:
-        self._mono_ms, self._until_ms, self._goes_on = mono_ms, mono_ms() + READ_MS, bool(after)
+    def __init__(
+        self, sights: Sequence[ShardSight], mono_ms: Callable[[], int], after: str = "", within_ms: int = READ_MS
+    ) -> None:
+        self._mono_ms, self._until_ms, self._goes_on = mono_ms, mono_ms() + within_ms, bool(after)
+        self._within_ms = within_ms
         self.cursors = cursors_of_shards(after, sights)
         self.sights = [
             sight.without(_LATE) if sight.control is not None and sight.name not in self.cursors else sight
@@ -114,8 +117,8 @@ class _Reading:
                 continue
             if found and self._mono_ms() >= self._until_ms:
                 raise BusyError(
-                    f"{len(found)} shards are asked after {READ_MS // 1000} s, and that is not all: take a shorter "
-                    "range, or filters of due times"
+                    f"{len(found)} shards are asked after {self._within_ms // 1000} s, and that is not all: take a "
+                    "shorter range, or filters of due times"
                 )
             try:
                 found[sight.name] = ask(sight)
@@ -187,10 +190,15 @@ def _summed(
 
 
 def listed(
-    sights: Sequence[ShardSight], query: PendingQuery, limit: int, after: str, mono_ms: Callable[[], int]
+    sights: Sequence[ShardSight],
+    query: PendingQuery,
+    limit: int,
+    after: str,
+    mono_ms: Callable[[], int],
+    within_ms: int = READ_MS,
 ) -> dict[str, Any]:
     """List what matches in due order over all shards. Raises PendingError, NotReadyError, BusyError."""
-    reading = _Reading(sights, mono_ms, after)
+    reading = _Reading(sights, mono_ms, after, within_ms)
     asked = sum(cursor is not None for cursor in reading.cursors.values())
     share = min(limit, max(_ROWS_MIN, -(-2 * limit // max(1, asked))))
     rows_of: dict[tuple[str, str], PendingRow] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +35,7 @@ from tests.support.door import Answer, ask
 from tests.support.plain_pending import PlainPending, row
 from timewheel_client import ChangeResult, RequestTimeoutError
 
-__all__ = ["BASE_MS", "FAR", "ME", "OTHERS", "DoorWorld"]
+__all__ = ["BASE_MS", "FAR", "FIRST", "FOLLOWED", "ME", "OTHERS", "DoorWorld", "placed"]
 
 BASE_MS = 1_700_000_000_000
 """The world's time 0, epoch ms."""
@@ -58,6 +58,11 @@ class _Placed(PlainPending):
         return PendingPage(
             rows=tuple(rows[:limit]), next=cursor_text(None if last is None else (last.due_ms, last.offset))
         )
+
+
+def placed(rows: Sequence[PendingRow]) -> PlainPending:
+    """A list whose cursors are places."""
+    return _Placed(rows)
 
 
 @dataclass
@@ -135,6 +140,9 @@ class DoorWorld:
         self.view = SimView(self)
         self.desk = OrderDesk(lambda: SimOrders(self))
         self.commands = 0
+        self.patience_ms = PATIENCE_MS
+        self.before_verdict: Callable[[int], None] = lambda _: None
+        """Called when a command is stored, with its number."""
 
         async def service() -> DelayService:
             return DelayService(ClusterLink("127.0.0.1:1", "TIMEWHEEL"), "127.0.0.1:1", folder, 1000)
@@ -187,6 +195,26 @@ class DoorWorld:
             self.sim.run(self.sim.now + 500)
             return [f"{NAME}/{first + n}" for n in range(len(dues))]
 
+    def take_over(self) -> None:
+        """The node dies; another one takes the shard over. Time has to pass."""
+        with self.lock:
+            self.node.dead = True
+            self.node = Node(self.sim, f"n{len(self.sim.nodes)}")
+            self.node.assigned = True
+
+    def settle(self) -> None:
+        """Let time pass until the shard has an owner, and every command its verdict."""
+        with self.lock:
+            while not all(self.sim.verdicts.values()) or not self.is_owned:
+                self.run_to(self.sim.now + 200)
+            self.run_to(self.sim.now + 2000)
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether the shard has an owner now."""
+        shard = self.node.shard
+        return shard is not None and shard.state is OwnerState.OWNING
+
     # ------------------------------------------------------------------------------------------------ shards
 
     def sights(self) -> list[ShardSight]:
@@ -218,9 +246,14 @@ class DoorWorld:
             at = len(sim.entry_log)
             sim.verdicts[at] = []
             sim.append(Line(-1, kind, wanted if kind is LineKind.MOVE else 0, about=about))
-            until = sim.now + PATIENCE_MS
+            self.before_verdict(self.commands)
+            until = sim.now + self.patience_ms
             while not sim.verdicts[at] and sim.now < until:
                 sim.run(sim.now + 50)
+            if not sim.verdicts[at]:
+                raise RequestTimeoutError(
+                    f"no verdict within {PATIENCE_MS} ms. The command stands, and will be decided"
+                )
             (verdict,) = sim.verdicts[at]
             waits = verdict == "pending"
             place = 0 if shard is None or self.node.shard is None else self.node.shard.commands.place_of(about)

@@ -348,7 +348,7 @@ def test_verbs_that_a_service_has_not(world: DoorWorld) -> None:
         assert answer.status == 404
         assert "cancel, move, now" in answer.json["error"]
         assert len(answer.body) < 300
-    assert world.post("bulk/cancel", {"query": {"topic": "T"}}).status == 404
+    assert world.post("bulk/restart", {"query": {"topic": "T"}}).status == 404
     assert world.get(f"pending/{MINE}/5/cancel").status == 405
     assert world.commands == 0
 
@@ -400,6 +400,9 @@ def test_answers_have_the_fields_that_are_described(world: DoorWorld) -> None:
     assert overview.keys() == described("Overview")
     assert overview["shards"][0].keys() == described("ShardFigures")
     assert world.post(f"pending/{name}/cancel").json.keys() == described("Answer")
+    found = world.post("bulk/cancel", {"query": {"topic": "F1"}}).json
+    assert found.keys() == described("Bulk") | described("Coverage")
+    assert found["answers"][0].keys() == described("BulkAnswer")
     topics = world.get("topics").json
     assert topics["topics"][0].keys() == described("Topic")
     schema = OPENAPI["paths"]["/api/v1/topics"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
