@@ -244,6 +244,23 @@ def test_one_bulk_change_at_a_time() -> None:
 # ------------------------------------------------------------------------------------------------ stories
 
 
+def check_end(world: DoorWorld, wanted: dict[int, int | None], told_of: dict[int, set[str]]) -> None:
+    """Everything is delivered once, or was cancelled; what was told of it is so."""
+    for at, due_ms in wanted.items():
+        if due_ms is not None and not world.sim.copies[at]:
+            assert world.sim.due[at] == due_ms, "moved once, or not at all"
+    world.sim.quiet = True
+    world.run_to(world.sim.now + 300_000)
+    for at, due_ms in wanted.items():
+        told = told_of.get(at, set())
+        assert world.sim.copies[at] == (at not in world.sim.cancelled)
+        assert world.sim.copies[at] or due_ms is None
+        assert world.sim.copies[at] or not any("too_late" in text for text in told)
+        assert told or world.sim.copies[at], "whoever is not told of was delivered"
+        assert not (world.sim.copies[at] and told & {"cancel done", "cancel already"})
+    assert world.sim.verdict() == {"lost": 0, "early": 0, "twice": 0, "undead": 0, "wrong": 0}
+
+
 @pytest.mark.parametrize("seed", range(16))
 def test_stories_against_a_list(tmp_path: Path, seed: int) -> None:
     """Takeovers in the middle, verdicts that nobody waits for, calls made again: what is told is so, and done once."""
@@ -300,16 +317,4 @@ def test_stories_against_a_list(tmp_path: Path, seed: int) -> None:
             world.before_verdict = lambda _: None
             world.patience_ms = 30_000
             world.settle()
-        for at, due_ms in wanted.items():
-            if due_ms is not None and not world.sim.copies[at]:
-                assert world.sim.due[at] == due_ms, "moved once, or not at all"
-        world.sim.quiet = True
-        world.run_to(world.sim.now + 300_000)
-        for at, due_ms in wanted.items():
-            told = told_of.get(at, set())
-            assert world.sim.copies[at] == (at not in world.sim.cancelled)
-            assert world.sim.copies[at] or due_ms is None
-            assert world.sim.copies[at] or not any("too_late" in text for text in told)
-            assert told or world.sim.copies[at], "whoever is not told of was delivered"
-            assert not (world.sim.copies[at] and told & {"cancel done", "cancel already"})
-        assert world.sim.verdict() == {"lost": 0, "early": 0, "twice": 0, "undead": 0, "wrong": 0}
+        check_end(world, wanted, told_of)
