@@ -265,6 +265,7 @@ def _change(verb: str, text: str, *options: Callable[[Any], Any]) -> None:
                 which, verb, limit=limit, dry_run=not yes, due_ms=due_ms, by_ms=by_ms, after=after
             )
             _show_bulk(found, as_json)
+            _fail_unless("undecided" not in found.verdicts)
 
         run(work)
 

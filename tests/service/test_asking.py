@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,17 @@ from service.running.obeying import _outcome
 from store.put.pending_api import PendingCount, PendingQuery
 from store.put.pending_topics import TopicControl
 from tests.support.plain_pending import PlainPending, row
-from timewheel_client import ClientError, ServiceClient, Which
+from timewheel_client import (
+    ChangeResult,
+    ClientError,
+    MatchingResult,
+    NoRouteError,
+    RequestTimeoutError,
+    ServiceClient,
+    WaitingMessage,
+    Which,
+)
+from timewheel_client.pending.pending_values import waiting_of
 
 START_MS = 1_700_000_000_000
 EVERY = {
@@ -81,6 +92,45 @@ def test_topics_of_all_shards_are_added_up(monkeypatch: pytest.MonkeyPatch) -> N
     assert asyncio.run(ask(None)) == [("B", 3, 1, 9), ("A", 1, 5, 5)]
     assert asyncio.run(ask(Which(topic="A"))) == [("A", 1, 5, 5)]
     assert topic_rows([])[0][-1] == "topic"
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"), [(RequestTimeoutError("no verdict"), "undecided"), (NoRouteError("no master"), "refused")]
+)
+def test_a_bulk_change_tells_of_each_what_is_known(
+    monkeypatch: pytest.MonkeyPatch, error: ClientError, verdict: str
+) -> None:
+    """One shard gives no verdict: what was done in the others was told to nobody."""
+    waits = [f"b/{n % 2}/{n}" for n in range(150)]
+
+    async def listed(*_: Any) -> AsyncIterator[tuple[WaitingMessage, str]]:
+        for name in waits:
+            shard = name.rpartition("/")[0]
+            yield waiting_of({"id": name, "topic": "T", "due_ms": START_MS}, shard), "5-5"
+
+    async def change(_: ServiceClient, _verb: str, name: str, *__: Any, **___: Any) -> ChangeResult:
+        if name.startswith("b/1/") or silent:
+            raise error
+        return ChangeResult(verdict="done", id=name)
+
+    async def brokers(_: ServiceClient) -> dict[str, str]:
+        return {"b/0": "b/0", "b/1": "b/1"}
+
+    monkeypatch.setattr(ServiceClient, "_list", listed)
+    monkeypatch.setattr(ServiceClient, "_change", change)
+    monkeypatch.setattr(ServiceClient, "brokers", brokers)
+
+    async def cancel() -> MatchingResult:
+        return await ServiceClient("127.0.0.1:1").change_matching(Which(topic="T"), "cancel", dry_run=False)
+
+    silent = False
+    found = asyncio.run(cancel())
+    assert found.verdicts == {"done": 75, verdict: 75}
+    assert [answer.id for answer in found.answers] == waits
+    silent = True
+    if verdict == "refused":
+        with pytest.raises(NoRouteError):  # nothing was changed at all
+            asyncio.run(cancel())
 
 
 @pytest.mark.parametrize("text", ["x", "1" * 5000, "1.5", "--1", "-", "٣"])

@@ -145,7 +145,11 @@ class ServiceClient(PendingClient):
         by_ms: int | None = None,
         after: str = "",
     ) -> MatchingResult:
-        """Change all that match: they are listed, and changed one by one. ClientError for a query that is too wide."""
+        """Change all that match: they are listed, and changed one by one. ClientError for a query that is too wide.
+
+        One without a verdict in time is ``undecided``: its command may stand. One whose command was not taken is
+        ``refused``, and as it was; if that is so of the first ones, the error is raised: nothing was changed.
+        """
         if purge or which.width_fault:
             raise ClientError(which.width_fault or "a service has no purge")
         cursors = cursors_in(after, await self.brokers())
@@ -165,11 +169,16 @@ class ServiceClient(PendingClient):
             verdicts["done"] = len(names)
         for begin in range(0, 0 if dry_run else len(names), AT_ONCE):
             times = {"dueMs": due_ms, "byMs": by_ms} if verb == "move" else {}
-            some = await asyncio.gather(
-                *(self._change(verb, name, "", None, **times) for name in names[begin : begin + AT_ONCE])
+            some = names[begin : begin + AT_ONCE]
+            found = await asyncio.gather(
+                *(self._change(verb, name, "", None, **times) for name in some), return_exceptions=True
             )
-            verdicts.update(result.verdict for result in some)
-            answers += some
+            failed = [result for result in found if isinstance(result, BaseException)]
+            if not answers and len(failed) == len(found) and not any(map(_may_stand, failed)):
+                raise failed[0]
+            answers += [_told_of(name, result) for name, result in zip(some, found, strict=True)]
+        if not dry_run:
+            verdicts.update(result.verdict for result in answers)
         return MatchingResult(
             verdicts=dict(verdicts), answers=answers[:ANSWERS_KEPT], dry_run=dry_run, unfinished=unfinished
         )
@@ -319,3 +328,17 @@ class ServiceClient(PendingClient):
         if reply.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
             return [], offset
         raise BrokerError(reply.code, reply.remark, address)
+
+
+def _may_stand(error: BaseException) -> bool:
+    return isinstance(error, RequestTimeoutError)
+
+
+def _told_of(name: str, result: ChangeResult | BaseException) -> ChangeResult:
+    """What is told of one of many. Raises what is no answer of the cluster."""
+    if isinstance(result, ChangeResult):
+        return result
+    if not isinstance(result, ClientError):
+        raise result
+    verdict = "undecided" if _may_stand(result) else "refused"
+    return ChangeResult(verdict=verdict, detail=str(result), id=name, broker=name.rpartition("/")[0].rpartition("/")[0])
