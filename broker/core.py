@@ -45,7 +45,8 @@ from store.levels.delay_levels import DelayLevels
 from store.levels.level_scheduler import LevelScheduler
 from store.message_store import MessageStore
 from store.options import StoreOptions
-from store.put.plugin_api import Plugin, PluginContext, PromisingPlugin, PutStatus
+from store.put.plugin_abilities import PromisingPlugin
+from store.put.plugin_api import Plugin, PluginContext, PutStatus
 
 __all__ = ["BrokerCore"]
 
@@ -255,8 +256,7 @@ class BrokerCore(BrokerParts):
         )
         self._endings.append(self.processors.pop.close)
         self.bounds = broker_bounds(self, self.processors)
-        """The tables that peers can grow, for the runtime info; `broker.broker.Broker` adds those of sockets and name
-        server."""
+        """The tables that peers can grow; `broker.broker.Broker` adds those of sockets and name server."""
         for processor in self.processors.all():
             self.dispatcher.add(processor)
             self.dispatcher.add(processor, SHARDS_PORT)

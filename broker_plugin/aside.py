@@ -80,7 +80,7 @@ class Gated(Protocol):
 
 
 class GateAside:
-    """See `store.put.plugin_api.Aside`."""
+    """See `store.put.plugin_abilities.Aside`."""
 
     __slots__ = ("_gate", "_joined", "_mark", "blocks", "frames", "keyed", "limited")
 

@@ -22,11 +22,13 @@ from broker_plugin.figures.balance import TopicBalance
 from broker_plugin.figures.measures import plugin_families
 from broker_plugin.figures.tally import Accepted, Delivered
 from broker_plugin.hook import Gate
+from broker_plugin.options import config_number, spill_options
 from broker_plugin.pending.rooms import DeskRooms
 from broker_plugin.recovery import OverdueRecovery
 from broker_plugin.rules.properties import own_properties_of
 from broker_plugin.rules.ranges import KeyRanges
 from broker_plugin.rules.stats import Rate, Stats
+from broker_plugin.runtime import lateness_texts, runtime_texts
 from broker_plugin.spiller import Spiller
 from broker_plugin.sweeper import ARMED_MAX, HAND_MAX, Sweeper
 from broker_plugin.threads.clock import Alarm, Clock, StepWatch
@@ -34,7 +36,6 @@ from broker_plugin.threads.pace import BATCH_MAX
 from broker_plugin.threads.worker import Worker
 from remoting.messages.message import Message, RecordError, UniformBatch, record_fields
 from remoting.messages.properties import TW_ID
-from store.disk.errors import StoreFormatError
 from store.put.lateness import LatenessCounts
 from store.put.measures import Family
 from store.put.plugin_api import (
@@ -48,13 +49,12 @@ from store.put.plugin_api import (
     PluginContext,
     Refused,
 )
-from store.spill.rows.model import SpillOptions
 from store.spill.spill_store import SpillStore
 
 if TYPE_CHECKING:
     from store.disk.flusher import Ticket
 
-__all__ = ["DelayPlugin", "config_number", "spill_options"]
+__all__ = ["DelayPlugin"]
 
 SECTION = "delay"
 """Name of our section in the delivery checkpoint."""
@@ -295,40 +295,12 @@ class DelayPlugin:
 
     def runtime_info(self) -> dict[str, str]:
         """Figures, those of RocketMQ's timer under its names, ours with ``timewheel`` in front."""
-        stats, sweeper, watch = self.stats, self.sweeper, self.watch
-        info = {
-            "timerReadBehind": sweeper.behind_ms // 1000,
-            "timerOffsetBehind": 0,
-            "timerCongestNum": self.spill.pending_count,
-            "timewheelPending": self.spill.pending_count,
-            "timewheelPendingBytes": self.spill.pending_bytes,
-            "timewheelArmed": sweeper.armed_count,
-            "timewheelFailed": self.recovery.failed_count,
-            "timewheelRecoveryRanges": len(self.ranges),
-            "timewheelUncertain": self.deliverer.uncertain,
-            "timewheelAccepted": stats.accepted,
-            "timewheelRefused": stats.refused,
-            "timewheelDelivered": stats.delivered,
-            "timewheelCancelled": stats.cancelled,
-            "timewheelMoved": stats.moved,
-            "timewheelRestored": stats.restored,
-            "timewheelHandedOver": stats.handed_over,
-            "timewheelStalls": stats.stalls,
-            "timewheelUnreadable": stats.unreadable,
-            "timewheelClockStepsForward": watch.forward_count,
-            "timewheelClockStepsBackward": watch.backward_count,
-            "timewheelClockLastStepMs": watch.last_step_ms,
-            "timewheelJournalBytes": self.spill.journal_bytes,
-            "timewheelRuns": self.spill.run_count,
-            "timewheelErrors": stats.troubles + sum(worker.error_count for worker in self._workers),
-        }
-        text = {key: str(value) for key, value in info.items()}
-        now_ns = self.clock.monotonic_ns()
+        stats, now_ns = self.stats, self.clock.monotonic_ns()
+        text = runtime_texts(stats, self.sweeper, self.recovery, self.ranges, self.deliverer, self.spill, self.watch)
+        text["timewheelErrors"] = str(stats.troubles + sum(worker.error_count for worker in self._workers))
         text["timerEnqueueTps"] = f"{self._accept_rate.look(now_ns, stats.accepted):.1f}"
         text["timerDequeueTps"] = f"{self._deliver_rate.look(now_ns, stats.delivered):.1f}"
-        text["timewheelLatenessMs"] = _lateness_text(stats.on_time)
-        text["timewheelOverdueLatenessMs"] = _lateness_text(stats.overdue)
-        return text
+        return text | lateness_texts(stats)
 
     def measure(self, topics_max: int) -> None:
         """Begin to count by topic."""
@@ -369,32 +341,3 @@ class DelayPlugin:
             if self.deliverer.uncertain:
                 problems.append(f"{self.deliverer.uncertain} messages are uncertain until a restart")
         return problems + self.spill.check()
-
-
-def _lateness_text(lateness: LatenessCounts) -> str:
-    """Count, mean, and upper bounds of p50, p99, p99.9 and the maximum, ms."""
-    mean = lateness.sum_ms / lateness.count if lateness.count else 0.0
-    p50, p99, p999 = (lateness.percentile_ms(share) for share in (0.5, 0.99, 0.999))
-    return f"n={lateness.count} mean={mean:.2f} p50<={p50} p99<={p99} p99.9<={p999} max={lateness.max_ms}"
-
-
-def config_number(config: Mapping[str, str], key: str, default: int) -> int:
-    """Read a whole number from the broker's configuration; raises StoreFormatError for what is none."""
-    text = config.get(key, "").strip()
-    if not text:
-        return default
-    try:
-        return int(text)
-    except ValueError:
-        raise StoreFormatError(f"{key} = {text!r} is not a whole number") from None
-
-
-def spill_options(config: Mapping[str, str]) -> SpillOptions:
-    """Read the options of the spill store: ``segment_bytes`` is ``timewheelSegmentBytes``, and so on."""
-    defaults = SpillOptions()
-    return SpillOptions(
-        **{
-            name: config_number(config, "timewheel" + name.title().replace("_", ""), getattr(defaults, name))
-            for name in SpillOptions.__slots__
-        }
-    )

@@ -21,7 +21,7 @@ from remoting.codes import VERSION, RequestCode, ResponseCode
 from remoting.command import RemotingCommand
 from remoting.json_dialect import dumps
 from store.disk.errors import StoreError
-from store.put.plugin_api import LiveKeysPlugin
+from store.put.plugin_abilities import LiveKeysPlugin
 
 if TYPE_CHECKING:
     from broker.config.broker_config import BrokerConfig

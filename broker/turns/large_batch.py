@@ -9,7 +9,7 @@ is checked again, and then `Turn.put_large` makes all of it a part of the presen
 
 Nothing is kept anywhere else before that, so a batch can be dropped at any time: when a message of it is refused, when
 its connection closes, when the broker stops. A plug-in keeps what it holds of the batch in an `Aside`; with a plug-in
-that cannot (`store.put.plugin_api.AsidePlugin`), batches are looked at in one go.
+that cannot (`store.put.plugin_abilities.AsidePlugin`), batches are looked at in one go.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from broker.net.channel import Channel
 from broker.turns.plugin_chain import refused_for_two
 from remoting.messages.message import Message, MessageError, UniformBatch, batch_slice, split_batch, split_uniform
-from store.put.plugin_api import Aside, Held, HeldBatch, OneByOne, PutStatus, Refused, Unsettled
+from store.put.plugin_abilities import Aside
+from store.put.plugin_api import Held, HeldBatch, OneByOne, PutStatus, Refused, Unsettled
 from store.put.put_record import PutRecord
 from store.put.put_rows import PutRows
 from store.put.ready_rows import ReadyRows

@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from store.put.plugin_api import (
-    BatchPlugin,
-    BeforePut,
-    DirectPlugin,
-    DurablyRefusingPlugin,
-    Held,
-    HeldBatch,
-    OneByOne,
-    Plugin,
-    PunctualPlugin,
-    Refused,
-)
+from store.put.plugin_abilities import BatchPlugin, DirectPlugin, DurablyRefusingPlugin, PunctualPlugin
+from store.put.plugin_api import BeforePut, Held, HeldBatch, OneByOne, Plugin, Refused
 
 if TYPE_CHECKING:
     from remoting.messages.message import Message, UniformBatch

@@ -18,7 +18,7 @@ from store.put.put_group import results_of
 
 if TYPE_CHECKING:
     from broker.turns.large_batch import LargeBatch
-    from store.put.plugin_api import Aside
+    from store.put.plugin_abilities import Aside
 
 __all__ = ["Entry", "PutRequest", "PutSend", "request_of_held", "request_of_large", "request_of_rows"]
 

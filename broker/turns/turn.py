@@ -35,9 +35,8 @@ from remoting.command import REGION, RemotingCommand
 from remoting.messages.message import Message, MessageError, UniformBatch, encode_record, message_keys, tags_code
 from remoting.messages.proof import VOUCHER, vouching_flag
 from store.disk.errors import StoreError
+from store.put.plugin_abilities import Aside, AsidePlugin
 from store.put.plugin_api import (
-    Aside,
-    AsidePlugin,
     Held,
     OneByOne,
     Plugin,

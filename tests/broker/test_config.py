@@ -25,7 +25,7 @@ from broker.config.broker_config import (
     parse_address,
     parse_addresses,
 )
-from broker_plugin.plugin import spill_options
+from broker_plugin.options import spill_options
 from broker_plugin.sweeper import ARMED_MAX, HAND_MAX
 from broker_plugin.threads.pace import BATCH_MAX
 from store.options import StoreOptions

@@ -12,26 +12,29 @@ from pathlib import Path
 import pytest
 
 from broker.turns.plugin_chain import someone_behind
-from broker_plugin.plugin import DelayPlugin, config_number, spill_options
+from broker_plugin.options import config_number, spill_options
+from broker_plugin.plugin import DelayPlugin
 from remoting.messages.message import Message, decode_record
 from remoting.messages.properties import TW_DUE, format_properties, parse_properties
 from store.disk.errors import StoreFormatError
 from store.disk.files import Files
 from store.message_store import MessageStore
 from store.options import StoreOptions
-from store.put.plugin_api import (
+from store.put.plugin_abilities import (
     AsidePlugin,
     BatchPlugin,
-    BoundedTarget,
-    CommandOutcome,
     DirectPlugin,
     DurablyRefusingPlugin,
+    PromisingPlugin,
+    PunctualPlugin,
+)
+from store.put.plugin_api import (
+    BoundedTarget,
+    CommandOutcome,
     Held,
     LookupTarget,
     Plugin,
     PluginContext,
-    PromisingPlugin,
-    PunctualPlugin,
     Refused,
     SettlingTarget,
 )

@@ -22,7 +22,7 @@ ALLOWED = {
     ("broker/plugins.py", "getattr(importlib.import_module(module_name), class_name, None)"): "loads by name",
     ("broker/cli/__init__.py", "getattr(importlib.import_module(module), attribute)"): "loads by name",
     ("broker/config/logs.py", "hasattr(record, 'in_file_only')"): "how logging hands on its ``extra``",
-    ("broker_plugin/plugin.py", "getattr(defaults, name)"): "the default of each option, by the option's name",
+    ("broker_plugin/options.py", "getattr(defaults, name)"): "the default of each option, by the option's name",
     ("store/disk/system_calls.py", "getattr(ctypes.PyDLL(None, use_errno=True), 'preadv2', None)"): "not in every libc",
     ("store/disk/system_calls.py", "getattr(_LIBC, 'fallocate64', None)"): "not in every libc",
     ("store/disk/system_calls.py", "getattr(_LIBC, 'fallocate', None)"): "not in every libc",

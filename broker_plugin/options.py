@@ -1,0 +1,32 @@
+"""What the plug-in reads from the broker's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from store.disk.errors import StoreFormatError
+from store.spill.rows.model import SpillOptions
+
+__all__ = ["config_number", "spill_options"]
+
+
+def config_number(config: Mapping[str, str], key: str, default: int) -> int:
+    """Read a whole number from the broker's configuration; raises StoreFormatError for what is none."""
+    text = config.get(key, "").strip()
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise StoreFormatError(f"{key} = {text!r} is not a whole number") from None
+
+
+def spill_options(config: Mapping[str, str]) -> SpillOptions:
+    """Read the options of the spill store: ``segment_bytes`` is ``timewheelSegmentBytes``, and so on."""
+    defaults = SpillOptions()
+    return SpillOptions(
+        **{
+            name: config_number(config, "timewheel" + name.title().replace("_", ""), getattr(defaults, name))
+            for name in SpillOptions.__slots__
+        }
+    )

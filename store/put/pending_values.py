@@ -1,0 +1,303 @@
+"""What is asked about pending messages and what is answered, as values; `store.put.pending_api` is who answers.
+
+A message is named by a `PendingName`: by its virtual offset, or by its delay key (property ``__DELAYKEY``), which is
+unique within its topic while the message is pending.
+
+===========  ==========================================================================================
+verdict      of a change (cancel, move, now, restart)
+===========  ==========================================================================================
+`DONE`       it was pending, it is changed; durable when the answer is given
+`ALREADY`    what was asked for stands already (cancelled before; due at that very time): a success
+`TOO_LATE`   it was delivered: ``when_ms`` says when, ``where`` says where
+`CANCELLED`  it was cancelled, so it can be neither moved nor restarted
+`CHANGED`    it has another version than the one that the caller named: look again; nothing was changed
+`UNKNOWN`    nothing is or was pending under this name, or it is long gone
+`REFUSED`    the order itself is not possible (a due time beyond the year 9999); ``detail`` says what to do
+===========  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from remoting.pending_rules import width_fault
+
+__all__ = [
+    "BULK_MAX",
+    "FORECAST_BARS_MAX",
+    "PAGE_MAX",
+    "Forecast",
+    "ForecastBar",
+    "PendingAnswer",
+    "PendingBulk",
+    "PendingCount",
+    "PendingError",
+    "PendingFigures",
+    "PendingName",
+    "PendingOrder",
+    "PendingPage",
+    "PendingQuery",
+    "PendingRow",
+    "PendingTopic",
+    "PendingVerb",
+    "PendingVerdict",
+]
+
+PAGE_MAX = 1000
+"""Most rows of one page of a listing."""
+BULK_MAX = 10_000
+"""Most messages that one call of `PendingControl.change_matching` changes; its cursor goes on from there."""
+FORECAST_BARS_MAX = 2000
+"""Most bars of a forecast."""
+
+
+class PendingError(Exception):
+    """An order or a query that is not possible; the text names the value and says what to do. Nothing was changed."""
+
+
+class PendingVerb(StrEnum):
+    """What can be done to a pending message."""
+
+    CANCEL = "cancel"
+    """It is never delivered."""
+    MOVE = "move"
+    """It gets another due time, given as such or as a shift in ms."""
+    NOW = "now"
+    """It is due now."""
+    RESTART = "restart"
+    """Its due time is now plus the delay with which it was sent: a dead man's switch that was seen to."""
+
+
+class PendingVerdict(StrEnum):
+    """What became of an order; see the text on top."""
+
+    DONE = "done"
+    ALREADY = "already"
+    TOO_LATE = "too_late"
+    CANCELLED = "cancelled"
+    CHANGED = "changed"
+    UNKNOWN = "unknown"
+    REFUSED = "refused"
+
+    @property
+    def is_success(self) -> bool:
+        """Whether what was asked for stands."""
+        return self in (PendingVerdict.DONE, PendingVerdict.ALREADY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingName:
+    """How a caller names a message: ``offset``, or ``topic`` and ``key``.
+
+    With an offset, a ``topic`` and a ``unique_key`` (the property ``UNIQ_KEY``) that are given must be the message's,
+    else it is unknown: who may see one topic sees no other by guessing.
+    """
+
+    offset: int = 0
+    topic: str = ""
+    key: str = ""
+    unique_key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingOrder:
+    """One change of one message.
+
+    ``due_ms`` (epoch ms, absolute) or ``by_ms`` (added to the due time that it has) for `PendingVerb.MOVE`, and for it
+    alone. A time in the past is refused (`remoting.pending_rules.past_fault`). With ``version`` the change happens only
+    if the message has that version (compare and set): a message that was never moved has version 0.
+    """
+
+    verb: PendingVerb
+    name: PendingName
+    due_ms: int | None = None
+    by_ms: int | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingQuery:
+    """Which messages: all conditions that are given must hold. Times in epoch ms, ``from`` inclusive, ``to`` exclusive.
+
+    ``accepted`` is when the broker took the message (by its own clock; of a message from an older store the sender's).
+    ``properties`` are names with the value that each must have. No condition needs the body of a message, and the due
+    range not even the message.
+    """
+
+    topic: str = ""
+    tag: str = ""
+    key_prefix: str = ""
+    due_from_ms: int | None = None
+    due_to_ms: int | None = None
+    accepted_from_ms: int | None = None
+    accepted_to_ms: int | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is true of every message."""
+        return self == PendingQuery()
+
+    @property
+    def width_fault(self) -> str:
+        """Why a bulk change by it is refused; empty if it is not."""
+        texts = self.topic, self.tag, self.key_prefix, *(name for name, _ in self.properties)
+        due = self.due_from_ms, self.due_to_ms
+        return width_fault(texts, (due, (self.accepted_from_ms, self.accepted_to_ms)))
+
+    @property
+    def is_of_topic(self) -> bool:
+        """Whether nothing but the topic of a message within the due range has to be looked at."""
+        rest = self.tag, self.key_prefix, self.accepted_from_ms, self.accepted_to_ms, self.properties
+        return rest == ("", "", None, None, ())
+
+    @property
+    def is_of_due(self) -> bool:
+        """Whether it has no other condition than the due range, so that the indexes alone answer it."""
+        return self == PendingQuery(due_from_ms=self.due_from_ms, due_to_ms=self.due_to_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingRow:
+    """One message of a listing. Times in epoch ms."""
+
+    offset: int
+    version: int
+    due_ms: int
+    accepted_ms: int
+    topic: str
+    queue_id: int
+    size: int
+    """Bytes of its record."""
+    tag: str = ""
+    key: str = ""
+    """Its delay key; empty if it has none."""
+    unique_key: str = ""
+    failed: bool = False
+    """It is overdue because a delivery was refused; tried again for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingAnswer:
+    """What became of an order, or of a look.
+
+    ``offset`` names the message whatever the caller named it by (0: none was found). ``due_ms`` and ``version`` are
+    those that it has now, or had. ``when_ms`` is the time of the delivery (`PendingVerdict.TOO_LATE`) or of the cancel,
+    0 if that is not known any more. ``where`` is ``topic/queue id/queue offset`` of a delivery. ``row``,
+    ``properties`` and ``body`` are there for `PendingControl.get` of a message that is pending.
+    """
+
+    verdict: PendingVerdict
+    detail: str = ""
+    offset: int = 0
+    version: int = 0
+    due_ms: int = 0
+    when_ms: int = 0
+    where: str = ""
+    row: PendingRow | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingPage:
+    """Some rows in (due, offset) order; ``next`` is the ``after`` of the next page, empty behind the last one.
+
+    A page may be short, even empty, with a ``next``: a call looks at a bounded number of messages.
+    """
+
+    rows: tuple[PendingRow, ...]
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCount:
+    """How many match. ``next`` is not empty if the call ended before the end: call again with it and add up.
+
+    ``bytes_exact`` is False where no message was read: then bytes are what the delay store holds, or a share of that.
+    """
+
+    count: int
+    bytes: int
+    bytes_exact: bool = True
+    first_due_ms: int | None = None
+    last_due_ms: int | None = None
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingBulk:
+    """What one call of a bulk change did.
+
+    ``verdicts`` counts by verdict (a dry run: what would be asked for, as `PendingVerdict.DONE`). ``answers`` has one
+    for each message, in order. ``next`` resumes, also after a crash of either side: what was
+    cancelled does not match again.
+    """
+
+    verdicts: dict[PendingVerdict, int] = field(default_factory=dict)
+    answers: Sequence[PendingAnswer] = ()
+    looked_at: int = 0
+    next: str = ""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastBar:
+    """How many come due within [``from_ms``, ``from_ms`` + the forecast's ``step_ms``)."""
+
+    from_ms: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """How many come when. ``exact`` is False where a bar is interpolated within a page of a run (some 300 messages)."""
+
+    from_ms: int
+    to_ms: int
+    step_ms: int
+    bars: tuple[ForecastBar, ...]
+    """Without the empty ones; ascending."""
+    total: int
+    """All that is pending: the bars, ``overdue`` and ``later``. Of a topic: the bars."""
+    overdue: int
+    """Due before ``from_ms``. Of a topic that is not counted: 0."""
+    later: int
+    """Due at ``to_ms`` or later. Of a topic that is not counted: 0."""
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingTopic:
+    """What is pending of one topic; ``known`` is False while a shard's start still counts (some seconds with millions).
+
+    ``bytes_exact`` is False if they are the topic's share of all, by its count.
+    """
+
+    topic: str
+    count: int
+    bytes: int
+    bytes_exact: bool = True
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingFigures:
+    """What is pending in all. Any thread, no lock, no disk."""
+
+    count: int
+    bytes: int
+    armed: int
+    """In the wheel: due within about a second."""
+    failed: int
+    """Overdue because a delivery was refused."""
+    journal_bytes: int
+    runs: int
+    next_due_ms: int | None
+    """Of what is armed; None if nothing is due within about a second."""
+    verdicts: dict[tuple[PendingVerb, PendingVerdict], int]
+    """Answers given since the start."""
+    topics_known: bool = True
+    """False while a start still counts by topic (some seconds with millions): `PendingControl.topics` is empty then."""
