@@ -66,7 +66,10 @@ class ConnectionTable:
         return connection is not None and not connection.closed
 
     async def get(self, address: str) -> ClientConnection:
-        """Return the connection to an address; concurrent callers share one connect. Raises ConnectionFailedError."""
+        """Return the connection to an address; concurrent callers share one connect.
+
+        Raises ConnectionFailedError, or ClosedError if the client is closed.
+        """
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
             return connection

@@ -19,6 +19,8 @@ def need_text(what: str, value: object, *, empty: bool = False) -> str:
     >>> need_text("tags", 5)
     Traceback (most recent call last):
     TypeError: tags must be a text (str), found 5 (int)
+
+    Raises TypeError for what is no text, ValueError for an empty one (unless ``empty``) or one with such a character.
     """
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a text (str), found {value!r:.100} ({type(value).__name__})")
@@ -51,6 +53,8 @@ def need_int(what: str, value: object, low: int, high: int) -> int:
     >>> need_int("level", 99, 1, 18)
     Traceback (most recent call last):
     ValueError: level must lie between 1 and 18, found 99
+
+    Raises TypeError for what is no int (a bool is none).
     """
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{what} must be an int from {low} to {high}, found {value!r:.100} ({type(value).__name__})")

@@ -81,6 +81,8 @@ def span_ms(delay: Delay) -> int:
 
     >>> span_ms(timedelta(minutes=47)), span_ms(0.0001)
     (2820000, 1)
+
+    Raises TypeError for what is neither a timedelta nor a finite number of seconds.
     """
     if isinstance(delay, timedelta):
         whole, rest = divmod(delay, _MS)
