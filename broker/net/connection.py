@@ -342,6 +342,7 @@ class Connection:
                 if self._closing:
                     self.shut()
                 return
+        # A view: a slice of bytes would copy what is left of a large reply.
         self._backlog.append(memoryview(data)[sent:])
         self._backlog_bytes += len(data) - sent
         if self._backlog_bytes > _BACKLOG_MAX_BYTES:

@@ -60,6 +60,8 @@ class KeyPart:
             or crc32(data[KEY_BLOCK_PROVEN_AT:]) != crc
         ):
             raise StoreCorruptError(f"{where}: not a whole key index block")
+        # The disk has big-endian columns, which NumPy swaps at every look. `astype` copies them into the machine's
+        # order, once, and lets go of ``data``.
         at = KEY_BLOCK_HEAD.size
         hashes = np.frombuffer(data, _BLOCKS["hash"], count, at).astype(np.uint32)
         offsets = np.frombuffer(data, _BLOCKS["position"], count, at + KEY_POSITIONS_AT * count).astype(np.int64)

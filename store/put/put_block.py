@@ -128,6 +128,7 @@ class PutBlock(PutColumns):
             topics = [data[at:end].decode() for at, end in (spans[:1] if is_one else spans)]
         except UnicodeDecodeError:
             return None
+        # First as the signed number that it is, then wide enough to be computed with.
         order, queues = _by_queue(topics, words[starts + QUEUE_ID_AT].astype(np.int32).astype(np.int64))
         if len(queues) > _QUEUES_MAX or SCHEDULE_TOPIC in topics:
             return None
@@ -137,6 +138,7 @@ class PutBlock(PutColumns):
         if not is_one:
             topics = [topics[row] for row in order.tolist()]
         view = memoryview(data)
+        # A bytearray, although the parts are bytes: numbers and positions are written into it later, without a copy.
         joined = bytearray().join(
             [view[at:end] for at, end in zip(starts[order].tolist(), ends[order].tolist(), strict=True)]
         )

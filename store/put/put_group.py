@@ -16,6 +16,7 @@ class PutGroup(Put):
     __slots__ = ("records",)
 
     def __init__(self, records: list[PutRecord]) -> None:
+        # A list: mypyc makes a plain loop of it, but of a generator an object that is resumed for each record.
         super().__init__(sum([record.data_bytes for record in records]))
         self.records = records
         self.accepted = True
