@@ -32,11 +32,11 @@ ring, or the sweeper sees the block. For what is due later nobody is woken: the 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import TYPE_CHECKING
 
 from broker_plugin.delivery import Deliverer
+from broker_plugin.hand import Hand
 from broker_plugin.rules.ranges import KEY_MAX, Key, KeyRanges
 from broker_plugin.rules.states import State
 from broker_plugin.threads.clock import WAIT_MAX_MS, Clock
@@ -64,8 +64,6 @@ ARMED_MAX = 8192
 """Most messages in the wheel, but for those accepted for the next milliseconds."""
 HAND_MAX = 1024
 """Most due messages that the sweeper delivers itself; more is a hot second, and its tail is handed over."""
-CROWD_SHARE = 8
-"""Of a millisecond that fills half of the hand, so much of a hand stays in it: a 1 / `CROWD_SHARE`."""
 CROWDS_MAX = 4
 """Such milliseconds in one step; more is a hot second, too."""
 PUBLISH_MAX = 4096
@@ -112,13 +110,11 @@ class Sweeper:
         self._lock = lock
         self._clock = clock
         self._armed_max = armed_max
-        self._hand_max = hand_max
         self._scan_max = scan_max
         self._inbox: deque[tuple[Block, Ticket | None]] = deque()
         self._unsynced: list[tuple[Block, Ticket]] = []
         self._wheel = TimingWheel(now_ms)
-        self._hand_dues: list[int] = []
-        self._hand_refs: list[int] = []
+        self._hand = Hand(hand_max)
         self._now_ms = now_ms
         self._next_ms: int | None = None
         self._scan_ms = 0  # no scan before, after one that failed
@@ -202,7 +198,7 @@ class Sweeper:
         for _ in range(CROWDS_MAX):
             self._catch_up(now_ms)
             self._take_in_hand(now_ms)
-            if len(self._hand_dues) < self._hand_max:
+            if self._hand.room > 0:
                 return
             if not self._hand_over_crowd():
                 break
@@ -210,19 +206,9 @@ class Sweeper:
 
     def _take_in_hand(self, now_ms: int) -> None:
         """Fill the hand with what is due."""
-        dues, refs = self._hand_dues, self._hand_refs
-        room = self._hand_max - len(dues)
+        room = self._hand.room
         if room > 0:
-            more_dues, more_refs = self._wheel.advance(now_ms, room)
-            if not more_dues:
-                return
-            in_order = not dues or dues[-1] <= more_dues[0]
-            dues += more_dues
-            refs += more_refs
-            if not in_order or any(map(int.__gt__, more_dues, more_dues[1:])):
-                order = sorted(range(len(dues)), key=dues.__getitem__)
-                self._hand_dues = [dues[at] for at in order]
-                self._hand_refs = [refs[at] for at in order]
+            self._hand.add(*self._wheel.advance(now_ms, room))
 
     def _hand_over_crowd(self) -> bool:
         """If most of a full hand is due in one millisecond, give recovery that millisecond, but for the first of it.
@@ -231,13 +217,9 @@ class Sweeper:
         up. Recovery begins where the crowd begins, not behind what stays in hand: so order within it is kept,
         whichever of the two is first.
         """
-        dues = self._hand_dues
-        crowd_ms = dues[-1]
-        first = bisect_left(dues, crowd_ms)
-        if len(dues) - first < self._hand_max // 2:
+        crowd_ms = self._hand.drop_crowd()
+        if crowd_ms is None:
             return False
-        keep = first + self._hand_max // CROWD_SHARE
-        del dues[keep:], self._hand_refs[keep:]
         self._give_away(self._drop_armed(crowd_ms, (crowd_ms - 1, KEY_MAX)), crowd_ms)
         return True
 
@@ -264,11 +246,10 @@ class Sweeper:
         self.ring_recovery()
 
     def _deliver(self, now_ms: int) -> None:
-        count = min(self.pace.batch, bisect_right(self._hand_dues, now_ms))
+        count = min(self.pace.batch, self._hand.due_by(now_ms))
         if not count:
             return
-        dues, refs = self._hand_dues[:count], self._hand_refs[:count]
-        del self._hand_dues[:count], self._hand_refs[:count]
+        dues, refs = self._hand.take(count)
         begin = self._clock.worked_ns()
         kept: Sequence[int] = range(count)
         try:
@@ -276,8 +257,7 @@ class Sweeper:
             kept = (*outcome.kept, *range(outcome.looked_at, count))
         finally:
             if kept:
-                self._hand_dues[:0] = [dues[at] for at in kept]
-                self._hand_refs[:0] = [refs[at] for at in kept]
+                self._hand.put_back([dues[at] for at in kept], [refs[at] for at in kept])
         self.pace.worked(count, outcome.looked_at, self._clock.worked_ns() - begin)
 
     def _catch_up(self, now_ms: int) -> None:
@@ -286,7 +266,7 @@ class Sweeper:
             return
         found = 0
         try:
-            while self._covered < (now_ms, KEY_MAX) and found < self._hand_max:
+            while self._covered < (now_ms, KEY_MAX) and found < self._hand.most:
                 found += self._advance(now_ms)
             if not found and self._covered[0] < now_ms + LOOKAHEAD_LOW_MS and self._has_room:
                 self._advance(now_ms)
@@ -339,8 +319,7 @@ class Sweeper:
         """Arm anew what is due before the bound; the rest, the hand's too, is left to the scan, which begins there."""
         self._wheel = TimingWheel(max(self._now_ms, 0))
         # The hand lies before the bound unless the clock went back by less than `STEP_BACK_MS`.
-        count = bisect_right(self._hand_dues, bound_ms - 1)
-        del self._hand_dues[count:], self._hand_refs[count:]
+        self._hand.drop_from(bound_ms)
         if self._covered[0] >= bound_ms:
             self._cover((bound_ms - 1, KEY_MAX))
         for due_ms, ref in zip(dues, refs, strict=True):
@@ -349,8 +328,9 @@ class Sweeper:
 
     def _next_wake(self, now_ms: int) -> int:
         wake = now_ms + WAIT_MAX_MS
-        if self._hand_dues:
-            wake = min(wake, self._hand_dues[0])
+        first = self._hand.first
+        if first:
+            wake = min(wake, first[0])
         next_ms = self._next_ms = self._wheel.next_wake_ms()
         if next_ms is not None and next_ms < wake:
             wake = next_ms
@@ -370,29 +350,24 @@ class Sweeper:
     @property
     def armed_count(self) -> int:
         """Messages armed, in wheel and hand."""
-        return len(self._wheel) + len(self._hand_dues)
+        return len(self._wheel) + len(self._hand)
 
     @property
     def next_due_ms(self) -> int | None:
         """When the first of what is armed is due, as of the last step, epoch ms; None if nothing is. Any thread."""
-        first = self._hand_dues[:1]
+        first = self._hand.first
         return first[0] if first else self._next_ms
 
     @property
     def behind_ms(self) -> int:
         """How long ago the oldest message in hand came due, as of the last step. Any thread."""
-        first = self._hand_dues[:1]
+        first = self._hand.first
         return max(0, self._now_ms - first[0]) if first else 0
 
     def check(self) -> list[str]:
         """Say what is wrong; empty when nothing is. Under the delivery lock."""
         problems = [f"wheel: {problem}" for problem in problems_of(self._wheel)]
-        if len(self._hand_dues) != len(self._hand_refs):
-            problems.append(f"hand: {len(self._hand_dues)} due times, {len(self._hand_refs)} records")
-        if any(map(int.__gt__, self._hand_dues, self._hand_dues[1:])):
-            problems.append("hand: not in due order")
-        if len(self._hand_dues) > self._hand_max:
-            problems.append(f"hand: {len(self._hand_dues)} records, at most {self._hand_max} are allowed")
+        problems += self._hand.check()
         if self._spill.frontier_ms < self.frontier_ms:
             problems.append(f"frontier {self.frontier_ms}, but the spill store was told {self._spill.frontier_ms}")
         return problems

@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from broker_plugin.hand import CROWD_SHARE
 from broker_plugin.rules.ranges import KEY_MAX
 from broker_plugin.rules.states import State
-from broker_plugin.sweeper import CROWD_SHARE, CROWDS_MAX, HAND_MAX, SCAN_MAX
+from broker_plugin.sweeper import CROWDS_MAX, HAND_MAX, SCAN_MAX
 from remoting.messages.message import decode_record
 from store.disk.errors import StoreError
 from tests.support.delay_rig import START_MS, Rig
@@ -462,9 +463,9 @@ def test_the_spill_store_knows_the_frontier_before_anything_below_it_is_armed() 
 def test_check_sees_a_hand_out_of_order() -> None:
     rig = Rig()
     with rig.lock:
-        rig.sweeper._hand_dues = [2, 1]
-        rig.sweeper._hand_refs = [0]
+        rig.sweeper._hand._dues = [2, 1]
+        rig.sweeper._hand._refs = [0]
         assert len(rig.sweeper.check()) == 2
-        rig.sweeper._hand_dues = [1] * (HAND_MAX + 1)
+        rig.sweeper._hand._dues = [1] * (HAND_MAX + 1)
         assert any("at most" in problem for problem in rig.sweeper.check())
     assert KEY_MAX > 0

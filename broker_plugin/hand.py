@@ -1,0 +1,91 @@
+"""The sweeper's hand: what is due and goes out next, a short list in due order.
+
+Two columns side by side, due times (epoch ms, ascending) and refs of records in the spill store. Under the delivery
+lock, but for `Hand.first`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+__all__ = ["CROWD_SHARE", "Hand"]
+
+CROWD_SHARE = 8
+"""Of a millisecond that fills half of the hand, so much of a hand stays in it: a 1 / `CROWD_SHARE`."""
+
+
+class Hand:
+    """At most ``most`` messages in due order; those due in one millisecond in the order in which they were added."""
+
+    __slots__ = ("_dues", "_refs", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._dues: list[int] = []
+        self._refs: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._dues)
+
+    @property
+    def room(self) -> int:
+        """How many more it may hold."""
+        return self.most - len(self._dues)
+
+    @property
+    def first(self) -> list[int]:
+        """The earliest due time alone; empty if nothing is in hand. Any thread."""
+        return self._dues[:1]
+
+    def add(self, dues: list[int], refs: list[int]) -> None:
+        """Take more into it, in any order."""
+        if not dues:
+            return
+        in_order = not self._dues or self._dues[-1] <= dues[0]
+        self._dues += dues
+        self._refs += refs
+        if not in_order or any(map(int.__gt__, dues, dues[1:])):
+            order = sorted(range(len(self._dues)), key=self._dues.__getitem__)
+            self._dues = [self._dues[at] for at in order]
+            self._refs = [self._refs[at] for at in order]
+
+    def due_by(self, now_ms: int) -> int:
+        """How many are due."""
+        return bisect_right(self._dues, now_ms)
+
+    def take(self, count: int) -> tuple[list[int], list[int]]:
+        """Take the first ones out: due times and refs."""
+        dues, refs = self._dues[:count], self._refs[:count]
+        del self._dues[:count], self._refs[:count]
+        return dues, refs
+
+    def put_back(self, dues: list[int], refs: list[int]) -> None:
+        """Put some of those that were just taken to the front again."""
+        self._dues[:0] = dues
+        self._refs[:0] = refs
+
+    def drop_from(self, bound_ms: int) -> None:
+        """Forget what is due at or after this."""
+        count = bisect_left(self._dues, bound_ms)
+        del self._dues[count:], self._refs[count:]
+
+    def drop_crowd(self) -> int | None:
+        """If the last millisecond fills half of a full hand, forget it but for its first ones; answers which it is."""
+        crowd_ms = self._dues[-1]
+        begin = bisect_left(self._dues, crowd_ms)
+        if len(self._dues) - begin < self.most // 2:
+            return None
+        keep = begin + self.most // CROWD_SHARE
+        del self._dues[keep:], self._refs[keep:]
+        return crowd_ms
+
+    def check(self) -> list[str]:
+        """Say what is wrong; empty when nothing is."""
+        problems = []
+        if len(self._dues) != len(self._refs):
+            problems.append(f"hand: {len(self._dues)} due times, {len(self._refs)} records")
+        if any(map(int.__gt__, self._dues, self._dues[1:])):
+            problems.append("hand: not in due order")
+        if len(self._dues) > self.most:
+            problems.append(f"hand: {len(self._dues)} records, at most {self.most} are allowed")
+        return problems
