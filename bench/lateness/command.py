@@ -48,7 +48,8 @@ __all__ = ["lateness_command", "our_error"]
 _TRIES = 3
 _OF_SPARK = ("master", "memory", "settings", "executor_memory", "executor_cores")
 """Options that only Spark understands; who gives one asks for Spark."""
-_OUR_ERRORS = ("DamagedLogError", "SpillMovedError", "NoStoreError", "StorageError", "StoreCorruptError")
+_MOVED = ("SpillMovedError", "LogMovedError")
+_OUR_ERRORS = ("DamagedLogError", *_MOVED, "NoStoreError", "StorageError", "StoreCorruptError")
 
 
 @click.command("lateness", cls=Words, epilog=EXAMPLES, short_help="Count from the logs how late every message was.")
@@ -289,14 +290,14 @@ def _with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             if ours is None:
                 raise
             kind, text = ours
-            if kind != "SpillMovedError" or not left:
+            if kind not in _MOVED or not left:
                 raise (SpillMovedError if kind == "SpillMovedError" else StorageError)(text) from None
     raise AssertionError("the last try answers or raises")
 
 
 def _moved(error: Exception) -> bool:
     ours = _ours(error)
-    return ours is not None and ours[0] == "SpillMovedError"
+    return ours is not None and ours[0] in _MOVED
 
 
 def _ours(error: Exception) -> tuple[str, str] | None:

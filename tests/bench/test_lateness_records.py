@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from bench.lateness.logs.planning import NoStoreError, plan_from_json, plan_log, plan_to_json, whole_end
 from bench.lateness.logs.reading import Settings, batch_tasks, read_task
 from bench.lateness.logs.records import LogSegment, SplitReader
-from bench.lateness.logs.storage import storage_for
+from bench.lateness.logs.storage import LogMovedError, storage_for
 from remoting.messages.message import Message
 from tests.support.lateness_world import HOST_V6, Log, make_world, write_world
 
@@ -230,3 +231,28 @@ def test_the_whole_end_of_a_log_lies_behind_its_last_record(tmp_path: Path) -> N
         cut = LogSegment(segment.path, segment.base, segment.size, inside[-1][0] - segment.base + 50, segment.last)
         assert whole_end(file, cut, 0) in (inside[-1][0] - segment.base, inside[-1][0] + inside[-1][1] - segment.base)
         file.close()
+
+
+@pytest.mark.parametrize("lean_bytes", [0, 1])
+@pytest.mark.parametrize("kept", [0, 4, 5_000, 50_000, 150_000, 299_999])
+def test_a_segment_that_becomes_shorter_ends_the_reading(tmp_path: Path, lean_bytes: int, kept: int) -> None:
+    """A repair or a copy cuts it: neither does the reading go on for ever, nor does it answer what is left."""
+    log = Log(tmp_path, 1 << 20)
+    for number in range(10):
+        log.append(Message("Orders", 0, body=bytes(30_000), properties="TAGS\x01a\x02"), 1_000 + number, HOST_V6)
+    log.close()
+    (split,) = plan_log(str(tmp_path)).splits(1 << 30)
+    file = storage_for(str(tmp_path)).open(split.segment.path)
+    reads: list[int] = []
+
+    def read(at: int, count: int) -> bytes:
+        reads.append(at)
+        if len(reads) == 2:
+            os.truncate(split.segment.path, kept)
+        assert len(reads) < 1_000, "the reading does not end"
+        return file.read(at, count)
+
+    reader = SplitReader(read, split.segment, 0, split.stop, chunk_bytes=60_000, lean_bytes=lean_bytes)
+    with pytest.raises(LogMovedError, match=r"it had 1048576 bytes, and now ends at \d+"):
+        list(reader.chunks())
+    file.close()

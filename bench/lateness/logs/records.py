@@ -29,6 +29,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from bench.lateness.logs.lean import read_lean
+from bench.lateness.logs.storage import LogMovedError
 from remoting.layout import (
     BLANK_BYTES,
     BODY_AT,
@@ -249,7 +250,7 @@ class SplitReader:
         lean_bytes: int = 0,
     ) -> None:
         self.gaps: list[Gap] = []
-        self._read = read
+        self._source = read
         self._segment = segment
         self._begin = begin
         self._stop = min(stop, segment.end)
@@ -258,8 +259,17 @@ class SplitReader:
         self._aligned = begin == 0 or begin_is_record
         self._lean_bytes = 0 if check_crc else lean_bytes
 
+    def _read(self, position: int, count: int) -> bytes:
+        data = self._source(position, count)
+        if len(data) < count and position + len(data) < self._segment.size:
+            raise LogMovedError.shorter(self._segment.path, self._segment.size, position + len(data))
+        return data
+
     def chunks(self) -> Iterator[tuple[bytes, Heads]]:
-        """Yield (bytes, records in them), in order."""
+        """Yield (bytes, records in them), in order.
+
+        Raises LogMovedError where the file has become shorter than the segment is said to be.
+        """
         segment = self._segment
         position: int | None = self._begin
         if not self._aligned:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Storage", "StorageError", "StoredFile", "file_system", "storage_for"]
+__all__ = ["LogMovedError", "Storage", "StorageError", "StoredFile", "file_system", "storage_for"]
 
 AHEAD_BYTES = 8 << 20
 _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs"}
@@ -21,6 +21,16 @@ _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs"
 
 class StorageError(Exception):
     """Something that should be read cannot be; the text has path and reason."""
+
+
+class LogMovedError(StorageError):
+    """A log became another one while it was read: it was cut, repaired or replaced."""
+
+    @classmethod
+    def shorter(cls, path: str, size: int, end: int) -> LogMovedError:
+        """Say that a file of ``size`` bytes ends at ``end``."""
+        why = "it was cut or replaced while it was read; run again when that is over"
+        return cls(f"{path}: it had {size} bytes, and now ends at {end}: {why}")
 
 
 class StoredFile(Protocol):
