@@ -6,7 +6,6 @@ import base64
 from typing import Any
 
 from store.put.pending_api import Forecast, PendingAnswer, PendingCount, PendingRow, PendingVerdict
-from store.put.pending_topics import TopicSum
 
 __all__ = [
     "BODY_SHOWN_BYTES",
@@ -18,7 +17,6 @@ __all__ = [
     "count_document",
     "forecast_document",
     "row_document",
-    "topic_document",
 ]
 
 BODY_SHOWN_BYTES = 64 << 10
@@ -61,17 +59,6 @@ def forecast_document(found: Forecast) -> dict[str, Any]:
         "overdue": found.overdue,
         "later": found.later,
         "exact": found.exact,
-    }
-
-
-def topic_document(found: TopicSum) -> dict[str, Any]:
-    """What is pending of one topic."""
-    return {
-        "topic": found.topic,
-        "count": found.count,
-        "bytes": found.bytes,
-        "first_due_ms": found.first_due_ms,
-        "last_due_ms": found.last_due_ms,
     }
 
 

@@ -12,11 +12,12 @@ A shard that has come to the instance meanwhile is not in it, and is told as mis
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote, unquote
 
 from http_door.merging import merged_forecasts, merged_pages, summed_counts, summed_topics
-from http_door.shapes import count_document, forecast_document, row_document, topic_document
+from http_door.shapes import count_document, forecast_document, row_document
 from http_door.work import BusyError, NotReadyError
 from service.door.coverage import ShardSight, coverage_document, covered, known_shard
 from store.disk.delay_id import SEQUENCE_MAX
@@ -160,7 +161,7 @@ def by_topic(
 
     def add(control: TopicControl, cursor: str) -> str:
         found = control.by_topic(query, cursor)
-        done.extend(topic_document(row) for row in found.rows)
+        done.extend(map(asdict, found.rows))
         return found.next
 
     rest = _summed(sights, after, mono_ms, add)

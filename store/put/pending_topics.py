@@ -15,7 +15,10 @@ TOPICS_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSum:
-    """What is pending of one topic: messages, bytes of their records, and when the first and the last is due, ms."""
+    """What is pending of one topic: messages, bytes of their records, and when the first and the last is due, ms.
+
+    The fields are those of every answer's document.
+    """
 
     topic: str
     count: int
