@@ -26,13 +26,14 @@ from tests.support.need import need
 from tests.support.ours import OurBroker
 from tests.support.parallel import Background, run_all
 from tests.support.wait import let_pass
-from tests.support.wire import Wire
+from tests.support.wire import Wire, wait_committed
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
 
 CLIENT = "java-5.5.0"
 TOPIC = "moved"
 GROUP = "moved-group"
+QUEUES = 4
 READ, UNREAD, LEVELLED = 60, 40, 30
 LEVEL = 4
 LEVEL_MS = 30_000
@@ -79,7 +80,7 @@ def _on_apache(folder: Path, fill: Callable[[ApacheBroker, Client], None]) -> Ap
     try:
         broker.start()
         with Wire(broker.address) as wire:
-            wire.create_topic(TOPIC)
+            wire.create_topic(TOPIC, QUEUES)
         with Wire(names.address) as wire:
             wire.wait_route(TOPIC, 30)
         client = Client(CLIENT, names.address, folder / "apache-client")
@@ -119,8 +120,9 @@ def _move(folder: Path, how: str) -> Moved:
         client.consume("c", GROUP, {TOPIC: "*"})
         client.produce("read", "p", [_message(n) for n in range(READ)])
         client.wait_received("c", READ, 60)
-        let_pass(1)  # the last of them are counted as read when their listener has returned
-        client.close_consumer("c")  # it tells the broker its offsets
+        with Wire(broker.address) as wire:
+            wait_committed(wire, GROUP, TOPIC, QUEUES, READ)
+        client.close_consumer("c")
         client.produce("unread", "p", [_message(n) for n in range(READ, READ + UNREAD)])
         levels = range(READ + UNREAD, READ + UNREAD + LEVELLED)
         sent = client.produce("levels", "p", [_message(n, level=LEVEL) for n in levels])

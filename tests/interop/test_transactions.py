@@ -36,6 +36,7 @@ SETTINGS = {
 APACHE_SETTINGS = {**SETTINGS, "transactionOpBatchInterval": "100"}
 DISCARDED = "TRANS_CHECK_MAX_TIME_TOPIC"
 IMMUNE_SECONDS = 5
+UPDATE_BROKER_CONFIG = 25
 
 
 @pytest.fixture(scope="module", params=["ours", "apache"])
@@ -152,9 +153,20 @@ def _discarded(broker: Broker, topic: str) -> list[Record]:
     return [record for record in _records(broker, DISCARDED) if record.properties.get("REAL_TOPIC") == topic]
 
 
+@pytest.fixture
+def patient(broker: Broker) -> Iterator[Broker]:
+    """The broker asks as often as it takes: a slow machine would spend ``CHECK_MAX`` on a producer that is killed."""
+    with Wire(broker.address) as wire:
+        wire.ask(UPDATE_BROKER_CONFIG, {}, b"transactionCheckMax=100")
+    yield broker
+    with Wire(broker.address) as wire:
+        wire.ask(UPDATE_BROKER_CONFIG, {}, f"transactionCheckMax={CHECK_MAX}".encode())
+
+
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_dead_producers_group_is_asked(broker: Broker, start_client: StartClient, name: str) -> None:
+def test_a_dead_producers_group_is_asked(patient: Broker, start_client: StartClient, name: str) -> None:
     """The producer is killed with its transactions open; another one of its group knows the answers."""
+    broker = patient
     topic = "orphaned-" + name.partition("-")[0]
     _prepare(broker, topic, f"{topic}-c")
     group = f"{topic}-p"
