@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -137,3 +138,26 @@ def test_one_run_at_a_time_in_a_folder(store: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
     with alone_in(tmp_path / "out"):
         pass
+
+
+def test_a_segment_that_retention_deletes_meanwhile_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store may be live: the reading starts again, with what is there now."""
+    from bench.lateness import command
+
+    make_log(tmp_path / "store", np.zeros(9_000, np.int64), segment_bytes=1 << 20)
+    oldest, *others = sorted((tmp_path / "store" / "commitlog").iterdir())
+    assert len(others) > 1
+    look_around = command.look_around
+
+    def look_and_delete(*arguments: Any) -> None:
+        look_around(*arguments)
+        oldest.unlink()
+
+    monkeypatch.setattr(command, "look_around", look_and_delete)
+    result = call(tmp_path / "store", "--out", tmp_path / "out", "--quiet")
+    assert result.exit_code == 0, result.output
+    (source,) = json.loads((tmp_path / "out" / "summary.json").read_text())["sources"]
+    assert 0 < source["records"] < 9_000
+    assert source["damaged_count"] == 0

@@ -256,3 +256,13 @@ def test_a_segment_that_becomes_shorter_ends_the_reading(tmp_path: Path, lean_by
     with pytest.raises(LogMovedError, match=r"it had 1048576 bytes, and now ends at \d+"):
         list(reader.chunks())
     file.close()
+
+
+def test_a_segment_that_is_gone_is_told_apart_from_one_that_cannot_be_read(tmp_path: Path) -> None:
+    small_log(tmp_path, 3)
+    settings = Settings.of({"path": str(tmp_path)})
+    (task, *_) = batch_tasks(settings)
+    assert task.split is not None
+    Path(task.split.segment.path).unlink()
+    with pytest.raises(LogMovedError, match="No such file or directory"):
+        list(read_task(settings, task))

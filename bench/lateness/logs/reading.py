@@ -28,7 +28,7 @@ from bench.lateness.logs.schemas import (
     TOPIC_NAME,
     arrow_schema,
 )
-from bench.lateness.logs.storage import storage_for
+from bench.lateness.logs.storage import LogMovedError, StorageError, storage_for
 
 __all__ = [
     "APACHE_LEVELS",
@@ -145,7 +145,8 @@ def batch_tasks(settings: Settings) -> list[Task]:
 def read_task(settings: Settings, task: Task) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task, in the form that the settings ask for.
 
-    Raises DamagedLogError at a damaged region, if the settings say so.
+    Raises DamagedLogError at a damaged region, if the settings say so; LogMovedError if the segment is gone or has
+    become shorter meanwhile.
     """
     rows = _RecordRows() if settings.rows == "records" else _DelayRows(settings.number)
     for path, size in task.missing:
@@ -153,7 +154,11 @@ def read_task(settings: Settings, task: Task) -> Iterator[pa.RecordBatch]:
     if task.split is None:
         return
     segment = task.split.segment
-    file = storage_for(segment.path, settings.storage).open(segment.path)
+    storage = storage_for(segment.path, settings.storage)
+    try:
+        file = storage.open(segment.path)
+    except StorageError as error:
+        raise LogMovedError(str(error)) from error
     try:
         reader = SplitReader(
             file.read,
