@@ -32,7 +32,7 @@ const query = values => Object.entries(values).filter(([, v]) => v !== "" && v !
 // ---------------------------------------------------------------------------------------------- words
 
 const number = n => n == null ? "–" : n.toLocaleString("en");
-const size = n => { for (const u of ["B", "KiB", "MiB", "GiB"]) { if (n < 1024) return (n < 10 && u !== "B" ? n.toFixed(1) : Math.round(n)) + " " + u; n /= 1024; } return n.toFixed(1) + " TiB"; };
+const size = n => { if (n == null) return "–"; for (const u of ["B", "KiB", "MiB", "GiB"]) { if (n < 1024) return (n < 10 && u !== "B" ? n.toFixed(1) : Math.round(n)) + " " + u; n /= 1024; } return n.toFixed(1) + " TiB"; };
 const pad = (n, w = 2) => String(n).padStart(w, "0");
 function length(ms) {
   const s = Math.abs(ms) / 1000;

@@ -15,6 +15,7 @@ __all__ = ["FOLLOWS_MS", "overview"]
 
 FOLLOWS_MS = 10_000
 """What came due within this time in a shard that is followed was delivered, as far as anybody knows here."""
+_SUMS = ("count", "bytes", "failed", "overdue", "beyond_roll")
 _NOTHING: dict[str, Any] = {
     "count": None,
     "bytes": None,
@@ -28,7 +29,10 @@ _NOTHING: dict[str, Any] = {
 
 
 def overview(view: InstanceView, now_ms: int) -> dict[str, Any]:
-    """Gather it; a worker of the door. ``now_ms``: epoch ms. Raises NotReadyError."""
+    """Gather it; a worker of the door. ``now_ms``: epoch ms. Sums are None where no shard is known here.
+
+    Raises NotReadyError.
+    """
     sights = view.sights()
     care = view.care()
     roll_ms = now_ms + view.roll_after_ms
@@ -53,9 +57,7 @@ def overview(view: InstanceView, now_ms: int) -> dict[str, Any]:
         "roll_after_ms": view.roll_after_ms,
         "not_ready": list(view.why_not_ready()),
         "pending": {
-            **{
-                name: sum(row[name] for row in known) for name in ("count", "bytes", "failed", "overdue", "beyond_roll")
-            },
+            **{name: sum(row[name] for row in known) if known else None for name in _SUMS},
             "next_due_ms": first_of(row["next_due_ms"] for row in known),
             "last_due_ms": last_of(row["last_due_ms"] for row in known),
             "oldest_overdue_ms": first_of(row["oldest_overdue_ms"] for row in known),

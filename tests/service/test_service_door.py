@@ -65,6 +65,7 @@ def test_where_nothing_is_known_nothing_is_counted_as_none(world: DoorWorld) -> 
     overview = world.get("overview").json
     assert overview["whole"] is False
     assert {one["count"] for one in overview["shards"]} == {None}
+    assert set(overview["pending"].values()) == {None}, "a sum over no shard is not known: it is no nought"
     world.view.begun = False
     for path in ("pending/count", f"pending/{MINE}/7"):
         assert (world.get(path).status, world.get(path).json["error"]) == (503, "it has not begun")
