@@ -2,10 +2,10 @@
 
 A run is sorted by due time, so "how many of it are due before t" is an ordinal. Of each run the due time of the first
 record of every page is kept in memory: from when it was written, or once somebody has asked, if it was there when the
-store was opened (8 bytes for 291 records: 275 KB for 10,000,000). A time then lies within one page, and that page says
-the ordinal exactly. Where there are so many times and runs that this would take too many reads, the ordinal is
-interpolated between the first due times of two pages: at most a page's worth of records is then in the neighbouring
-bar. What is done or lives elsewhere is taken off by the done-set.
+store was opened (8 bytes for 291 records: 275 KB for 10,000,000). A time then lies within one page, and that page,
+proven by its checksum, says the ordinal exactly. Where there are so many times and runs that this would take too many
+reads, the ordinal is interpolated between the first due times of two pages: at most a page's worth of records is then
+in the neighbouring bar. What is done or lives elsewhere is taken off by the done-set.
 
 A journal segment is counted by its columns in memory.
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from remoting.layout import FILE_HEADER_BYTES, PAGE_HEAD_BYTES
-from store.disk.errors import StoreError
+from store.disk.errors import StoreCorruptError, StoreError
 from store.disk.file import File
 from store.spill.journal.segment import JournalSegment
 from store.spill.rows.model import DUE_MAX
@@ -142,17 +142,14 @@ class Outlook:
         """For each time the first ordinal that is due at or after it, at least ``first``."""
         rows = run.rows_per_page
         page = first // rows
-        # Not proven by a checksum: a damaged page may move a bar, and must not break the order.
-        firsts = np.maximum.accumulate(self._first_dues(run)[page:])
+        firsts = self._first_dues(run)[page:]
         inside = firsts.searchsorted(bounds, "left") - 1  # the page in which each time lies; -1: before all of them
         ordinals = np.where(bounds > run.shape.due_max, run.shape.count, (page + np.maximum(inside, 0)) * rows)
-        wanted = np.flatnonzero((inside >= 0) & (bounds <= run.shape.due_max))
         if exact:
             twin = run.twin(RunPageCache(_CACHE_BYTES))
-            for at in wanted.tolist():
-                found = twin.page(page + int(inside[at]))
-                ordinals[at] = found.first + int(found.dues.searchsorted(bounds[at], "left"))
-        elif len(wanted):
+            for at in np.flatnonzero((bounds > run.shape.due_min) & (bounds <= run.shape.due_max)).tolist():
+                ordinals[at] = _ordinal(twin, bounds.item(at), page + max(int(inside[at]), 0), page)
+        elif len(wanted := np.flatnonzero((inside >= 0) & (bounds <= run.shape.due_max))):
             lows = firsts[inside[wanted]]
             highs = np.append(firsts[1:], run.shape.due_max)[inside[wanted]]
             share = (bounds[wanted] - lows) / np.maximum(highs - lows, 1)
@@ -166,8 +163,42 @@ class Outlook:
             size = run.shape.page_bytes
             at = FILE_HEADER_BYTES + PAGE_HEAD_BYTES
             firsts = np.frombuffer(_heads(run.file, range(at, at + run.shape.pages * size, size)), _DUE)
-            run.first_dues = np.clip(firsts, run.shape.due_min, run.shape.due_max)
+            run.first_dues = _in_order(run, np.clip(firsts, run.shape.due_min, run.shape.due_max))
         return run.first_dues
+
+
+def _in_order(run: Run, firsts: Longs) -> Longs:
+    """Read the pages, by their checksums, whose first due times cannot all be right: one of them is damaged.
+
+    What is wrong and still in order moves an interpolated bar by a page at most.
+    """
+    twin, read = run.twin(RunPageCache(_CACHE_BYTES)), set[int]()
+    while True:
+        falls = np.flatnonzero(firsts[:-1] > firsts[1:]).tolist()
+        numbers = sorted({number for at in falls for number in (at, at + 1)} - read)
+        if not numbers:
+            result: Longs = np.maximum.accumulate(firsts)
+            return result
+        read.update(numbers)
+        for number in numbers:
+            try:
+                firsts[number] = twin.page(number).dues[0]
+            except StoreCorruptError:  # it cannot be made again
+                firsts[number] = firsts[number - 1] if number else run.shape.due_min
+
+
+def _ordinal(twin: Run, due_ms: int, number: int, lowest: int) -> int:
+    """The first ordinal that is due at or after a time: in page ``number``, else in one beside it."""
+    page = twin.page(number)
+    while page.dues[0] >= due_ms and number > lowest:
+        number -= 1
+        page = twin.page(number)
+    while page.dues[-1] < due_ms and number + 1 < twin.shape.pages:
+        following = twin.page(number + 1)
+        if following.dues[0] >= due_ms:
+            break
+        number, page = number + 1, following
+    return page.first + int(page.dues.searchsorted(due_ms, "left"))
 
 
 def _heads(file: File, places: Sequence[int]) -> bytes:
