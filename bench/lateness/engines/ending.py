@@ -2,17 +2,23 @@
 
 A service manager, ``timeout`` and a closed terminal signal the process group. Java is in it, and is gone before Python
 has tidied up: whatever it is asked then raises. Those errors say nothing that the signal has not said.
+
+Python leaves out what is raised while an object is removed (``__del__``, the callback of a weak reference), and a
+signal may fall there. It tells of that (`sys.unraisablehook`), and the process is signalled once more, a moment later.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 __all__ = ["TERMINATED", "ends_on_sigterm", "held", "stop_event", "terminated"]
 
+_AGAIN_S = 0.02
 TERMINATED = 128 + signal.SIGTERM
 """The exit status of a process that SIGTERM has ended."""
 
@@ -35,6 +41,21 @@ class _Sigterm:
         if self.came and not self.holds:
             raise SystemExit(TERMINATED)
 
+    def unraisable(self, told: sys.UnraisableHookArgs) -> bool:
+        """Take back the signal whose exception was left out; False if it was another exception."""
+        error = told.exc_value
+        if not (self.came and isinstance(error, SystemExit) and error.code == TERMINATED):
+            return False
+        self.came = False
+        again = threading.Timer(_AGAIN_S, self._again)
+        again.daemon = True
+        again.start()
+        return True
+
+    def _again(self) -> None:
+        if signal.getsignal(signal.SIGTERM) == self.caught:
+            os.kill(os.getpid(), signal.SIGTERM)
+
 
 _SIGTERM = _Sigterm()
 
@@ -46,7 +67,13 @@ def ends_on_sigterm() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _SIGTERM.caught)
+    before, hook = signal.signal(signal.SIGTERM, _SIGTERM.caught), sys.unraisablehook
+
+    def told_of(told: sys.UnraisableHookArgs) -> None:
+        if not _SIGTERM.unraisable(told):
+            hook(told)
+
+    sys.unraisablehook = told_of
     try:
         yield
     except Exception:
@@ -54,6 +81,7 @@ def ends_on_sigterm() -> Iterator[None]:
             raise SystemExit(TERMINATED) from None
         raise
     finally:
+        sys.unraisablehook = hook
         signal.signal(signal.SIGTERM, before)
 
 
