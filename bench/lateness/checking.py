@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import tempfile
@@ -21,6 +22,7 @@ __all__ = [
     "check_master",
     "check_memory",
     "check_out",
+    "check_storage",
     "executors",
     "pairs",
     "task_bytes",
@@ -103,6 +105,19 @@ def check_master(text: str) -> str:
     return text
 
 
+def check_storage(text: str) -> None:
+    """ValueError unless it is empty or a JSON object.
+
+    >>> check_storage('{"key": "k"}')
+    """
+    try:
+        right = not text or isinstance(json.loads(text), dict)
+    except ValueError:
+        right = False
+    if not right:  # the value may hold a secret
+        raise ValueError('--storage is no JSON object: give one, such as \'{"key": "…", "secret": "…"}\'')
+
+
 def check_out(out: Path) -> None:
     """Make the result folder and try to write there; StorageError if that fails or if it would remove another's files.
 
@@ -155,6 +170,10 @@ def check_baseline(folder: Path | None, out: Path) -> Result | None:
     if folder == out.resolve():
         raise ValueError(f"--baseline {folder} is --out too, and would be replaced: give two folders")
     try:
-        return read_result(folder)
+        found = read_result(folder)
     except (ResultError, OSError) as error:
         raise ValueError(f"--baseline: {error}") from None
+    for key in ("total", "sources", "target"):
+        if key not in found.summary:
+            raise ValueError(f"--baseline: {folder}: its summary has no {key}: run `timewheel lateness` there again")
+    return found

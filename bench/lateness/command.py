@@ -19,6 +19,7 @@ from bench.lateness.checking import (
     check_master,
     check_memory,
     check_out,
+    check_storage,
     executors,
     pairs,
     task_bytes,
@@ -123,6 +124,7 @@ def lateness_command(
     resources = click.get_current_context().with_resource(ExitStack())
     with _in_a_line(), ends_on_sigterm():
         _check_words(levels, since_ms, until_ms, master, received)
+        check_storage(storage)
         memory = check_memory(memory)
         given = executors(executor_memory, executor_cores) | pairs(settings)
         memory_of_task = task_bytes(memory, given, master)

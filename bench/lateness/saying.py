@@ -31,4 +31,5 @@ def last_lines(summary: dict[str, Any], out: Path, before: Result | None) -> Ite
         for text in source["not_known"]:
             yield f"not known of {source['name']}: {text}"
     for item in summary["expectations"]:
-        yield f"{'holds' if item['holds'] else 'FAILS'}: {item['text']} (found {item['value']})"
+        found = "nothing" if item["value"] is None else item["value"]
+        yield f"{'holds' if item['holds'] else 'FAILS'}: {item['text']} (found {found})"

@@ -38,6 +38,9 @@ def store(tmp_path: Path) -> Path:
         (["STORE", "--out", "x", "--expect", "p99 <= soon"], "soon"),
         (["STORE", "--out", "x", "--by", "topic,colour"], "no grouping colour; there are topic"),
         (["STORE", "--out", "x", "--levels", "1s 5x"], "delay levels '1s 5x'"),
+        (["STORE", "--out", "x", "--levels", ""], "delay levels ''"),
+        (["STORE", "--out", "x", "--storage", "{secret"], "Error: --storage is no JSON object: give one"),
+        (["s3://x/y", "--out", "x", "--storage", "[1]"], "Error: --storage is no JSON object: give one"),
         (["STORE", "--out", "x", "--spark", "spark.executor.cores"], "KEY=VALUE is expected"),
         (["STORE", "--out", "x", "--name", "a", "--name", "b"], "2 names for 1 sources"),
         (["STORE", "--out", "x", "--baseline", "STORE"], "is no result of `timewheel lateness`"),
@@ -161,3 +164,34 @@ def test_a_segment_that_retention_deletes_meanwhile_is_left_out(
     (source,) = json.loads((tmp_path / "out" / "summary.json").read_text())["sources"]
     assert 0 < source["records"] < 9_000
     assert source["damaged_count"] == 0
+
+
+def test_a_damaged_baseline(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert call(store, "--out", out, "--quiet").exit_code == 0
+    (out / "histograms" / "topic.parquet").write_bytes(b"x")
+    result = call(store, "--out", tmp_path / "other", "--baseline", out)
+    assert result.exit_code == 2
+    assert f"Error: --baseline: {out / 'histograms' / 'topic.parquet'} is damaged: " in result.output
+    assert call(store, "--out", out, "--quiet").exit_code == 0
+    (out / "summary.json").write_text('{"version": 2}')
+    result = call(store, "--out", tmp_path / "other", "--baseline", out)
+    assert result.exit_code == 2
+    assert f"Error: --baseline: {out}: its summary has no total: run" in result.output
+
+
+def test_receipts_that_are_none(store: Path, tmp_path: Path) -> None:
+    """A line with a number that no clock has is passed over like a torn one; a table of something else is said so."""
+    seen = tmp_path / "seen.jsonl"
+    seen.write_text(json.dumps({"offset_message_id": "A", "store_ms": 1 << 80, "received_ms": 1}))
+    assert call(store, "--out", tmp_path / "out", "--received", seen, "--quiet").exit_code == 0
+    other = tmp_path / "out" / "histograms" / "topic.parquet"
+    result = call(store, "--out", tmp_path / "two", "--received", other, "--quiet")
+    assert result.exit_code == 2
+    assert f"Error: --received {other}: no receipts of `consume --record`" in result.output
+
+
+def test_a_figure_that_nothing_was_found_for(store: Path, tmp_path: Path) -> None:
+    result = call(store, "--out", tmp_path / "out", "--expect", "e2e.p99 <= 10ms", "--quiet")
+    assert result.exit_code == 1
+    assert "FAILS: e2e.p99 <= 10ms (found nothing)" in result.output

@@ -58,10 +58,14 @@ def parse_levels(text: str) -> tuple[int, ...]:
     >>> parse_levels("1s 5m")
     (1000, 300000)
     """
+    wrong = f"delay levels {text!r}: numbers with s, m, h or d are expected, as in '1s 5s 10s'"
     try:
-        return tuple(int(item[:-1]) * _UNITS_MS[item[-1]] for item in text.split())
+        found = tuple(int(item[:-1]) * _UNITS_MS[item[-1]] for item in text.split())
     except (KeyError, ValueError) as error:
-        raise ValueError(f"delay levels {text!r}: numbers with s, m, h or d are expected, as in '1s 5s 10s'") from error
+        raise ValueError(wrong) from error
+    if not found:
+        raise ValueError(wrong)
+    return found
 
 
 @dataclass(frozen=True)

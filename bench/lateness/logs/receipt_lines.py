@@ -22,13 +22,19 @@ _SCHEMA = pa.schema([
 
 
 def read_lines(paths: Sequence[str]) -> pa.Table:
-    """Read the files one after the other; lines that are no receipts (a torn last one, say) are passed over."""
+    """Read the files one after the other; lines that are no receipts (a torn last one, say) are passed over.
+
+    Raises ValueError for Parquet of something else.
+    """
     import pyarrow.parquet as pq
 
     parts = [_SCHEMA.empty_table()]
     for path in paths:
         if path.rstrip("/").endswith(".parquet"):
-            table = pq.read_table(path).select(_SCHEMA.names).cast(_SCHEMA)
+            try:
+                table = pq.read_table(path).select(_SCHEMA.names).cast(_SCHEMA)
+            except (KeyError, ValueError) as error:
+                raise ValueError(f"--received {path}: no receipts of `consume --record`: {error}") from error
             parts.append(table.filter(pc.is_valid(table["received_ms"])))
         else:
             parts.append(pa.Table.from_pylist(list(_receipts(path)), _SCHEMA))
@@ -43,8 +49,9 @@ def _receipts(path: str) -> Iterator[dict[str, Any]]:
             except ValueError:
                 continue
             found = {name: value.get(name) if isinstance(value, dict) else None for name in _SCHEMA.names}
+            times = (found["store_ms"], found["received_ms"])
             if isinstance(found["offset_message_id"], str) and all(
-                isinstance(found[name], int) for name in ("store_ms", "received_ms")
+                isinstance(time_ms, int) and abs(time_ms) < 1 << 63 for time_ms in times
             ):
                 yield found
 

@@ -149,7 +149,10 @@ def read_result(folder: Path) -> Result:
     for name in (*GROUPS, *CELLS, *(name + RECEIVED for name in (*GROUPS, *CELLS))):
         file = folder / HISTOGRAMS / f"{name}.parquet"
         if file.exists():
-            tables[name] = pq.read_table(file)
+            try:
+                tables[name] = pq.read_table(file)
+            except ValueError as error:  # pyarrow's ArrowInvalid is one
+                raise ResultError(f"{file} is damaged: {error}") from error
         elif name == TOPIC:
             raise ResultError(f"{folder} is no whole result: {file.name} is missing")
     return Result(folder, summary, tables)
