@@ -1,15 +1,15 @@
 """The spill store: every message that is pending, in key order, on disk; the heart of delayed delivery.
 
 Problem
-    Any number of messages, due at any time, must survive a crash at any byte, be found again in due order when their
-    time comes, be cancelled and moved, and cost neither memory nor restart time while they wait.
+    Any number of messages, due at any time, must survive a crash at any byte. They must be found in due order when they
+    come due, can be cancelled and moved, and may cost neither memory nor restart time while they wait.
 
 Idea
     All pending messages are one sequence, ordered by key = (due ms, delay id), kept in *sources*: journal segments
-    (accept order, a few dozen bytes of columns in memory) and runs (sorted files, nothing in memory; a run that leads
-    to records which are still where they were accepted is an *index* of a segment). A message lives
-    in exactly one source; which one is written in the manifest as key bounds. The sweeper's *frontier* moves through
-    the keys: what lies behind it is armed, delivered or recovery's; what lies ahead is only here, and `scan` finds it.
+    (accept order, a few dozen bytes of columns in memory) and runs (sorted files, nothing in memory). An *index* is a
+    run without records: it leads to those that still stand in their segment. A message lives in exactly one source; key
+    bounds in the manifest say in which. The sweeper's *frontier* moves through the keys: messages behind it are armed,
+    delivered or recovery's, those ahead of it are only here, and `scan` finds them.
 
     ::
 
@@ -102,9 +102,9 @@ class SpillStore(SpillView):
         self._saved_end = 0  # where the journal stood at the last checkpoint before this start
         self._sequence = 0
         self._closed = False
-        self._debts = Debts(journal, state.lock, self.append_bytes_max)  # what was refused and is not cancelled yet
+        self._debts = Debts(journal, state.lock, self.append_bytes_max)  # refused messages whose cancel is not written
         self._settle_ms = 0
-        self.withheld: frozenset[int] = frozenset()  # nobody delivers these either, till others say so
+        self.withheld: frozenset[int] = frozenset()  # further ids that must not be delivered: set by the plug-in
         # Records of blocks, each counted by one thread (or under the lock) only.
         self._appended = 0
         self._moved = 0
@@ -139,16 +139,16 @@ class SpillStore(SpillView):
 
     @property
     def journal(self) -> Syncable:
-        """What the flusher syncs."""
+        """The journal, as the flusher syncs it."""
         return self._journal
 
     @property
     def append_bytes_max(self) -> int:
-        """The most bytes of records that one `append` takes, each counted with 28 bytes more."""
+        """Most bytes that one `append` takes: the sum of all records, plus 28 bytes for each."""
         return self._journal.frame_bytes_max - FRAME_BYTES
 
     def next_id(self) -> int:
-        """Give the next delay id (a virtual offset). StoreFullError when an epoch has no more."""
+        """Give the next delay id (a virtual offset). Raises StoreFullError when the epoch has no more."""
         sequence = self._sequence
         if sequence > SEQUENCE_MAX:
             raise self._used_up()
@@ -181,7 +181,7 @@ class SpillStore(SpillView):
     def append_columns(
         self, dues: Sequence[int], ids: Sequence[int], records: Sequence[bytes], rows: bytes | None
     ) -> Block:
-        """The same as columns; ``rows`` if they were encoded already. Raises StoreError for a due time out of range."""
+        """`append` as columns; ``rows`` are their `encode_rows`, or None. Also raises StoreError for a bad due time."""
         if not min(dues) >= 0 or not max(dues) < DUE_LIMIT:
             raise StoreError(f"due times from {min(dues)} to {max(dues)}: 0 to {DUE_LIMIT - 1} ms are possible")
         if self._debts:
@@ -192,7 +192,7 @@ class SpillStore(SpillView):
         return block
 
     def publish(self, block: Block) -> Columns:
-        """Make a block visible to `scan`, `find` and `read`; answers its columns, in accept order.
+        """Make a block visible to `scan`, `find` and `read`; returns its columns, in accept order.
 
         The caller arms what is below its frontier. Blocks may be published in any order. Every block must be
         published or abandoned, or its segment can never be spilled.
@@ -212,32 +212,32 @@ class SpillStore(SpillView):
         return Columns(block.dues, block.ids, block.refs)
 
     def abandon(self, block: Block) -> None:
-        """Forget a block whose sender was told that it failed (its sync did)."""
+        """Forget a block whose sync failed, so that its sender was told that the send failed."""
         self.publish(block)
         self._state.mark_done(block.refs)
 
     def withdraw(self, block: Block, delay_id: int) -> None:
-        """Cancel a record of a block at once, published or not: its sender is told that it was refused."""
+        """Cancel one record of a block, published or not, because its sender is told that it was refused."""
         if not block.published:
             self.publish(block)
         place = block.ids.index(delay_id)
         self._revoke(block.refs[place], (block.dues[place], delay_id, 0))
 
     def revoke(self, found: Found) -> None:
-        """The same for a message that has another version by now."""
+        """`withdraw` for a message that was moved since, so that it has another version."""
         self._revoke(found.ref, (found.due_ms, found.delay_id, found.version))
 
     def _revoke(self, ref: int, row: tuple[int, int, int]) -> None:
         try:
             self.cancel(row[1])
-        except StoreError:  # not even that can be written now
+        except StoreError:  # the cancel cannot be written now: it is owed
             self._state.mark_done((ref,))
             self._debts.owe((row,))
 
     def withdraw_block(self, block: Block) -> None:
-        """Cancel all records of a block that was just appended, by one frame. Caller holds the lock.
+        """Cancel all records of a block that was just appended, by one frame. The caller holds the lock.
 
-        They are done at once. If the frame cannot be written now, it is before anything else (see `settle`).
+        They are done at once. If the frame cannot be written now, it is written before any other (see `settle`).
         """
         if not block.published:
             self.publish(block)
@@ -247,16 +247,16 @@ class SpillStore(SpillView):
             self.settle()
 
     def settle(self) -> None:
-        """Write the cancels of `withdraw` that could not be written, and clear what a failed write has left.
+        """Write the owed cancels of `withdraw`, and clear what a failed write has left. Any thread.
 
-        Any thread. StoreError: it has to be tried again. Whatever is written to the journal does this first.
+        Every write to the journal does this first. Raises StoreError: it has to be tried again.
         """
         self._debts.settle()
 
     def withdrawn(self) -> Ticket:
         """A ticket that is done when no crash can bring back what was withdrawn so far.
 
-        The cancels that could not be written yet are written by its sync; while that fails, the ticket fails.
+        Its sync also writes the cancels that are still owed; while that fails, the ticket fails.
         """
         ticket = Ticket((self._journal, self._journal.written))
         return ticket.joined(Ticket((self._debts, self._debts.written))) if self._debts else ticket
@@ -272,7 +272,7 @@ class SpillStore(SpillView):
     def frontier_ms(self) -> int:
         """Set by the sweeper, under ``lock``, *before* it arms anything below it.
 
-        Every record with due_ms < frontier_ms may be known by its ref to somebody: if it is relocated, it is forwarded.
+        Somebody may hold the ref of any record with due_ms < frontier_ms. If one is relocated, its ref is forwarded.
         """
         return self._state.frontier_ms
 
@@ -283,13 +283,13 @@ class SpillStore(SpillView):
     # ------------------------------------------------------------------------------------------------ changing
 
     def mark_done(self, refs: Sequence[int]) -> int:
-        """Delivered or cancelled: these never come out of `scan` again; answers how many were not done before."""
+        """Mark delivered or cancelled records: no `scan` finds them again. Returns how many were not done before."""
         return self._state.mark_done(refs)
 
     def cancel(self, delay_id: int) -> Ticket | None:
-        """Journal a cancel and mark the message done at once; wait for the ticket before saying so.
+        """Journal a cancel and mark the message done at once; wait for the ticket before you answer.
 
-        None when nothing is pending under that id: ask `find`. StoreError: nothing has changed.
+        Returns None if nothing is pending under that id; `find` says why. Raises StoreError: nothing has changed.
         """
         found = self._state.find(delay_id)
         if found is None or found.done:
@@ -301,7 +301,7 @@ class SpillStore(SpillView):
         return block.ticket
 
     def cancel_many(self, columns: Columns, versions: Sequence[int]) -> Ticket:
-        """Cancel what was scanned, with its `versions`, under this hold of the lock, by one frame. As `cancel`."""
+        """`cancel` by one frame for records that were scanned, with their `versions`, under this hold of the lock."""
         if self._debts:
             self.settle()
         block = self._journal.append(CANCEL, columns.dues, columns.ids, versions, ())
@@ -309,9 +309,9 @@ class SpillStore(SpillView):
         return block.ticket
 
     def move(self, found: Found, record: bytes, due_ms: int) -> Block:
-        """Journal a new copy under the same id, version one higher; the old one is done at once.
+        """Journal a new copy under the same id, one version higher; the old one is done at once.
 
-        The new copy becomes visible by `publish`. StoreError: nothing has changed.
+        `publish` makes the new copy visible. Raises StoreError: nothing has changed.
         """
         if not 0 <= due_ms < DUE_LIMIT:
             raise StoreError(f"due time {due_ms}: 0 to {DUE_LIMIT - 1} ms are possible")
@@ -326,15 +326,15 @@ class SpillStore(SpillView):
         return block
 
     def before_switch(self, call: Callable[[], object]) -> None:
-        """Have something called before records leave the journal (`records_unsaved`). If it raises, they stay."""
+        """Set what is called before records leave the journal (`records_unsaved`). If it raises, they stay there."""
         self._state.directory.before_switch = call
 
     def records_unsaved(self) -> Iterator[tuple[int, int, bytes]]:
-        """At open: (due, delay id, record) of what was journalled behind the last checkpoint and is pending."""
+        """At open: (due, delay id, record) of each pending message that was journalled after the last checkpoint."""
         return records_behind(self._state, self._saved_end)
 
     def restore_delivered_many(self, ids: Sequence[int], versions: Sequence[int]) -> int:
-        """At open: these ids and versions stand in the CommitLog. Answers how many were pending (they are done now)."""
+        """At open: mark messages done that recovery found in the CommitLog. Returns how many of them were pending."""
         return self._state.mark_versions(np.array(ids, np.int64), np.array(versions, np.int64))
 
     # ------------------------------------------------------------------------------------------------ checkpoint
@@ -376,11 +376,11 @@ class SpillStore(SpillView):
 
     @property
     def trouble(self) -> str:
-        """Why the background work does not get on (a full disk); empty when it does."""
+        """Why the background work makes no progress (a full disk); empty if it does."""
         return self._housekeeping.trouble
 
     def close(self) -> None:
-        """Sync the journal and give the files back; nothing is spilled at stop."""
+        """Sync the journal and give the files back; nothing is spilled. Raises StoreError if owed cancels remain."""
         if self._closed:
             return
         self._closed = True

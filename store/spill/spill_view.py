@@ -1,4 +1,4 @@
-"""What the spill store answers without changing anything: which messages are pending, their records, its figures."""
+"""The read side of the spill store: which messages are pending, their records, its figures."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ __all__ = ["SpillView"]
 
 
 class SpillView:
-    """The questions of `store.spill.spill_store.SpillStore`, whose table says which need the lock."""
+    """The reading methods of `store.spill.spill_store.SpillStore`; the table there says which need the lock."""
 
     def __init__(self, state: SpillState, journal: Journal) -> None:
         self._state = state
         self._journal = journal
 
     def scan(self, after: Key, until_ms: int, limit: int) -> Columns:
-        """Find live records with key > ``after`` and due < ``until_ms``, in key order: min(limit, all) of them."""
+        """Find the first ``limit`` live records with key > ``after`` and due < ``until_ms``, in key order."""
         return self._state.scan(after, until_ms, limit)
 
     def read(self, refs: Sequence[int], max_bytes: int | None = None) -> list[bytes]:
-        """Read finished records, in the order asked. RecordCorruptError (with ``ref``) names one that is bad.
+        """Read finished records, in the order asked; with ``max_bytes`` as many as fit, but at least one.
 
-        With ``max_bytes`` only the first ones that make up no more than that, but at least one.
+        Raises RecordCorruptError (its ``ref`` names the record), StoreError for a ref that is no longer pending.
         """
         return self._state.read(refs, max_bytes).records()
 
     def read_slab(self, refs: Sequence[int], max_bytes: int | None = None) -> Slab:
-        """Read them as one piece of bytes."""
+        """`read` as one piece of bytes with the place of each record in it."""
         return self._state.read(refs, max_bytes)
 
     def read_outlines(self, refs: Sequence[int], max_bytes: int) -> tuple[list[bytes], list[int]]:
-        """Read records and their sizes, in the order asked; those above 4 KiB come with an empty body, unread.
+        """Read records and their sizes, in the order asked. Bodies of records above 4 KiB are not read: they are empty.
 
-        Only the first ones that make up no more than ``max_bytes``, a large one counted as 4 KiB, but at least one.
-        Raises RecordCorruptError (with ``ref``); of a large one only topic and properties are checked.
+        As many as fit into ``max_bytes``, a large one counted as 4 KiB, but at least one. Raises RecordCorruptError
+        (with ``ref``); of a large record only topic and properties are checked.
         """
         return self._state.read_outlines(refs, max_bytes)
 
@@ -52,7 +52,7 @@ class SpillView:
         return self._state.versions(refs)
 
     def all_wait(self, refs: Sequence[int]) -> bool:
-        """Whether each of these records lives where its ref says, and is not done."""
+        """Whether each of these records still lives where its ref says and is not done."""
         column = np.array(refs, np.int64)
         for no, places in by_file(column):
             source = self._state.sources.get(no)
@@ -62,7 +62,7 @@ class SpillView:
         return True
 
     def find(self, delay_id: int) -> Found | None:
-        """Find the highest version of an id; None if it is unknown here (never was, or done and forgotten)."""
+        """Find the highest version of an id; None if it is unknown: it never existed, or its file is gone."""
         return self._state.find(delay_id)
 
     def is_done(self, ref: int) -> bool:
@@ -70,9 +70,9 @@ class SpillView:
         return self._state.home(ref) < 0
 
     def home(self, ref: int) -> int:
-        """The ref of where a record lives now, as long as the lock is held; -1 if it is done.
+        """The ref of the place where a record lives now, valid while the lock is held; -1 if the record is done.
 
-        To mark that one done reads nothing, so it cannot fail. StoreError: an index could not be read.
+        Marking that ref done reads no file, so it cannot fail. Raises StoreError if a page could not be read.
         """
         return self._state.home(ref)
 
@@ -80,12 +80,12 @@ class SpillView:
 
     @property
     def pending_bytes(self) -> int:
-        """Their bytes, about (a file's average record is taken for each of its records)."""
+        """Bytes of all pending records, estimated from the average record of each file."""
         return self._state.pending_bytes
 
     @property
     def promised_bytes(self) -> int:
-        """Disk space that they will still take, about: in the CommitLog, and in a run before that."""
+        """Disk space that pending records will still take, estimated: in the CommitLog, and in a run before that."""
         return self._state.promised_bytes
 
     @property

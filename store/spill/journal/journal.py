@@ -13,21 +13,21 @@ What a crash leaves, and how it is told apart
     happens to stand in the right place is still of an older epoch than the frame before it.
 
 A failed write
-    leaves nobody knows what behind the end. After a crash a whole frame there would count, although its sender was
-    told that it failed. So it is made zeros, durably, before the error is answered (`clear`). While the disk does not
-    let us, nothing is appended, and a message that the frame would cancel or move is ``in_doubt``: nobody delivers it,
-    or a crash could have it delivered and moved, or delivered and cancelled.
+    leaves unknown bytes behind the end. After a crash a whole frame there would count, although its sender was
+    told that it failed. So these bytes are zeroed and synced before the error is answered (`clear`). While that fails,
+    nothing is appended, and a message that the frame would cancel or move is ``in_doubt``. Nobody delivers such a
+    message: after a crash it could be delivered and moved, or delivered and cancelled.
 
 A failed sync
-    may have lost any page since the last good one, and the kernel has forgotten that they were dirty. The
-    next `sync` reads everything since back, checks it frame by frame and record by record against the
-    checksums, writes the same bytes again and syncs; if they are not all there, the journal stays failed. Nothing is
+    may have lost any page that was written since the last good sync, and the kernel has marked these pages clean. The
+    next `sync` reads everything since then back, checks it frame by frame and record by record against the
+    checksums, writes the same bytes again and syncs. If any of it is missing, the journal stays failed. Nothing is
     appended meanwhile: under ASYNC_FLUSH a power cut may cost one flush interval, not all since the disk began to fail.
 
 Locks: ``_lock`` is held for one append (network loop, or a command that holds the delivery lock too); ``_sync_lock``
 for one sync (flusher). Neither is ever held while the other's owner waits for the delivery lock. ``_supply``, inside
-``_lock``, is held while a segment is listed in the manifest and taken in here, by either of the two who do so: segments
-are written in the order in which the manifest lists them, or replay would end at the first that was passed over.
+``_lock``, is held while a segment is listed in the manifest and added here. Both the spiller and an append do that.
+Segments must be written in the order of the manifest: replay ends at the first one that was passed over.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["Journal", "records_are_whole"]
 
 
 class _Left:
-    """What a failed write may have left: bytes ``at`` to ``end`` of a segment."""
+    """The bytes that a failed write may have left: ``at`` to ``end`` of a segment."""
 
     __slots__ = ("at", "end", "segment")
 
@@ -90,7 +90,7 @@ class Journal:
         self._synced = self._written
         self._left: _Left | None = None  # set under _lock, taken away under _sync_lock
         self.in_doubt: frozenset[int] = frozenset()
-        """Delay ids that a frame which was refused, and cannot be cleared, would cancel or move after a crash."""
+        """Delay ids that a refused frame would cancel or move after a crash, because it could not be cleared."""
         self._dirty: list[JournalSegment] = []
         self._failed: SyncFailedError | None = None
         self._closed = False
@@ -102,12 +102,12 @@ class Journal:
 
     @property
     def synced(self) -> int:
-        """Journal position up to which it is durable."""
+        """Journal position below which everything is durable."""
         return self._synced
 
     @property
     def is_torn(self) -> bool:
-        """Whether something that was refused stands behind the end and would not go away: see `clear`."""
+        """Whether a refused frame may stand behind the end because it could not be cleared (`clear`)."""
         return self._left is not None
 
     @property
@@ -121,14 +121,14 @@ class Journal:
         return self.active.end
 
     def add_spare(self, make: Callable[[], JournalSegment]) -> None:
-        """Have a prepared segment listed in the manifest, and take it."""
+        """List a prepared segment in the manifest and add it: ``make`` does the listing. Raises StoreError."""
         with self._supply:
             segment = make()
             self._spares.append(segment)
             self.segments.append(segment)
 
     def drop(self, nos: set[int]) -> list[JournalSegment]:
-        """Take finished segments out; answers them."""
+        """Remove the segments with these file numbers; returns them. Their files are the caller's to close."""
         with self._lock:
             gone = [segment for segment in self.segments if segment.no in nos]
             self.segments = [segment for segment in self.segments if segment.no not in nos]
@@ -154,11 +154,12 @@ class Journal:
         records: Sequence[bytes],
         rows: bytes | None = None,
     ) -> Block:
-        """Write one frame; all or nothing. StoreError: nothing was written as far as anybody can see.
+        """Write one frame, all or nothing; not synced yet.
 
-        ``rows``: what `encode_rows` makes of the others, if it was made already.
+        ``rows`` is the result of `encode_rows` for the other arguments, if the caller has it already.
 
-        StoreDoubtError: it was refused, but a crash may bring it back; nothing else is appended until that is over.
+        Raises StoreError: the frame does not count, not even after a crash. StoreDoubtError: it was refused, but a
+        crash may bring it back; nothing else is appended until `clear` succeeds.
         """
         if rows is None:
             rows = encode_rows(dues, ids, versions, records)
@@ -185,6 +186,7 @@ class Journal:
         return Block(self, offset + size, segment.no, first, data_at, rows, dues, ids)
 
     def _write(self, segment: JournalSegment, frame: bytes, at: int, changes: Sequence[int]) -> None:
+        # Before the write: one that fails may have dirtied pages as well.
         if not self._dirty or self._dirty[-1] is not segment:
             self._dirty.append(segment)
         try:
@@ -207,7 +209,7 @@ class Journal:
             ) from error
 
     def clear(self) -> None:
-        """Make zeros, durably, of what a failed write has left. StoreError: it may still be there."""
+        """Zero what a failed write has left, and sync. Raises StoreError: it may still be there."""
         with self._sync_lock:
             left = self._left
             if left is None:
@@ -234,7 +236,7 @@ class Journal:
         if self._left is not None:
             raise StoreError("nothing is accepted until what a failed write has left in the journal is cleared")
         segment = self.active
-        while segment.closed or segment.end + size > segment.size - FRAME_BYTES:
+        while segment.closed or segment.end + size > segment.size - FRAME_BYTES:  # room is left for the end mark
             if size > self.frame_bytes_max:
                 raise StoreError(
                     f"{size} bytes at once do not fit a journal segment: at most {self.frame_bytes_max} do"
@@ -261,9 +263,9 @@ class Journal:
         self.active = self._spares.pop(0)
 
     def sync(self) -> None:
-        """Make durable what was written when the call began (see the text on top about failures).
+        """Make durable what was written when the call began.
 
-        Raises StoreClosedError after `close`.
+        Raises StoreClosedError after `close`, SyncFailedError if a sync fails (see "A failed sync" at the top).
         """
         with self._sync_lock:
             with self._lock:
@@ -281,6 +283,7 @@ class Journal:
                 raise
             self._failed = None
             with self._lock:
+                # Not `_written`: frames appended during the sync may not be durable.
                 self._synced = target
                 # The last one may have been written to meanwhile; those before it are closed and clean now.
                 self._dirty = [s for s in self._dirty if s not in dirty or s is dirty[-1]]
@@ -313,7 +316,7 @@ class Journal:
         return frame.length if records_are_whole(data, at, frame.count, frame.length) else 0
 
     def close(self) -> None:
-        """Refuse everything from now on; sync before. StoreError if what a failed write has left will not go away."""
+        """Refuse everything from now on; the caller syncs before. Raises StoreError as `clear` does."""
         with self._lock:
             self._closed = True
         self.clear()
@@ -327,4 +330,4 @@ def records_are_whole(data: bytes, at: int, count: int, length: int) -> bool:
         if crc32(data[position : position + size]) != crc:
             return False
         position += size
-    return position <= at + length  # a frame that a repair has made may be longer
+    return position <= at + length  # not ==: a frame that a repair has made may be longer than its records

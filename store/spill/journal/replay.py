@@ -1,8 +1,8 @@
-"""Reading the journal back: which frames are there, where it really ends, and what it says was done.
+"""Reading the journal back: which frames are there, where the journal ends, and what was cancelled or moved.
 
-The walk takes one pass over each segment and keeps, for each frame, only where its rows are; the columns are
-then made of all rows of a segment at once. Records are checked against their CRCs where they were written after
-the last checkpoint's claim; below it they were synced, and each is checked when it is read to be delivered anyway.
+One pass over each segment collects the rows of its frames; the columns are then made of all rows at once. Records
+above the last checkpoint's claim are checked against their CRCs. Those below it were synced, and every record is
+checked again when it is read for delivery.
 
 =============================  ==================================================================
 met at the next frame's place  meaning
@@ -53,11 +53,17 @@ _MAGIC_BYTES = FRAME_MAGIC.to_bytes(4, "little")
 
 
 class Replayed:
-    """What the journal said.
+    """The result of `replay`.
 
-    ``last`` is the index of the segment in which the journal ends; ``kill_ids`` and ``kill_versions`` name what
-    cancels and moves behind the checkpoint's position did away with (every version up to that one); ``dirt`` is
-    what is not zero behind the end; ``synced`` is the highest position that a frame calls durable.
+    =================  ================================================================================
+    ``last``           index of the segment in which the journal ends
+    ``epoch``          epoch of the last frame
+    ``frames``         how many frames were read
+    ``synced``         highest journal position that a frame calls durable
+    ``dirt``           (segment, position, size) of what is not zero behind the end
+    ``kill_ids``       delay ids that were cancelled or moved behind the checkpoint's position
+    ``kill_versions``  for each of them the highest version that is no longer live
+    =================  ================================================================================
     """
 
     __slots__ = ("dirt", "epoch", "frames", "kill_ids", "kill_versions", "last", "synced")
@@ -83,7 +89,7 @@ class _Window:
         self.data = b""
 
     def at(self, position: int, size: int) -> int:
-        """Have ``size`` bytes (or all up to the segment's end) in ``data``; answers the index of ``position``."""
+        """Load ``size`` bytes (or all up to the segment's end) into ``data``; returns the index of ``position``."""
         index = position - self.start
         if index < 0 or index + size > len(self.data):
             self.start = position
@@ -93,10 +99,13 @@ class _Window:
 
 
 def replay(segments: list[JournalSegment], store_id: bytes, claim: int, durable: int = 0) -> Replayed:
-    """Fill the segments from their files; ``claim`` is the checkpoint's durable journal position.
+    """Fill the segments from their files.
 
-    ``durable`` is one that is known otherwise: cancels below it are not in the done-sets for that.
-    Raises StoreCorruptError, with file and offset, if something is missing that had been durable.
+    ``claim`` is the durable journal position of the checkpoint: the done-sets have every cancel and move below it.
+    ``durable`` is a position that is known to be durable from elsewhere. It says nothing about the done-sets, so
+    cancels and moves between the two are still answered.
+
+    Raises StoreCorruptError, with file and offset, if something is missing that was durable.
     """
     seed = frame_seed(store_id)
     result = Replayed()
@@ -128,7 +137,7 @@ def replay(segments: list[JournalSegment], store_id: bytes, claim: int, durable:
 
 
 def read_segment(segment: JournalSegment, store_id: bytes) -> None:
-    """Fill a closed, durable segment from its file alone. StoreCorruptError if its end mark is not reached."""
+    """Fill a closed, durable segment from its file alone. Raises StoreCorruptError if its end mark is not reached."""
     _walk(segment, frame_seed(store_id), _ALL_DURABLE, _ALL_DURABLE, Replayed())
     if not segment.closed:
         raise StoreCorruptError(f"{segment.file.path} at {segment.end}: no frame, and no end mark before it")
@@ -154,6 +163,7 @@ def _walk(segment: JournalSegment, seed: int, claim: int, durable: int, result: 
             break
         if frame.kind in (CANCEL, MOVE) and frame.offset >= claim:
             table = np.frombuffer(packed, ROW_DTYPE)
+            # A cancel ends its version too; a move carries the new version, which stays live, and ends those below.
             result.kill_ids.append(table["id"].copy())
             result.kill_versions.append(table["version"].astype(np.int64) - (frame.kind == MOVE))
         if frame.kind != CANCEL:
@@ -213,7 +223,7 @@ def _not_zero(segment: JournalSegment) -> list[tuple[int, int]]:
 
 
 def _claim_in(segment: JournalSegment, position: int, size: int, seed: int) -> int:
-    """The highest durable position that a whole frame that begins in this portion speaks of."""
+    """The highest durable position that any whole frame beginning in this portion claims."""
     claim = 0
     data = segment.file.pread(min(size + len(_MAGIC_BYTES) - 1, segment.size - position), position)
     at = data.find(_MAGIC_BYTES)
@@ -222,7 +232,7 @@ def _claim_in(segment: JournalSegment, position: int, size: int, seed: int) -> i
         if len(head) < FRAME_BYTES:
             head = segment.file.pread(FRAME_BYTES, position + at)
         need = FRAME_BYTES + frame_count(head) * FRAME_ROW_BYTES
-        # Its own place first: a body full of what looks like frames must not be read again for each of them.
+        # The position is compared first: a body may be full of the magic, and each match would cost a read.
         if (
             int.from_bytes(head[FRAME_POSITION_AT:FRAME_DURABLE_AT], "little") == segment.base + position + at
             and position + at + need <= segment.size
@@ -236,7 +246,7 @@ def _claim_in(segment: JournalSegment, position: int, size: int, seed: int) -> i
 
 
 def cut_behind(result: Replayed) -> None:
-    """Zero everything behind the journal's end, and sync it: nothing there may ever look like a frame again."""
+    """Zero everything behind the journal's end and sync: nothing there may look like a frame after a later crash."""
     changed: dict[int, JournalSegment] = {}
     for segment, position, size in result.dirt:
         segment.file.zero(position, size)
@@ -246,10 +256,10 @@ def cut_behind(result: Replayed) -> None:
 
 
 def write_again(segments: list[JournalSegment], durable: int) -> None:
-    """Write what was read beyond the durable position once more, and sync it: from here on it counts as durable.
+    """Write everything above the durable position again and sync it: from here on it counts as durable.
 
-    After a mere kill it may be in the page cache only; and if the sync before the kill had failed, the kernel no
-    longer knows that it has to be written. All of it was checked against its checksums.
+    After a kill it may be in the page cache only. A sync alone is not enough: if a sync failed before the kill, the
+    kernel has marked its pages clean. `replay` has checked all of it against its checksums.
     """
     for segment in segments:
         position = max(durable - segment.base, FILE_HEADER_BYTES)

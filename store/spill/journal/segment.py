@@ -4,7 +4,7 @@ The columns (due, id, file position, size, version, CRC) stand in accept order, 
 Finding by key needs an order:
 
 ==========  =====================================================================================
-sorted      ordinals below ``ordered``: one index array, made by the spiller beside the work (numpy sorts
+sorted      ordinals below ``ordered``: one index array, made by the spiller in the background (NumPy sorts
             without the interpreter lock) and swapped in under the delivery lock
 tail        the rest, some thousands in a busy segment: one vectorised comparison over all of it
 ==========  =====================================================================================
@@ -56,32 +56,35 @@ class JournalSegment(SegmentRows):
 
     @property
     def complete(self) -> bool:
-        """Closed, and everything in it published (or abandoned)."""
+        """Whether it is closed and all its records are published (or abandoned)."""
         return self.closed and self.solid == self.appended
 
     @property
     def settled(self) -> bool:
-        """Complete and sorted: nothing of it changes any more but its done bits and ``upper``."""
+        """Whether it is complete and sorted: only its done bits and ``upper`` still change."""
         return self.complete and self.ordered == self.count
 
     @property
     def is_scattered(self) -> bool:
-        """An ordinal is a place in the order of acceptance, which is the file's."""
+        """False: ordinals count in the order of acceptance, which is that of the file."""
         return False
 
     @property
     def writes_ahead(self) -> int:
-        """Into a run, and into the CommitLog."""
+        """2: into a run, and into the CommitLog."""
         return 2
 
     @property
     def journal_end(self) -> int:
-        """A moved message must not be durable in a run before the move itself is: the old copy would be back."""
+        """The end of this segment: a move must be durable before its record is in a run.
+
+        Otherwise a power cut could lose the move, and both the old record and its copy in the run would be live.
+        """
         return self.base + self.end
 
     @property
     def unsorted_bytes(self) -> int:
-        """Up to the last frame."""
+        """Up to the end of the last frame."""
         return self.end
 
     def owns(self, ordinal: int) -> bool:
@@ -104,7 +107,7 @@ class JournalSegment(SegmentRows):
         return mask
 
     def done_elsewhere(self) -> Longs:
-        """Those whose key is not below ``upper``."""
+        """Ordinals of done records whose key is not below ``upper``."""
         ordinals = self.done.ordinals(0, self.count)
         return ordinals[~self.owned_mask(ordinals)]
 
@@ -116,7 +119,7 @@ class JournalSegment(SegmentRows):
     def lower_upper(self, upper: Key) -> None:
         """Give away every record with key >= ``upper``.
 
-        Counted over what is left, which is little as a rule: this happens under the delivery lock.
+        This runs under the delivery lock, so ``live`` is counted over the records that are left: usually few.
         """
         if upper < self.upper:
             self.upper = upper
@@ -178,12 +181,12 @@ class JournalSegment(SegmentRows):
             return None
         picked = found[0] if len(found) == 1 else np.concatenate(found)
         if got > want:
-            end = want
+            end = want  # extended so that it does not end between two versions with one key, see below
             while end < got and self._are_versions(picked.item(end - 1), picked.item(end)):
                 end += 1
             picked = picked[:end]
         if len(picked) == got:
-            # A scan that goes on behind the last key would never see another version with that very key.
+            # The next scan begins behind the last key: another version with the same key would never be found.
             last, versions = picked.item(-1), []
             while low < high and self._are_versions(last, (ordinal := self.order.item(low))):
                 low += 1
@@ -195,11 +198,14 @@ class JournalSegment(SegmentRows):
         return SourceBatch(self.dues[picked], self.ids[picked], picked + (self.no << 32), more)
 
     def _are_versions(self, one: int, other: int) -> bool:
-        """Whether two records are of one message, moved and due at the same time: they have the same key."""
+        """Whether two records have the same key: one message, moved to the due time that it had."""
         return self.ids.item(one) == self.ids.item(other) and self.dues.item(one) == self.dues.item(other)
 
     def _remember_gap(self, after: Key, start: int, high: int) -> None:
-        """Nothing live between ``after`` and the next record of the order: it need not be looked at again."""
+        """Remember that nothing is live between ``after`` and the next record of the order.
+
+        That stays true: records in the sorted part only ever become done. Later scans of this range cost nothing.
+        """
         if high < self.ordered:
             until = int(self.dues[self.order[high]])
         else:
@@ -227,6 +233,7 @@ class JournalSegment(SegmentRows):
             return None
         more = len(ordinals) > want
         if len(ordinals) > 4 * want:
+            # Few of many are wanted: one partition is cheaper than sorting all. `<=` keeps all that are due together.
             smallest = dues <= np.partition(dues, want)[want]
             ordinals, dues, ids = ordinals[smallest], dues[smallest], ids[smallest]
         order = np.lexsort((ids, dues))[:want]
@@ -265,9 +272,9 @@ class JournalSegment(SegmentRows):
         return ordinals, index[ordinals], self.versions[ordinals].astype(np.int64)
 
     def twin(self, cache: RunPageCache) -> JournalSegment:  # noqa: ARG002 (all of it is in memory)
-        """The same records with the done-set of the last durable checkpoint: what a relocation copies from.
+        """The same records with the done-set of the last durable checkpoint: a relocation copies from this twin.
 
-        Its ``live`` is not counted yet (`recount`): that takes milliseconds, and needs no lock.
+        The columns are shared, not copied. ``live`` is not counted yet: `recount` takes milliseconds and needs no lock.
         """
         other = JournalSegment(self.no, self.base, self.size, self.file, 1)
         other.dues = self.dues

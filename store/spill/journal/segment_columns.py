@@ -1,7 +1,7 @@
-"""What an index is made of: the records of a closed journal segment in key order, and in the order of their ids.
+"""The content of an index: the records of a closed journal segment in key order, and in the order of their ids.
 
-The same comes out of the segment in memory, when the index is written, and of its file, when a page of the index is
-damaged: all records count, delivered or not, but for the holes that a repair has left.
+It is made from the segment in memory when the index is written, and from the segment's file when a page of the index
+is damaged. Both must give the same pages. So all records count, delivered or not, except the holes of a repair.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ __all__ = ["SegmentColumns"]
 
 
 class SegmentColumns:
-    """A complete segment, by key. ``order`` has the ordinal in the segment for each ordinal of the index."""
+    """A complete segment in key order. ``order`` maps each ordinal of the index to its ordinal in the segment."""
 
     __slots__ = ("_segment", "order")
 
     def __init__(self, segment: JournalSegment) -> None:
         self._segment = segment
+        # Holes are due at DUE_MAX, so they are sorted behind all records and are cut off here.
         self.order: NDArray[np.int32] = segment.order[: segment.position((DUE_MAX, 0), False)]
 
     @classmethod
@@ -64,6 +65,7 @@ class SegmentColumns:
         """The ordinals of the index, sorted by (delay id, version)."""
         segment, order = self._segment, self.order
         if segment.ids_ascend:
+            # Then `order` is a permutation, and its inverse lists the index's ordinals by id: no second sort.
             ranks = np.empty(len(order), np.int64)
             ranks[order] = np.arange(len(order))
             return ranks
@@ -80,7 +82,7 @@ class SegmentColumns:
         return rows
 
     def mend_places(self, page: ColumnPage, data: File) -> bool:
-        """Have a page lead to records that a repair has moved within the segment; whether there was any."""
+        """Correct the places of records that a repair has moved within the segment; returns whether there were any."""
         moved = 0
         spots = zip(page.starts.tolist(), page.sizes.tolist(), page.crcs.tolist(), strict=True)
         for index, (start, size, crc) in enumerate(spots):

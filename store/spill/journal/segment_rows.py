@@ -1,7 +1,7 @@
 """The columns of a journal segment's records, in accept order, and how records get into them.
 
-A record is visible from `SegmentRows.publish` on. Blocks may be published in any order (a move is published before
-sends that still wait for their sync), so ordinals in between are holes: due `DUE_MAX`, which no scan reaches.
+A record is visible from `SegmentRows.publish` on. Blocks may be published in any order: a move is published before
+sends that still wait for their sync. Ordinals in between are holes until then, due at `DUE_MAX`: no scan reaches them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class SegmentRows(Source):
         self._allocate(capacity)
 
     def _allocate(self, capacity: int) -> None:
-        # Anonymous pages: what was never written costs nothing, so the columns are made at full size at once, and
-        # all of it goes back to the system with the segment (malloc would keep it, in pieces).
+        # Anonymous pages: memory that was never written costs nothing, so the columns get their full size at once.
+        # All of it goes back to the system with the segment; malloc would keep it as fragments.
         pages = mmap(-1, capacity * _COLUMN_BYTES)
         self.dues: Longs = np.frombuffer(pages, np.int64, capacity, 0)
         self.ids: Longs = np.frombuffer(pages, np.int64, capacity, 8 * capacity)
@@ -74,7 +74,7 @@ class SegmentRows(Source):
         self.load(first, table, starts)
 
     def _publish_few(self, first: int, at: int, rows: bytes) -> None:
-        """The same, without numpy's cost for each call: a few records one by one."""
+        """`publish` for a few records: one by one, because NumPy's cost per call would exceed that of the records."""
         end = first + len(rows) // FRAME_ROW_BYTES
         self._open_up(first, end)
         dues, ids, starts = self.dues, self.ids, self.at
@@ -99,7 +99,7 @@ class SegmentRows(Source):
         self._close_up(first, end, total)
 
     def _open_up(self, first: int, end: int) -> None:
-        """Make room for ordinals ``first … end - 1``; what is skipped is a hole."""
+        """Make room for ordinals ``first … end - 1``; ordinals that are skipped become holes."""
         self._reserve(end)
         if first > self.count:
             self.dues[self.count : first] = DUE_MAX
@@ -107,7 +107,7 @@ class SegmentRows(Source):
             self.ids_ascend = False
 
     def _close_up(self, first: int, end: int, size: int) -> None:
-        """Count what was put into the columns."""
+        """Update the counters after records were put into the columns."""
         self.data_bytes += size
         self.count = max(self.count, end)
         self.live += end - first

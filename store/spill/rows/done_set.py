@@ -61,7 +61,7 @@ class DoneSet:
 
     @property
     def top(self) -> int:
-        """No ordinal from this one on is done."""
+        """One more than the highest done ordinal; 0 if none is done."""
         return max(self.prefix, self._top)
 
     def add(self, ordinal: int) -> bool:
@@ -107,8 +107,9 @@ class DoneSet:
         if len(fresh):
             self._grow(int(fresh[-1]) + 1)
             flags = np.frombuffer(self._bits, np.uint8)  # type: ignore[arg-type]  # (not None after _grow)
+            # `.at`, not `flags[...] |= ...`: several ordinals share a byte, and the latter would keep one of them.
             np.bitwise_or.at(flags, fresh >> 3, np.left_shift(np.uint8(1), (fresh & 7).astype(np.uint8)))
-            del flags
+            del flags  # a bytearray cannot grow while an array looks at it
             self.count += len(fresh)
             self._advance(self.prefix)
         return self.count - before
@@ -150,7 +151,7 @@ class DoneSet:
         done: Mask = ordinals < self.prefix
         if self._bits is not None:
             flags = np.frombuffer(self._bits, np.uint8)
-            capped = np.minimum(ordinals, len(flags) * 8 - 1)
+            capped = np.minimum(ordinals, len(flags) * 8 - 1)  # behind the bitmap: any byte, `_top` decides
             set_bits = (flags[capped >> 3] >> (capped & 7).astype(np.uint8)) & 1
             done |= (set_bits != 0) & (ordinals < self._top)
         return done
@@ -175,11 +176,11 @@ class DoneSet:
         return self._count_below(end) - self._count_below(first)
 
     def ordinals(self, first: int, end: int) -> Ordinals:
-        """The done ones of ``first … end - 1``, ascending."""
+        """The done ordinals of ``first … end - 1``, ascending."""
         return (np.flatnonzero(self.range_mask(first, end)) + first).astype(np.int64)
 
     def since(self, earlier: DoneSet, end: int) -> Ordinals:
-        """The ones below ``end`` that are done here and not in ``earlier``, ascending."""
+        """Ordinals below ``end`` that are done here but not in ``earlier``, ascending."""
         at = min(self.prefix, earlier.prefix) >> 3
         stop = min(end, max(self._top, self.prefix)) + 7 >> 3
         if stop <= at:
@@ -231,7 +232,7 @@ class DoneSet:
 
     @classmethod
     def decode(cls, data: bytes, at: int = 0) -> tuple[DoneSet, int]:
-        """Read one back; answers it and the position behind it. StoreCorruptError if that is no done-set."""
+        """Decode the set at ``data[at:]``; returns it and the position behind it. Raises StoreCorruptError."""
         try:
             prefix, count, pages = _HEAD.unpack_from(data, at)
             at += _HEAD.size

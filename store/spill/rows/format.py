@@ -153,7 +153,7 @@ def page_seed(store_id: bytes, number: int) -> int:
 
 
 class Frame:
-    """The header of one frame; ``end`` is the length of the whole frame."""
+    """The header of one frame. ``length`` counts the whole frame, in bytes; ``offset`` is its journal position."""
 
     __slots__ = ("count", "epoch", "first_ordinal", "kind", "length", "offset", "synced")
 
@@ -193,9 +193,9 @@ def encode_frame(
 
 
 def read_frame(data: bytes, at: int, offset: int, seed: int) -> Frame | None:
-    """Read the frame that begins at ``at`` and belongs at journal position ``offset``; None if there is none.
+    """Read the frame at ``data[at:]`` that belongs at journal position ``offset``; None if there is none.
 
-    ``data`` must reach to the end of the rows, else it is none; the records' own CRCs are the caller's to check.
+    ``data`` must reach to the end of its rows, else the answer is None. The caller checks the CRCs of the records.
     """
     if len(data) - at < FRAME_BYTES:
         return None
@@ -215,7 +215,7 @@ def read_frame(data: bytes, at: int, offset: int, seed: int) -> Frame | None:
 
 
 def frame_count(head: bytes, at: int = 0) -> int:
-    """How many rows the header of a frame claims that nobody has proven yet; 0 if it is cut off there."""
+    """How many rows a frame's header claims, before its checksum was compared; 0 if the header is cut off there."""
     return int.from_bytes(head[at + FRAME_COUNT_AT : at + FRAME_POSITION_AT], "little")
 
 
@@ -265,7 +265,7 @@ def column_page(page: ColumnPage, number: int, page_bytes: int, seed: int) -> by
 
 
 def read_column_page(data: bytes, number: int, seed: int, path: Path, at: int) -> ColumnPage:
-    """Decode a column page; StoreCorruptError if it is not page ``number`` of this run."""
+    """Decode a column page. Raises StoreCorruptError if it is not page ``number`` of this run."""
     n, first, position = _read_page(data, _COLUMN_MAGIC, seed, number, COLUMN_ROW_BYTES, path, at)
     return _columns(data, n, first, position)
 
@@ -292,7 +292,7 @@ def place_page(page: ColumnPage, number: int, page_bytes: int, seed: int) -> byt
 
 
 def read_place_page(data: bytes, number: int, seed: int, path: Path, at: int) -> ColumnPage:
-    """Decode a page of an index; StoreCorruptError if it is not page ``number`` of this one."""
+    """Decode a page of an index. Raises StoreCorruptError if it is not page ``number`` of this index."""
     n, first, _ = _read_page(data, _PLACE_MAGIC, seed, number, PLACE_ROW_BYTES, path, at)
     page = _columns(data, n, first, 0)
     page.starts = np.frombuffer(data, _PLACE[0], n, PAGE_HEAD_BYTES + _PLACE[1] * n).astype(np.int64)
@@ -305,6 +305,6 @@ def id_page(rows: IdRows, number: int, page_bytes: int, seed: int) -> bytes:
 
 
 def read_id_page(data: bytes, number: int, seed: int, path: Path, at: int) -> IdRows:
-    """Decode an id page; StoreCorruptError if it is not page ``number`` of this run."""
+    """Decode an id page. Raises StoreCorruptError if it is not page ``number`` of this run."""
     n, _, _ = _read_page(data, _ID_MAGIC, seed, number, ID_ROW_BYTES, path, at)
     return np.frombuffer(data, ID_DTYPE, n, PAGE_HEAD_BYTES)

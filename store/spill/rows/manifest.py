@@ -1,6 +1,6 @@
-"""The manifest: which files there are, and which keys of each are its own. One small file, replaced atomically.
+"""The manifest: which files there are, and which records each of them owns. One small file, replaced atomically.
 
-The whole truth about ownership is here, in two numbers a file:
+Two numbers a file say all about ownership:
 
 - a journal segment owns the records with a key below its ``upper`` (the others were written into runs);
 - a run owns the ordinals ``first … end - 1`` (below ``first``: left to the sources it was copied from, because
@@ -10,8 +10,8 @@ So one replacement of this file moves any number of records from some files to a
 after it finds each record in exactly one place. ``upper`` and ``end`` only ever decrease.
 
 It cannot be derived from the files, so a second one, ``manifest.copy``, is written after each. ``generation`` counts
-the writes: a manifest with a lower one than its copy's has been replaced by an older one. ``relied_on`` is the
-number of the checkpoint section for which files were removed: an older checkpoint does not know what was in them.
+the writes: a manifest whose generation is below that of its copy is an old one that somebody put back. ``relied_on`` is
+the number of the checkpoint section that allowed the removal of files; older sections lack what was in these files.
 
 ::
 
@@ -51,7 +51,7 @@ _RELIED = 1
 
 
 class SegmentEntry:
-    """One journal segment: its file number, journal position, size, and what of it is its own."""
+    """One journal segment: its file number, journal position and size; it owns the records with a key < ``upper``."""
 
     __slots__ = ("base", "no", "size", "upper")
 
@@ -71,7 +71,7 @@ class DataEntry(NamedTuple):
 
 
 class RunEntry:
-    """One run: its file number, the ordinals that are its own, its shape, and of an index where its records are."""
+    """One run: its file number, the ordinals that it owns, its shape; of an index also where its records stand."""
 
     __slots__ = ("data", "end", "first", "no", "shape")
 
@@ -119,7 +119,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes, store_id: bytes, path: Path) -> Manifest:
-        """Read it; StoreCorruptError, or StoreFormatError for another version or another store."""
+        """Decode a file. Raises StoreCorruptError; StoreFormatError if another version or another store wrote it."""
         if len(data) < _HEAD_BYTES:
             raise StoreCorruptError(f"{path} at {len(data)}: cut off there, at least {_HEAD_BYTES} bytes are needed")
         magic, version, owner, epoch, next_no, segments, runs, flags = _HEAD.unpack_from(data)
@@ -161,9 +161,10 @@ class Manifest:
 
 
 def read_manifest(files: Files, path: Path, store_id: bytes) -> tuple[Manifest | None, str]:
-    """The manifest, or its copy if that is the better one; and why it is the copy, else an empty text.
+    """Read the manifest, or its copy if that one is newer or the manifest is unusable.
 
-    None if there is neither. Raises what `Manifest.decode` raises if there is something, and none of it can be used.
+    Returns it, and why the copy was taken (empty if it was not); None if there is neither file. If there are files
+    but none can be used, raises the error of `Manifest.decode`.
     """
     spare = path.with_name(f"{path.name}.copy")
     manifest = copy = None

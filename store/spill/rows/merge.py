@@ -1,4 +1,4 @@
-"""Merging sources in key order: a cursor over files that do not change, which does a little work for each record.
+"""Merging sources in key order: a cursor over files that do not change, with little work per record.
 
 Every source answers with one batch of live records in key order (a page of a run, some hundred records of a
 segment), and whether there may be more behind it. A cursor keeps one batch of each source in a heap by first key,
@@ -11,7 +11,7 @@ batches to the buffer: what is at or below the bound is complete.
 So sources with disjoint keys cost one batch after the other, however many they are; sources that overlap cost one
 vectorised sort a round; and the next scan begins where the last one ended without asking any file again.
 
-What has been done since a record came into the buffer is the caller's to filter (`Cursor.keep`).
+Records may become done while they are in the buffer: the caller filters these out (`Cursor.keep`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUND_RECORDS = 4096
 BATCH_RECORDS = 512
 QUOTA_MIN = 16
 _EMPTY = np.empty(0, np.int64)
-_Entry = tuple[int, int, int, Fetch, SourceBatch]
+_Entry = tuple[int, int, int, Fetch, SourceBatch]  # due, id, number, …: numbers differ, so functions are never compared
 Merged = tuple[Longs, Longs, Longs]
 """Due times, delay ids and refs, in key order."""
 
@@ -52,7 +52,7 @@ class Cursor:
         heapify(self._heap)
 
     def reaches(self, after: Key) -> bool:
-        """Whether it can go on behind ``after`` without having to skip what is not in the buffer."""
+        """Whether it can continue behind ``after``: nothing between would have to be skipped outside of the buffer."""
         if after < self.after:
             return False
         if not self._heap or after < self._heap[0][:2]:
@@ -60,12 +60,12 @@ class Cursor:
         return len(self._dues) > 0 and after <= (self._dues.item(-1), self._ids.item(-1))
 
     def skip_to(self, after: Key) -> None:
-        """Go on behind ``after`` (which must be within reach)."""
+        """Continue behind ``after``, for which `reaches` must be true."""
         self._drop(_upto(self._dues, self._ids, after))
         self.after = after
 
     def peek(self, until_ms: int, limit: int) -> Merged:
-        """The next records with due < ``until_ms``: the first ``limit``, or all."""
+        """The next records with due < ``until_ms``, at most ``limit``; they stay until `advance`."""
         while len(self._dues) < limit and self._heap and self._heap[0][0] < until_ms:
             self._round()
         count = min(limit, int(self._dues.searchsorted(until_ms, "left")))
@@ -79,7 +79,7 @@ class Cursor:
         self._refs = np.concatenate((self._refs[:count][live], self._refs[count:]))
 
     def advance(self, count: int) -> None:
-        """Take the next ``count`` records, which were peeked at."""
+        """Take the next ``count`` records, which `peek` has answered."""
         if count:
             self.after = (self._dues.item(count - 1), self._ids.item(count - 1))
             self._drop(count)
@@ -95,6 +95,7 @@ class Cursor:
         bound = LAST_KEY
         parts: list[SourceBatch] = []
         opened: list[_Entry] = []
+        # Each batch that is opened may lower the bound. One that begins above it has nothing for this round.
         while heap and heap[0][:2] <= bound:
             entry = heappop(heap)
             opened.append(entry)
@@ -121,7 +122,10 @@ class Cursor:
 
 
 def first_of(cursor: Merged, others: list[SourceBatch], limit: int) -> Merged:
-    """The first ``limit`` of a cursor's records and of batches that hold at least ``limit`` each, or all they have."""
+    """The first ``limit`` records of a cursor and of other batches.
+
+    Each of them must hold its first ``limit`` records, or all that it has: else a record in between could be missing.
+    """
     if not others:
         return cursor
     dues, ids, refs = _sorted([SourceBatch(*cursor, False), *others])

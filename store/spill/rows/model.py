@@ -1,4 +1,4 @@
-"""The few nouns that the parts of the spill store share: keys, ids, refs, options, and what its calls answer.
+"""The nouns that the parts of the spill store share: keys, ids, refs, options, and the values that its calls return.
 
 ===============  =====================================================================================
 key              ``(due_ms, delay_id)``: the order in which everything is kept and found
@@ -50,17 +50,17 @@ class SpillOptions:
     ===================  ===========  ====================================================================
     ``segment_bytes``    64 MiB       size of a journal segment, zero-filled ahead
     ``page_bytes``       8 KiB        size of a run's column and id pages (291 records a page)
-    ``near_ms``          30 s         what is due sooner than this is not worth a run
-    ``near_bytes``       256 MiB      closed segments in all; beyond it the oldest is spilled at once
+    ``near_ms``          30 s         messages due sooner than this are not worth a run
+    ``near_bytes``       256 MiB      size of all closed segments; beyond it the oldest is spilled at once
     ``near_records``     500,000      records in closed segments; beyond it the oldest is spilled at once
     ``runs_max``         256          more runs than this are merged, the smallest first
     ``merge_width``      32           runs merged at once
     ``punch_bytes``      4 MiB        smallest delivered prefix worth giving back to the file system
     ``reserve_bytes``    256 MiB      room never given to new messages: deliveries, checkpoints, cancels
-    ``cache_bytes``      8 MiB        columns of run blocks kept for the next look
+    ``cache_bytes``      8 MiB        column and id pages of runs that are kept in memory
     ===================  ===========  ====================================================================
 
-    Raises StoreFormatError.
+    Raises StoreFormatError for a size out of range.
     """
 
     __slots__ = (
@@ -145,9 +145,10 @@ class Found:
 
 
 class Block:
-    """What one append wrote: one frame of the journal, not visible to scans before it is published.
+    """The frame that one append wrote to the journal; scans do not see it before it is published.
 
-    ``ticket`` is what the flusher waits for; ``dues``, ``ids`` and ``refs`` are the records of the frame.
+    ``ticket`` is done when the frame is durable. ``dues`` (epoch ms), ``ids`` and ``refs`` name its records, in accept
+    order; ``columns`` are its rows as encoded.
     """
 
     __slots__ = ("at", "columns", "dues", "first_ordinal", "ids", "published", "refs", "segment_no", "ticket")

@@ -1,4 +1,4 @@
-"""The pages of runs that were read last, kept for the next look."""
+"""The most recently used pages of runs, kept in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RunPageCache:
         self._pages: OrderedDict[tuple[int, int], tuple[ColumnPage | IdRows, int]] = OrderedDict()
 
     def get(self, no: int, page: int) -> ColumnPage | IdRows | None:
-        """A page of a run, if it is here."""
+        """A page of run ``no``, or None. Id pages have negative numbers: -1 is the first one."""
         found = self._pages.get((no, page))
         if found is None:
             return None
@@ -28,7 +28,7 @@ class RunPageCache:
         return found[0]
 
     def put(self, no: int, page: int, value: ColumnPage | IdRows, size: int) -> None:
-        """Keep a page; the least recently used go."""
+        """Keep a page that takes ``size`` bytes; the least recently used ones go."""
         self._pages[no, page] = (value, size)
         self._bytes += size
         while self._bytes > self._bytes_max and len(self._pages) > 1:

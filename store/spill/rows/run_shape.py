@@ -129,7 +129,7 @@ class RunShape:
 
     @classmethod
     def unpack(cls, data: bytes, at: int = 0) -> RunShape:
-        """Read them back."""
+        """Read the twelve numbers back from ``data[at:]``."""
         return cls(*cls.PACKED.unpack_from(data, at))
 
 

@@ -64,39 +64,39 @@ class Source(ABC):
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of its live records, about."""
+        """Bytes of its live records, estimated from the file's average record."""
         return self.data_bytes * self.live // self.count if self.live and self.count else 0
 
     @property
     @abstractmethod
     def settled(self) -> bool:
-        """Whether nothing of it changes any more but which records are done, and which it owns."""
+        """Whether nothing changes any more except which records are done and which ones it owns."""
 
     @property
     @abstractmethod
     def is_scattered(self) -> bool:
-        """Whether ascending ordinals may lie at descending places of the file."""
+        """Whether a higher ordinal may stand at a lower file position."""
 
     @property
     @abstractmethod
     def writes_ahead(self) -> int:
-        """How often a live record is still to be written: into the CommitLog, and before that perhaps into a run."""
+        """How often a live record will still be written: 1 (into the CommitLog), or 2 (into a run before that)."""
 
     @property
     @abstractmethod
     def journal_end(self) -> int:
-        """Up to where the journal must be durable before records of this source may be copied."""
+        """Journal position up to which the journal must be durable before records of this source may be copied."""
 
     @property
     @abstractmethod
     def unsorted_bytes(self) -> int:
-        """Bytes from the beginning of ``data`` in which the records stand, if not in key order; 0 if in key order."""
+        """Leading bytes of ``data`` that hold the records, if these are not in key order; 0 if they are."""
 
     # ------------------------------------------------------------------------------------------------ finding records
 
     @abstractmethod
     def fetchers(self) -> list[Fetch]:
-        """The parts that a scan asks, each in key order."""
+        """One `Fetch` for each part of the source that has an order of its own."""
 
     @abstractmethod
     def fetch_sorted(self, after: Key, until_ms: int, want: int) -> SourceBatch | None:
@@ -142,14 +142,14 @@ class Source(ABC):
         """Ordinals of done records that live in another source by now."""
 
     def mark(self, ordinal: int) -> bool:
-        """Mark an owned ordinal done; False if it was."""
+        """Mark an owned ordinal done; False if it was done already."""
         if self.done.add(ordinal):
             self.live -= 1
             return True
         return False
 
     def mark_many(self, ordinals: Longs) -> int:
-        """Mark owned ordinals done; answers how many were not."""
+        """Mark owned ordinals done; returns how many of them were not done before."""
         fresh = self.done.add_many(ordinals)
         self.live -= fresh
         return fresh

@@ -1,14 +1,14 @@
 """Writing an index: a run over a closed journal segment whose records stay where they are.
 
-To copy a record into a run costs microseconds, to say in key order where it stands a tenth of one. So a flood of
-messages leaves memory as quickly as it comes, and a start need not read its segments again. The copy, which brings
-records that are due together side by side, can wait until there is time for it.
+Copying a record into a run costs microseconds; writing down where it stands costs a tenth of that. So the columns of a
+flood of messages leave memory as quickly as it comes in, and a start need not read its segments again. The copy, which
+puts records that are due together side by side, can wait until there is time for it.
 
 ::
 
     header | pages: due, id, size, version, CRC, position in the segment | id pages | trailer
 
-Everything comes from the columns of the segment, which is complete and sorted: nothing is read.
+Everything comes from the columns of the segment, which is complete and sorted: no file is read.
 """
 
 from __future__ import annotations

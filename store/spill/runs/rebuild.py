@@ -1,11 +1,11 @@
-"""Making a damaged column page again from the records that it leads to.
+"""Rebuilding a damaged column page from the records that it leads to.
 
-A page says of each record: due time, delay id, size, version, checksum. All of it stands in the record too: a finished
-CommitLog record knows its own size, and carries delay id, version and due time among its properties. Only where the
-first record of the page stands has to be known: behind the last one of the page before it.
+A page has due time, delay id, size, version and checksum of each record. All of it stands in the record too: a finished
+CommitLog record has its own size, and delay id, version and due time among its properties. Only the position of the
+page's first record must be known: the end of the last record of the page before.
 
-A record that is damaged itself is kept as an unreadable one as long as its sizes hold; if even these do not, the page
-cannot be made again.
+A damaged record is kept as an unreadable one as long as its size fields hold. If they do not, the page cannot be
+rebuilt.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from store.spill.rows.model import DUE_MAX
 __all__ = ["Row", "rebuilt_page", "row_of"]
 
 Row = tuple[int, int, int, int, int]
-"""Due time, delay id, size, version, CRC: what a page or a frame says of a record."""
+"""Due time (epoch ms), delay id, size in bytes, version, CRC: the row of a record in a page or a frame."""
 
 
 def row_of(data: bytes, at: int, check_crc: bool = True) -> Row | None:
-    """The row of the finished record that stands there; None if none does.
+    """The row of the finished record at ``data[at:]``; None if there is none.
 
-    Without ``check_crc`` a damaged body will do: the row's CRC is then one that the record does not have.
+    Without ``check_crc`` a record with a damaged body is accepted. Its row then has a CRC that does not match, so every
+    later read reports the damage.
     """
     if len(data) - at < RECORD_BYTES_MIN:
         return None
@@ -57,7 +58,10 @@ def row_of(data: bytes, at: int, check_crc: bool = True) -> Row | None:
 
 
 def rebuilt_page(file: File, first: int, count: int, position: int, end: int) -> ColumnPage | None:
-    """The page of ``count`` records from ordinal ``first`` on, which stand from ``position`` on, before ``end``."""
+    """Rebuild a page of ``count`` records, of which ``first`` is the first ordinal; None if that is not possible.
+
+    The records stand in ``file`` from ``position`` on; the last one ends at or before ``end``.
+    """
     rows: list[Row] = []
     at = position
     data, start = b"", at

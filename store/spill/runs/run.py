@@ -11,12 +11,12 @@ id pages. Pages are cached by bytes for all runs together.
 
 ``first … end - 1`` are the ordinals that live here. Below ``first`` are records that the frontier had reached
 before the run took over (their journal segment keeps them: "born done"); from ``end`` on they were merged into
-another run. Nothing below the done prefix is ever read again: that part of the file may be a hole.
+another run. Nothing below the durable done prefix is ever read again: that part of the file may be a hole.
 
 An *index* is a run without the records: they stay in the journal segment that they were accepted into (``data``),
 and each row says where. It has all records of the segment; ``first`` and ``end`` say which are its own.
 
-How pages are read, and made again when they are damaged, stands in `store.spill.runs.run_pages`.
+`store.spill.runs.run_pages` reads the pages, and rebuilds damaged ones.
 """
 
 from __future__ import annotations
@@ -53,45 +53,46 @@ class Run(RunPages):
         self.end = shape.count if end < 0 else end
         self.live = self.end - first
         self.pinned_ms: int | None = None  # since when only a rest is left here
-        self.indexed_ms: int | None = None  # of an index: when it was last looked at
-        self.punched = 0  # ordinals below lie in a hole; 0 after a restart (a hole is punched again for nothing)
-        self.first_dues: Longs | None = None  # of each page, for a forecast; None: not known yet
+        self.indexed_ms: int | None = None  # of an index: when it was last considered for copying
+        self.punched = 0  # ordinals below lie in a hole; 0 after a restart: punching a hole again does no harm
+        self.first_dues: Longs | None = None  # due time of each page's first record, for forecasts; None: not known yet
         self._hint = 0
         self._gap: tuple[Key, int] = ((DUE_MAX, DUE_MAX), 0)
 
     @property
     def settled(self) -> bool:
-        """A run never changes."""
+        """True: a run never changes."""
         return True
 
     @property
     def is_scattered(self) -> bool:
-        """The records of an index stand in the order in which they were accepted."""
+        """True for an index: its records stand in the order in which they were accepted."""
         return self.segment is not None
 
     @property
     def writes_ahead(self) -> int:
-        """Those of an index are still to be copied."""
+        """2 for an index, whose records are still to be copied; else 1."""
         return 2 if self.segment is not None else 1
 
     @property
     def journal_end(self) -> int:
-        """A run is made of what is durable."""
+        """0: all records of a run were durable when it was written."""
         return 0
 
     @property
     def unsorted_bytes(self) -> int:
-        """All of an index's segment."""
+        """The size of an index's segment; 0 for other runs."""
         return 0 if self.segment is None else self.segment.size
 
     @property
     def saved_prefix(self) -> int:
-        """Leading records that the last durable checkpoint says are done."""
+        """How many leading records are done according to the last durable checkpoint."""
+        # The first field of an encoded done-set is its prefix: no need to decode all of it.
         return 0 if self.saved is None else int.from_bytes(self.saved[:4], "little")
 
     @property
     def hides(self) -> bool:
-        """Whether a page could not be read: its records are not found, and the run must stay as it is."""
+        """Whether a column page could not be read. Scans miss its records, so the run must not be copied or merged."""
         return any(number >= 0 for number in self.damage)
 
     @property
@@ -100,11 +101,15 @@ class Run(RunPages):
         return self.end < self.shape.count
 
     def position(self, key: Key, after: bool) -> int:
-        """The first ordinal with a key >= ``key`` (> ``key`` with ``after``), at least the first readable one."""
+        """The first ordinal with a key >= ``key`` (> ``key`` with ``after``).
+
+        Records below the done prefix are not looked at: their pages may be holes.
+        """
         if after:
             key = (key[0], key[1] + 1)
         low = max(self.first, min(self.done.prefix, self.end - 1)) // self.rows_per_page
         high = (self.shape.count - 1) // self.rows_per_page
+        # A scan goes on in the page in which it ended, or in the next one: both are tried before bisecting.
         for near in (max(low, self._hint), max(low, self._hint + 1)):
             if near <= high:
                 page = self.try_page(near)
@@ -118,7 +123,7 @@ class Run(RunPages):
         while low < high:
             middle = (low + high + 1) >> 1
             probe, page = middle, self.try_page(middle)
-            while page is None and probe < high:
+            while page is None and probe < high:  # an unreadable page has no key: ask the next readable one
                 probe += 1
                 page = self.try_page(probe)
             if page is not None and _key(page, 0) < key:
@@ -160,7 +165,7 @@ class Run(RunPages):
             picked = np.flatnonzero(live) + start
             taken = min(want, len(picked))
             while taken < len(picked) and _key(page, picked.item(taken)) == _key(page, picked.item(taken - 1)):
-                taken += 1  # a scan that goes on behind the last key would never see another version with that key
+                taken += 1  # the next scan begins behind the last key: another version with that key would be missed
             more = (high == stop and page.first + stop < self.end) or len(picked) > taken
             last = _key(page, picked.item(taken - 1))
             dues, ids, ordinals = page.dues[picked[:taken]], page.ids[picked[:taken]], picked[:taken] + page.first
@@ -173,7 +178,7 @@ class Run(RunPages):
             return SourceBatch(dues, ids, ordinals + (self.no << 32), more)
 
     def _versions_of(self, key: Key, ordinal: int) -> list[int]:
-        """Live records from an ordinal on, the first of a page, that have this key: other versions of a message."""
+        """Live ordinals with this key from ``ordinal`` on, the first of a page: further versions of a message."""
         found: list[int] = []
         while ordinal < self.end:
             page = self.try_page(ordinal // self.rows_per_page)
@@ -202,7 +207,7 @@ class Run(RunPages):
         return mask
 
     def done_elsewhere(self) -> Longs:
-        """Those of the part that was taken over by another run."""
+        """Ordinals of done records in the part that another run has taken over."""
         return self.done.ordinals(self.end, self.count)
 
     def restore(self, done: DoneSet) -> None:
@@ -227,7 +232,7 @@ class Run(RunPages):
             self.recount()
 
     def _id_page_below(self, id_: int) -> int:
-        """The last id page that begins below ``id_`` (or page 0): its rows start there or in the next page."""
+        """The last id page that begins below ``id_`` (or page 0): rows of ``id_`` begin in it or in the next one."""
         low, high = 0, self.shape.id_pages - 1
         while low < high:
             middle = (low + high + 1) >> 1
@@ -294,7 +299,7 @@ class Run(RunPages):
         return _joined(parts)
 
     def _search_columns(self, ids: Longs) -> tuple[Longs, Longs, Longs]:
-        """The same without the id pages (one is damaged): through all columns."""
+        """`_search_ids` without the id pages, because one is damaged: goes through all column pages."""
         parts: list[tuple[Longs, Longs, Longs]] = []
         for number in range(min(self.done.prefix, self.end) // self.rows_per_page, self.shape.pages):
             page = self.try_page(number)
@@ -309,13 +314,14 @@ class Run(RunPages):
         return ordinals[known], index[known], versions[known]
 
     def punchable(self) -> tuple[int, list[tuple[int, int]]]:
-        """What the durable done prefix makes superfluous: (up to this ordinal, [(file position, bytes)])."""
+        """What the durable done prefix allows to punch: (all ordinals below this one, [(file position, bytes)])."""
         target = min(self.saved_prefix, self.end)
         if target <= self.punched or target >= self.shape.count or self.is_index:
             return self.punched, []
         old, new = self.punched // self.rows_per_page, target // self.rows_per_page
         size = self.shape.page_bytes
         spots = [(FILE_HEADER_BYTES + old * size, (new - old) * size)] if new > old else []
+        # Page `old` is the first one that is not in a hole yet, so it can still be read.
         begin = self.shape.data_at if old == 0 else int(self.page(old).starts[0])
         stop = int(self.page(new).starts[0])
         if stop > begin:

@@ -1,8 +1,7 @@
-"""The pages of a run's file: read, checked, cached, and made again when they are damaged.
+"""The pages of a run's file: read, checked, cached, and rebuilt when they are damaged.
 
-A damaged column page is made again from its records (`store.spill.runs.rebuild`), in memory, and noted in ``rebuilt``.
-One that cannot be made again hides its records from scans, and only those; it is noted in ``damage``, and the run is
-kept.
+A damaged column page is rebuilt from its records in memory (`store.spill.runs.rebuild`) and noted in ``rebuilt``. If
+that fails, its records, and only these, are hidden from scans. The page is noted in ``damage``, and the run is kept.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class RunPages(Source):
         self.segment: DataEntry | None = None  # of an index: the segment that ``data`` is
         self.shape = shape
         self.damage: dict[int, str] = {}
-        """Page number to what is wrong with it; -1: an id page."""
+        """Number of an unreadable column page to what is wrong with it; -1 stands for all id pages."""
         self.rebuilt: dict[int, str] = {}
         self.store_id = store_id
         self.rows_per_page = shape.rows_per_page
@@ -49,7 +48,7 @@ class RunPages(Source):
         self._columns: SegmentColumns | None = None  # of an index with damage: the segment, read again
 
     def lead_to(self, segment: DataEntry, data: File) -> None:
-        """Have an index know the segment that its records are in."""
+        """Tell an index the segment, and its open file, in which its records stand."""
         self.segment = segment
         self.data = data
 
@@ -64,7 +63,7 @@ class RunPages(Source):
         return self.file.path
 
     def page(self, number: int) -> ColumnPage:
-        """Column page ``number``; StoreCorruptError if it cannot be trusted."""
+        """Column page ``number``, read and checked. Raises StoreCorruptError if it is damaged and cannot be rebuilt."""
         found = self._cache.get(self.no, number)
         if found is None:
             size = self.shape.page_bytes
@@ -89,7 +88,7 @@ class RunPages(Source):
         return read(self.file.pread(size, at), number, self._seed, self.path, at)
 
     def _rebuild(self, number: int) -> ColumnPage | None:
-        """A damaged column page, made again from its records; None if that is not possible."""
+        """Rebuild a damaged column page from its records; None if that is not possible."""
         if self.damage.get(number):
             return None
         first = number * self.rows_per_page
@@ -101,7 +100,7 @@ class RunPages(Source):
             return self._columns.page(first, self.rows_per_page)
         position = self.shape.data_at
         for before_it in range(self._damaged_from(number), number):
-            self.try_page(before_it)  # from the front: the other way round is as deep as the damage is long
+            self.try_page(before_it)  # from the front: from the back, each page would recurse into the one before it
         if number:
             before = self.try_page(number - 1)
             if before is None:
@@ -111,7 +110,7 @@ class RunPages(Source):
         return rebuilt_page(self.file, first, count, position, self.shape.data_at + self.shape.data_bytes)
 
     def _damaged_from(self, number: int) -> int:
-        """The first of the unreadable pages that go without a gap up to the one before page ``number``."""
+        """The first page of the unbroken row of unreadable pages that ends before page ``number``."""
         while number and self._cache.get(self.no, number - 1) is None and number - 1 not in self.damage:
             try:
                 self._read_page(number - 1)
@@ -122,7 +121,7 @@ class RunPages(Source):
         return number
 
     def _check_place(self, page: ColumnPage, number: int, at: int) -> None:
-        """Whether a page speaks of the records that belong to it, and of bytes where records stand."""
+        """Check that a page has the ordinals that belong to it, and positions where records stand."""
         shape = self.shape
         first = number * self.rows_per_page
         begin, end = page.starts.item(0), page.starts.item(-1) + page.sizes.item(-1)
@@ -136,7 +135,7 @@ class RunPages(Source):
             raise StoreCorruptError(f"{self.path} at {at}: page {number} has its records at {begin} to {end}")
 
     def id_rows(self, number: int) -> IdRows:
-        """Id page ``number``; StoreCorruptError if it cannot be trusted."""
+        """Id page ``number``, read and checked. Raises StoreCorruptError if it is damaged."""
         found = self._cache.get(self.no, -1 - number)
         if found is None:
             size = self.shape.page_bytes
@@ -147,7 +146,7 @@ class RunPages(Source):
         return found
 
     def try_page(self, number: int) -> ColumnPage | None:
-        """Column page ``number``; None if it cannot be trusted, which is noted in ``damage``."""
+        """Column page ``number``; None if `page` fails, which is noted in ``damage``."""
         if number in self.damage:
             return None
         try:

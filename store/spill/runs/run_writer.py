@@ -1,11 +1,11 @@
-"""Writing a run: records come in key order, columns and ids are laid out beside them, in bounded memory.
+"""Writing a run: records come in key order; columns and ids are laid out beside them, in bounded memory.
 
-The number of records is known beforehand only as an upper bound (some are cancelled while the run is written), so
-room for that many column pages is left at the front; what is not used stays a hole.
+The number of records is known beforehand only as an upper bound: some are cancelled while the run is written. So room
+for that many column pages is left at the front, and pages that are not used stay a hole.
 
-The id index is sorted after the records are written: from the column pages, in portions of `SORT_ROWS`; if
-there are several portions they go to a scratch file, sorted each, and are merged into pages. So a run of
-10,000,000 records needs 6 MB, not 240.
+The id index is sorted after the records are written: from the column pages, in portions of `SORT_ROWS`. If there are
+several portions, each goes to a scratch file once it is sorted, and all are merged into pages. So a run of 10,000,000
+records needs 6 MB, not 240.
 
 The file is written as ``NUMBER.tmp``, synced, renamed, and its directory synced: a name without ``.tmp`` is a whole
 run. It belongs to the store only when the manifest names it.
@@ -79,6 +79,7 @@ class RunFile:
 
     def _seal(self, shape: RunShape) -> Iterator[None]:
         """Make it durable and give it its name; afterwards `shape` and `file` are set."""
+        # Sync, rename, sync the directory: in this order a name without `.tmp` always is a whole file.
         yield
         self._out.sync()
         yield
@@ -89,7 +90,7 @@ class RunFile:
         self.shape = shape
 
     def discard(self) -> None:
-        """Throw away what was written. A file that has its final name already is left to the caller."""
+        """Remove the temporary file. One that has its final name already is left to the caller."""
         self._out.close()
         self._files.remove(self._temporary)
 
@@ -128,7 +129,10 @@ class RunWriter(RunFile):
         crcs: Longs,
         records: Sequence[Buffer],
     ) -> None:
-        """Append records, in key order; the CRCs are kept as given, so a damaged record stays recognisable."""
+        """Append records in key order; the CRCs are taken as given, so a damaged record is still found by its CRC.
+
+        The first four are int64 arrays with one element for each of ``records``; ``crcs`` likewise.
+        """
         if not self.count:
             self._due_min = dues.item(0)
         self._due_max = dues.item(-1)
@@ -151,11 +155,11 @@ class RunWriter(RunFile):
             self._buffer.clear()
             self._flushed = self._position
             if self._flushed - self._synced >= SYNC_BYTES:
-                self._out.sync()  # in portions, so that a journal sync never stands behind all of it
+                self._out.sync()  # in portions, so that a sync of the journal never waits for all of it
                 self._synced = self._flushed
 
     def _emit_pages(self, count: int) -> None:
-        """Write ``count`` column pages of what waits; the last may be short."""
+        """Write ``count`` column pages of the waiting records; the last one may be short."""
         dues, ids, sizes, versions, crcs = map(np.concatenate, zip(*self._columns, strict=True))
         rows = self._rows
         for at in range(0, count * rows, rows):
@@ -251,7 +255,7 @@ class RunWriter(RunFile):
             yield portion[np.lexsort((portion["version"], portion["id"]))]
 
     def _sorted_ids(self) -> Iterator[IdRows]:
-        """All ids in order, some at a time."""
+        """All ids in order, in parts; an empty part is a pause."""
         if self._pages <= max(1, SORT_ROWS // self._rows):
             yield from self._id_portions()
             return
@@ -276,14 +280,14 @@ class RunWriter(RunFile):
             scratch.close()
 
     def discard(self) -> None:
-        """Throw away what was written. A file that has its final name already is left to the caller."""
+        """Remove the temporary files. A run that has its final name already is left to the caller."""
         self._buffer.clear()
         super().discard()
         self._files.remove(self._scratch_path)
 
 
 class _Portion:
-    """One sorted portion of a scratch file, read once, front to back, and compared with its checksum at its end."""
+    """One sorted portion of a scratch file, read once from front to back; the checksum is compared at its end."""
 
     def __init__(self, scratch: File, at: int, end: int, crc: int) -> None:
         self.rows: IdRows = _NOTHING
@@ -299,7 +303,7 @@ class _Portion:
         return self._at < self._end
 
     def read(self, size: int) -> None:
-        """Add the next bytes to what is waiting in ``rows``. StoreCorruptError: they are not what was written."""
+        """Append the next rows to ``rows``, at most ``size`` bytes. Raises StoreCorruptError if they have changed."""
         data = self._scratch.pread(min(size, self._end - self._at), self._at)
         self._crc = crc32(data, self._crc)
         self._at += len(data)
@@ -312,9 +316,9 @@ class _Portion:
 
 
 def _merge_portions(scratch: File, ends: list[int], sums: list[int]) -> Iterator[IdRows]:
-    """Merge sorted portions of a scratch file: what is at or below the smallest last id is complete.
+    """Merge sorted portions of a scratch file. Ids below the smallest last id that was read are complete.
 
-    The file is not synced: it lives as long as this. A page that could not be written out shows by the checksums.
+    The file is never synced: it does not outlive this call. The checksums find a page that was lost meanwhile.
     """
     size = max(1, SORT_ROWS // len(ends)) * ID_ROW_BYTES
     portions = [_Portion(scratch, *entry) for entry in zip([0, *ends[:-1]], ends, sums, strict=True)]

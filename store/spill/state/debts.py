@@ -1,4 +1,4 @@
-"""`Debts`: cancels that the journal owes, as something that the flusher can sync."""
+"""`Debts`: cancels that the journal could not write yet, as a `Syncable` for the flusher."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Debts"]
 class Debts:
     """Cancels that could not be written; a `store.disk.flusher.Syncable`.
 
-    What was refused must not come back by a crash, so these are written before anything else. ``written`` counts all
-    that were ever owed, ``synced`` those of which it is known that they are durable.
+    A refused message must not come back after a crash, so these are written before anything else. ``written`` counts
+    all cancels that were ever owed, ``synced`` those that are known to be durable.
 
     Args:
-        journal: owes them.
+        journal: writes them.
         lock: the delivery lock; `owe` is called under it.
-        append_bytes_max: how large a frame of the journal may be.
+        append_bytes_max: most bytes of rows in one frame of the journal.
     """
 
     name = "cancels that the journal owes"
@@ -48,7 +48,7 @@ class Debts:
         self.written += len(self._rows) - before
 
     def settle(self) -> None:
-        """Write them, and clear what a failed write has left. Raises StoreError: try again."""
+        """Write all owed cancels, and clear what a failed write has left. Raises StoreError: try again."""
         if self._journal.is_torn:
             self._journal.clear()
         with self._lock:
@@ -58,8 +58,8 @@ class Debts:
                 del self._rows[: len(ids)]
 
     def sync(self) -> None:
-        """Write them, and make them durable. Raises StoreError: try again."""
-        count = self.written
+        """Write all owed cancels and make them durable. Raises StoreError: try again."""
+        count = self.written  # read before: what is owed from now on may miss this sync
         self.settle()
         self._journal.sync()
         self.synced = count

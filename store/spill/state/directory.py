@@ -1,18 +1,18 @@
-"""The spill store's directory: what files there are, by the manifest, and how they come and go.
+"""The spill store's directory: which files there are according to the manifest, and how they come and go.
 
 ::
 
-    manifest              which files there are and what is whose (`store.spill.rows.manifest`)
+    manifest              which files there are, and which records each owns (`store.spill.rows.manifest`)
     manifest.copy         the same once more
-removing              files that are finished, and on their way out (`store.spill.state.removals`)
+    removing              numbers of finished files that are being removed (`store.spill.state.removals`)
     journal/0000000001    segments; a file number is never used twice
     runs/0000000002       runs
     …/0000000003.tmp      being written; removed at start
-    …/0000000004.aside    was there, but in no manifest; never touched again
+    …/0000000004.aside    was found at a start, listed in no manifest; never touched again
 
-A name without ``.tmp`` is a whole, synced file. It counts from the moment the manifest names it, and is
-removed after the manifest no longer does, so whatever is unlisted at start is a left-over of a crash: what stands in
-``removing`` is removed then, the rest moved aside.
+A name without ``.tmp`` is a whole, synced file. It counts from the moment the manifest names it, and is removed only
+after the manifest no longer does. So an unlisted file at start is a left-over of a crash. It is removed if its number
+stands in ``removing``, else moved aside.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ class SpillDirectory:
         self.removing_path = path / "removing"
         self.moved_aside: list[Path] = []
         self.checkpoint_no = 0
-        """Number of the durable checkpoint section: what is removed, is removed because of it."""
+        """Number of the durable checkpoint section, on which the removal of files relies."""
         self.notes: list[str] = []
-        """What was found and mended at start."""
+        """What was found damaged at start, and mended."""
         self._lock = threading.Lock()
         self._going: set[int] = set()
-        """Numbers of files that are forgotten, or about to be, and whose removal is not durable."""
+        """Numbers of files that the manifest no longer lists (or soon will not), and whose removal is not durable."""
         self.manifest = Manifest(store_id)
         self.before_switch: Callable[[], object] = lambda: None
-        """Makes durable what has to be when records leave the journal."""
+        """Called before records leave the journal: makes durable what must be by then. If it raises, they stay."""
 
     def load(self) -> None:
         """Read the manifest (or begin with an empty one) and tidy up what a crash left behind.
 
-        Raises StoreCorruptError.
+        Raises StoreCorruptError if the manifest is damaged, missing, or older than the files beside it.
         """
         for path in (self.path, self.journal_path, self.runs_path):
             self.files.makedirs(path)
@@ -109,7 +109,10 @@ class SpillDirectory:
                     self.manifest.next_no = max(self.manifest.next_no, int(name) + 1)
 
     def _refuse_used(self, path: Path, no: int) -> None:
-        """Raise if an unlisted file holds messages that were accepted: the manifest is older than the file."""
+        """Raise StoreCorruptError if an unlisted segment has frames and the manifest never gave out its number.
+
+        Then the manifest is an older one: the messages in this segment were accepted after it was written.
+        """
         if path.parent != self.journal_path or no < self.manifest.next_no:
             return
         file = self.files.open(path)
@@ -122,7 +125,7 @@ class SpillDirectory:
             )
 
     def save(self) -> None:
-        """Write the manifest."""
+        """Write the manifest. Raises StoreError."""
         with self._lock:
             self._save()
 
@@ -130,7 +133,7 @@ class SpillDirectory:
         self.manifest.generation += 1
         data = self.manifest.encode()
         self.files.replace_file(self.manifest_path, data)
-        with contextlib.suppress(StoreError):  # it is the spare one, and the next write makes it again
+        with contextlib.suppress(StoreError):  # only the copy: the next write makes it again
             self.files.replace_file(self.copy_path, data)
 
     def take_no(self) -> int:
@@ -153,7 +156,7 @@ class SpillDirectory:
         return file
 
     def open_segments(self) -> list[JournalSegment]:
-        """Open every listed segment, in journal order; their content is replay's business."""
+        """Open every listed segment, in journal order; `replay` reads them later. Raises StoreCorruptError."""
         segments = []
         for entry in self.manifest.segments:
             file = self._open(self.journal_path / run_name(entry.no), entry.size)
@@ -163,7 +166,7 @@ class SpillDirectory:
         return segments
 
     def open_runs(self, cache: RunPageCache) -> list[Run]:
-        """Open every listed run; nothing but its header is read."""
+        """Open every listed run; only headers are read. Raises StoreCorruptError, StoreFormatError."""
         runs = []
         for entry in self.manifest.runs:
             path = self.runs_path / run_name(entry.no)
@@ -186,12 +189,15 @@ class SpillDirectory:
         return file
 
     def segments_in_use(self) -> set[int]:
-        """Numbers of the segments that are part of the journal, or that an index leads to."""
+        """Numbers of the segments in the journal, and of those that an index leads to."""
         manifest = self.manifest
         return {s.no for s in manifest.segments} | {r.data.no for r in manifest.runs if r.data is not None}
 
     def prepare_segment(self, size: int) -> Iterator[Callable[[], JournalSegment] | None]:
-        """Make a zero-filled segment in slices; the last value is a function that lists it and answers it."""
+        """Make a zero-filled segment in slices; the last value is a function that lists the segment and returns it.
+
+        Raises StoreError.
+        """
         no = self.take_no()
         path = self.journal_path / run_name(no)
         temporary = path.with_name(path.name + ".tmp")
@@ -201,7 +207,7 @@ class SpillDirectory:
             for number, at in enumerate(range(0, size, _ZERO_BYTES), 1):
                 file.zero(at, min(_ZERO_BYTES, size - at))
                 if number % _SYNC_EVERY == 0:
-                    file.sync()  # in portions, so that no send's sync waits for 64 MiB of zeros
+                    file.sync()  # in portions, so that the sync of a send never waits for 64 MiB of zeros
                 yield None
             file.sync()
             yield None
@@ -213,7 +219,10 @@ class SpillDirectory:
         yield partial(self._list_segment, no, size, file, temporary, path)
 
     def make_segment(self, size: int) -> JournalSegment:
-        """Make and list a segment at once, not zero-filled: for when none was prepared in time."""
+        """Make and list a segment at once, as a hole instead of zeros, because none was prepared in time.
+
+        Raises StoreError.
+        """
         no = self.take_no()
         path = self.journal_path / run_name(no)
         temporary = path.with_name(path.name + ".tmp")
@@ -247,9 +256,9 @@ class SpillDirectory:
         return JournalSegment(no, base, size, self.files.open(path))
 
     def _remove_unless_listed(self, no: int, path: Path) -> None:
-        """Remove a file after a failed write of the manifest, unless the manifest got through after all.
+        """Remove a file after a failed write of the manifest, unless the manifest on disk lists it after all.
 
-        Which manifest a power cut would leave is known only when their directory was synced since.
+        The directory is synced first: only then is it certain which manifest a power cut would leave.
         """
         try:
             self.files.sync_dir(self.path)
@@ -257,18 +266,18 @@ class SpillDirectory:
             if no not in {s.no for s in manifest.segments} | {r.no for r in manifest.runs}:
                 self.files.remove(path)
         except StoreError:
-            pass  # it stays, unlisted, and is moved aside at the next start
+            pass  # the file stays; if it is unlisted, the next start moves it aside
 
     def discard_run(self, no: int) -> None:
-        """Remove a run that could not be switched to, unless the manifest on disk names it."""
+        """Remove a run whose `switch` failed or never came, unless the manifest on disk names it."""
         with self._lock:
             if all(entry.no != no for entry in self.manifest.runs):
                 self._remove_unless_listed(no, self.runs_path / run_name(no))
 
     def switch(self, run: RunEntry, uppers: dict[int, Key], ends: dict[int, int]) -> None:
-        """List a run, and that it owns from now on what its sources had from there on; one atomic step.
+        """List a run and the new bounds of the files that its records came from: one atomic step.
 
-        ``uppers`` are the new bounds of segments, ``ends`` those of runs, by file number.
+        ``uppers`` are the bounds of segments, ``ends`` those of runs, by file number. Raises StoreError.
         """
         self.before_switch()
         with self._lock:
@@ -281,10 +290,10 @@ class SpillDirectory:
                 raise
 
     def switch_back(self, no: int, uppers: dict[int, Key], ends: dict[int, int]) -> None:
-        """Undo a `switch` that nobody has acted on, or that has failed.
+        """Undo a `switch` that has failed, or that was not followed by a hand-over in memory. Raises StoreError.
 
-        If it cannot be written now, the next manifest says it. Until then the one on disk is still right: what it
-        gives to the run is copied there, and its sources stay listed, with what a checkpoint says is done in them.
+        If the manifest cannot be written now, the next one has it. Until then the one on disk is right as well: the run
+        has copies of all the records that it owns there, and their sources stay listed with their done-sets.
         """
         with self._lock:
             self._set_bounds([entry for entry in self.manifest.runs if entry.no != no], uppers, ends)
@@ -297,10 +306,14 @@ class SpillDirectory:
         self.manifest.runs = [RunEntry(r.no, r.first, ends.get(r.no, r.end), r.shape, r.data) for r in runs]
 
     def forget(self, nos: set[int]) -> None:
-        """Take finished files out of the manifest, which now relies on the checkpoint that counts them as done."""
+        """Take finished files out of the manifest, which from now on relies on the checkpoint that has them as done.
+
+        Raises StoreError.
+        """
         with self._lock:
             if nos:
                 self._going |= nos | {r.data.no for r in self.manifest.runs if r.no in nos and r.data is not None}
+                # First: a crash right after the manifest must find their numbers, or it moves 64 MiB aside each.
                 write_removals(self.files, self.removing_path, self.manifest.generation + 1, self._going)
             before = (self.manifest.segments, self.manifest.runs, self.manifest.relied, self.manifest.relied_on)
             self.manifest.segments = [entry for entry in before[0] if entry.no not in nos]
@@ -314,11 +327,11 @@ class SpillDirectory:
                 raise
 
     def remove(self, path: Path) -> None:
-        """Remove a file that the manifest no longer lists; durable after `removed`."""
+        """Remove a file that the manifest no longer lists; durable after `removed`. Raises StoreError."""
         self.files.remove(path)
 
     def removed(self) -> None:
-        """Make removals durable, and remove what could not be removed before."""
+        """Make removals durable, and repeat those that failed before. Raises StoreError."""
         with self._lock:
             listed = self.segments_in_use() | {run.no for run in self.manifest.runs}
             gone = self._going - listed

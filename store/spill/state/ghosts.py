@@ -1,4 +1,4 @@
-"""Records that have been moved to another file while somebody may still use their old ref."""
+"""Records that were relocated to another file while somebody may still use their old ref."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Ghosts"]
 
 
 class Ghosts:
-    """Refs of records that somebody may know and that are elsewhere now: (ref, id, version), 24 bytes each."""
+    """Old refs of relocated records, with the id and version that find each of them: 24 bytes a record."""
 
     __slots__ = ("ids", "refs", "versions")
 
@@ -22,12 +22,12 @@ class Ghosts:
         self.versions = versions[order]
 
     def get(self, ref: int) -> tuple[int, int] | None:
-        """Delay id and version behind a ref."""
+        """Delay id and version of the record that an old ref led to; None for any other ref."""
         at = int(self.refs.searchsorted(ref))
         if at < len(self.refs) and self.refs.item(at) == ref:
             return self.ids.item(at), self.versions.item(at)
         return None
 
     def keep(self, mask: NDArray[np.bool_]) -> Ghosts:
-        """Those for which ``mask`` is set."""
+        """Only the ghosts for which ``mask`` (one element for each) is set."""
         return Ghosts(self.refs[mask], self.ids[mask], self.versions[mask])

@@ -1,9 +1,9 @@
 """A row for each of some messages, kept until some time after they were due: what was cancelled, what has a delay key.
 
-A cancelled message leaves the delay store with the last file that had it. Whether it was cancelled, and when, is
-asked for longer: by a sender that repeats its cancel, by somebody who wonders where a message is. Each cancel adds one
-row (folder ``cancelled``). Each message with a delay key adds one, too (folder ``keys``): a start learns from them
-which keys are taken, without reading messages. A file goes when all of its rows are old.
+A cancelled message leaves the delay store with the last file that had it. People ask longer than that whether it was
+cancelled, and when: a sender that repeats its cancel, or somebody who looks for a message. So each cancel adds one
+row (folder ``cancelled``). Each message with a delay key adds one too (folder ``keys``): from these a start learns
+which keys are taken, without reading messages. A file is removed when all of its rows are old.
 
 ==========  =====  ====================================================================
 row         bytes  (little-endian; files ``NNNNNNNNNN`` of up to 65,536 rows)
@@ -17,11 +17,11 @@ topic       4      CRC-32-sized hash of the topic, 0 if it could not be read
 crc         4      CRC-32 of the row's other bytes, begun with that of the store id
 ==========  =====  ====================================================================
 
-Rows are hints: what is pending or was delivered is asked elsewhere first. So a row may be written before the journal's
-frame, one that is damaged is skipped, and a row without its message does no harm.
+Rows are hints: the delay store and the CommitLog are asked first whether a message is pending or was delivered. So a
+row may be written before the journal's frame, a damaged one is skipped, and one without its message does no harm.
 
-Cost: 44 bytes a row; a lookup reads the files whose ids may have it (3 MB each), nothing is kept in memory but the
-bounds of each file. Any thread.
+Cost: 44 bytes a row. A lookup reads the files whose range of ids includes it (3 MB each); only these ranges are kept in
+memory. Any thread.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ _DTYPE = np.dtype(
     [("id", "<i8"), ("due", "<i8"), ("at", "<i8"), ("key", "<u8"), ("version", "<u4"), ("topic", "<u4"), ("crc", "<u4")]
 )
 _PROVEN = Struct("<qqqQII")
-_PROVEN_OF_ROW = Struct(f"{_PROVEN.size}s4x")
+_PROVEN_OF_ROW = Struct(f"{_PROVEN.size}s4x")  # the bytes of a row that its CRC covers, as one string
 _CRC = Struct("<I")
 ROWS_A_FILE = 65_536
 FILES_MAX = 64
-"""More files than this: the oldest goes, whatever it has."""
+"""From more files than this the oldest is removed, even if its rows are not old yet."""
 _DUE_MAX_MS = 1 << 62
 VOID = -1
-"""``at`` of a row that takes back what the one before it says."""
+"""``at`` of a row that revokes the row before it with the same id."""
 
 
 class MessageRow(NamedTuple):
-    """What is noted of one message; times in epoch ms."""
+    """One row, its fields as in the table at the top; times in epoch ms."""
 
     delay_id: int
     due_ms: int
@@ -68,7 +68,7 @@ class MessageRow(NamedTuple):
 
 
 class _Part:
-    """One file: what ids and due times it has, once that is known."""
+    """One file, with the range of its ids and its last due time (epoch ms; -1 without rows)."""
 
     __slots__ = ("count", "file", "id_max", "id_min", "last_due_ms", "path")
 
@@ -91,13 +91,13 @@ class _Part:
 
 
 class MessageRows:
-    """The rows of cancelled messages.
+    """The rows of one folder; a `store.disk.flusher.Syncable`.
 
     Args:
         files: the disk.
-        directory: of these files alone.
-        store_id: goes into the checksums, so that a row of another store never counts.
-        keep_ms: how long after its due time a row is kept.
+        directory: has these files and no others.
+        store_id: seeds the checksums, so that a row of another store never counts.
+        keep_ms: how long a row is kept after its due time.
     """
 
     def __init__(
@@ -120,10 +120,10 @@ class MessageRows:
         self._lock = threading.Lock()
         self._written = self._synced = 0
         self._doubtful = False
-        """Whether rows of the last file may stand in the page cache only: a sync has failed, or another process, which
-        may have been killed before its sync, or behind one that failed, has written them."""
+        """Whether rows of the last file may be in the page cache only, and marked clean there. So after a failed sync;
+        at open because the process before may have been killed before its sync, or after one that failed."""
         self._doubtful_names = False
-        """Whether that process may have been killed between making a file and syncing its name."""
+        """Whether the process before may have been killed between creating a file and syncing the directory."""
         self._parts: list[_Part] = []
         if files.is_dir(directory):
             for name in sorted(name for name in files.listdir(directory) if name.isdecimal()):
@@ -148,7 +148,7 @@ class MessageRows:
 
     @property
     def synced(self) -> int:
-        """As many of them as are durable."""
+        """How many of `written` are durable."""
         return self._synced
 
     def add(self, rows: Sequence[MessageRow]) -> None:
@@ -158,13 +158,13 @@ class MessageRows:
             self.add_encoded(b"".join(map(self._encoded, rows)), ids, dues)
 
     def void(self, ids: Sequence[int], dues: Sequence[int]) -> None:
-        """Say that what the rows of these tell has not happened after all. Raises StoreError."""
+        """Revoke the newest row of each of these ids: what it says has not happened. Raises StoreError."""
         self.add([MessageRow(delay_id, due_ms, VOID, 0, 0, 0) for delay_id, due_ms in zip(ids, dues, strict=True)])
 
     def void_tail(self, is_true: Callable[[int], bool]) -> None:
-        """Void the newest rows, back to the first that is true: what was to follow them may have been cut short.
+        """Void the newest rows that are not true, back to the first one that is. Raises StoreError.
 
-        Raises StoreError.
+        Rows are written before the change that they speak of. A crash in between leaves untrue rows at the end.
         """
         known: set[int] = set()
         wrong: list[MessageRow] = []
@@ -195,7 +195,7 @@ class MessageRows:
         versions: Sequence[int],
         topics: Sequence[int],
     ) -> bytes:
-        """Make rows of many that are noted at one time, for `add_encoded`; a fifth of the cost of a row."""
+        """Encode rows of many messages with one time, for `add_encoded`: a fifth of the cost of single rows."""
         rows = np.zeros(len(ids), _DTYPE)
         rows["id"], rows["due"], rows["at"], rows["key"] = ids, dues, at_ms, keys
         rows["version"], rows["topic"] = versions, topics
@@ -204,7 +204,7 @@ class MessageRows:
         return rows.tobytes()
 
     def add_encoded(self, data: bytes, ids: Sequence[int], dues: Sequence[int]) -> None:
-        """Write rows that `encoded_columns` has made of these. Raises StoreError."""
+        """Write rows that `encoded_columns` has made; ``ids`` and ``dues`` as there. Raises StoreError."""
         with self._lock:
             start = 0
             while start < len(ids):
@@ -242,7 +242,7 @@ class MessageRows:
         return self._synced == self._written and not self._doubtful and not self._doubtful_names
 
     def sync(self) -> None:
-        """Make all rows durable, those that were found at open, too. Raises SyncFailedError."""
+        """Make all rows durable, also those that were found at open. Raises SyncFailedError."""
         with self._lock:
             if not self._is_durable:
                 self._sync()
@@ -252,7 +252,7 @@ class MessageRows:
         if self._doubtful_names:
             self._files.sync_dir(self._directory)
             self._doubtful_names = False
-        if self._doubtful:  # after a failed sync another one may succeed and write nothing
+        if self._doubtful:  # a second sync would succeed without writing: the kernel has marked the pages clean
             part.file.pwrite(part.file.pread(part.count * _ROW.size, 0), 0)
         self._doubtful = True
         part.file.sync()
@@ -269,12 +269,12 @@ class MessageRows:
                     yield MessageRow(*fields)
 
     def find(self, delay_id: int) -> MessageRow | None:
-        """Look a delay id up: its newest row, unless that is void. Reads files."""
+        """The newest row of a delay id; None if there is none or it is void. Reads files."""
         row = self._newest("id", delay_id, lambda part: part.id_min <= delay_id <= part.id_max)
         return None if row is None or row.at_ms == VOID else row
 
     def find_key(self, key_hash: int) -> MessageRow | None:
-        """Look a delay key up by its hash: the newest row. Reads files."""
+        """The newest row with this hash of topic and delay key; None if there is none. Reads files."""
         return self._newest("key", key_hash, lambda _: True) if key_hash else None
 
     def _newest(self, column: str, value: int, may_have: Callable[[_Part], bool]) -> MessageRow | None:
@@ -291,9 +291,9 @@ class MessageRows:
         return None
 
     def expire(self, now_ms: int, is_wanted: Callable[[Sequence[int]], bool] = lambda _: False) -> bool:
-        """Remove one file that nobody may ask for any more; True if there was one.
+        """Remove one file whose rows are all old enough; True if there was one. The newest file always stays.
 
-        ``is_wanted`` is asked with the ids of a file that is old enough, and may say that it stays.
+        ``is_wanted`` is called with the ids of such a file; if it returns True, the file stays.
         """
         for part in self._parts[:-1]:
             if part.last_due_ms + self.keep_ms < now_ms or len(self._parts) > self.files_max:
@@ -312,7 +312,7 @@ class MessageRows:
         return sum(part.count for part in list(self._parts))
 
     def close(self) -> None:
-        """Sync, and give the files back."""
+        """Sync, and give the files back. Raises SyncFailedError."""
         self.sync()
         with self._lock:
             for part in self._parts:

@@ -1,16 +1,16 @@
 """How many messages come due before each of some times, without reading the messages: a forecast.
 
-A run is sorted by due time, so "how many of it are due before t" is an ordinal. Of each run the due time of the first
-record of every page is kept in memory: from when it was written, or once somebody has asked, if it was there when the
-store was opened (8 bytes for 291 records: 275 KB for 10,000,000). A time then lies within one page, and that page,
-proven by its checksum, says the ordinal exactly. Where there are so many times and runs that this would take too many
-reads, the ordinal is interpolated between the first due times of two pages: at most a page's worth of records is then
-in the neighbouring bar. What is done or lives elsewhere is taken off by the done-set.
+A run is sorted by due time, so "how many of its records are due before t" is an ordinal. The due time of the first
+record of every page is kept in memory, from the first question on for runs that were there at open (8 bytes for 291
+records: 275 KB for 10,000,000). So a time lies within one page, and that page, after its checksum was compared, gives
+the exact ordinal. If times and runs would need too many reads, the ordinal is interpolated between the first due times
+of two pages: then at most one page of records is counted in a neighbouring bar. Records that are done or live in
+another file are subtracted by the done-set.
 
 A journal segment is counted by its columns in memory.
 
-The delivery lock is held to copy what changes (bounds and done-set of one file at a time, microseconds), not while
-anything is read. So the answer is that of no single moment, which a forecast need not be.
+The delivery lock is held only to copy what changes (bounds and done-set of one file at a time, microseconds), not
+during reads. So the answer is not that of a single moment, which a forecast does not need.
 """
 
 from __future__ import annotations
@@ -38,29 +38,30 @@ __all__ = ["Outlook", "as_bounds"]
 _T = TypeVar("_T")
 
 EXACT_READS_MAX = 1024
-"""Pages read for one answer; where it would take more, bars are interpolated."""
+"""Most pages read for one answer; if it would take more, bars are interpolated."""
 TRIES = 3
 _DUE = np.dtype("<i8")
 _CACHE_BYTES = 1 << 20
 
 
 class Outlook:
-    """Counts what is pending by due time. Any thread; one at a time is served without waiting for another."""
+    """Counts pending messages by due time. Any thread."""
 
     def __init__(self, state: SpillState) -> None:
         self._state = state
 
     def counts_below(self, bounds: Longs) -> tuple[Longs, bool]:
-        """For ascending times, how many pending messages are due before each; and whether all of it is exact.
+        """How many pending messages are due before each of some times, and whether all counts are exact.
 
-        Raises StoreError if files that are being removed come in between again and again.
+        ``bounds`` is an int64 array of ascending times (epoch ms); the counts have its shape. Raises StoreError if a
+        file cannot be read, or was removed during each of `TRIES` tries.
         """
         return self._tried(lambda: self._counts(bounds))
 
     def last_due(self, before_ms: int = DUE_MAX) -> int | None:
-        """When the last pending message is due that is due before a time, ms; None if there is none.
+        """The latest due time (epoch ms) of a pending message that is due before ``before_ms``; None if there is none.
 
-        Reads a page or a few. Raises StoreError.
+        Reads one page or a few. Raises StoreError.
         """
         return self._tried(lambda: self._last_due(np.array([before_ms], np.int64)))
 
@@ -139,7 +140,7 @@ class Outlook:
         return counts
 
     def _ordinals(self, run: Run, bounds: Longs, first: int, exact: bool) -> Longs:
-        """For each time the first ordinal that is due at or after it, at least ``first``."""
+        """For each time, the first ordinal that is due at or after it, searched from ``first`` on."""
         rows = run.rows_per_page
         page = first // rows
         firsts = self._first_dues(run)[page:]
@@ -158,7 +159,7 @@ class Outlook:
         return result
 
     def _first_dues(self, run: Run) -> Longs:
-        """The due time of each page's first record (of a punched page the run's first one)."""
+        """The due time of each page's first record; for a page in a hole, the smallest due time of the run."""
         if run.first_dues is None:
             size = run.shape.page_bytes
             at = FILE_HEADER_BYTES + PAGE_HEAD_BYTES
@@ -168,9 +169,9 @@ class Outlook:
 
 
 def _in_order(run: Run, firsts: Longs) -> Longs:
-    """Read the pages, by their checksums, whose first due times cannot all be right: one of them is damaged.
+    """Re-read, with checksums, the pages whose first due times are out of order: one of each pair is damaged.
 
-    What is wrong and still in order moves an interpolated bar by a page at most.
+    A wrong due time that is still in order moves an interpolated bar by one page at most.
     """
     twin, read = run.twin(RunPageCache(_CACHE_BYTES)), set[int]()
     while True:
@@ -183,12 +184,12 @@ def _in_order(run: Run, firsts: Longs) -> Longs:
         for number in numbers:
             try:
                 firsts[number] = twin.page(number).dues[0]
-            except StoreCorruptError:  # it cannot be made again
+            except StoreCorruptError:  # it cannot be rebuilt either
                 firsts[number] = firsts[number - 1] if number else run.shape.due_min
 
 
 def _ordinal(twin: Run, due_ms: int, number: int, lowest: int) -> int:
-    """The first ordinal that is due at or after a time: in page ``number``, else in one beside it."""
+    """The first ordinal that is due at or after a time: in page ``number``, or in one near it."""
     page = twin.page(number)
     while page.dues[0] >= due_ms and number > lowest:
         number -= 1
@@ -202,10 +203,10 @@ def _ordinal(twin: Run, due_ms: int, number: int, lowest: int) -> int:
 
 
 def _heads(file: File, places: Sequence[int]) -> bytes:
-    """The eight bytes at each of some places."""
+    """The eight bytes at each of these file positions, joined."""
     return b"".join([file.pread(_DUE.itemsize, place) for place in places])
 
 
 def as_bounds(times_ms: Sequence[int]) -> Longs:
-    """Ascending times as `Outlook.counts_below` takes them."""
+    """Ascending times (epoch ms) as the array that `Outlook.counts_below` takes."""
     return np.array(times_ms, np.int64)

@@ -19,9 +19,9 @@ __all__ = ["FEW", "by_file", "fitting", "gathered", "outlined", "slab_rows"]
 READ_GAP_BYTES = 4 << 10
 READ_BYTES = 1 << 20
 WHOLE_BYTES = 4 << 10
-"""A record no larger than a page of the page cache is read whole: to leave its body out would save the disk nothing."""
+"""A record no larger than a page of the page cache is read whole: leaving its body out would not save a disk read."""
 FEW = 24
-"""Fewer records are gone through one by one, more of them by NumPy, whose calls cost a microsecond each."""
+"""Fewer records than this are handled one by one, more of them by NumPy, whose calls cost a microsecond each."""
 Wanted = tuple[Source, list[int], list[int], Places]
 
 
@@ -38,9 +38,10 @@ def slab_rows(
 
 
 def gathered(source: Source, ordinals: list[int], places: Places) -> tuple[bytes, list[int]]:
-    """Read records of one file, whose positions ascend: bytes, and where in them each record begins.
+    """Read records of one file, whose positions ascend. Returns bytes, and where in them each record begins.
 
-    Raises RecordCorruptError for a record with another checksum.
+    Records that lie near each other are read together, with the gaps between them. Raises RecordCorruptError for a
+    record whose checksum is wrong.
     """
     starts, sizes, crcs = places
     spans: list[tuple[int, int]] = []
@@ -70,7 +71,7 @@ def gathered(source: Source, ordinals: list[int], places: Places) -> tuple[bytes
 
 
 def _read_spans(file: File, spans: list[tuple[int, int]]) -> bytes:
-    """Read (position, bytes) one behind the other; what is not in the file is zeros."""
+    """Read (position, size) spans and join them; bytes behind the end of the file are zeros."""
     parts: list[bytes] = []
     first = size = 0
     for last, (_, n) in enumerate(spans):
@@ -83,6 +84,7 @@ def _read_spans(file: File, spans: list[tuple[int, int]]) -> bytes:
 
 
 def _read_portion(file: File, spans: list[tuple[int, int]]) -> bytes:
+    # From the page cache without giving up the interpreter lock (see `File.pread_hot`); else wait for the disk.
     data = file.gather_hot(spans)
     if data is None:
         data = b"".join([file.pread(n, position).ljust(n, b"\0") for position, n in spans])
@@ -104,7 +106,7 @@ def fitting(wanted: list[Wanted], count: int, max_bytes: int) -> int:
 
 
 def by_file(refs: Longs) -> list[tuple[int, slice | Longs]]:
-    """The files that refs name, and which of the refs name each, in their order."""
+    """File numbers in ``refs`` (at least one), each with the index of its refs: a slice if all name one file."""
     nos = refs >> 32
     first = nos.item(0)
     if nos.item(-1) == first and bool((nos == first).all()):
@@ -113,10 +115,10 @@ def by_file(refs: Longs) -> list[tuple[int, slice | Longs]]:
 
 
 def outlined(wanted: list[Wanted], count: int, max_bytes: int) -> tuple[list[bytes], list[int]]:
-    """Read records without the bodies of large ones: in the order asked, as many as `fitting` says, and their sizes.
+    """Read records without the bodies of large ones, and their full sizes: as many as `fitting` says, in order.
 
-    A record above `WHOLE_BYTES` counts as so many. It comes with an empty body, and its topic and properties are
-    checked against its own proof; what has none is read whole. Raises RecordCorruptError.
+    A record above `WHOLE_BYTES` counts as that many. Its body is empty; its topic and properties are checked against
+    the proof field of its head. A record without a proof is read whole. Raises RecordCorruptError.
     """
     capped: list[Wanted] = []
     for source, ordinals, indices, (starts, sizes, crcs) in wanted:
@@ -145,7 +147,7 @@ def outlined(wanted: list[Wanted], count: int, max_bytes: int) -> tuple[list[byt
 
 
 def _without_bodies(source: Source, ordinals: list[int], _indices: list[int], places: Places) -> list[bytes]:
-    """Read the heads and what stands behind the bodies; empty for a record that cannot be proven in this way."""
+    """Read heads, and what follows the bodies; b"" for a record that has no proof and must be read whole."""
     starts, sizes, _ = places
     heads = _read_spans(source.data, [(start, BODY_AT_MAX) for start in starts])
     bounds: list[tuple[int, int]] = []

@@ -1,13 +1,13 @@
-"""Which files are on their way out: ``delay/removing``, written before the manifest forgets them.
+"""Numbers of files that are being removed: ``delay/removing``, written before the manifest forgets them.
 
-A file that no manifest lists is moved aside at a start, since an older manifest may be the reason. A file that was
-forgotten because all of it was delivered is no such case; but a crash between the manifest and the removal, or a power
-cut that takes the removal back, leaves it unlisted as well, and 64 MiB aside for ever. So its number is written down
-first, with the generation of the manifest that will not list it. A start removes what stands here, if the manifest is
-of that generation or a later one and does not list it.
+A start moves files aside that the manifest does not list, because the manifest may be an older one. A finished file is
+unlisted too if a crash comes between the manifest and the removal, or a power cut undoes the removal: it would be moved
+aside and take 64 MiB for ever. So its number is written here first, with the generation of the manifest that will not
+list it. A start removes the files in this list if the manifest has that generation or a later one and does not list
+them.
 
-Three lines of text, replaced as a whole: the CRC-32 of the rest in hexadecimal, the generation, the numbers. Missing or
-damaged, it costs space: the files are moved aside.
+Three lines of text, replaced as a whole: the CRC-32 of the rest in hexadecimal, the generation, the numbers. A missing
+or damaged list only costs space: the files are moved aside.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["read_removals", "write_removals"]
 
 
 def write_removals(files: Files, path: Path, generation: int, nos: Iterable[int]) -> None:
-    """Write the file, durably: from manifest ``generation`` on these files are not listed."""
+    """Write the list, durably: manifests from ``generation`` on do not list these files. Raises StoreError."""
     text = b"%d\n%s\n" % (generation, " ".join(map(str, sorted(nos))).encode())
     files.replace_file(path, b"%08x\n%s" % (crc32(text), text))
 
 
 def read_removals(files: Files, path: Path, generation: int) -> set[int]:
-    """The numbers that a manifest of this ``generation`` has forgotten for good; none if that cannot be told."""
+    """Numbers that a manifest of this ``generation`` has forgotten for good; empty if the list is damaged or newer."""
     if not files.exists(path):
         return set()
     try:

@@ -1,7 +1,7 @@
-"""What the spill store knows in memory: all sources, and the questions that are asked of all of them.
+"""The spill store in memory: all sources, and the operations that go over all of them.
 
-Every call is made under the delivery lock. A ref that is no longer where it says is *forwarded*: by its file if
-that is still here, else by the ghosts that a relocation left for refs that somebody may know.
+Every call is made under the delivery lock. The ref of a relocated record is *forwarded* to where the record lives now:
+by the columns of its old file while that is still here, else by the ghosts that the relocation has left.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SpillState:
         self.lock = lock
         self.cache = cache
         self.frontier_ms = -1
-        # Replaced as a whole, never changed: figures and the spiller go over it without the lock.
+        # Replaced as a whole, never changed in place: figures and the spiller iterate over it without the lock.
         self.sources: dict[int, Source] = {}
         self._segments: dict[int, JournalSegment] = {}
         self._runs: dict[int, Run] = {}
@@ -74,7 +74,7 @@ class SpillState:
         self.refresh()
 
     def refresh(self) -> None:
-        """Sort the sources again into those that do not change and the others; cursors start anew."""
+        """Divide the sources again into those that no longer change and the others; all cursors start anew."""
         self._settled, self._open, self._cursors = [], [], []
         for source in self.sources.values():
             if source.settled:
@@ -91,12 +91,12 @@ class SpillState:
         self.refresh()
 
     def add_ghosts(self, ghosts: Ghosts) -> None:
-        """Remember where refs went that somebody may still use."""
+        """Remember the old refs of relocated records that somebody may still use."""
         if len(ghosts.refs):
             self.ghosts.append(ghosts)
 
     def prune_ghosts(self) -> Iterator[None]:
-        """Forget ghosts whose records are done; takes the lock for some thousand at a time."""
+        """Forget ghosts whose records are done, in slices; takes the lock for about a thousand of them at a time."""
         for number in range(len(self.ghosts)):
             ghosts = self.ghosts[number]
             alive = np.zeros(len(ghosts.refs), np.bool_)
@@ -141,14 +141,14 @@ class SpillState:
         try:
             return self._scan_by(cursor, after, until_ms, limit)
         except BaseException:
-            # A read failed while the cursor had records in hand: it no longer knows all that is behind its key.
+            # A read failed while the cursor was taking records out of its heap: some may be in neither heap nor buffer.
             self._cursors.remove(cursor)
             raise
 
     def _scan_by(self, cursor: Cursor, after: Key, until_ms: int, limit: int) -> Columns:
         merged = cursor.peek(until_ms, limit)
         live = self._are_live(merged[2])
-        while not live.all():
+        while not live.all():  # some became done since they came into the buffer: drop them, and fill up again
             cursor.keep(live)
             merged = cursor.peek(until_ms, limit)
             live = self._are_live(merged[2])
@@ -205,7 +205,7 @@ class SpillState:
         return versions.tolist()
 
     def _forward(self, ref: int) -> tuple[Source, int] | None:
-        """Where the record behind a relocated ref lives now; None if it is done (or was never here)."""
+        """Where the record of a relocated ref lives now; None if it is done, or if no such record is known."""
         source = self.sources.get(ref >> 32)
         if source is not None and ref & ORDINAL < source.count:
             ids, versions = source.identities(np.array([ref & ORDINAL], np.int64))
@@ -221,7 +221,7 @@ class SpillState:
         return None
 
     def home(self, ref: int) -> int:
-        """The ref of the place where the record lives now; -1 if it is done, or if the ref leads nowhere."""
+        """The ref of the place where the record lives now; -1 if it is done, or if no such record is known."""
         source = self.sources.get(ref >> 32)
         ordinal = ref & ORDINAL
         if source is not None and source.owns(ordinal):
@@ -230,7 +230,7 @@ class SpillState:
         return -1 if moved is None else moved[0].no << 32 | moved[1]
 
     def mark_done(self, refs: Sequence[int]) -> int:
-        """Mark records done, wherever they are now; answers how many were not."""
+        """Mark records done, wherever they live now; returns how many were not done before."""
         sources = self.sources
         rest = refs
         fresh = 0
@@ -259,13 +259,13 @@ class SpillState:
         return fresh
 
     def mark_versions(self, ids: Longs, versions: Longs, skip: frozenset[int] = frozenset()) -> int:
-        """Mark every record of these ids done whose version is not above the one given; how many were live.
+        """Mark every record of these ids done whose version is at or below the one given; returns how many were live.
 
-        ``skip`` names files that are left alone.
+        ``ids`` and ``versions`` are int64 arrays of equal length. Files whose numbers are in ``skip`` are left alone.
         """
         if not len(ids):
             return 0
-        order = np.lexsort((versions, ids))
+        order = np.lexsort((versions, ids))  # then only the last row of each id is kept: its highest version
         ids, versions = ids[order], versions[order]
         last = np.ones(len(ids), np.bool_)
         last[:-1] = ids[1:] != ids[:-1]
@@ -282,7 +282,7 @@ class SpillState:
     def read(self, refs: Sequence[int], max_bytes: int | None = None) -> Slab:
         """Read records, in the order asked; neighbours in one read, each checked against its CRC.
 
-        With ``max_bytes`` only the first ones that make up no more than that, but at least one.
+        With ``max_bytes`` as many of the first ones as fit, but at least one. Raises StoreError, RecordCorruptError.
         """
         wanted = [
             (self.sources[no], ordinals, indices, self.sources[no].places(np.array(ordinals, np.int64)))
@@ -308,7 +308,7 @@ class SpillState:
         return Slab(parts[0] if len(parts) == 1 else b"".join(parts), starts, sizes)
 
     def read_outlines(self, refs: Sequence[int], max_bytes: int) -> tuple[list[bytes], list[int]]:
-        """Read records without the bodies of large ones (`store.spill.state.reading.outlined`), and their sizes."""
+        """Read records without the bodies of large ones, and their sizes: see `store.spill.state.reading.outlined`."""
         wanted = [
             (self.sources[no], ordinals, indices, self.sources[no].places(np.array(ordinals, np.int64)))
             for no, ordinals, indices in (self._located_many(refs) if len(refs) >= FEW else self._located(refs))
@@ -316,7 +316,7 @@ class SpillState:
         return outlined(wanted, len(refs), max_bytes)
 
     def _located(self, refs: Sequence[int]) -> list[_Group]:
-        """Where records are: for each file their ordinals, ascending, and their places in ``refs``."""
+        """Where records live: for each file their ordinals, ascending, and their indices in ``refs``."""
         groups: dict[int, list[tuple[int, int]]] = {}
         for index, ref in enumerate(refs):
             source = self.sources.get(ref >> 32)
@@ -337,7 +337,7 @@ class SpillState:
         ]
 
     def _located_many(self, refs: Sequence[int]) -> list[_Group]:
-        """The same for many, by NumPy; one by one if a record is not where its ref says."""
+        """`_located` for many refs by NumPy; falls back to it if a record is not where its ref says."""
         column = np.array(refs, np.int64)
         groups: list[_Group] = []
         for no, places in by_file(column):
@@ -359,7 +359,7 @@ class SpillState:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of live records, about."""
+        """Bytes of live records, estimated."""
         return sum(source.live_bytes for source in self.sources.values())
 
     @property

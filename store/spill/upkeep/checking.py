@@ -1,7 +1,7 @@
-"""Asking the spill store whether it is in order: every structure in memory, every byte on disk that counts.
+"""Checking the spill store: every structure in memory, every byte on disk that counts.
 
-Files are read without the delivery lock, from twins that have the done-sets of the moment. Nothing here grows with
-a file but a few bytes for each pending message, so it may be asked of a broker that is running.
+Files are read without the delivery lock, through twins with the present done-sets. Memory grows only by a few bytes for
+each pending message, so a running broker can be checked.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ __all__ = ["check"]
 
 _CACHE_BYTES = 1 << 20
 _AT_ONCE = 4096
+# Odd 64-bit factors that spread every input bit: the golden ratio, and two primes of xxHash.
 _MIX = tuple(np.uint64(factor) for factor in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
 
 
@@ -64,7 +65,7 @@ def _frozen_segment(segment: JournalSegment) -> JournalSegment:
 
 
 def _frozen_run(run: Run) -> Run:
-    """A twin with the done-set, and the damage, as they are now."""
+    """A twin with the done-set and the damage as they are now."""
     twin = run.twin(RunPageCache(_CACHE_BYTES))
     twin.done, twin.live, twin.damage = run.done.copy(), run.live, dict(run.damage)
     return twin
@@ -160,7 +161,7 @@ def _check_run(run: Run) -> list[str]:
 
 
 def _digest_of_ids(run: Run, first: int, wrong: list[str]) -> int:
-    """The digest of what the id pages say of the records from ordinal ``first`` on."""
+    """The digest of all rows in the id pages with an ordinal from ``first`` on."""
     digest = 0
     last = (-1, -1)
     for number in range(run.shape.id_pages):
@@ -181,7 +182,7 @@ def _digest(
     ordinals: NDArray[np.int64] | NDArray[np.uint32],
     versions: NDArray[np.uint32],
 ) -> int:
-    """A sum over rows that does not depend on their order."""
+    """A sum over hashed rows, modulo 2**64. It does not depend on their order: id pages and column pages must agree."""
     mixed = ids.astype(np.uint64) * _MIX[0]
     mixed ^= (dues.astype(np.uint64) + np.uint64(1)) * _MIX[1]
     mixed ^= (ordinals.astype(np.uint64) << np.uint64(20)) + versions.astype(np.uint64)
@@ -191,7 +192,7 @@ def _digest(
 
 
 def _check_manifest(state: SpillState) -> list[str]:
-    """The manifest may be ahead of memory for a moment (it is written first), never behind it."""
+    """Compare manifest and memory. The manifest is written first: it may be ahead for a moment, but never behind."""
     manifest = state.directory.manifest
     segments = {entry.no: entry for entry in manifest.segments}
     runs = {entry.no: entry for entry in manifest.runs}

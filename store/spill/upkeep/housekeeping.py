@@ -7,16 +7,16 @@ patient     merge runs; copy out of indexed segments; free files pinned by a few
             back to the file system
 ==========  ===========================================================================================
 
-While all are busy, supply and urgent lane get three slices of eight each and the patient one two, so none waits for
-another's end.
+While all lanes are busy, supply and urgent get three of eight slices each and patient two, so none waits until
+another has finished.
 
 When is a closed segment spilled?
 
-- at once, what is due later than ``near_ms`` from now: it goes to a run, sorted. If that is most of the segment, to an
-  index of it; the records are copied out of the segment when little comes in, or ``near_ms`` later;
-- the rest stays where it is: most of it will be delivered within ``near_ms``, straight from the journal;
-- after ``near_ms`` whatever is still there (failed deliveries, a backlog) goes to a run, so no segment is pinned;
-- sooner, if the closed segments hold more than ``near_bytes`` or ``near_records``: the oldest first.
+- Records due later than ``near_ms`` from now go to a run at once. If they are a large part of the segment, they go to
+  an index of it; they are copied out of the segment when little comes in, or ``near_ms`` later.
+- The others stay where they are: most will be delivered within ``near_ms``, straight from the journal.
+- After ``near_ms`` whatever is still there (failed deliveries, a backlog) goes to a run, so that no segment is pinned.
+- If the closed segments hold more than ``near_bytes`` or ``near_records``, the oldest is spilled sooner.
 
 A job that fails (a full disk) has changed nothing; it is tried again after a pause.
 """
@@ -44,29 +44,29 @@ __all__ = ["Housekeeping"]
 RETRY_MS = 1_000
 LOOK_EVERY_MS = 1_000
 QUIET_BYTES = 1 << 20
-"""Less than this written to the journal since the last look means that there is time for copies."""
+"""If less than this was written to the journal within `LOOK_EVERY_MS`, there is time for copies."""
 FRONTIER_MARGIN_MS = 2_000
 TAIL_MAX = 8_192
-"""Unsorted records of the open segment from which on it is sorted again (or a quarter of it, if that is more)."""
+"""A segment is sorted again when this many records are unsorted (or a quarter of the sorted ones, if that is more)."""
 
 INDEX_SHARE = 4
 """A segment is indexed if at least one in this many of its records leaves it; if fewer leave, they are copied."""
 _LANES = ((0, 1, 2), (1, 0, 2), (0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 1, 2), (1, 0, 2), (2, 1, 0))
-"""In which order the lanes are asked, turn by turn."""
+"""The order in which the lanes are asked, turn by turn."""
 INDEX_ROW_BYTES = 60
-"""What a record takes in an index, with what pages lose."""
+"""Bytes of a record in an index, including what its pages leave empty."""
 
 _Job = Generator[None]
 
 
 class Housekeeping:
-    """Does one slice of what is to be done; one thread at a time."""
+    """The three lanes. `step` runs one slice; one thread at a time."""
 
     def __init__(self, state: SpillState, journal: Journal, room: Room) -> None:
         self.trouble = ""
-        """Why the last job that failed did; empty when none has since."""
+        """Why the last job failed; empty after one that succeeded."""
         self.removable: set[int] = set()
-        """Files that a durable checkpoint counts as finished."""
+        """Numbers of files that are finished according to a durable checkpoint."""
         self._state = state
         self._journal = journal
         self._room = room
@@ -84,11 +84,11 @@ class Housekeeping:
 
     @property
     def busy(self) -> set[int]:
-        """Files that a job reads; they are not finished before it ends."""
+        """Numbers of files that a job reads. They do not count as finished before it ends."""
         return self._busy
 
     def step(self, now_ms: int) -> bool:
-        """One slice; True if there is more to do now."""
+        """Run one slice; True if there is more to do now."""
         if now_ms < self._now_ms:
             self._clock_went_back(now_ms)
         self._now_ms = now_ms
@@ -99,7 +99,7 @@ class Housekeeping:
             self._quiet = written - self._looked_at < QUIET_BYTES
             self._looked_at = written
         self._turn += 1
-        return any(map(self._advance, _LANES[self._turn & 7]))
+        return any(map(self._advance, _LANES[self._turn & 7]))  # `any` stops at the first lane that has work
 
     def _clock_went_back(self, now_ms: int) -> None:
         self._retry_ms = [0, 0, 0]
@@ -132,7 +132,7 @@ class Housekeeping:
         return True
 
     def close(self) -> None:
-        """Give up what is under way; nothing of it has taken effect."""
+        """Give up the jobs under way; they have had no effect yet."""
         for job in self._lanes:
             if job is not None:
                 job.close()
@@ -181,6 +181,7 @@ class Housekeeping:
 
     def _remove(self, nos: set[int]) -> _Job:
         state = self._state
+        # Manifest, memory, files: in this order no crash leaves a listed file missing.
         state.directory.forget(nos)
         with state.lock:
             gone = [run for run in state.runs if run.no in nos]
@@ -225,14 +226,15 @@ class Housekeeping:
         return None
 
     def _has_from(self, segment: JournalSegment, split: Key) -> bool:
-        """Whether a live record with a key >= ``split`` is in a segment."""
+        """Whether a segment has a live record with a key >= ``split``."""
         with self._state.lock:
             return segment.fetch_sorted((split[0], split[1] - 1), 1 << 62, 1) is not None
 
     def _relocating(self, segments: Sequence[JournalSegment], runs: Sequence[Run], split: Key) -> _Job:
         with self._state.lock:
-            # A checkpoint that is being written may let finished files go, and does not know the new run: if one of
-            # them were copied (its done bits are not durable yet), what was delivered would be back after a crash.
+            # A finished file must not be copied. Its done bits may not be durable yet, so its records would be copied
+            # as live. A checkpoint under way may let the file go and does not know the new run: after a crash
+            # everything that was delivered from it would be pending again.
             segments = [segment for segment in segments if segment.live]
             runs = [run for run in runs if run.live]
             sources: list[Source] = [*segments, *runs]
@@ -256,7 +258,7 @@ class Housekeeping:
                 self._busy -= nos
 
     def _to_index(self, segments: Sequence[JournalSegment], split: Key) -> JournalSegment | None:
-        """The segment, if it is worth an index, and there are not too many of them."""
+        """The segment, if it is worth an index and there are not too many indexes yet."""
         if not segments or sum(run.is_index for run in self._state.runs) >= self._state.options.runs_max:
             return None
         (segment,) = segments
@@ -288,7 +290,7 @@ class Housekeeping:
         return None
 
     def _pinned(self, runs: list[Run]) -> list[Run]:
-        """Runs of which only a rest is left here, and that for too long."""
+        """Runs of which only a rest is left, and for so long that its file should be freed."""
         found = []
         for run in runs:
             if run.draining and run.live and not run.damage:
@@ -299,7 +301,7 @@ class Housekeeping:
         return found[: self._state.options.merge_width]
 
     def _indexed(self, runs: list[Run]) -> tuple[Run, Key] | None:
-        """An index from whose segment it is time to copy, and from which key on."""
+        """An index whose records should be copied out of its segment now, and from which key on."""
         near_ms = self._state.options.near_ms
         wait_ms = min(LOOK_EVERY_MS, near_ms) if self._quiet else near_ms
         split_ms = max(self._state.frontier_ms, self._now_ms) + near_ms
@@ -309,7 +311,7 @@ class Housekeeping:
             if run.indexed_ms is None:
                 run.indexed_ms = self._now_ms
             elif self._now_ms - run.indexed_ms >= wait_ms:
-                run.indexed_ms = self._now_ms  # so that one of which nothing can be copied is not tried all the time
+                run.indexed_ms = self._now_ms  # so that an index without anything to copy is not tried all the time
                 if run.shape.due_max >= split_ms:
                     return run, (split_ms, 0)
                 if run.shape.due_max < self._now_ms - near_ms:
@@ -318,7 +320,7 @@ class Housekeeping:
 
     @staticmethod
     def _reclaimable(run: Run) -> int:
-        """Bytes of the durable done prefix that are not a hole yet, about."""
+        """Bytes of the durable done prefix that are not a hole yet, estimated."""
         if run.is_index:
             return 0
         done = min(run.saved_prefix, run.end) - run.punched
@@ -327,6 +329,7 @@ class Housekeeping:
     def _punch(self, run: Run) -> _Job:
         state = self._state
         directory = state.directory
+        # An older checkpoint would lead scans into the hole: the manifest must refuse it from now on.
         if not directory.manifest.relied or directory.manifest.relied_on < directory.checkpoint_no:
             state.directory.forget(set())
             yield

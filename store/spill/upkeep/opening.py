@@ -1,10 +1,9 @@
-"""Opening the spill store: manifest, runs, journal, and what the checkpoint says is done.
+"""Opening the spill store: manifest, runs, journal, and the done-sets of the checkpoint.
 
-A bit of the checkpoint's done-sets is a statement about a *record*, made where it lived then. If the record was
-relocated after that checkpoint and before the crash (the manifest names the new run, the checkpoint does not
-know it), the bit is carried over to the run, by id and version. After that the journal's cancels and moves behind
-the checkpoint are applied, wherever their records are. Deliveries behind the checkpoint come from the CommitLog
-(`SpillStore.restore_delivered_many`).
+A done bit in the checkpoint speaks of a *record*, at the place where it lived then. The record may have been relocated
+between that checkpoint and the crash: the manifest names the new run, the checkpoint does not. Then the bit is carried
+over to the run, by id and version. Next, the journal's cancels and moves behind the checkpoint are applied, wherever
+their records are. Deliveries behind the checkpoint come from the CommitLog (`SpillStore.restore_delivered_many`).
 
 The checkpoint section (little-endian)::
 
@@ -50,7 +49,7 @@ def encode_section(journal_position: int, done: dict[int, bytes], section_no: in
 
 
 def records_behind(state: SpillState, position: int) -> Iterator[tuple[int, int, bytes]]:
-    """Read (due, delay id, record) of what is pending and stands in the journal from a position on."""
+    """Yield (due, delay id, record) of each pending message that stands in the journal from ``position`` on."""
     for segment in state.segments:
         everything = np.arange(segment.count, dtype=np.int64)
         fresh = segment.live_mask(everything) & (segment.at[: segment.count] + segment.base >= position)
@@ -58,12 +57,15 @@ def records_behind(state: SpillState, position: int) -> Iterator[tuple[int, int,
             try:
                 record = state.read((segment.no << 32 | ordinal,)).records()[0]
             except RecordCorruptError:
-                continue  # its delivery will say so
+                continue  # its delivery will report it
             yield segment.dues.item(ordinal), segment.ids.item(ordinal), record
 
 
 def decode_section(section: bytes) -> tuple[int, dict[int, DoneSet], int]:
-    """Read it: (journal position, done-sets by file number, number). StoreCorruptError, StoreFormatError."""
+    """Read a checkpoint section: (journal position, done-sets by file number, number of the section).
+
+    Raises StoreCorruptError, StoreFormatError.
+    """
     if len(section) < _SECTION.size:
         raise StoreCorruptError(f"the delay store's checkpoint section has {len(section)} bytes")
     version, count, position = _SECTION.unpack_from(section)
@@ -90,7 +92,7 @@ def decode_section(section: bytes) -> tuple[int, dict[int, DoneSet], int]:
 def open_sources(
     directory: SpillDirectory, state: SpillState, section: bytes | None
 ) -> tuple[list[JournalSegment], int]:
-    """Fill ``state`` with all sources as they were; answers (segments in journal order, the new epoch).
+    """Fill ``state`` with all sources; returns (segments in journal order, the new epoch).
 
     On return the new epoch is durable, and nothing but zeros stands behind the journal's end.
 
@@ -123,7 +125,7 @@ def open_sources(
     runs = directory.open_runs(state.cache)
     segments = directory.open_segments()
     if segments:
-        # What has an index was closed, and durable as a whole.
+        # A segment with an index was closed and durable as a whole, so the journal is durable up to its end at least.
         indexed = [run.data.base + run.data.size for run in manifest.runs if run.data is not None]
         replayed = replay(segments, directory.store_id, claim, min(max(indexed, default=0), segments[-1].base))
         _keep_behind(directory, replayed)
@@ -149,7 +151,7 @@ def open_sources(
 
 
 def _keep_behind(directory: SpillDirectory, replayed: Replayed) -> None:
-    """Put aside what is not zero behind the journal's end: torn by a crash, or by somebody else."""
+    """Keep a copy of what is not zero behind the journal's end: a torn write, or somebody else's doing."""
     for segment, position, size in replayed.dirt:
         path = segment.file.path.with_name(f"{segment.file.path.name}.{position}.aside")
         number = 0
@@ -157,14 +159,14 @@ def _keep_behind(directory: SpillDirectory, replayed: Replayed) -> None:
             number += 1
             path = path.with_name(f"{segment.file.path.name}.{position}.aside.{number}")
         data = segment.file.pread(size, position).rstrip(bytes(1))
-        with contextlib.suppress(StoreError):  # no room: a start must not fail for what nobody was promised
+        with contextlib.suppress(StoreError):  # no room: these bytes were never acknowledged, so the start goes on
             directory.files.replace_file(path, data)
             text = f"{segment.file.path} at {position}: the journal ends before that; what stood there is kept as"
             directory.notes.append(f"{text} {path.name}")
 
 
 def _first_segment(directory: SpillDirectory, size: int) -> JournalSegment:
-    """A zero-filled segment at once; a small one, so that a new store is there in milliseconds."""
+    """Make a zero-filled segment at once: a small one, so that a new store opens in milliseconds."""
     for finish in directory.prepare_segment(min(size, FIRST_SEGMENT_BYTES)):
         if finish is not None:
             return finish()
@@ -172,7 +174,7 @@ def _first_segment(directory: SpillDirectory, size: int) -> JournalSegment:
 
 
 def _show(state: SpillState, segments: list[JournalSegment], runs: list[Run], done: dict[int, DoneSet]) -> None:
-    """Have scans see all sources, with what the checkpoint says is done."""
+    """Add all sources to ``state``, with the done-sets of the checkpoint."""
     for segment in segments:
         _set_done(segment, done.get(segment.no))
         if segment.count:
@@ -194,7 +196,7 @@ def _set_done(source: Source, done: DoneSet | None) -> None:
 
 
 def _carry_over(state: SpillState, known: frozenset[int]) -> None:
-    """Apply done bits of records that were relocated since the checkpoint to the runs that it does not know."""
+    """Carry the done bits of records that were relocated since the checkpoint over to the runs it does not know."""
     if all(run.no in known for run in state.runs):
         return
     for source in state.sources.values():

@@ -1,4 +1,4 @@
-"""Moving records from some files into a new run, beside the work, in slices, so that no crash can lose or repeat one.
+"""Moving records from some files into a new run, in the background, so that no crash can lose or repeat one.
 
 Used for all three: spilling a closed segment, merging runs, and freeing a file that a few undelivered records pin.
 
@@ -14,20 +14,20 @@ save    a checkpoint that knows the run is durable                      sources 
 ======  ==============================================================  =====================================
 
 The copy reads *twins* (the same files, with the done-sets of the last durable checkpoint), so it needs no lock. Only
-what is *durably* done may be left out: a message that was delivered, moved or cancelled a moment ago comes back
-if the power fails before that is on disk, and then it must be in the run that the manifest names. What was done
-since that checkpoint is found by comparing done-sets, and looked up in the new run by id.
+records that are *durably* done may be left out. A message that was delivered, moved or cancelled a moment ago comes
+back if the power fails before that is on disk, and then it must be in the run that the manifest names. Records that
+became done after that checkpoint are found by comparing done-sets, and are marked in the new run by id.
 
-A segment that most records are to leave is not copied at once: an *index* of it is written in the place of the copy
+If a large part of a segment's records leaves it, it is not copied at once: an *index* of it takes the place of the copy
 (`store.spill.runs.index_writer`), a run that leads to the segment's file. All the rest is the same.
 
-A segment is copied or indexed only when all of it is durable, or a moved message could be in a run while its move,
-which does away with the older copy, is lost with the journal's end.
+A segment is copied or indexed only when all of it is durable. Otherwise a moved message could be in a run while its
+move, which ends the older copy, is lost with the end of the journal.
 
-Which record may be known by its old ref? Only one that has come below the frontier. Normally ``split`` is well ahead of
-it. If the frontier has come nearer than that meanwhile, the switch is made at a later key: the sources keep what
-lies below. If records below the frontier are moved on purpose, their refs are kept as *ghosts* (ref -> id,
-version), and a caller that still uses one is forwarded to where the record is now.
+Only records below the frontier may be known by their old refs. Normally ``split`` is well ahead of it. If the frontier
+has come too near meanwhile, the switch is made at a later key, and the sources keep what lies below. If records below
+the frontier are moved on purpose, their refs are kept as *ghosts* (ref -> id, version): a caller that still uses one is
+forwarded to where the record is now.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ __all__ = ["index", "relocate"]
 SLICE_RECORDS = 128
 SLICE_BYTES = 256 << 10
 LOADED_MAX = 80 << 20
-"""A journal segment up to this size is read into memory while it is copied: one read of a portion, not of a record."""
+"""A journal segment up to this size is read into memory while it is copied: one read a portion, not one a record."""
 LOAD_BYTES = 1 << 20
 GHOST_MARGIN_MS = 60_000
-"""How far behind the frontier (as it is at the start) refs of copied records are noted."""
+"""Refs of copied records are noted if they are due up to this long after the frontier at the start."""
 GHOSTS_AT_ONCE = 4096
 SWITCH_MARGIN_MS = 5_000
 CATCH_UP_AT_ONCE = 64
@@ -94,10 +94,10 @@ class _Copy:
         self.loaded: memoryview | None = None
 
     def load(self) -> Generator[None]:
-        """Read the segment, if it is one alone: its records are wanted in another order than they lie in.
+        """Read the segment into memory, if it is the only source: its records are needed in another order than stored.
 
-        A read for each record would cost as much as all the rest of the copy; and each of them lets go of the
-        interpreter, which under load means to wait for it.
+        One read for each record would cost as much as the rest of the copy. Each read also releases the interpreter
+        lock, and under load getting it back takes long.
         """
         (twin,) = self.twins.values() if len(self.twins) == 1 else (None,)
         if twin is None or not 0 < twin.unsorted_bytes <= LOADED_MAX:
@@ -124,7 +124,7 @@ class _Copy:
             yield
 
     def _refuse_hidden(self) -> None:
-        """Raise if a page could not be read: its records were not copied, and must not be given away."""
+        """Raise StoreCorruptError if a page could not be read: its records were not copied, so they must stay."""
         for run in self.runs:
             twin = self.run_twins[run.no]
             if twin.hides:
@@ -132,7 +132,7 @@ class _Copy:
                 raise StoreCorruptError("; ".join(twin.damage.values()))
 
     def _write_some(self, writer: RunWriter, dues: Longs, ids: Longs, refs: Longs) -> int:
-        """Copy a slice's worth of these; answers how many that is."""
+        """Copy the first of these records, as many as one slice takes; returns how many."""
         count = len(refs)
         starts, sizes, crcs, versions = (np.empty(count, np.int64) for _ in range(4))
         numbers = refs >> 32
@@ -159,14 +159,17 @@ class _Copy:
         return taken
 
     def hand_to(self, run: Run) -> Generator[None]:
-        """Have a run that is written take over."""
+        """Let a run that is written take over: mark what is done meanwhile, then switch."""
         private = run.twin(RunPageCache(_CACHE_BYTES))
         yield from self._catch_up(private)
         run.done, run.live = private.done, private.live
         yield from self._switch(run)
 
     def _catch_up(self, run: Run) -> Generator[None]:
-        """Mark in the new run what was done in the sources since they were copied, until little is missing."""
+        """Mark in the new run what became done in the sources since the copy, until few records are missing.
+
+        `_hand_over` marks these few under the lock, which is therefore held only for a moment.
+        """
         for _ in range(100):
             with self.state.lock:
                 news = {no: source.done.since(self.bases[no], source.count) for no, source in self.originals.items()}
@@ -187,7 +190,7 @@ class _Copy:
         ids, versions = ids[order], versions[order]
         last = np.ones(len(ids), np.bool_)
         last[:-1] = ids[1:] != ids[:-1]
-        # Of several versions of an id only the highest can have been live; all up to it are done.
+        # Only the highest version of an id can have been live: if it is done, all versions up to it are.
         ids, versions = ids[last], versions[last]
         found, index, found_versions = run.lookup_many(ids)
         run.mark_many(found[found_versions <= versions[index]])
@@ -208,11 +211,11 @@ class _Copy:
                     if frontier_ms <= max(at[0], self.ghosts_below_ms):
                         self._hand_over(run, at, first, ends, frontier_ms)
                         return
-                # The frontier has gone too far meanwhile: what it has reached stays where it is.
+                # The frontier has come too far meanwhile: records that it has reached stay in their sources.
                 at = max(at, (frontier_ms + SWITCH_MARGIN_MS, 0))
             except StoreError:
-                # Also when a read failed: the manifest may name the run since the last time round, and then its sources
-                # would be forgotten once they are finished, and what was delivered from them would be back.
+                # Also after a failed read: the manifest may name the run since the last time round. Its sources would
+                # then be forgotten when they are finished, and what was delivered from them would be pending again.
                 with contextlib.suppress(StoreError):
                     state.directory.switch_back(run.no, *self.before)
                 raise
@@ -220,7 +223,7 @@ class _Copy:
 
     def _end_of(self, no: int, key: Key) -> int:
         twin = self.run_twins[no]
-        # What is durably done at the front was not copied: it stays where it is (and may lie in a hole).
+        # Durably done records at the front were not copied: they stay where they are, and may lie in a hole.
         return max(twin.position(key, False) if key > FIRST_KEY else twin.first, twin.done.prefix)
 
     def _hand_over(self, run: Run, at: Key, first: int, ends: dict[int, int], frontier_ms: int) -> None:
@@ -240,11 +243,11 @@ class _Copy:
             self.state.add_ghosts(Ghosts(refs[reached], ids[reached], versions[reached]))
 
     def done_from_the_first(self) -> None:
-        """Have all that is done count as done since: an index has every record."""
+        """Compare with empty done-sets: an index has every record of the segment, also those that were done before."""
         self.bases = {no: DoneSet() for no in self.bases}
 
     def note_ghosts(self, columns: SegmentColumns, first: int, end: int) -> Generator[None]:
-        """Note the refs of an index's own records that may come below the frontier before the switch."""
+        """Note the refs of those records of an index that may come below the frontier before the switch."""
         (no,) = self.twins
         for start in range(first, end, GHOSTS_AT_ONCE):
             page = columns.page(start, min(GHOSTS_AT_ONCE, end - start))
@@ -257,9 +260,9 @@ class _Copy:
 
 
 def index(state: SpillState, segment: JournalSegment, split: Key) -> Generator[None]:
-    """Give every record with key >= ``split`` of a segment to an index of it; one slice for each step.
+    """Give all records with key >= ``split`` of a segment to an index of it; one slice a step.
 
-    The segment must be complete and sorted. StoreError: nothing has changed, try again later.
+    The segment must be complete and sorted. Raises StoreError: nothing has changed, try again later.
     """
     copy = _Copy(state, [segment], [], split)
     twin = copy.segment_twins[segment.no]
@@ -286,9 +289,9 @@ def index(state: SpillState, segment: JournalSegment, split: Key) -> Generator[N
 
 
 def relocate(state: SpillState, segments: Sequence[JournalSegment], runs: Sequence[Run], split: Key) -> Generator[None]:
-    """Move every live record with key >= ``split`` out of these files into a new run; one slice for each step.
+    """Move every live record with key >= ``split`` out of these files into a new run; one slice a step.
 
-    Segments must be complete and sorted. StoreError: nothing has changed, try again later.
+    Segments must be complete and sorted. Raises StoreError: nothing has changed, try again later.
     """
     copy = _Copy(state, segments, runs, split)
     live = sum(twin.live for twin in copy.twins.values())

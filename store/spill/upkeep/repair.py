@@ -1,10 +1,10 @@
-"""Mending the delay store's files: what is damaged is covered, what is whole is kept where it is.
+"""Repairing the delay store's files: damaged parts are covered, whole ones stay where they are.
 
 ==================  ==================================================================================================
 manifest            its copy takes its place (`store.spill.rows.manifest.read_manifest`)
 journal segment     a span that is no frame becomes a frame: with the records that are still whole, and with *holes* for
                     the others, rows that no scan and no done-set leads to. So every ordinal stays what it is
-run                 cut off: brought to its size; header, trailer and column pages made again from what is known;
+run                 cut off: extended to its size; header, trailer and column pages rebuilt from what is known;
                     missing: taken out of the manifest
 checkpoint section  missing or an older one: made from what there is; the CommitLog says what was delivered
 ==================  ==================================================================================================
@@ -46,9 +46,9 @@ __all__ = ["mended_section", "repair_spill"]
 
 
 def mended_section(files: Files, path: Path, store_id: bytes, section: bytes | None, aside: AsideDir) -> bytes | None:
-    """The checkpoint section that the delay store at ``path`` can be opened with; the one given if that is fine.
+    """A checkpoint section with which the delay store at ``path`` can be opened: the given one if it is usable.
 
-    None if none is needed. Raises what the manifest's reading raises.
+    None if none is needed. Raises StoreCorruptError or StoreFormatError if no manifest can be read.
     """
     manifest, _ = read_manifest(files, path / "manifest", store_id)
     if manifest is None:
@@ -81,7 +81,7 @@ def mended_section(files: Files, path: Path, store_id: bytes, section: bytes | N
 
 
 def _punched(files: Files, path: Path, store_id: bytes, entry: RunEntry) -> int:
-    """Records at a run's front that were delivered and given back to the file system: their pages are holes."""
+    """How many leading records of a run were delivered and given back to the file system: their pages are holes."""
     place = path / "runs" / run_name(entry.no)
     if not files.exists(place):
         return 0
@@ -97,7 +97,7 @@ def _punched(files: Files, path: Path, store_id: bytes, entry: RunEntry) -> int:
 
 
 def repair_spill(files: Files, path: Path, store_id: bytes, section: bytes | None, aside: AsideDir) -> None:
-    """Mend manifest, journal and runs under ``path``. Raises StoreError if there is no manifest to go by."""
+    """Repair manifest, journal and runs under ``path``. Raises StoreError if no manifest can be read."""
     if not files.exists(path):
         return
     manifest, instead = read_manifest(files, path / "manifest", store_id)
@@ -119,7 +119,7 @@ def repair_spill(files: Files, path: Path, store_id: bytes, section: bytes | Non
 
 
 def _mend_data(files: Files, path: Path, store_id: bytes, manifest: Manifest, aside: AsideDir) -> None:
-    """Mend size and header of segments to which indexes lead, and which are not part of the journal any more."""
+    """Repair size and header of segments that are no longer part of the journal, but that an index leads to."""
     listed = {entry.no for entry in manifest.segments}
     for data in sorted({run.data for run in manifest.runs if run.data is not None and run.data.no not in listed}):
         file = full_size(files, path / run_name(data.no), data.size, aside)

@@ -1,4 +1,4 @@
-"""What the repair of a journal and of a run have in common: a file of full size, with a header that is right."""
+"""The common part of repairing a journal and a run: a file of full size with a correct header."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["full_size", "mend_header"]
 
 
 def full_size(files: Files, path: Path, size: int, aside: AsideDir) -> File:
-    """Open a file, brought to its size."""
+    """Open a file and bring it to ``size`` bytes; bytes behind that are put aside. Raises StoreError."""
     exists = files.exists(path)
     file = files.open(path, create=True)
     found = file.size()
@@ -34,7 +34,7 @@ def full_size(files: Files, path: Path, size: int, aside: AsideDir) -> File:
 
 
 def mend_header(file: File, magic: int, store_id: bytes, no: int, fields: tuple[int, int], aside: AsideDir) -> None:
-    """Write a file's header anew where it is not what it must be; the old one is put aside. Raises StoreError."""
+    """Write a file's header again if it is wrong; the old one is put aside. Raises StoreError."""
     data = file.pread(FILE_HEADER_BYTES, 0)
     try:
         if read_file_header(data, magic, store_id, no, file.path) == fields:

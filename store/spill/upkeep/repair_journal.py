@@ -1,4 +1,4 @@
-"""Mending a damaged journal: whole frames stay, and what is lost is said."""
+"""Repairing a damaged journal: whole frames stay, and all losses are reported."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class JournalRepair:
         self.epoch = 0
 
     def mend(self) -> None:
-        """Mend every segment, in order."""
+        """Repair every segment, in order. Raises StoreError."""
         entries = self.manifest.segments
         opened = [full_size(self.files, self.path / run_name(s.no), s.size, self.aside) for s in entries]
         for file, entry in zip(opened, entries, strict=True):
@@ -102,7 +102,7 @@ class JournalRepair:
         self._mend_end(file, entry, position, appended, closed)
 
     def _mend_end(self, file: File, entry: SegmentEntry, position: int, appended: int, closed: bool) -> None:
-        """No frame follows any more: see to it that the journal goes on where it must."""
+        """Repair what follows the last frame: cover bytes that were acknowledged, zero the others, add the end mark."""
         known = self.done.get(entry.no)
         lost = 0 if known is None else max(0, known.top - appended)
         end = entry.size - FRAME_BYTES if closed else max(self.claim - entry.base, position)
@@ -138,7 +138,7 @@ class JournalRepair:
         return None if frame is None or position + frame.length > entry.size else frame
 
     def _search(self, file: File, entry: SegmentEntry, position: int, appended: int) -> tuple[int, Frame] | None:
-        """The first frame behind a position that can follow."""
+        """The first whole frame at or behind a position that may follow the last one by ordinal and epoch."""
         data = file.pread(entry.size - position, position)
         at = data.find(_MAGIC)
         while at >= 0:
@@ -149,7 +149,7 @@ class JournalRepair:
         return None
 
     def _mend_records(self, file: File, entry: SegmentEntry, position: int, frame: Frame) -> None:
-        """A damaged record would end the journal if it stands behind the checkpoint: it becomes a hole."""
+        """Turn damaged records behind the checkpoint into holes: replay would end the journal at the first of them."""
         if entry.base + position < self.claim or frame.kind in (CANCEL, END):
             return
         data = file.pread(frame.length, position)
@@ -170,7 +170,7 @@ class JournalRepair:
         self.aside.say(f"{file.path} at {position}: {count} of {frame.count} pending messages are damaged and lost")
 
     def _cover(self, file: File, entry: SegmentEntry, position: int, end: int, appended: int, lost: int) -> None:
-        """Make one frame of [position, end) that stands for ``lost`` records, with those that are still whole."""
+        """Write one frame over [position, end) that has ``lost`` ordinals, with the records that are still whole."""
         data = file.pread(end - position, position)
         kept = self.aside.keep(file.path, position, data)
         found = records_in(data)
@@ -180,6 +180,8 @@ class JournalRepair:
         if len(found) != lost and (done or len(found) > lost):
             unclear = len(found)
             found = []
+        # MOVE, not ACCEPT: a record found here may be a moved one, whose older versions replay must end. A record of
+        # version 0 has none. Without records a frame still needs one row: a cancel of id 0, which no message has.
         kind, rows = (MOVE, [row for row, _ in found]) if lost else (CANCEL, [(0, 0, 0, 0, 0)])
         records = b"".join(record for _, record in found)
         room = len(data) - FRAME_BYTES - max(1, lost) * FRAME_ROW_BYTES - len(records)
@@ -207,7 +209,7 @@ class JournalRepair:
 
 
 def records_in(data: bytes) -> list[tuple[Row, bytes]]:
-    """Every whole finished record in some bytes, with the row that a frame would have for it."""
+    """Every whole finished record in ``data``, each with the row that a frame has for it."""
     places = []
     for magic in _RECORD_MAGICS:
         at = data.find(magic)

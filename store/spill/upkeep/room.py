@@ -1,8 +1,8 @@
-"""Refusing in time: room on the disk for what is new, after everything that is promised already.
+"""Refusing sends in time: disk space for new messages, after everything that is promised already.
 
-Each pending message will be written once more, to the CommitLog, when it is due; one that is still in the journal
-may also go to a run before that. Both are counted as used. ``reserve_bytes`` are never given away: deliveries,
-checkpoints, cancels and the manifest need them when the disk is nearly full.
+Each pending message will be written to the CommitLog when it is due; one that is still in the journal may go to a run
+before that. Both copies count as used. ``reserve_bytes`` are never given away: deliveries, checkpoints, cancels and the
+manifest need them when the disk is nearly full.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from store.disk.errors import StoreFullError
 __all__ = ["Room"]
 
 COPIES = 2
+"""How often a new message will still be written: into a run, and into the CommitLog."""
 
 
 class Room:
-    """Bytes that may still be accepted; measured now and then, counted down in between."""
+    """Bytes that may still be accepted: measured once a second, counted down in between."""
 
     __slots__ = ("_free_bytes", "_left", "_promised_bytes", "_reserve_bytes")
 
@@ -28,11 +29,11 @@ class Room:
         self._left = 0
 
     def measure(self) -> None:
-        """Ask the file system."""
+        """Ask the file system how much is free. Raises StoreError."""
         self._left = self._free_bytes() - self._reserve_bytes - self._promised_bytes()
 
     def take(self, size: int) -> None:
-        """Count ``size`` bytes of new messages; StoreFullError if there is no room for them."""
+        """Take ``size`` bytes for new messages. Raises StoreFullError if there is no room for them."""
         if self._left < COPIES * size:
             self.measure()
             if self._left < COPIES * size:
@@ -43,7 +44,7 @@ class Room:
         self._left -= COPIES * size
 
     def check_copy(self, size: int) -> None:
-        """StoreFullError unless a file of ``size`` bytes fits beside half the reserve: before it is written."""
+        """Raise StoreFullError unless a file of ``size`` bytes, yet to be written, leaves half the reserve free."""
         free = self._free_bytes()
         if free - size < self._reserve_bytes // 2:
             raise StoreFullError(f"{free} bytes of disk left: no room to write {size} bytes of pending messages anew")

@@ -12,7 +12,7 @@ __all__ = ["SpillSection"]
 
 
 class SpillSection:
-    """Makes the section, and lets finished files go when it is durable."""
+    """Makes the section, and allows the removal of finished files when it is durable."""
 
     def __init__(self, state: SpillState, journal: Journal, housekeeping: Housekeeping) -> None:
         self._state = state
@@ -24,9 +24,9 @@ class SpillSection:
         self._done: dict[int, bytes] = {}
 
     def snapshot(self) -> bytes:
-        """Make the checkpoint section: the done-sets of all files, and up to where the journal is in them.
+        """Make the checkpoint section: the done-sets of all files, and the journal position that they include.
 
-        What stands in the journal below that position must be durable before the checkpoint is.
+        The journal below that position must be durable before the checkpoint is written. The caller holds the lock.
         """
         state = self._state
         state.unsaved = False
@@ -40,7 +40,7 @@ class SpillSection:
         return encode_section(self._end, self._done, self._no)
 
     def durable(self) -> None:
-        """Note that the checkpoint with the last snapshot is durable: finished files may go.
+        """Note that the checkpoint with the last snapshot is durable: files that were finished in it may be removed.
 
         Raises StoreError if the journal is not durable as far as the snapshot says.
         """
