@@ -26,7 +26,7 @@ BOUNDS_MS = (
 class LatenessCounts:
     """How late deliveries were, ms: count, sum, maximum and a histogram over `BOUNDS_MS`.
 
-    One thread adds at a time; any thread may read, and then sees a moment within a batch at worst.
+    One thread adds at a time. Any thread may read; it may then see a batch that is only partly counted.
     """
 
     __slots__ = ("classes", "count", "early", "max_ms", "sum_ms")
@@ -37,7 +37,7 @@ class LatenessCounts:
         self.sum_ms = 0
         self.max_ms = 0
         self.early = 0
-        """How many were stored before they were due: a broken promise, so it is counted apart."""
+        """How many were stored before they were due. That breaks a promise, so they are counted apart."""
 
     def add(self, store_ms: int, dues: Sequence[int]) -> None:
         """Count a batch that was stored at ``store_ms``; ``dues`` in ascending order."""
@@ -64,7 +64,7 @@ class LatenessCounts:
             place += 1
 
     def percentile_ms(self, share: float) -> int:
-        """Upper bound of the class in which this share of the deliveries is reached; 0 without any."""
+        """Upper bound (ms) of the class in which ``share`` (0 to 1) of all deliveries is reached; 0 without any."""
         wanted = share * self.count
         seen = 0
         for bound, count in zip((*BOUNDS_MS, self.max_ms), self.classes, strict=True):
@@ -74,7 +74,10 @@ class LatenessCounts:
         return 0
 
     def within(self, bounds_ms: Sequence[int]) -> list[int]:
-        """Count by fewer bounds, ascending and all of them in `BOUNDS_MS`; the last class holds what lies above."""
+        """The histogram over fewer bounds: ascending, all of them in `BOUNDS_MS`. The last class holds what lies above.
+
+        Raises ValueError for a bound that is not in `BOUNDS_MS`.
+        """
         classes = list(self.classes)
         found, begin = [], 0
         for bound in bounds_ms:

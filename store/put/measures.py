@@ -1,7 +1,7 @@
 """`Family`: one metric with its rows, as plain values, so that a plug-in needs no exposition library.
 
-A family is made when somebody asks, from counters that exist anyway. Where several parts have rows of one metric (the
-broker counts ordinary sends, a plug-in timed ones), each makes a `Family` of that name, with the same kind and labels.
+A family is made at each scrape, from counters that exist anyway. If several parts have rows of one metric (the broker
+counts ordinary sends, a plug-in timed ones), each makes a `Family` of that name, with the same kind and labels.
 
 >>> Family(name="sheep_total", kind=MetricKind.COUNTER, text="Sheep that jumped.", rows=[((), 3)]).name
 'sheep_total'
@@ -21,7 +21,7 @@ from store.put.plugin_api import Plugin
 __all__ = ["LATENESS_BOUNDS_MS", "OTHER", "Classes", "Family", "MeasuredPlugin", "MetricKind", "lateness_row"]
 
 OTHER = "other"
-"""The topic under which everything is counted that is beyond the limit of topics."""
+"""The label under which all topics beyond the limit are counted together."""
 
 LATENESS_BOUNDS_MS = (
     *(1, 2, 5, 10, 20, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 1_800_000, 7_200_000),
@@ -30,7 +30,7 @@ LATENESS_BOUNDS_MS = (
 
 
 class MetricKind(StrEnum):
-    """What a metric is, in Prometheus' words."""
+    """The type of a metric, as Prometheus names it."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -38,7 +38,7 @@ class MetricKind(StrEnum):
 
 
 class Classes:
-    """A histogram's row: how many within each bound (not cumulated; one more class above the last), and their sum."""
+    """A row of a histogram: ``counts`` per class, not cumulated, one more than ``bounds``; ``total`` is their sum."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -72,14 +72,14 @@ class MeasuredPlugin(Plugin, Protocol):
     """A plug-in with metrics of its own."""
 
     def measure(self, topics_max: int) -> None:
-        """Begin to count by topic, at most so many by name. Called once, between ``open`` and ``start``.
+        """Begin to count by topic, at most ``topics_max`` by name. Called once, between ``open`` and ``start``.
 
-        A plug-in that is not asked to need not pay for it.
+        It is not called without metrics, so that counting then costs nothing.
         """
         ...
 
     def families(self) -> Iterable[Family]:
-        """Make its metrics. Any thread, but the network loop's; takes the delivery lock for moments at most."""
+        """Make its metrics. Any thread except the network loop's; takes the delivery lock for moments at most."""
         ...
 
     @property

@@ -1,12 +1,12 @@
-"""What a plug-in can be asked of its pending messages: two protocols, no behaviour.
+"""How a plug-in shows and changes its pending messages: two protocols, no behaviour.
 
-A plug-in that keeps messages until they are due and can show and change them is a `PendingPlugin`; what it can do is
-its `PendingControl`. Doors (requests of the wire, HTTP, a command line) are built on this and on nothing else.
+A plug-in that keeps messages until they are due, and can show and change them, is a `PendingPlugin`; the methods are in
+its `PendingControl`. Requests on the wire, HTTP and the command line are all built on this and on nothing else.
 
-The values are those of `store.put.pending_values`: what each of them means stands there.
+`store.put.pending_values` describes the values.
 
-Threads: everything here may be called from any thread but the network loop's: changes wait for the disk, and all of it
-takes the delivery lock for moments. `PendingControl.figures` and `PendingControl.topics` take no lock and read no disk.
+Threads: any thread except the network loop's, because changes wait for the disk and every call takes the delivery lock
+for moments. Only `PendingControl.figures` and `PendingControl.topics` take no lock and read no disk.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ __all__ = [
 
 
 class PendingControl(Protocol):
-    """What a plug-in can be asked of its pending messages. Any thread but the network loop's.
+    """Shows and changes the pending messages of a plug-in. Any thread except the network loop's.
 
-    StoreError from a change: it has to be asked for again. ``now_ms`` is the wall clock, epoch ms.
+    A change that raises StoreError has to be requested again. ``now_ms`` is the wall clock, epoch ms.
     """
 
     def get(self, name: PendingName) -> PendingAnswer:
@@ -71,35 +71,38 @@ class PendingControl(Protocol):
         ...
 
     def page(self, query: PendingQuery, limit: int, after: str = "") -> PendingPage:
-        """List what matches in (due, offset) order, at most `PAGE_MAX`. PendingError: bad limit or cursor."""
+        """List matching messages in (due, offset) order, at most ``limit``. Raises PendingError for a bad argument.
+
+        ``limit`` is 1 to `PAGE_MAX`; ``after`` is the ``next`` of the page before.
+        """
         ...
 
     def count(self, query: PendingQuery, after: str = "") -> PendingCount:
-        """Count what matches; an empty query counts all, at once."""
+        """Count matching messages; an empty query counts all without going through them. Raises PendingError."""
         ...
 
     def forecast(self, from_ms: int, to_ms: int, bars: int, topic: str = "") -> Forecast:
-        """Say how many come due when; at most `FORECAST_BARS_MAX` bars of equal length. PendingError: bad range."""
+        """How many messages come due when: at most `FORECAST_BARS_MAX` bars of equal length. Raises PendingError."""
         ...
 
     def accepted_ms(self, offset: int) -> int:
-        """When a message was accepted, epoch ms, also one that was delivered a moment ago; 0 if it is not known."""
+        """When a message was accepted, epoch ms; also of one just delivered. 0 if that is not known."""
         ...
 
     def last_due(self) -> int | None:
-        """When the last pending message is due, epoch ms; None if there is none."""
+        """The latest due time of all pending messages, epoch ms; None if nothing is pending."""
         ...
 
     def change(self, order: PendingOrder, now_ms: int) -> PendingAnswer:
-        """Do one change; durable when it returns."""
+        """Make one change; durable when it returns. Raises StoreError."""
         ...
 
     def change_many(self, orders: Sequence[PendingOrder], now_ms: int, *, dry_run: bool = False) -> list[PendingAnswer]:
-        """Do several, one answer each, in order; at most `BULK_MAX`. Not one transaction: each stands for itself.
+        """Make several changes, at most `BULK_MAX`; returns one answer each, in order. It is not a transaction.
 
-        Durable when it returns. If the disk fails in between, or the time of a call is over, those that it could not
-        change are REFUSED. With ``dry_run`` nothing is changed, and the answers are those of `get` without properties
-        and body; REFUSED for what cannot be read now.
+        Durable when it returns. If the disk fails in between, or the call has run for too long, the orders that are
+        left are REFUSED. With ``dry_run`` nothing is changed: the answers are those of `get` without properties and
+        body, and REFUSED for a message that cannot be read now.
         """
         ...
 
@@ -115,10 +118,12 @@ class PendingControl(Protocol):
         due_ms: int | None = None,
         by_ms: int | None = None,
     ) -> PendingBulk:
-        """Change what matches, up to ``limit`` messages; durable when it returns. PendingError for one that is too
-        wide (`PendingQuery.width_fault`). It ends early when the time of a call is over, as where ``limit`` is reached.
+        """Change up to ``limit`` matching messages; durable when it returns. After too long a time it ends early.
 
-        To purge what a deleted topic has left: `PendingVerb.CANCEL` with ``PendingQuery(topic=...)``.
+        Either way ``next`` of the answer goes on behind the last message. Raises PendingError for a query that is too
+        wide (`PendingQuery.width_fault`).
+
+        To purge the messages of a deleted topic: `PendingVerb.CANCEL` with ``PendingQuery(topic=...)``.
         """
         ...
 
@@ -127,7 +132,7 @@ class PendingControl(Protocol):
         ...
 
     def topics(self) -> Sequence[PendingTopic]:
-        """What is pending by topic, largest first."""
+        """Pending messages by topic, largest first."""
         ...
 
 
@@ -137,5 +142,5 @@ class PendingPlugin(Plugin, Protocol):
 
     @property
     def pending(self) -> PendingControl:
-        """What it can be asked; from ``open`` to ``close``."""
+        """Shows and changes them; usable from ``open`` to ``close``."""
         ...

@@ -1,4 +1,4 @@
-"""The text of a place in due order, behind which a listing or a bulk change goes on: due time and offset of a message.
+"""Cursors as text: due time and offset of the message behind which a listing or a bulk change goes on.
 
 >>> cursor_text((1_700_000_000_000, 0x4000000000000005)), cursor_text(None)
 ('1700000000000-4000000000000005', '')
@@ -18,12 +18,12 @@ _CHARS_MAX = 40
 
 
 def cursor_text(place: Place | None) -> str:
-    """Write a place; empty behind the end."""
+    """Write a place as text; empty for None, which stands for the end."""
     return "" if place is None else f"{max(0, place[0])}-{place[1]:x}"
 
 
 def cursor_place(text: str) -> Place:
-    """Read a place. Raises PendingError."""
+    """Read a place from its text. Raises PendingError for any other text."""
     due, _, offset = text.partition("-")
     if len(text) <= _CHARS_MAX and due.isascii() and due.isdecimal():
         try:

@@ -1,4 +1,4 @@
-"""Questions about pending messages as header fields, as docs/pending.md names them: one reader for all who are asked.
+"""Reads queries for pending messages from header fields, named as in docs/pending.md: one reader for all servers.
 
 >>> query_of({"topic": "Orders", "dueToMs": "1700000000000"}).due_to_ms
 1700000000000
@@ -17,7 +17,7 @@ NUMBER_CHARS_MAX = 20
 
 
 def query_of(fields: Mapping[str, str]) -> PendingQuery:
-    """Read a query. Raises PendingError."""
+    """Read a query from header fields; missing ones are no condition. Raises PendingError."""
     return PendingQuery(
         topic=fields.get("topic", ""),
         tag=fields.get("tag", ""),

@@ -1,4 +1,4 @@
-"""What is pending by topic, counted from the messages themselves: sums, and the protocol of who can give them."""
+"""Pending messages by topic, counted from the messages themselves: the sums, and the protocol that gives them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from store.put.pending_api import PendingControl, PendingQuery
 __all__ = ["TOPICS_AT_ONCE", "TopicControl", "TopicSum", "TopicSums"]
 
 TOPICS_AT_ONCE = 1000
-"""A call ends, with a cursor, once it has met so many topics: its answer has a bound."""
+"""A call that has met this many topics ends with a cursor, so that its answer has a bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSum:
-    """What is pending of one topic: messages, bytes of their records, and when the first and the last is due, ms.
+    """Sums of one topic's pending messages: count, bytes of their records, first and last due time (epoch ms).
 
-    The fields are those of every answer's document.
+    The field names are those of the JSON documents.
     """
 
     topic: str
@@ -29,7 +29,10 @@ class TopicSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSums:
-    """Sums of what one call has looked at, largest first; ``next`` goes on behind it: add both up. Empty at the end."""
+    """Sums of the messages that one call has looked at, largest topic first.
+
+    If ``next`` is not empty, call again with it and add the sums up.
+    """
 
     rows: tuple[TopicSum, ...]
     next: str = ""
@@ -39,7 +42,7 @@ class TopicControl(PendingControl, Protocol):
     """A plug-in that counts its pending messages by topic."""
 
     def by_topic(self, query: PendingQuery, after: str = "") -> TopicSums:
-        """Add up by topic what matches. It reads each message, so a call ends as a count by topic does.
+        """Add matching messages up by topic. It reads each message, so a call looks at a bounded number of them.
 
         Raises PendingError.
         """

@@ -1,4 +1,4 @@
-"""What is asked about pending messages and what is answered, as values; `store.put.pending_api` is who answers.
+"""Queries, orders and answers about pending messages, as values; `store.put.pending_api` has the methods.
 
 A message is named by a `PendingName`: by its virtual offset, or by its delay key (property ``__DELAYKEY``), which is
 unique within its topic while the message is pending.
@@ -6,13 +6,13 @@ unique within its topic while the message is pending.
 ===========  ==========================================================================================
 verdict      of a change (cancel, move, now, restart)
 ===========  ==========================================================================================
-`DONE`       it was pending, it is changed; durable when the answer is given
-`ALREADY`    what was asked for stands already (cancelled before; due at that very time): a success
+`DONE`       it was pending and is changed; durable when the answer is given
+`ALREADY`    it is in the requested state already (cancelled before; due at that very time): a success
 `TOO_LATE`   it was delivered: ``when_ms`` says when, ``where`` says where
 `CANCELLED`  it was cancelled, so it can be neither moved nor restarted
-`CHANGED`    it has another version than the one that the caller named: look again; nothing was changed
+`CHANGED`    its version is not the one that the caller named: look again; nothing was changed
 `UNKNOWN`    nothing is or was pending under this name, or it is long gone
-`REFUSED`    the order itself is not possible (a due time beyond the year 9999); ``detail`` says what to do
+`REFUSED`    the order is not possible (a due time beyond the year 9999); ``detail`` says what to do
 ===========  ==========================================================================================
 """
 
@@ -63,15 +63,15 @@ class PendingVerb(StrEnum):
     CANCEL = "cancel"
     """It is never delivered."""
     MOVE = "move"
-    """It gets another due time, given as such or as a shift in ms."""
+    """It gets another due time, absolute or as a shift in ms."""
     NOW = "now"
     """It is due now."""
     RESTART = "restart"
-    """Its due time is now plus the delay with which it was sent: a dead man's switch that was seen to."""
+    """It becomes due at now plus the delay with which it was sent, as a dead man's switch needs it."""
 
 
 class PendingVerdict(StrEnum):
-    """What became of an order; see the text on top."""
+    """The result of an order; see the table at the top."""
 
     DONE = "done"
     ALREADY = "already"
@@ -83,7 +83,7 @@ class PendingVerdict(StrEnum):
 
     @property
     def is_success(self) -> bool:
-        """Whether what was asked for stands."""
+        """Whether the message is in the requested state."""
         return self in (PendingVerdict.DONE, PendingVerdict.ALREADY)
 
 
@@ -91,8 +91,8 @@ class PendingVerdict(StrEnum):
 class PendingName:
     """How a caller names a message: ``offset``, or ``topic`` and ``key``.
 
-    With an offset, a ``topic`` and a ``unique_key`` (the property ``UNIQ_KEY``) that are given must be the message's,
-    else it is unknown: who may see one topic sees no other by guessing.
+    With an offset, a given ``topic`` or ``unique_key`` (the property ``UNIQ_KEY``) must be the message's, else it is
+    unknown. So an account that may see one topic finds no message of another by guessing offsets.
     """
 
     offset: int = 0
@@ -119,11 +119,11 @@ class PendingOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingQuery:
-    """Which messages: all conditions that are given must hold. Times in epoch ms, ``from`` inclusive, ``to`` exclusive.
+    """Which messages: all given conditions must hold. Times in epoch ms, ``from`` inclusive, ``to`` exclusive.
 
-    ``accepted`` is when the broker took the message (by its own clock; of a message from an older store the sender's).
-    ``properties`` are names with the value that each must have. No condition needs the body of a message, and the due
-    range not even the message.
+    ``accepted`` is when the broker accepted the message, by its own clock (for messages of an older store, by the
+    sender's). ``properties`` are names, each with the value that it must have. No condition needs the body of a
+    message; the due range alone is answered without reading messages.
     """
 
     topic: str = ""
@@ -137,25 +137,25 @@ class PendingQuery:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is true of every message."""
+        """Whether it has no condition, so that every message matches."""
         return self == PendingQuery()
 
     @property
     def width_fault(self) -> str:
-        """Why a bulk change by it is refused; empty if it is not."""
+        """Why a bulk change by this query is refused as too wide; empty if it is allowed."""
         texts = self.topic, self.tag, self.key_prefix, *(name for name, _ in self.properties)
         due = self.due_from_ms, self.due_to_ms
         return width_fault(texts, (due, (self.accepted_from_ms, self.accepted_to_ms)))
 
     @property
     def is_of_topic(self) -> bool:
-        """Whether nothing but the topic of a message within the due range has to be looked at."""
+        """Whether it has no conditions other than topic and due range."""
         rest = self.tag, self.key_prefix, self.accepted_from_ms, self.accepted_to_ms, self.properties
         return rest == ("", "", None, None, ())
 
     @property
     def is_of_due(self) -> bool:
-        """Whether it has no other condition than the due range, so that the indexes alone answer it."""
+        """Whether it has no condition other than the due range, so that the indexes alone answer it."""
         return self == PendingQuery(due_from_ms=self.due_from_ms, due_to_ms=self.due_to_ms)
 
 
@@ -176,17 +176,17 @@ class PendingRow:
     """Its delay key; empty if it has none."""
     unique_key: str = ""
     failed: bool = False
-    """It is overdue because a delivery was refused; tried again for ever."""
+    """Whether it is overdue because a delivery was refused; the delivery is retried without limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingAnswer:
-    """What became of an order, or of a look.
+    """The answer to an order, or to `PendingControl.get`.
 
-    ``offset`` names the message whatever the caller named it by (0: none was found). ``due_ms`` and ``version`` are
-    those that it has now, or had. ``when_ms`` is the time of the delivery (`PendingVerdict.TOO_LATE`) or of the cancel,
-    0 if that is not known any more. ``where`` is ``topic/queue id/queue offset`` of a delivery. ``row``,
-    ``properties`` and ``body`` are there for `PendingControl.get` of a message that is pending.
+    ``offset`` names the message, however the caller has named it (0: none was found). ``due_ms`` and ``version`` are
+    its present or last ones. ``when_ms`` is the time of the delivery (`PendingVerdict.TOO_LATE`) or of the cancel, 0 if
+    that is no longer known. ``where`` is ``topic/queue id/queue offset`` of a delivery. ``row``, ``properties`` and
+    ``body`` are set by `PendingControl.get` for a message that is pending.
     """
 
     verdict: PendingVerdict
@@ -214,9 +214,9 @@ class PendingPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCount:
-    """How many match. ``next`` is not empty if the call ended before the end: call again with it and add up.
+    """How many messages match. If ``next`` is not empty, the call ended early: call again with it and add up.
 
-    ``bytes_exact`` is False where no message was read: then bytes are what the delay store holds, or a share of that.
+    ``bytes_exact`` is False if no message was read: then ``bytes`` is the size of the delay store, or a share of it.
     """
 
     count: int
@@ -229,11 +229,10 @@ class PendingCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingBulk:
-    """What one call of a bulk change did.
+    """The result of one call of a bulk change.
 
-    ``verdicts`` counts by verdict (a dry run: what would be asked for, as `PendingVerdict.DONE`). ``answers`` has one
-    for each message, in order. ``next`` resumes, also after a crash of either side: what was
-    cancelled does not match again.
+    ``verdicts`` counts answers by verdict (in a dry run: those that the change would give). ``answers`` has one for
+    each message, in order. ``next`` resumes, also after a crash of either side: cancelled messages no longer match.
     """
 
     verdicts: dict[PendingVerdict, int] = field(default_factory=dict)
@@ -245,7 +244,7 @@ class PendingBulk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastBar:
-    """How many come due within [``from_ms``, ``from_ms`` + the forecast's ``step_ms``)."""
+    """How many messages come due within [``from_ms``, ``from_ms`` + the forecast's ``step_ms``)."""
 
     from_ms: int
     count: int
@@ -253,7 +252,7 @@ class ForecastBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """How many come when. ``exact`` is False where a bar is interpolated within a page of a run (some 300 messages)."""
+    """How many messages come due when. If ``exact`` is False, a bar may be off by a page of a run (some 300)."""
 
     from_ms: int
     to_ms: int
@@ -271,9 +270,9 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingTopic:
-    """What is pending of one topic; ``known`` is False while a shard's start still counts (some seconds with millions).
+    """Pending messages of one topic. ``known`` is False while a shard that starts still counts (seconds for millions).
 
-    ``bytes_exact`` is False if they are the topic's share of all, by its count.
+    ``bytes_exact`` is False if ``bytes`` is the topic's share of all bytes, by its count.
     """
 
     topic: str
@@ -285,7 +284,7 @@ class PendingTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingFigures:
-    """What is pending in all. Any thread, no lock, no disk."""
+    """Figures over all pending messages."""
 
     count: int
     bytes: int
@@ -296,8 +295,8 @@ class PendingFigures:
     journal_bytes: int
     runs: int
     next_due_ms: int | None
-    """Of what is armed; None if nothing is due within about a second."""
+    """The first due time in the wheel; None if nothing is due within about a second."""
     verdicts: dict[tuple[PendingVerb, PendingVerdict], int]
     """Answers given since the start."""
     topics_known: bool = True
-    """False while a start still counts by topic (some seconds with millions): `PendingControl.topics` is empty then."""
+    """False while a start still counts by topic (seconds for millions); until then `PendingControl.topics` is empty."""

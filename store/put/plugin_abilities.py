@@ -1,7 +1,6 @@
-"""What a plug-in may have besides `store.put.plugin_api.Plugin`: one protocol for each ability, no behaviour.
+"""What a plug-in may offer besides `store.put.plugin_api.Plugin`: one protocol for each ability, no behaviour.
 
-A broker looks for each of them with ``isinstance`` when it has opened the plug-in, and does without those that are not
-there.
+A broker tests for each of them with ``isinstance`` after it has opened the plug-in. All are optional.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class DirectPlugin(Plugin, Protocol):
     """A plug-in whose `Plugin.before_put` only calls a function that the host may as well call itself."""
 
     def direct_before_put(self) -> BeforePut:
-        """Answer with that function. Asked once, after ``open``; it saves one call for each message."""
+        """Return that function. Called once, after ``open``; it saves one call for each message."""
         ...
 
 
@@ -42,79 +41,79 @@ class LiveKeysPlugin(Plugin, Protocol):
 
     @property
     def live_keys(self) -> Collection[str]:
-        """Keys that it reads anew each time."""
+        """Keys whose values it reads again at each use."""
         ...
 
 
 @runtime_checkable
 class PromisingPlugin(Plugin, Protocol):
-    """A plug-in that needs disk space for what it has accepted: retention keeps that much free."""
+    """A plug-in that will need disk space for messages it has accepted: retention keeps that much free."""
 
     def promised_bytes(self) -> int:
-        """Bytes that delivering all of it will take. Any thread."""
+        """Bytes that delivering all of them will take. Any thread."""
         ...
 
 
 @runtime_checkable
 class PunctualPlugin(Plugin, Protocol):
-    """A plug-in whose threads have work that must not wait for what comes in."""
+    """A plug-in whose threads have work that must not wait for incoming requests."""
 
     def is_behind(self) -> bool:
-        """Whether they are late with it: then the network loop takes less of the interpreter. Any thread, no lock."""
+        """Whether that work is late: the network loop then takes less of the interpreter. Any thread, no lock."""
         ...
 
 
 class Aside(Protocol):
-    """What a plug-in holds of a large batch, which is looked at in slices, with other turns between them.
+    """The messages that a plug-in holds of a large batch. The batch is checked in slices, with other turns in between.
 
     For each slice: `begin`, `Plugin.before_put` or `before_put_batch` for its messages, `take`. When all are checked,
     `put_back` makes them a part of the present turn, as if `before_put` had taken all of them now. If the batch is
-    given up before that, the host just drops this. Network loop only.
+    given up before that, the host just drops this object. Network loop only.
     """
 
     def begin(self) -> None:
-        """A slice begins."""
+        """Begin a slice."""
         ...
 
     def take(self) -> None:
-        """The slice is over: what was held in it is no part of the present turn."""
+        """End a slice: take the messages that were held in it out of the present turn."""
         ...
 
     def put_back(self) -> None:
-        """Make all of it a part of the present turn."""
+        """Make all held messages a part of the present turn."""
         ...
 
     def take_back(self) -> None:
-        """As `Plugin.take_back`, for all of it: this turn, or the one that was just journalled."""
+        """`Plugin.take_back` for all held messages, in the present turn or right after its `Plugin.commit_turn`."""
         ...
 
 
 @runtime_checkable
 class AsidePlugin(Plugin, Protocol):
-    """A plug-in that can look at a large batch in slices. Brokers with one that cannot look at it in one go."""
+    """A plug-in that can check a large batch in slices. If any plug-in cannot, the broker checks it in one piece."""
 
     def aside(self) -> Aside:
-        """Begin a large batch."""
+        """Begin a large batch; returns what holds its messages."""
         ...
 
 
 @runtime_checkable
 class DurablyRefusingPlugin(Plugin, Protocol):
-    """A plug-in that has to write something when a message is taken back after `commit_turn`."""
+    """A plug-in that must write something when a message is taken back after `Plugin.commit_turn`."""
 
     def taken_back(self) -> Ticket | None:
-        """A ticket for all that `take_back` has written; the refusal is answered when it is durable."""
+        """A ticket for all that `take_back` has written; the host answers the refusal when it is durable."""
         ...
 
 
 @runtime_checkable
 class BatchPlugin(Plugin, Protocol):
-    """A plug-in that can look at a client batch as columns, without a `Message` for each element."""
+    """A plug-in that can check a client batch as columns, without a `Message` for each element."""
 
     def before_put_batch(self, batch: UniformBatch, now_ms: int) -> HeldBatch | OneByOne | None:
-        """Look at a batch. Its texts have none of a broker's own properties, no level and no transaction mark.
+        """Check a batch. Its properties include none of the broker's own, no level and no transaction mark.
 
-        `HeldBatch`: mine, as `Held` for each. None: none of it is mine, and `before_put` would change nothing of it.
-        `OneByOne`: ask `before_put` about each message; nothing was taken yet. Never blocks, never does I/O.
+        `HeldBatch`: all messages are held, as with `Held` for each. None: none is held, and `before_put` would change
+        none of them. `OneByOne`: nothing was taken; call `before_put` for each message. Never blocks, never does I/O.
         """
         ...

@@ -1,24 +1,24 @@
-"""The joint between a broker and its plug-ins: plain types and protocols, no behaviour.
+"""The interface between a broker and its plug-ins: plain types and protocols, no behaviour.
 
 A plug-in sees every message before it is appended (`Plugin.before_put`) and answers with
 
 ==============  ==========================================================================
 ``None``        not mine: append it to the CommitLog as usual
-`Held`          mine: it is stored by `Plugin.commit_turn`, and delivered by the plug-in later
+`Held`          mine: `Plugin.commit_turn` stores it, and the plug-in delivers it later
 `Refused`       nothing is stored; the sender gets this status and this remark
 `Unsettled`     ask again when the turn has ended: it depends on another message of this turn
 ==============  ==========================================================================
 
-A plug-in may look at a client batch as a whole (`store.put.plugin_abilities.BatchPlugin`, optional); one that has no
-such method is shown its messages one by one. If any plug-in of a broker wants that, all of them are.
+A plug-in may check a client batch as a whole (`store.put.plugin_abilities.BatchPlugin`, optional). If any plug-in of a
+broker cannot, all of them get the messages one by one.
 
-What the plug-in delivers later it hands to one narrow interface, `DeliveryTarget.put_batch`: the broker's
-own CommitLog today, a producer to a remote cluster some other day.
+A plug-in delivers through one narrow interface, `DeliveryTarget.put_batch`: the broker's own CommitLog, or a producer
+to a remote cluster (`service`).
 
-What else a plug-in may have stands in `store.put.plugin_abilities`; the broker asks for it with ``isinstance``.
+Further optional abilities stand in `store.put.plugin_abilities`; the broker tests for them with ``isinstance``.
 
-Threads: ``before_put`` and ``commit_turn`` are called by the broker's network loop only, once per message
-and once per turn of the loop. Everything else of a plug-in may be called from any thread.
+Threads: only the broker's network loop calls ``before_put`` (once per message) and ``commit_turn`` (once per turn of
+the loop). Everything else of a plug-in may be called from any thread.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ __all__ = [
 
 
 BeforePut = Callable[["Message", int], Held | Refused | None]
-"""What `Plugin.before_put` is."""
+"""The type of `Plugin.before_put`: message and ``now_ms`` to an answer."""
 
 
 class CommandOutcome(IntEnum):
@@ -82,7 +82,7 @@ class CommandOutcome(IntEnum):
 
 
 class CommandResult:
-    """What a command on a pending message came to; ``detail`` is a sentence for people."""
+    """The result of a command on a pending message; ``detail`` is a sentence for people."""
 
     __slots__ = ("detail", "outcome")
 
@@ -92,7 +92,7 @@ class CommandResult:
 
 
 class PendingMessage:
-    """One row of a listing of what is pending."""
+    """One row of a listing of pending messages; ``due_ms`` is epoch ms, ``size`` the bytes of the record."""
 
     __slots__ = ("due_ms", "failed", "offset", "queue_id", "size", "topic", "version")
 
@@ -112,57 +112,57 @@ class DeliveryTarget(Protocol):
     """Where due messages go. The broker's own CommitLog is one."""
 
     def put_batch(self, puts: Sequence[Put]) -> list[PutResult]:
-        """Append in order, as one write where possible; one result each. Any thread.
+        """Append in order, by one write where possible; returns one result for each put. Any thread.
 
-        The clock is read once inside the append lock; a put whose ``due_ms`` lies after that reading is
-        not appended (`PutStatus.NOT_DUE`). Never raises for a refused message; a full disk or a closed store is
-        SERVICE_NOT_AVAILABLE for each. A put of several messages (`PutBlock`) is appended as a whole or refused; a
-        target that takes none answers `PutStatus.NOT_AS_ONE`, and gets its records one by one.
+        The clock is read once inside the append lock. A put whose ``due_ms`` lies after that reading is not appended
+        (`PutStatus.NOT_DUE`). A refused message never raises; a full disk or a closed store answers each put with
+        SERVICE_NOT_AVAILABLE. A put of several messages (`PutBlock`) is appended as a whole or refused; a target that
+        does not take blocks answers `PutStatus.NOT_AS_ONE`, and the caller puts the records one by one.
         """
         ...
 
     def scan(self, from_offset: int) -> Iterable[tuple[int, bytes]]:
-        """Yield (CommitLog offset, record) from an offset to the end: how recovery learns what was delivered."""
+        """Yield (CommitLog offset, record) from an offset to the end: recovery learns from it what was delivered."""
         ...
 
 
 @runtime_checkable
 class SettlingTarget(DeliveryTarget, Protocol):
-    """A target where a crash may bring back what it has refused."""
+    """A target where a crash may bring back a put that it has refused."""
 
     def settle(self) -> None:
-        """See to it that what was refused stays refused. Raises StoreError while that is not certain.
+        """Make sure that refused puts stay refused. Raises StoreError while that is not certain.
 
-        A caller that cancels or moves a message whose delivery was refused calls this first, under the
-        lock under which it delivers. Costs nothing unless a write has failed.
+        Call it before you cancel or move a message whose delivery was refused, under the lock under which you deliver.
+        Costs nothing unless a write has failed.
         """
         ...
 
 
 @runtime_checkable
 class BoundedTarget(DeliveryTarget, Protocol):
-    """A target that says beforehand what it will not take. Of any other, a plug-in assumes limits of its own."""
+    """A target that says beforehand what it will refuse. For other targets a plug-in assumes limits of its own."""
 
     @property
     def record_bytes_max(self) -> int:
-        """The longest record that it takes."""
+        """Size of the longest record that it takes, in bytes."""
         ...
 
     def disk_refusal(self) -> str:
-        """Say why nothing can be accepted now, for the sender; empty if something can. Costs next to nothing."""
+        """Why the disk accepts no messages now, for the sender; empty if it does. Costs next to nothing."""
         ...
 
 
 @runtime_checkable
 class LookupTarget(DeliveryTarget, Protocol):
-    """A target that can say what it has. A command then knows a delivered message from a cancelled one."""
+    """A target that can look delivered messages up, so that a command can tell them from cancelled ones."""
 
     def find_delivered(self, virtual_offset: int) -> bytes | None:
-        """Read the record of a delivered message by its virtual offset; None if it has none."""
+        """Read the record of a delivered message by its virtual offset; None if there is none."""
         ...
 
     def earliest_store_time(self) -> int:
-        """When its oldest record was stored, epoch ms: what was delivered before is gone."""
+        """When its oldest record was stored, epoch ms. Messages that were delivered before that cannot be found."""
         ...
 
 
@@ -222,7 +222,7 @@ class Plugin(Protocol):
     name: str
 
     def open(self, context: PluginContext) -> None:
-        """Recover; raises StoreError when the plug-in's files cannot be trusted."""
+        """Recover from the plug-in's files. Raises StoreError if they cannot be trusted."""
         ...
 
     def start(self) -> None:
@@ -230,7 +230,7 @@ class Plugin(Protocol):
         ...
 
     def stop(self) -> None:
-        """End the threads; returns within a fraction of a second; nothing is flushed to buckets."""
+        """End the threads, within a fraction of a second; nothing is spilled."""
         ...
 
     def close(self) -> None:
@@ -238,30 +238,29 @@ class Plugin(Protocol):
         ...
 
     def before_put(self, message: Message, now_ms: int) -> Held | Refused | None:
-        """Look at one message. May change ``message.properties``. Never blocks, never does I/O."""
+        """Check one message; may change ``message.properties``. Never blocks, never does I/O."""
         ...
 
     def take_back(self, held: Held) -> None:
-        """Forget what `before_put` took in this turn: another message of its batch was refused, so all are.
+        """Forget a message that `before_put` took in this turn: another one of its batch was refused, so all are.
 
-        Also called after `commit_turn`, for a message of that very turn, if the store refused the rest of its batch.
-        The host then has held the delivery lock (``checkpoint.lock``) since before `commit_turn`, so nothing of it was
+        Also called after `commit_turn`, for a message of that same turn, if the store refused the rest of its batch.
+        The host holds the delivery lock (``checkpoint.lock``) since before `commit_turn`, so none of them was
         delivered.
         """
         ...
 
     def commit_turn(self) -> Ticket | None:
-        """Write all that was held since the last call, as one frame by one write.
+        """Write all messages that were held since the last call, as one frame by one write.
 
-        Returns None when nothing was held; else a ticket for the flusher, for a host that may reply only
-        after a sync. Under ASYNC_FLUSH the messages are armed at once; under SYNC_FLUSH the plug-in arms them
-        when the flusher has synced that ticket. Raises StoreError when the write failed: nothing of this turn is
-        pending then, and the host answers SERVICE_NOT_AVAILABLE to those sends.
+        Returns None if nothing was held, else a ticket for the flusher: under SYNC_FLUSH the host replies when it is
+        durable, and the plug-in arms the messages then. Under ASYNC_FLUSH they are armed at once. Raises StoreError if
+        the write failed: nothing of this turn is pending then, and the host answers SERVICE_NOT_AVAILABLE.
         """
         ...
 
     def view(self, offset: int) -> bytes | None:
-        """Answer with the stored form of a pending message by its virtual offset; None if it is not pending."""
+        """Read the record of a pending message by its virtual offset; None if it is not pending."""
         ...
 
     def topics_changed(self) -> None:
@@ -269,23 +268,23 @@ class Plugin(Protocol):
         ...
 
     def pending_count(self) -> int:
-        """Count accepted messages that are neither delivered nor cancelled."""
+        """How many accepted messages are neither delivered nor cancelled."""
         ...
 
     def cancel(self, offset: int, now_ms: int) -> CommandResult:
-        """Take a pending message out; durable when it returns."""
+        """Cancel a pending message; durable when it returns. Raises StoreError."""
         ...
 
     def move(self, offset: int, due_ms: int, now_ms: int) -> CommandResult:
-        """Give a pending message another due time; durable when it returns."""
+        """Give a pending message another due time (epoch ms); durable when it returns. Raises StoreError."""
         ...
 
     def send_now(self, offset: int, now_ms: int) -> CommandResult:
-        """Move a pending message to now."""
+        """Make a pending message due now; durable when it returns. Raises StoreError."""
         ...
 
     def list_pending(self, after: tuple[int, int] | None, limit: int) -> list[PendingMessage]:
-        """List pending messages in (due, offset) order, after a (due_ms, offset) key."""
+        """List at most ``limit`` pending messages in (due, offset) order, behind the key ``after``."""
         ...
 
     def runtime_info(self) -> dict[str, str]:

@@ -1,22 +1,22 @@
-"""`Put`: what is put into the store, one value in every layer. Its kinds differ in how many messages they are of.
+"""`Put`: one value for everything that is put into the store, in every layer. Its kinds differ in their messages.
 
 ===================================  ===============================================================================
 `store.put.put_record.PutRecord`     one message
 `store.put.put_group.PutGroup`       several that belong to one request
-`store.put.put_rows.PutRows`         a client batch of which all messages have the same properties, as columns of Python
+`store.put.put_rows.PutRows`         a client batch whose messages have the same properties, as columns of Python
 `store.put.ready_rows.ReadyRows`     a large batch, as columns of NumPy
 `store.put.put_block.PutBlock`       due messages that look alike, as columns of NumPy
 ===================================  ===============================================================================
 
-Each layer has one ``append``, which asks a put for what that layer holds of a message, in bytes:
+Each layer has one ``append``, which asks a put for the bytes that this layer keeps of a message:
 
-1. `store.store_writer.StoreWriter.put_batch` looks at every put, and has it take its numbers (`Put.number`);
-2. `store.log.commit_log.CommitLog.append` has it write its records (`Put.joined_to`);
+1. `store.store_writer.StoreWriter.put_batch` checks every put and lets it take its queue offsets (`Put.number`);
+2. `store.log.commit_log.CommitLog.append` lets it write its records (`Put.joined_to`);
 3. `Put.derive` gives its queues their entries (`ConsumeQueues.append`) and the key index its rows
    (`KeyIndex.append`).
 
-So whether a message comes alone or among ten thousand is known to its put and to nobody else. A put is appended as a
-whole, into one segment, or not at all.
+So only the put knows whether a message comes alone or among ten thousand. A put is appended as a whole, into one
+segment, or not at all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Put", "PutResult", "PutStatus"]
 
 
 class PutStatus(IntEnum):
-    """What became of a put. Names as in Apache RocketMQ's PutMessageStatus; the last five are ours."""
+    """The outcome of a put. Names as in Apache RocketMQ's PutMessageStatus; the last five are our own."""
 
     PUT_OK = 0
     FLUSH_DISK_TIMEOUT = 1
@@ -46,23 +46,23 @@ class PutStatus(IntEnum):
     WHEEL_TIMER_MSG_ILLEGAL = 9
     WHEEL_TIMER_NOT_ENABLE = 10
     NOT_DUE = 20
-    """The clock, read inside the append lock, stood before ``due_ms``: nothing was appended."""
+    """The clock, read inside the append lock, was before ``due_ms``: nothing was appended."""
     TOPIC_NOT_EXIST = 21
     """Delivery only: the topic was deleted while the message was pending."""
     NO_PERMISSION = 22
     """Delivery only: the topic lost its write permission while the message was pending."""
     NOT_AS_ONE = 23
-    """Block of deliveries only: its records have to be put one by one; nothing was appended."""
+    """Block of deliveries only: put its records one by one; nothing was appended."""
     TOPIC_AWAY = 24
-    """Delivery to a cluster only: none of its topic's queues can be reached now; nothing was appended."""
+    """Delivery to a cluster only: no queue of its topic can be reached now; nothing was appended."""
 
 
 class PutResult:
     """The outcome of a put.
 
-    ``offset`` is the position that the message id is made of: in the CommitLog, or virtual (at or above
-    ``2**62``, see `store.put.put_record.Held`) for a pending message. ``queue_offset`` is the message's number in its
-    queue. A put of several messages says both of its first one.
+    ``offset`` is the position of which the message id is made: in the CommitLog, or virtual (at or above ``2**62``, see
+    `store.put.put_record.Held`) for a pending message. ``queue_offset`` is the message's number in its queue. For a put
+    of several messages both are those of the first one. ``store_ms`` is the store time, epoch ms.
     """
 
     __slots__ = ("offset", "queue_offset", "remark", "status", "store_ms")
@@ -84,15 +84,15 @@ class PutResult:
 
 
 class Put:
-    """Finished records that are appended together, or not at all: all but their place and store time is final.
+    """Finished records that are appended together or not at all. Only queue offset, position and store time are open.
 
     ==============  ================================================================================
-    ``due_ms``      int, epoch ms before which it must not be appended; 0 for what is not delayed
+    ``due_ms``      int, epoch ms before which it must not be appended; 0 if it is not delayed
     ``guarded``     bool, a delivery: the topic must still exist and be writable
-    ``accepted``    bool, not a new send: a disk that takes no more sends still takes it (as what is guarded)
+    ``accepted``    bool, not a new send: a disk too full for sends still takes it (and all that is guarded)
     ``data_bytes``  int, bytes of all records
-    ``first``       int, the number of the first message in its queue, when they are numbered
-    ``scheduled``   bool, some of it goes to the level scheduler's topic, so `schedule` has to be called
+    ``first``       int, queue offset of the first message; valid after `number`
+    ``scheduled``   bool, some of it goes to the level scheduler's topic, so `schedule` must be called
     ==============  ================================================================================
 
     Everything from `number` on is called under the append lock.
@@ -123,28 +123,29 @@ class Put:
         raise NotImplementedError
 
     def where(self) -> list[tuple[str, int]]:
-        """Topic and queue id of every queue that it goes to."""
+        """Topic and queue id of each queue that it goes to, once."""
         raise NotImplementedError
 
     def schedule(self, store_ms: int, levels_ms: tuple[int, ...]) -> None:
-        """Set the tags codes of level messages: their deliver time, which only the append knows."""
+        """Set the tags codes of level messages to their deliver times, which depend on the store time."""
         raise NotImplementedError
 
     def number(self, queues: ConsumeQueues) -> int:
-        """Take the next numbers of its queues; answers how many."""
+        """Take the next queue offsets of its queues; returns how many."""
         raise NotImplementedError
 
     def give_back(self) -> None:
-        """Give the numbers back, which no later put has got any behind."""
+        """Give the queue offsets back. Puts that took theirs later must give them back too, or a gap remains."""
         raise NotImplementedError
 
     def joined_to(self, buffer: bytearray, position: int, store_ms: int) -> bytearray:
-        """Add its records, with their numbers, to what will stand in front of them; ``position`` is the first one's.
+        """Append its records, with queue offset, position and store time written in, to ``buffer``.
 
-        Answers the buffer, or another one if it was empty.
+        ``position`` is the CommitLog position of the first one. Returns the buffer. If it was empty, another one may be
+        returned instead: the put's own bytes, which saves copying them.
         """
         raise NotImplementedError
 
     def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index: KeyIndex) -> None:
-        """Add what derives from its records, of which the first stands at ``position``: queue entries, keys."""
+        """Append its queue entries and its rows of the key index; the first record stands at ``position``."""
         raise NotImplementedError

@@ -1,12 +1,12 @@
 """`PutBlock`: due records delivered together, and copies of popped ones, as columns instead of an object for each.
 
-What a delivery needs of a record (topic, queue, tags code, keys) stands in its bytes, and three numbers are written
-into them (queue offset, position, store time). For one record that is five microseconds of Python. Many records that
-have the same names of properties in the same order, as one kind of producer sends them, are looked at together: some
-NumPy calls for all of them. Their bodies, topics, queues and values, and the lengths of all these, may differ.
+A delivery reads topic, queue, tags code and keys out of the record's bytes, and writes three numbers into them (queue
+offset, position, store time). For one record that takes five microseconds of Python. Records with the same property
+names in the same order, as one kind of producer sends them, are handled together by some NumPy calls. Their bodies,
+topics, queues and property values may differ, also in length.
 
-A block says of its records what `store.put.put_record.put_record_of` says of each (a test compares). Anything unusual
-is no block: the records then go one by one.
+A block finds in its records what `store.put.put_record.put_record_of` finds in each (a test compares). Records with
+anything unusual make no block: they go one by one.
 
 >>> from store.put.put_block import PutBlock
 >>> from store.disk.slab import Slab
@@ -42,17 +42,17 @@ from store.put.put_columns import Longs, PutColumns, unaligned
 __all__ = ["PutBlock"]
 
 _UNUSUAL_FLAGS = HOSTS_V6 | UNQUEUED_BIT
-"""Hosts in IPv6, and what `store.derived.dispatch.as_queued` has to look at."""
+"""Hosts in IPv6, and the bit whose records `store.derived.dispatch.as_queued` must change."""
 _QUEUES_MAX = 32
-"""A block that goes to more queues than that saves nothing."""
+"""A block that goes to more queues than this saves no time."""
 _UNIQ_KEY, _KEYS, _TAGS, _TW_ID = (name.encode() for name in (UNIQ_KEY, KEYS, TAGS, TW_ID))
 
 
 class PutBlock(PutColumns):
     """Due records, queue by queue; see `store.put.put_columns.PutColumns` for the columns that are not here.
 
-    A queue's records keep the order they came in. They stand together for the reader: a pull of a queue is
-    one piece of the CommitLog then.
+    The records of a queue keep their order and stand side by side, so that a pull of the queue reads one piece of the
+    CommitLog.
 
     ==============  ================================================================================
     ``topics``      list of str, the topic inside each record; or of one, if it is the same in all
@@ -85,7 +85,7 @@ class PutBlock(PutColumns):
         self._hash_keys()
 
     def _hash_keys(self) -> None:
-        """The rows of the key index: of each message its keys, and its delay id, if it has one, behind them."""
+        """Make the rows of the key index: for each message its keys, then its delay id if it has one."""
         count, width = len(self.sizes), len(self.keys) + bool(self.delay_ids)
         bases = list(map(key_base, self.topics)) * (count if len(self.topics) == 1 else 1)
         hashes = np.empty((count, width), np.uint32)
@@ -98,9 +98,10 @@ class PutBlock(PutColumns):
 
     @classmethod
     def of(cls, slab: Slab, due_ms: int, host: bytes | None = None) -> PutBlock | None:
-        """Make a block of finished records; None if they do not look alike, or not as most senders write them.
+        """Make a block of finished records; None if they do not look alike, or have anything unusual.
 
-        ``due_ms`` is when the last of them is due. With ``host`` (bytes (8), IPv4 and port) they name this store host.
+        ``due_ms`` (epoch ms) is the due time of the last one. ``host`` (8 bytes, IPv4 and port), if given, is written
+        into them as store host.
         """
         data = slab.data
         starts, sizes = np.array(slab.starts, np.int64), np.array(slab.sizes, np.int64)
@@ -128,7 +129,7 @@ class PutBlock(PutColumns):
             topics = [data[at:end].decode() for at, end in (spans[:1] if is_one else spans)]
         except UnicodeDecodeError:
             return None
-        # First as the signed number that it is, then wide enough to be computed with.
+        # The queue id is a signed int: read as int32 first, then widened.
         order, queues = _by_queue(topics, words[starts + QUEUE_ID_AT].astype(np.int32).astype(np.int64))
         if len(queues) > _QUEUES_MAX or SCHEDULE_TOPIC in topics:
             return None
@@ -138,7 +139,7 @@ class PutBlock(PutColumns):
         if not is_one:
             topics = [topics[row] for row in order.tolist()]
         view = memoryview(data)
-        # A bytearray, although the parts are bytes: numbers and positions are written into it later, without a copy.
+        # A bytearray, not bytes: queue offsets and positions are written into it later, without a copy.
         joined = bytearray().join(
             [view[at:end] for at, end in zip(starts[order].tolist(), ends[order].tolist(), strict=True)]
         )
@@ -164,7 +165,7 @@ class _Texts:
 
     @classmethod
     def of(cls, data: bytes, texts_at: Longs, texts_end: Longs) -> _Texts | None:
-        """Split the texts into columns; None if their names differ, or if a text needs a closer look."""
+        """Split the texts into columns; None if their names differ, or if a text has anything unusual."""
         # The trick: all texts are joined, and NumPy finds the separators (bytes 1 and 2) of all of them at once. Texts
         # with the same names have the same number of separators, so their places form matrices: a row for each text,
         # a column for each property. Comparing columns then proves that the names are the same, without a loop in
@@ -198,14 +199,14 @@ class _Texts:
         return texts
 
     def values(self, name: bytes) -> list[bytes]:
-        """The values of a name, a text at a time."""
+        """The values of a name, one for each text."""
         column, text = self.names[name], self._text
         starts, ends = self._starts[:, column].tolist(), self._ends[:, column].tolist()
         return [text[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
 def _by_queue(topics: list[str], queue_ids: Longs) -> tuple[Longs, list[tuple[str, int, int]]]:
-    """The rows in the order of their queues; the queues, and how many rows go to each."""
+    """The rows ordered by queue; and (topic, queue id, number of rows) of each queue. ``topics``: one, or one a row."""
     names: list[tuple[str, int]] = []
     codes = queue_ids
     if len(topics) > 1:
@@ -226,10 +227,9 @@ def _by_queue(topics: list[str], queue_ids: Longs) -> tuple[Longs, list[tuple[st
 
 
 def _are_equal(text: bytes | bytearray, starts: Longs, sizes: list[int]) -> bool:
-    """Whether all rows of places (a column for each of ``sizes``) have the same bytes, column by column.
-
-    Compares 8 bytes at a time as one integer; shorter columns by 4, 2 or 1. The last integer of a column ends with it,
-    so it may overlap the one before.
+    """Whether all rows have the same bytes in each column: ``starts`` has shape (rows, columns), ``sizes`` (columns).
+    Compares 8 bytes at a time as one integer; shorter columns by 4, 2 or 1. The last integer of a column ends with the
+    column, so it may overlap the one before.
     """
     columns: dict[int, list[tuple[int, int]]] = {}
     for column, size in enumerate(sizes):

@@ -1,6 +1,6 @@
-"""`PutColumns`: what puts of many messages have in common whose columns are arrays of NumPy.
+"""`PutColumns`: the common part of puts that keep many messages as NumPy columns.
 
-For ten thousand records that is a few calls of NumPy in each layer, some milliseconds under the append lock.
+Ten thousand records then cost a few NumPy calls in each layer: some milliseconds under the append lock.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ Longs = NDArray[np.int64]
 
 
 class PutColumns(Put):
-    """Records back to back, queue by queue, and what the store has to know of them, in that order.
+    """Records back to back, queue by queue, and the columns that the store needs of them, in the same order.
 
     ==============  ================================================================================
-    ``queues``      list of (topic, queue id, count): whose the first rows are, the next, ...; no queue twice
+    ``queues``      list of (topic, queue id, count): the first rows belong to the first; no queue twice
     ``sizes``       int64 array, bytes of each record
     ``tags_codes``  int64 array, what goes to the ConsumeQueue
-    ``hashes``      uint32 array, what the key index gets; ``owners``: the row that each key belongs to
+    ``hashes``      uint32 array, what the key index gets
+    ``owners``      int64 array, the row that each hash belongs to
     ==============  ================================================================================
     """
 
@@ -79,16 +80,16 @@ class PutColumns(Put):
         return [(topic, queue_id) for topic, queue_id, _ in self.queues]
 
     def places(self, position: int) -> Longs:
-        """Where each record stands if the first one stands at ``position``."""
+        """CommitLog position of each record, if the first one stands at ``position``."""
         return self._starts + position
 
     def number(self, queues: ConsumeQueues) -> int:
-        """Take the next numbers of their queues; answers how many."""
+        """Take the next queue offsets of its queues; returns how many."""
         self._queues = [queues.get(topic, queue_id) for topic, queue_id, _ in self.queues]
         numbers = np.arange(len(self.sizes))
         begin = 0
         for queue, (_, _, count) in zip(self._queues, self.queues, strict=True):
-            numbers[begin : begin + count] += queue.next - begin
+            numbers[begin : begin + count] += queue.next - begin  # `arange` has put `begin` there already
             queue.next += count
             begin += count
         self._numbers = numbers
@@ -96,12 +97,12 @@ class PutColumns(Put):
         return begin
 
     def give_back(self) -> None:
-        """Give the numbers back."""
+        """Give the queue offsets back."""
         for queue, (_, _, count) in zip(self._queues, self.queues, strict=True):
             queue.next -= count
 
     def joined_to(self, buffer: bytearray, position: int, store_ms: int) -> bytearray:
-        """Add the records to a buffer."""
+        """Write the three numbers into the records and append them; if ``buffer`` is empty, returns the records."""
         data, starts = self._data, self._starts
         longs = unaligned(data, ">i8")
         longs[starts + QUEUE_OFFSET_AT] = self._numbers
@@ -113,7 +114,7 @@ class PutColumns(Put):
         return buffer
 
     def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index: KeyIndex) -> None:
-        """Add their entries and keys."""
+        """Append its queue entries and its rows of the key index."""
         positions = self.places(position)
         entries = pack_entries(positions, self.sizes, self.tags_codes)
         begin = 0
@@ -125,7 +126,7 @@ class PutColumns(Put):
 
 
 def unaligned(data: bytes | bytearray, kind: str) -> NDArray[Any]:
-    """The number that begins at each byte, aligned or not."""
+    """A view of ``data`` as numbers of type ``kind``: element n is the number that begins at byte n."""
     # The trick: an ndarray over the bytes with a stride of 1, so that element n is the integer that starts at byte n.
     # NumPy reads and writes unaligned elements, and the array copies nothing.
     dtype = np.dtype(kind)

@@ -1,4 +1,4 @@
-"""`PutGroup`: several messages of one request, unlike each other, which are appended together or not at all."""
+"""`PutGroup`: several messages of one request that do not look alike, appended together or not at all."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["PutGroup", "put_of", "results_of"]
 
 
 class PutGroup(Put):
-    """Records in the order of the log, of any queues; see `store.put.put.Put`. ``records`` are at least one."""
+    """Records of any queues, in the order of the log; at least one. See `store.put.put.Put`."""
 
     __slots__ = ("records",)
 
     def __init__(self, records: list[PutRecord]) -> None:
-        # A list: mypyc makes a plain loop of it, but of a generator an object that is resumed for each record.
+        # A list, not a generator: mypyc compiles it to a plain loop instead of an object resumed for each record.
         super().__init__(sum([record.data_bytes for record in records]))
         self.records = records
         self.accepted = True
@@ -44,43 +44,43 @@ class PutGroup(Put):
         return list({(record.topic, record.queue_id): None for record in self.records})
 
     def schedule(self, store_ms: int, levels_ms: tuple[int, ...]) -> None:
-        """Set the deliver time of level messages."""
+        """Set the deliver times of level messages as their tags codes."""
         for record in self.records:
             record.schedule(store_ms, levels_ms)
 
     def number(self, queues: ConsumeQueues) -> int:
-        """Take the next numbers of their queues, one by one; answers how many."""
+        """Take the next queue offsets of its queues, one by one; returns how many."""
         for record in self.records:
             record.number(queues)
         self.first = self.records[0].first
         return len(self.records)
 
     def give_back(self) -> None:
-        """Give the numbers back."""
+        """Give the queue offsets back."""
         for record in self.records:
             record.give_back()
 
     def joined_to(self, buffer: bytearray, position: int, store_ms: int) -> bytearray:
-        """Add the records to a buffer."""
+        """Append the records to ``buffer``."""
         for record in self.records:
             buffer = record.joined_to(buffer, position, store_ms)
             position += record.data_bytes
         return buffer
 
     def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index: KeyIndex) -> None:
-        """Add their entries and keys."""
+        """Append its queue entries and its rows of the key index."""
         for record in self.records:
             record.derive(position, store_ms, queues, index)
             position += record.data_bytes
 
 
 def put_of(records: list[PutRecord]) -> Put:
-    """One value of one record or more."""
+    """One put of one record or more: the record itself, or a group."""
     return records[0] if len(records) == 1 else PutGroup(records)
 
 
 def results_of(put: Put, result: PutResult) -> list[PutResult]:
-    """A result for each message of a group; of any other put there is one."""
+    """A result for each message of a group; for any other put the one that it has."""
     if not isinstance(put, PutGroup):
         return [result]
     if result.status is not PutStatus.PUT_OK:

@@ -1,7 +1,7 @@
-"""`PutRecord`, a put of one message, and what a plug-in may say to a message.
+"""`PutRecord`, a put of one message, and the answers that a plug-in may give to a message.
 
-They are part of the joint between a broker and its plug-ins, and are imported from `store.put.plugin_api`; they stand
-apart because they are made for every message, so that a compiled build can have them as native classes.
+They belong to the interface between a broker and its plug-ins; import them from `store.put.plugin_api`. They have a
+file of their own because one is made for every message: in the compiled build they are native classes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PutRecord(Put):
         guarded: bool = False,
         accepted: bool = False,
     ) -> None:
-        # Not by `Put.__init__`: one is made for every message.
+        # Not through `Put.__init__`: this runs for every message, and each call costs.
         self.due_ms = due_ms
         self.guarded = guarded
         self.accepted = accepted
@@ -93,21 +93,21 @@ class PutRecord(Put):
         return [(self.topic, self.queue_id)]
 
     def moved(self, queue_id: int) -> PutRecord:
-        """The same for another queue of its topic."""
+        """A copy of this put for another queue of its topic."""
         record = b"".join((self.record[:QUEUE_ID_AT], INT.pack(queue_id), self.record[FLAG_AT:]))
         return PutRecord(
             self.topic, queue_id, record, self.tags_code, self.keys, self.due_ms, self.guarded, self.accepted
         )
 
     def schedule(self, store_ms: int, levels_ms: tuple[int, ...]) -> None:
-        """Set the deliver time of a level message."""
+        """Set the deliver time of a level message as its tags code."""
         if self.scheduled:
             patched = bytearray(self.record)
             LONG.pack_into(patched, store_ms_at(patched), store_ms)
             self.tags_code = Derived(bytes(patched), levels_ms).tags_code
 
     def number(self, queues: ConsumeQueues) -> int:
-        """Take the next number of its queue; answers 1."""
+        """Take the next queue offset of its queue; returns 1."""
         try:
             queue = queues.table[self.topic][self.queue_id]
         except KeyError:
@@ -118,11 +118,11 @@ class PutRecord(Put):
         return 1
 
     def give_back(self) -> None:
-        """Give the number back."""
+        """Give the queue offset back."""
         self._queue.next -= 1
 
     def joined_to(self, buffer: bytearray, position: int, store_ms: int) -> bytearray:
-        """Add the record to a buffer."""
+        """Append the record to ``buffer``, with queue offset, position and store time written in."""
         record = self.record
         sys_flag = record[SYS_FLAG_LOW_AT]
         if sys_flag & UNQUEUED_BIT:
@@ -134,14 +134,14 @@ class PutRecord(Put):
         return buffer
 
     def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index: KeyIndex) -> None:
-        """Add its entry and its keys."""
+        """Append its queue entry and its rows of the key index."""
         queues.append(self._queue, _pack_entry(position, self.data_bytes, self.tags_code), 1)
         if self.keys:
             index.append(key_rows(self.topic, self.keys, position, store_ms))
 
 
 def put_record(message: Message, store_host: bytes) -> PutRecord:
-    """Make the record of a message that is appended now."""
+    """Make the put of a message that is appended now. ``store_host`` is 8 or 20 bytes: IP address and port."""
     properties = message.properties
     return PutRecord(
         message.topic,
@@ -153,9 +153,10 @@ def put_record(message: Message, store_host: bytes) -> PutRecord:
 
 
 def put_record_of(record: bytes, due_ms: int) -> PutRecord:
-    """Make a delivery of a finished record that was read back from a store.
+    """Make the delivery of a finished record that was read back from a store; ``due_ms`` is epoch ms.
 
-    Its delay id becomes a key as well (with a NUL before it), so that the message is found by its virtual offset.
+    Its delay id becomes a key as well, with a NUL before it, so that the index finds the message by its virtual offset.
+    Raises RecordError for bytes that are no record.
     """
     topic, queue_id, properties = record_fields(record)
     keys = message_keys(properties)
@@ -165,7 +166,7 @@ def put_record_of(record: bytes, due_ms: int) -> PutRecord:
 
 
 class Refused:
-    """A plug-in's no: nothing is stored, the sender is told why."""
+    """A plug-in refuses the message: nothing is stored, and the sender gets ``status`` and ``remark``."""
 
     __slots__ = ("remark", "status")
 
@@ -175,10 +176,10 @@ class Refused:
 
 
 class Unsettled(Refused):
-    """A plug-in's "that depends": on a message that it holds under ``offset``, and that no turn has journalled yet.
+    """The answer depends on a message that the plug-in holds under ``offset`` and that is not journalled yet.
 
-    If that message is of the same request, ``settle`` says what becomes of this one. If it is another's, the host
-    ends the turn (or waits for the large batch that has it), and asks again.
+    If that message is part of the same request, ``settle`` gives the answer. If it is part of another one, the host
+    ends the turn (or waits for the large batch that has it) and asks again.
     """
 
     __slots__ = ("offset", "settle")
@@ -190,9 +191,9 @@ class Unsettled(Refused):
 
 
 class Held:
-    """A plug-in's yes: the message is pending under ``offset``, a virtual position at or above ``2**62``.
+    """A plug-in holds the message: it is pending under ``offset``, a virtual position at or above ``2**62``.
 
-    A message id made of it is answered by `Plugin.view` before delivery and by the store's index after it.
+    `Plugin.view` finds the message by it before delivery, the store's index after delivery. ``due_ms`` is epoch ms.
     """
 
     __slots__ = ("due_ms", "offset")
@@ -203,14 +204,14 @@ class Held:
 
 
 class HeldBatch:
-    """A plug-in's yes to a whole batch: each message is pending under its own of ``offsets``, in their order."""
+    """A plug-in holds a whole batch: ``offsets`` has the virtual position of each message, in order."""
 
     __slots__ = ("due_ms", "offsets")
 
     def __init__(self, offsets: Sequence[int], due_ms: int) -> None:
         self.offsets = offsets
-        self.due_ms = due_ms  # of the first that is due
+        self.due_ms = due_ms  # of the message that is due first
 
 
 class OneByOne:
-    """A plug-in's answer to a batch that it has to look at message by message; it has taken nothing of it."""
+    """A plug-in must check the batch message by message; it has taken nothing yet."""

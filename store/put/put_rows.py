@@ -1,7 +1,7 @@
 """`PutRows`: a client batch whose messages all have the same properties, put without an object for each.
 
-Its columns are lists of Python: a batch of ten costs no more than its messages, and one of hundreds
-less than NumPy saves (`store.put.put_columns` has the columns of thousands).
+Its columns are Python lists. For tens to hundreds of messages these are cheaper than NumPy's calls; for thousands
+there is `store.put.put_columns`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PutRows(Put):
     ``rows``        `RecordRows`
     ``tags_codes``  list of int, the Java hash of each record's tag
     ``keys``        list of bytes: what the key index gets, message by message, UNIQ_KEY before KEYS
-    ``owners``      list of int: the row that each key belongs to; None: one key each, or none at all
+    ``owners``      list of int: the row that each key belongs to; None: one key a message, or none at all
     ==============  ================================================================================
     """
 
@@ -39,7 +39,7 @@ class PutRows(Put):
     _queue: ConsumeQueue  # since `number`
 
     def __init__(self, batch: UniformBatch, store_host: bytes) -> None:
-        """Raises MessageError for what a record has no room for."""
+        """Raises MessageError for a message that does not fit a record."""
         message = batch.message
         rows = RecordRows(message, store_host, batch.flags, batch.bodies, batch.texts)
         super().__init__(sum(rows.sizes))
@@ -85,7 +85,7 @@ class PutRows(Put):
         return [(self.topic, self.queue_id)]
 
     def number(self, queues: ConsumeQueues) -> int:
-        """Take the next numbers of their queue; answers how many."""
+        """Take the next queue offsets of its queue; returns how many."""
         count = len(self.rows.sizes)
         self._queue = queue = queues.get(self.topic, self.queue_id)
         self.first = queue.next
@@ -93,11 +93,11 @@ class PutRows(Put):
         return count
 
     def give_back(self) -> None:
-        """Give the numbers back."""
+        """Give the queue offsets back."""
         self._queue.next -= len(self.rows.sizes)
 
     def joined_to(self, buffer: bytearray, position: int, store_ms: int) -> bytearray:
-        """Add the records to a buffer."""
+        """Append the records to ``buffer``; if that is empty, returns the records themselves."""
         joined = self.rows.joined(self.first, position, store_ms)
         if not buffer:
             return joined
@@ -105,7 +105,7 @@ class PutRows(Put):
         return buffer
 
     def derive(self, position: int, store_ms: int, queues: ConsumeQueues, index: KeyIndex) -> None:
-        """Add their entries and keys."""
+        """Append its queue entries and its rows of the key index."""
         sizes = self.rows.sizes
         queues.append(self._queue, pack_rows(position, sizes, self.tags_codes), len(sizes))
         if self.keys:
@@ -120,6 +120,6 @@ def _tags_codes(batch: UniformBatch) -> list[int]:
     tags = batch.values(TAGS)
     if tags is None:
         return [0] * len(batch)
-    # A batch has few tags: each is hashed once.
-    codes = {tag: tag_hash(tag.decode()) for tag in set(tags)}  # of an empty one: 0, as of none
+    # A batch has few different tags: each is hashed once.
+    codes = {tag: tag_hash(tag.decode()) for tag in set(tags)}  # an empty tag has code 0, like no tag
     return [codes[tag] for tag in tags]

@@ -2,11 +2,11 @@
 
 Tens of thousands of records take half a second to parse, check and encode, and the network loop must not be held for
 so long. So they are gathered here a few hundred at a time (`add`, `add_rows`, `end_slice`) and joined once (`arrange`,
-`join`). What is left for the append itself is what only the append knows: three numbers are written into each record
-(queue offset, position, store time), as columns. For 32,767 records that is some milliseconds.
+`join`). The append itself only writes the three numbers that nobody knows before (queue offset, position, store time)
+into each record, as columns. For 32,767 records that takes some milliseconds.
 
-Unlike `store.put.put_block.PutBlock`, which is of deliveries, it takes records of any properties, and
-of any queues of any topic.
+Unlike `store.put.put_block.PutBlock`, which is for deliveries, it takes records with any properties, for any queues of
+any topics.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["ReadyRows"]
 
 
 class ReadyRows(PutColumns):
-    """Records that are appended together, or not at all. A row is the number of a message in its batch.
+    """Records that are appended together or not at all. A row is the number of a message in its batch.
 
-    Complete after `join`, in the order of the log, which is queue by queue; see `store.put.put_columns.PutColumns` for
-    the columns that are not here:
+    Complete after `join`. Records stand in the order of the log: queue by queue. `store.put.put_columns.PutColumns` has
+    the other columns:
 
     ==============  ================================================================================
     ``rows``        int64 array, the row of each record
-    ``samples``     list of `PutRecord` or None: for each queue, a record put into it one by one
+    ``samples``     list, for each queue the first `PutRecord` that `add` gave it; None: it came by `add_rows`
     ==============  ================================================================================
     """
 
@@ -64,19 +64,19 @@ class ReadyRows(PutColumns):
         self.rows: Longs = np.empty(0, np.int64)
         self.samples: list[PutRecord | None] = []
         self.key_count = 0
-        """What the key index will get of all slices that have ended."""
+        """How many rows the key index will get, from all slices that have ended."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def number(self, queues: ConsumeQueues) -> int:
-        """Take the next numbers of their queues; the batch's first message need not be the log's first."""
+        """Take the next queue offsets; ``first`` is that of the batch's first message, which may not be the log's."""
         count = super().number(queues)
         self.first = int(self._numbers[self.rows.argmin()])
         return count
 
     def schedule(self, store_ms: int, levels_ms: tuple[int, ...]) -> None:
-        """Set the deliver time of level messages: those of one queue are due together."""
+        """Set the deliver times of level messages: all messages of one queue have the same."""
         at = 0
         for (_, _, count), sample in zip(self.queues, self.samples, strict=True):
             if sample is not None and sample.scheduled:
@@ -98,7 +98,7 @@ class ReadyRows(PutColumns):
             self.due_ms = put.due_ms
 
     def add_rows(self, row: int, put: PutRows) -> None:
-        """Gather the records of consecutive messages, of which this row is the first."""
+        """Gather the records of consecutive messages; ``row`` is the first one's."""
         first, count = len(self._rows), len(put.rows)
         base = key_base(put.topic)
         self._hashes += [crc32(key, base) for key in put.keys]
@@ -110,7 +110,7 @@ class ReadyRows(PutColumns):
         self._tags += put.tags_codes
 
     def _code(self, topic: str, queue_id: int, put: PutRecord | None) -> int:
-        """The number of a queue in the order in which they were first met."""
+        """The number of a queue: queues are numbered as they first come up."""
         found = self._found.get((topic, queue_id))
         if found is None:
             found = self._found[topic, queue_id] = (len(self._found), put)
@@ -118,14 +118,14 @@ class ReadyRows(PutColumns):
         return found[0]
 
     def end_slice(self) -> None:
-        """See to it that what a slice has gathered costs little later."""
+        """End a slice: turn its keys into arrays now, so that `arrange` has little left to do."""
         if self._hashes:
             self.key_count += len(self._hashes)
             self._keys.append((np.array(self._hashes, np.uint32), np.array(self._owners, np.int64)))
             self._hashes, self._owners = [], []
 
     def arrange(self) -> None:
-        """Put what was gathered in the order of the log; nothing more is added then."""
+        """Bring all records into the order of the log; nothing may be added from now on."""
         codes = np.array(self._codes, np.int64)
         order = np.argsort(codes, kind="stable")
         records = self._records
@@ -137,7 +137,7 @@ class ReadyRows(PutColumns):
         self.rows = np.array(self._rows, np.int64)[order]
         self.sizes = np.array(list(map(len, ordered)), np.int64)
         self.tags_codes = np.array(self._tags, np.int64)[order]
-        places = np.empty_like(order)
+        places = np.empty_like(order)  # the inverse of `order`: old place to new place
         places[order] = np.arange(len(order))
         keys = self._keys or [(np.empty(0, np.uint32), np.empty(0, np.int64))]
         self.hashes = np.concatenate([hashes for hashes, _ in keys])
@@ -146,14 +146,14 @@ class ReadyRows(PutColumns):
         self._codes, self._tags, self._keys = [], [], []
 
     def join(self) -> None:
-        """Join the records, when they were arranged."""
+        """Join the records into one buffer; call it after `arrange`."""
         self._data = bytearray().join(self._records)
         self.data_bytes = len(self._data)
         self._store_ms_at = store_ms_at(self._data)
         self._records = []
 
     def ids(self, store_host: bytes, position: int, held_rows: list[int], held_ids: list[int]) -> str:
-        """The ids of all messages of the batch, joined by commas; those that are held have virtual offsets."""
+        """The message ids of the whole batch, joined by commas; messages that a plug-in holds have virtual offsets."""
         offsets = np.zeros(len(self) + len(held_ids), np.int64)
         if len(self):
             offsets[self.rows] = self.places(position)
