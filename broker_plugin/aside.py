@@ -1,4 +1,4 @@
-"""`GateAside`: what the gate takes of a large batch, over several turns of the loop, journalled by one of them."""
+"""`GateAside`: the messages that the gate holds of a large batch. Checked in several turns, journalled in one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["ROW_BYTES", "AsideFrame", "GateAside", "parts_of"]
 
 ROW_BYTES = 28
-"""What a record costs in a journal frame beside its own bytes (`SpillStore.append_bytes_max`)."""
+"""Bytes of a record in a journal frame besides its own (`SpillStore.append_bytes_max`)."""
 Entry = tuple[int, int, bytes]
 """Due time, delay id, record."""
 
 
 def parts_of(entries: list[Entry], frame_bytes: int) -> Iterator[tuple[list[Entry], int]]:
-    """Cut entries into such as fit into a frame, with the bytes that they take there."""
+    """Cut entries into parts that fit into a frame; yields each part with the bytes that it takes there."""
     first = size = 0
     for at, entry in enumerate(entries):
         needs = len(entry[2]) + ROW_BYTES
@@ -36,7 +36,7 @@ def parts_of(entries: list[Entry], frame_bytes: int) -> Iterator[tuple[list[Entr
 
 
 class AsideFrame:
-    """Held messages that make one frame of the journal, as columns; ``rows`` are encoded already."""
+    """Held messages for one frame of the journal, as columns; ``rows`` are their encoded rows."""
 
     __slots__ = ("dues", "ids", "records", "rows", "size")
 
@@ -55,7 +55,7 @@ class AsideFrame:
         return [*zip(self.dues, self.ids, self.records, strict=True)]
 
     def add(self, entries: Sequence[tuple[int, int, bytes]], size: int) -> None:
-        """Take in more messages: due time, delay id, record."""
+        """Add messages (due time, delay id, record) that take ``size`` bytes in the frame."""
         dues, ids, records = zip(*entries, strict=True)
         self.rows += encode_rows(dues, ids, (0,) * len(ids), records)
         self.dues += dues
@@ -65,7 +65,7 @@ class AsideFrame:
 
 
 class Gated(Protocol):
-    """What an aside needs of the gate (`broker_plugin.hook.Gate`)."""
+    """The part of the gate (`broker_plugin.hook.Gate`) that an aside uses."""
 
     asides: list[GateAside]
     entries: list[Entry]
@@ -75,7 +75,7 @@ class Gated(Protocol):
     tally: Accepted | None
 
     def take_out(self, blocks: list[Block]) -> None:
-        """Cancel what was journalled already."""
+        """Cancel messages that were journalled already."""
         ...
 
 
@@ -89,9 +89,9 @@ class GateAside:
         self._mark = 0
         self._joined = False
         self.keyed = None if gate.keyed is None else KeyedShare()
-        """What it has of messages with a delay key; None once its turn has failed."""
+        """Its messages with a delay key; None if nobody keeps them, or once its turn has failed."""
         self.limited = None if gate.limits is None else LimitedShare()
-        """What it has of what is limited; None once its turn has failed."""
+        """Its share of the limited counts; None if there are no limits, or once its turn has failed."""
         self.frames: list[AsideFrame] = []
         self.blocks: list[Block] = []  # of the turn that journalled it
 
@@ -99,7 +99,7 @@ class GateAside:
         return sum(map(len, self.frames))
 
     def begin(self) -> None:
-        """A slice begins."""
+        """Begin a slice: remember what the present turn holds."""
         gate = self._gate
         self._mark = len(gate.entries)
         if gate.keyed is not None and self.keyed is not None:
@@ -108,7 +108,7 @@ class GateAside:
             gate.limits.mark(self.limited)
 
     def take(self) -> None:
-        """The slice is over: what it had the gate hold is no part of the present turn."""
+        """End a slice: take everything that the gate has held since `begin` out of the present turn."""
         gate, frames = self._gate, self.frames
         if gate.keyed is not None and self.keyed is not None:
             gate.keyed.cut(self.keyed)
@@ -124,7 +124,7 @@ class GateAside:
             frames[-1].add(part, size)
 
     def put_back(self) -> None:
-        """Make all of it a part of the present turn."""
+        """Make all held messages a part of the present turn."""
         gate = self._gate
         gate.asides.append(self)
         self._joined = True
@@ -134,7 +134,7 @@ class GateAside:
             gate.limits.join(self.limited)
 
     def take_back(self) -> None:
-        """Forget it, if need be also after its turn was journalled."""
+        """Forget the batch, also after its turn was journalled."""
         gate = self._gate
         waits = self in gate.asides
         if waits:

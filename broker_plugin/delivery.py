@@ -1,25 +1,25 @@
 """One delivery: read the finished records, append them, mark them done; all under the delivery lock.
 
-This is the only place of the plug-in that puts anything, so "once" is decided here: a record is delivered if
-it is not done *now*, under the lock under which it is marked. The asker (sweeper, recovery's range, a
-retry of failures) matters for order and punctuality, never for correctness: two that ask for the same record
-are no harm, nor is one that asks for it twice in a batch.
+Nothing else in the plug-in puts messages, so "once" is decided here: a record is delivered if it is not done
+*now*, under the same lock under which it is marked. The caller (sweeper, a range of recovery, a retry of
+failures) matters for order and punctuality, never for correctness: two callers may ask for the same record,
+and one may ask for it twice in a batch.
 
-Many records that look alike are put as a block (`store.put.put_block`). If the target refuses it,
-whatever the reason, its records are put one by one, and each gets its own answer.
+Many records that look alike are put as a block (`store.put.put_block`). If the target refuses it for any
+reason, its records are put one by one, and each gets its own answer.
 
-What `DeliveryTarget.put_batch` says of each record, and what is made of it::
+What follows from the answer of `DeliveryTarget.put_batch` for each record::
 
-    PUT_OK, FLUSH_DISK_TIMEOUT      done (the latter is stored too, by RocketMQ's meaning of it)
-    NOT_DUE                         kept by who asked: the clock has been set back
-    SERVICE_NOT_AVAILABLE, ...      kept by who asked; when it is all of a batch, everybody stops for a while
+    PUT_OK, FLUSH_DISK_TIMEOUT      done (in RocketMQ the latter means: stored, sync not awaited)
+    NOT_DUE                         stays with the caller: the clock was set back
+    SERVICE_NOT_AVAILABLE, ...      stays with the caller; if a whole batch gets it, all deliveries pause
     TOPIC_NOT_EXIST, NO_PERMISSION  failed, see `broker_plugin.failures`
     anything else                   failed
 
-One more reason to fail: a cancel or a move of the message was refused, but may count after a crash, see
+A delivery also fails if a cancel or a move of the message was refused but may count after a crash, see
 `SpillStore.in_doubt`.
 
-A record that cannot be read back does not hold the others: they are then read one by one.
+A record that cannot be read back does not stop the others: they are then read one by one.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_BYTES", "Deliverer", "Outcome"]
 
 BATCH_BYTES = 768 << 10
-"""Bytes of records after which a batch ends: a bound of the memory for it, and of the time that it takes."""
+"""A batch ends at this many bytes of records: this bounds its memory and its time."""
 BLOCK_MIN = 64
 """Fewest records that are tried as a block; fewer cost less one by one."""
 BLOCK_MIN_COMPILED = 256
-"""The same in the compiled build, where one by one costs half as much, and NumPy's calls what they cost before."""
+"""`BLOCK_MIN` of the compiled build: there single records cost half as much, NumPy's calls as much as before."""
 SINGLY_MAX = 32
-"""Records that are read one by one in a step, when one of a batch cannot be read."""
+"""Most records that one step reads one by one after one of a batch could not be read."""
 STALL_MIN_MS, STALL_MAX_MS = 100, 1000
-"""Shortest and longest pause between two tries while the store refuses everything: so soon it goes on after that."""
+"""Shortest and longest pause between two tries while the store refuses everything."""
 
 IN_DOUBT = "IN_DOUBT"
-"""Reason of a failure: a cancel or a move was refused, and what its failed write has left cannot be cleared."""
+"""Reason of a failure: a cancel or a move was refused, and its failed write cannot be cleared from the journal."""
 _T = TypeVar("_T")
 _OK = PutStatus.PUT_OK
 
 
 class Outcome:
-    """What became of a batch.
+    """The result of a batch.
 
-    Only the first ``looked_at`` were looked at (a batch is bounded in bytes). ``kept`` are the places (indices,
-    ascending) of those among them that are neither done nor failed and stay with who asked. ``delivered`` and
-    ``failed`` are counts, the latter of what failed for its topic's or its own fault.
+    Only the first ``looked_at`` records were handled (a batch is bounded in bytes). ``kept`` are the ascending
+    indices of those among them that are neither done nor failed: they stay with the caller. ``delivered`` and
+    ``failed`` are counts; a record fails for its own or its topic's fault.
     """
 
     __slots__ = ("delivered", "failed", "kept", "looked_at")
@@ -110,7 +110,7 @@ class Deliverer:
         *,
         rehost: bytes | None = None,
     ) -> None:
-        """With ``rehost``, records that name another IPv4 host get this one: they were accepted at an old address."""
+        """``rehost``: IPv4 store host (8 bytes) for records that name another one, accepted at an earlier address."""
         self._rehost = rehost if rehost is not None and len(rehost) == 8 else None
         self._spill = spill
         self._target = target
@@ -121,12 +121,12 @@ class Deliverer:
         self.block_min = BLOCK_MIN if build_name() == "pure Python" else BLOCK_MIN_COMPILED
         self.stats = stats
         self.lose_track: Callable[[], None] = lambda: None
-        """Takes care that the durable checkpoint stays as it is until a restart."""
+        """Stops checkpoints, so that the durable one stays as it is until a restart."""
         self.uncertain = 0
-        """Messages of which it is not known whether they were appended."""
+        """How many messages may or may not have been appended."""
         self.tally: Delivered = Uncounted()
         self.stalled_until_ms = 0
-        """Nobody delivers before: the store refused everything."""
+        """No deliveries before this time (epoch ms), because the store refused everything."""
 
     def deliver(
         self,
@@ -139,17 +139,17 @@ class Deliverer:
         state: State,
         fresh: bool = False,
     ) -> Outcome:
-        """Deliver what is not done of these records, in the order given (due times ascending), up to `BATCH_BYTES`.
+        """Deliver those of these records that are not done, in the given order (due times ascend), to `BATCH_BYTES`.
 
-        ``state`` is where they are claimed from. IllegalMoveError, a bug: what was appended is done, the rest pending.
-        With ``wanted``, only those of whose topic and due time it says True; the rest is not touched. ``fresh``: they
-        come from a scan under this very hold of the lock, so none is done.
+        ``state`` is the state they are claimed from. ``wanted``, if given, is asked with topic and due time (epoch ms);
+        records for which it answers False are not touched. ``fresh``: they were scanned under this hold of the lock, so
+        none is done. Raises IllegalMoveError, which is a bug: what was appended is done, the rest is pending.
         """
         spill = self._spill
         looked_at = len(refs)
         places: Sequence[int] = range(looked_at)
         if not fresh:
-            # Known before anything is appended: what was appended must be marked, whatever can be read then.
+            # Before the append, because it may read files: after it, marking must not be able to fail.
             try:
                 refs = list(map(spill.home, refs))
             except StoreError:
@@ -192,7 +192,7 @@ class Deliverer:
     def _put_block(
         self, slab: Slab, dues: Sequence[int], refs: Sequence[int], lateness: LatenessCounts, claim: Claim
     ) -> Outcome | None:
-        """Put all of them at once; None if that was not possible: nothing has happened then."""
+        """Put all records at once; None if that is not possible, and then nothing has happened."""
         block = PutBlock.of(slab, max(dues), self._rehost)
         if block is None:
             return None
@@ -233,7 +233,7 @@ class Deliverer:
         return outcome
 
     def _is_doubtful(self, put: PutRecord, in_doubt: frozenset[int], now_ms: int) -> bool:
-        """Whether a cancel or a move of a message was refused and a crash may bring it back: it waits, as a failure."""
+        """Whether a refused cancel or move of this message may count after a crash; if so, it is noted as failed."""
         own = own_properties_of(record_fields(bytes(put.record))[2])
         if own is None or own[0] not in in_doubt:
             return False
@@ -267,10 +267,10 @@ class Deliverer:
         return Outcome(0, len(puts))
 
     def _uncertain(self, refs: Sequence[int], error: Exception) -> Outcome:
-        """A bug: what was appended is not known here.
+        """Handle a bug: it is unknown which of these records were appended.
 
-        It will be after a restart, by the scan of the CommitLog, for which no later checkpoint may be taken. Until
-        then no thread touches these: twice is worse than late. (The marks are in memory only, as
+        A restart finds out by scanning the CommitLog, so no later checkpoint may be taken. Until then the records
+        count as done and nobody delivers them: twice is worse than late. (The marks are in memory only, because
         there is no later checkpoint.)
         """
         self.uncertain += len(refs)
@@ -290,7 +290,7 @@ class Deliverer:
             self.stats.first_delivery_ms = store_ms
         self.stats.delivered += count
         lateness.add(store_ms, dues)
-        # Only now, when all that was appended counts as done: who catches it goes on with what is pending.
+        # After everything that was appended is marked done: this may raise, and the caller then goes on.
         claim.take(Move.PUT_OK, count)
         if fresh != count:
             after(State.DELIVERED, Move.PUT_OK)
@@ -308,7 +308,7 @@ class Deliverer:
     ) -> Outcome:
         moves = [MOVE_OF.get(result.status, Move.PUT_FAILED) for result in results]
         stored = [at for at, move in enumerate(moves) if move is Move.PUT_OK]
-        if stored:  # before anything else: what was appended must count as done
+        if stored:  # first of all: what was appended must be marked done, whatever fails below
             store_ms = results[stored[0]].store_ms
             self.tally.add_puts([puts[at] for at in stored])
             self._done([dues[at] for at in stored], [refs[at] for at in stored], store_ms, lateness, claim)
@@ -347,7 +347,7 @@ class Deliverer:
         wanted: Callable[[str, int], bool] | None,
         state: State,
     ) -> Outcome:
-        """At least one of these cannot be read: deliver the others, count those as failed."""
+        """Deliver records one by one because at least one cannot be read; those that cannot count as failed."""
         total = Outcome(0)
         kept: list[int] = []
         for place, due_ms, ref in zip(places[:SINGLY_MAX], dues, refs, strict=False):
@@ -379,7 +379,7 @@ class Deliverer:
         return total
 
     def trouble(self, text: str) -> None:
-        """Count an error of the disk, and warn of the first, the second, the fourth, and so on."""
+        """Count an error of the disk; warn at the first, second, fourth, eighth one, and so on."""
         self.stats.troubles += 1
         if self.stats.troubles & (self.stats.troubles - 1) == 0:
             self._warn(f"{text} (error {self.stats.troubles})")
@@ -390,7 +390,7 @@ class Deliverer:
         return self._stalls > 0
 
     def is_stalled(self, now_ms: int) -> bool:
-        """Whether the store refused everything lately, and it is too soon to ask again."""
+        """Whether deliveries pause because the store refused everything a moment ago."""
         if now_ms < self.stalled_until_ms - STALL_MAX_MS:
             self.stalled_until_ms = now_ms  # the clock was set back
         return now_ms < self.stalled_until_ms

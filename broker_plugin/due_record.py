@@ -1,9 +1,9 @@
-"""`put_record_of` once more, in a third of the time: what a delivery needs of a finished record.
+"""`put_record_of` in a third of the time: makes the delivery of a finished record.
 
-Reading a record into fields and looking its property text through for four names costs five microseconds. Here the text
-is searched for ``\\x02NAME\\x01``, from its end. A record in which not all of it stands as most senders write it (no
-unique key or delay id; keys or a tag first of the text; an empty value; several keys; IPv6; a long topic) is left to
-`store.put.plugin_api.put_record_of`: this answers the same in every case, and a test compares them.
+Reading a record into fields and searching its property text for four names costs five microseconds. Here the text is
+searched for ``\\x02NAME\\x01`` from its end. Unusual records (no unique key or delay id; keys or a tag at the start of
+the text; an empty value; several keys; IPv6; a long topic) are left to `store.put.plugin_api.put_record_of`. Both give
+the same result for every record, and a test compares them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from store.put.plugin_api import PutRecord, put_record_of
 __all__ = ["due_record", "rehosted"]
 
 _unpack_head = RECORD.picked("magic", "queue_id", "sys_flag", "body_bytes").unpack_from
-# Literals, and no names joined at run time: a compiled build then searches without asking for a global.
+# `Final` literals, not strings joined at run time: mypyc compiles them in, so that a search looks up no global.
 _UNIQ_KEY: Final = "\x02UNIQ_KEY\x01"
 _KEYS: Final = "\x02KEYS\x01"
 _TAGS: Final = "\x02TAGS\x01"
@@ -47,7 +47,7 @@ def _topic(name: bytes) -> str:
 
 
 def due_record(record: bytes, due_ms: int) -> PutRecord:
-    """Make a delivery of a finished record that was read back; raises RecordError if it is none."""
+    """Make the delivery of a finished record that was read back; ``due_ms`` is epoch ms. Raises RecordError."""
     size = len(record)
     if size < RECORD_BYTES_MIN:
         return put_record_of(record, due_ms)
@@ -96,8 +96,8 @@ def due_record(record: bytes, due_ms: int) -> PutRecord:
 
 
 def rehosted(record: bytes, host: bytes) -> bytes:
-    """The record with this store host, which clients dial; as it is if a host in it is no IPv4 address."""
-    # Bounds, and no slice object: mypyc takes any index of bytes that stands alone for a number.
+    """The record with this store host (8 bytes), which clients dial; unchanged if one of its hosts is IPv6."""
+    # Bounds instead of a `slice` object: mypyc takes a single name in an index of bytes for an integer.
     if record[STORE_HOST_AT:_STORE_HOST_END] == host or record[SYS_FLAG_LOW_AT] & HOSTS_V6:
         return record
     return b"".join((record[:STORE_HOST_AT], host, record[_STORE_HOST_END:]))

@@ -1,20 +1,19 @@
-"""Deliveries that failed: kept for ever, counted, listed, tried again with back-off; in bounded memory.
+"""Failed deliveries: never given up, counted, listed, retried with back-off; in bounded memory.
 
 A million messages may be pending for a topic that somebody deletes. So failures are kept in *groups*, one for each
-(reason, topic): the range of due times in which its messages lie, how many there are, and when to try again.
-The messages themselves are where they were, in the spill store, not done; a retry is a scan over the group's range
-that delivers what belongs to the group.
+(reason, topic): the range of due times in which its messages lie, how many there are, and when to retry. The
+messages stay in the spill store, not done. A retry scans the group's range and delivers the messages of the group.
 
 ================  =====================================================================================
-topic failures    TOPIC_NOT_EXIST, NO_PERMISSION, TOPIC_AWAY: the first few of the group speak for all. While they
-                  fail, the rest is not tried. `topics_changed` makes them due at once
-others            each message is tried at each retry: one that can never go must not hold the others back
+topic failures    TOPIC_NOT_EXIST, NO_PERMISSION, TOPIC_AWAY: the first few messages stand for all. While they
+                  fail, the rest is not tried. `topics_changed` retries them at once
+others            each retry tries every message: one that can never be delivered must not stop the others
 ================  =====================================================================================
 
-Records that cannot be read are a group of their own, with the topic ``*``: any.
+Records that cannot be read are a group of their own, with the topic ``*`` (any).
 
-Back-off doubles from `BACKOFF_MIN_MS` to `Failures.backoff_max_ms`. Where there are more groups than `GROUPS_MAX`, a
-group with the topic ``*`` takes in what is new.
+Back-off doubles from `BACKOFF_MIN_MS` to `Failures.backoff_max_ms`. Above `GROUPS_MAX` groups, new failures go to a
+group with the topic ``*``.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ BACKOFF_MAX_MS = 60_000
 GROUPS_MAX = 10_000
 ANY_TOPIC = "*"
 UNREADABLE = "UNREADABLE"
-"""Reason of a record that could not be read back or is no record; also stands for its topic, which is not known."""
+"""Reason for a record that could not be read back or is no record; also used as its topic, which is unknown."""
 _TOPIC_REASONS = frozenset({PutStatus.TOPIC_NOT_EXIST.name, PutStatus.NO_PERMISSION.name, PutStatus.TOPIC_AWAY.name})
 
 
 def backoff_ms(attempts: int) -> int:
-    """How long to wait after this many failures in a row.
+    """Pause in ms after this many failures in a row.
 
     >>> [backoff_ms(n) for n in (1, 2, 3, 10, 11, 1000)]
     [100, 200, 400, 51200, 60000, 60000]
@@ -57,7 +56,7 @@ class FailedGroup:
 
     @property
     def is_about_topic(self) -> bool:
-        """Whether one message's failure means that all of the group would fail."""
+        """Whether the reason is the topic's, so that one failure means that all messages of the group would fail."""
         return self.reason in _TOPIC_REASONS
 
     def takes(self, topic: str) -> bool:
@@ -90,7 +89,7 @@ class Failures:
 
     @property
     def groups(self) -> list[FailedGroup]:
-        """Every group, in no order."""
+        """All groups, in no particular order."""
         return list(self._groups.values())
 
     @property
@@ -115,17 +114,17 @@ class Failures:
             group.last_ms = due_ms
 
     def removed(self, topic: str, due_ms: int) -> None:
-        """Note that a message was cancelled or moved; if it was among the failed, there is one less."""
+        """Note that a message was cancelled or moved: if it counts as failed, its group has one less."""
         for group in self._groups.values():
             if group.count and group.covers(topic, due_ms):
                 group.count -= 1
                 return
 
     def belongs(self, group: FailedGroup, topic: str, due_ms: int) -> bool:
-        """Whether a message within the due times of a group that was taken out is one of it.
+        """Whether a message within the due times of ``group``, which `take_due` has taken out, belongs to it.
 
-        A group for any topic takes what no other group claims. What cannot be read may be of any group: the group that
-        meets it has to take it, but for those who may leave it to the group of the unreadable.
+        A group for any topic takes what no other group claims. An unreadable record may belong to any group, so the one
+        that meets it takes it, unless the group of the unreadable covers it.
         """
         if topic == UNREADABLE:
             unreadable = self._groups.get((UNREADABLE, ANY_TOPIC))
@@ -139,7 +138,7 @@ class Failures:
         return any(group.covers(topic, due_ms) for group in self._groups.values())
 
     def take_due(self, now_ms: int) -> FailedGroup | None:
-        """Take the group out whose retry is due first; None if none is. `put_back` what still fails of it."""
+        """Take out the group whose retry is due first; None if none is due. End with `put_back` or `went_on`."""
         best: FailedGroup | None = None
         for group in self._groups.values():
             if group.next_ms <= now_ms and (best is None or group.next_ms < best.next_ms):
@@ -149,7 +148,7 @@ class Failures:
         return best
 
     def put_back(self, group: FailedGroup, now_ms: int) -> None:
-        """Return a group whose retry was given up: it waits longer. Joins what failed meanwhile."""
+        """Return a group whose retry was given up: it waits longer. Failures since `take_due` are joined to it."""
         group.attempts += 1
         group.next_ms = now_ms + self._pause_ms(group)
         newer = self._groups.get((group.reason, group.topic))
@@ -160,7 +159,7 @@ class Failures:
         self._groups[group.reason, group.topic] = group
 
     def went_on(self, group: FailedGroup, now_ms: int) -> None:
-        """Note that a retry came to its end; what failed of it again, counted anew, waits longer."""
+        """Note that a retry went through its whole range: messages that failed again wait longer."""
         again = self._groups.get((group.reason, group.topic))
         if again is not None:
             again.attempts = group.attempts + 1
@@ -174,19 +173,19 @@ class Failures:
         return min((group.next_ms for group in self._groups.values()), default=None)
 
     def topics_changed(self, now_ms: int) -> None:
-        """Try what failed because of its topic at once, and with a short back-off from there."""
+        """Retry all topic failures at once; their back-off starts anew."""
         for group in self._groups.values():
             if group.is_about_topic:
                 group.attempts = 0
                 group.next_ms = now_ms
 
     def try_all(self, now_ms: int) -> None:
-        """Try everything at once, and with a short back-off from there."""
+        """Retry everything at once; the back-off starts anew."""
         for group in self._groups.values():
             group.attempts = 0
             group.next_ms = now_ms
 
     def clock_went_back(self, now_ms: int) -> None:
-        """No retry waits longer than the longest back-off, whatever the clock did."""
+        """Cut the pauses after the clock was set back: no retry waits longer than the longest back-off."""
         for group in self._groups.values():
             group.next_ms = min(group.next_ms, now_ms + BACKOFF_MAX_MS)

@@ -1,7 +1,7 @@
-"""The sweeper's hand: what is due and goes out next, a short list in due order.
+"""The sweeper's hand: the due messages that are delivered next, a short list in due order.
 
-Two columns side by side, due times (epoch ms, ascending) and refs of records in the spill store. Under the delivery
-lock, but for `Hand.first`.
+Two parallel columns: due times (epoch ms, ascending) and refs of records in the spill store. Everything except
+`Hand.first` is called under the delivery lock.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from bisect import bisect_left, bisect_right
 __all__ = ["CROWD_SHARE", "Hand"]
 
 CROWD_SHARE = 8
-"""Of a millisecond that fills half of the hand, so much of a hand stays in it: a 1 / `CROWD_SHARE`."""
+"""If one millisecond fills half of the hand, 1 / `CROWD_SHARE` of a full hand stays of it; recovery gets the rest."""
 
 
 class Hand:
-    """At most ``most`` messages in due order; those due in one millisecond in the order in which they were added."""
+    """At most ``most`` messages in due order; within one millisecond, in the order in which they were added."""
 
     __slots__ = ("_dues", "_refs", "most")
 
@@ -34,43 +34,44 @@ class Hand:
 
     @property
     def first(self) -> list[int]:
-        """The earliest due time alone; empty if nothing is in hand. Any thread."""
-        return self._dues[:1]
+        """A list with the earliest due time; empty if nothing is in hand. Any thread."""
+        return self._dues[:1]  # a slice: between a test for emptiness and `[0]` the sweeper may empty it
 
     def add(self, dues: list[int], refs: list[int]) -> None:
-        """Take more into it, in any order."""
+        """Add messages, in any order."""
         if not dues:
             return
         in_order = not self._dues or self._dues[-1] <= dues[0]
         self._dues += dues
         self._refs += refs
         if not in_order or any(map(int.__gt__, dues, dues[1:])):
+            # A stable sort: messages of one millisecond keep the order in which they were added.
             order = sorted(range(len(self._dues)), key=self._dues.__getitem__)
             self._dues = [self._dues[at] for at in order]
             self._refs = [self._refs[at] for at in order]
 
     def due_by(self, now_ms: int) -> int:
-        """How many are due."""
+        """How many messages are due at ``now_ms``."""
         return bisect_right(self._dues, now_ms)
 
     def take(self, count: int) -> tuple[list[int], list[int]]:
-        """Take the first ones out: due times and refs."""
+        """Take out the first ``count``; returns due times and refs."""
         dues, refs = self._dues[:count], self._refs[:count]
         del self._dues[:count], self._refs[:count]
         return dues, refs
 
     def put_back(self, dues: list[int], refs: list[int]) -> None:
-        """Put some of those that were just taken to the front again."""
+        """Put messages that were just taken back to the front."""
         self._dues[:0] = dues
         self._refs[:0] = refs
 
     def drop_from(self, bound_ms: int) -> None:
-        """Forget what is due at or after this."""
+        """Forget messages that are due at or after ``bound_ms``."""
         count = bisect_left(self._dues, bound_ms)
         del self._dues[count:], self._refs[count:]
 
     def drop_crowd(self) -> int | None:
-        """If the last millisecond fills half of a full hand, forget it but for its first ones; answers which it is."""
+        """If its last millisecond fills half of a full hand, forget most of that; returns it, else None."""
         crowd_ms = self._dues[-1]
         begin = bisect_left(self._dues, crowd_ms)
         if len(self._dues) - begin < self.most // 2:

@@ -1,10 +1,10 @@
-"""The gate: every message that a client sends comes by here, most of them for a fraction of a microsecond.
+"""The gate: every message that a client sends passes here, most of them within a fraction of a microsecond.
 
-A message that is to wait gets a delay id and becomes its finished CommitLog record at once, so all limits are
-checked while the sender still listens, and a delivery has nothing left to compute. The records of one turn of
+A delayed message gets a delay id and becomes its finished CommitLog record at once. So all limits are checked
+while the sender still waits for an answer, and a delivery has nothing left to compute. The records of one turn of
 the network loop are appended to the spill journal as one frame by one write.
 
-Both calls belong to the network loop's thread.
+Network loop only.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ __all__ = ["Gate"]
 ROOM_FOR_MOVES_BYTES = 16
 """Property bytes kept free, so that a later move (a version, a longer due time) always fits."""
 STAMP_BYTES_MAX = 64
-"""No less than what `stamped_texts` appends."""
+"""An upper bound of the bytes that `stamped_texts` appends."""
 REST_BYTES_MAX = 384
-"""No less than a record has beside body and properties."""
+"""An upper bound of the bytes of a record besides body and properties."""
 _DECISIVE = frozenset((DELAY, DELAY_KEY, TRAN_MSG, *OWN_PROPERTIES))
 _ONE_BY_ONE = OneByOne()
 
@@ -73,10 +73,10 @@ class Gate:
     Args:
         spill: where held messages go.
         sweeper: is offered every block.
-        flusher: tells when a block is synced (``flush_sync``).
+        flusher: reports when a block is synced (``flush_sync``).
         store_host: the broker's address, as records hold it.
         flush_sync: SYNC_FLUSH: nothing is armed before it is synced.
-        max_delay_ms: longest delay; None for none.
+        max_delay_ms: longest delay; None: no limit.
         max_body_bytes: longest body.
         max_record_bytes: longest record that will be accepted when it is due.
         stats: counts.
@@ -106,27 +106,27 @@ class Gate:
         self._most_ahead_ms = DUE_MAX_MS if max_delay_ms is None else max_delay_ms
         self._max_body_bytes = max_body_bytes
         self.frame_bytes = spill.append_bytes_max
-        """How large a frame of the journal may be, as `aside.parts_of` counts it."""
+        """Most bytes of one frame of the journal, as `aside.parts_of` counts them."""
         self._max_record_bytes = min(max_record_bytes, self.frame_bytes - ROW_BYTES) - ROOM_FOR_MOVES_BYTES
         self._disk_refusal = disk_refusal
         self.entries: list[tuple[int, int, bytes]] = []
-        """What this turn holds: due time, delay id, record."""
+        """The messages that this turn holds: due time, delay id, record."""
         self._blocks: list[Block] = []  # of the last turn
         self.limits: PendingLimits | None = None
         self.keyed: KeyedTurn | None = None
-        """What this turn has of messages with a delay key; None where nobody keeps them."""
+        """This turn's messages with a delay key; None if delay keys are off."""
         self.asides: list[GateAside] = []
         """Large batches that are a part of this turn."""
-        self._withdrawn = False  # whether the journal was told to cancel what it has of this turn
+        self._withdrawn = False  # whether messages of this turn were cancelled in the journal
         self._next_id = spill.next_id
         self._topics: list[str] = []  # of the entries, unless some of them were taken back
         self.tally: Accepted | None = None
-        """Counts by topic, if somebody wants to know."""
+        """Counts by topic; None without metrics."""
 
     def before_put(self, message: Message, now_ms: int) -> Held | Refused | None:
-        """Look at one message: hold it, refuse it, or let it pass (perhaps with fewer properties)."""
+        """Check one message: hold it, refuse it, or let it pass (perhaps with fewer properties)."""
         text = message.properties
-        # The three substrings of `may_be_timed` and of our own names, in place: this line is paid by every message.
+        # `may_be_timed` and the test for our own names, written out: every message pays for these lines.
         if "__STARTD" in text or "TIMER_DEL" in text:
             return self._timed(message, text, now_ms)
         if "__TW_" in text:
@@ -134,7 +134,7 @@ class Gate:
         return None
 
     def before_put_batch(self, batch: UniformBatch, now_ms: int) -> HeldBatch | OneByOne | None:
-        """Look at a batch: hold all of it, let it pass, or ask for its messages one by one."""
+        """Check a batch: hold all of it, let it pass, or ask for its messages one by one."""
         names = batch.names
         timers = [name for name in names if name in PRECEDENCE]
         if not _DECISIVE.isdisjoint(names) or (timers and self.limits is not None):
@@ -154,14 +154,14 @@ class Gate:
         return _ONE_BY_ONE if dues is None else self._hold_batch(batch, dues, now_ms)
 
     def _hold_batch(self, batch: UniformBatch, dues: list[int], now_ms: int) -> HeldBatch | OneByOne:
-        try:  # what all have in common has room, so ids can be given
+        try:  # what all messages have in common must fit a record before ids are given out
             RecordRows(batch.message, self._store_host, [], [], [])
         except MessageError:
             return _ONE_BY_ONE
         try:
             delay_ids = self._spill.next_ids(len(dues))
         except StoreError:
-            return _ONE_BY_ONE  # which says why
+            return _ONE_BY_ONE  # then each message is refused with the reason
         texts = stamped_texts(batch.texts, delay_ids, dues)
         rows = RecordRows(batch.message, self._store_host, batch.flags, batch.bodies, texts)
         self.entries += zip(dues, delay_ids, rows.records(now_ms), strict=True)
@@ -178,7 +178,7 @@ class Gate:
         return self._unusual(message, text, now_ms)
 
     def _unusual(self, message: Message, text: str, now_ms: int) -> Held | Refused | None:
-        """Decide about a message with whatever names and values in its properties."""
+        """Decide about a message with any names and values in its properties: the slow and complete way."""
         half = is_half(text, message.sys_flag)
         try:
             if not half and delay_level(text) > 0:
@@ -187,7 +187,7 @@ class Gate:
             due_ms = read_due(text, now_ms, self._max_delay_ms)
         except TimerError as error:
             return self._refused(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, str(error))
-        if due_ms is None:  # the names stand in a value, or in a longer name
+        if due_ms is None:  # the names only occur in a value or within a longer name
             message.properties = remove_properties(text, OWN_PROPERTIES)
             return None
         if half:
@@ -201,7 +201,7 @@ class Gate:
             if second is not None:
                 return second
             message.properties = text
-            message.due_ms = due_ms  # for the append to check again: the clock may be set back until then
+            message.due_ms = due_ms  # the append checks it again: the clock may be set back before that
             return None
         text = text if has_start_time_only(text) else disarmed(text, due_ms)
         return self._hold_keyed(message, text, due_ms, now_ms)
@@ -230,8 +230,8 @@ class Gate:
         return Held(delay_id, due_ms)
 
     def _record(self, message: Message, text: str, due_ms: int, now_ms: int, delay_id: int) -> bytes | Refused:
-        """Make the finished record, or say what it has no room for."""
-        message.prepared_offset = 0  # delivered alone: no op message will vouch for it
+        """Make the finished record, or refuse what does not fit it."""
+        message.prepared_offset = 0  # it will be delivered without an op message, so it must not name a half message
         message.properties = text = stamped(text, delay_id, due_ms)
         if len(text) > MAX_PROPERTIES_BYTES // 4:
             size = len(text.encode("utf-8", "surrogatepass"))
@@ -256,9 +256,9 @@ class Gate:
         return self._hold(message, text, due_ms, now_ms) if second is None else second
 
     def _keyed(self, message: Message, text: str, due_ms: int, now_ms: int, *, held: bool) -> Held | Refused | None:
-        """Decide about a message by its delay key; None if it has none, or a free one and is not to be ``held``.
+        """Decide about a message by its delay key; None if it has none, or if its key is free and it is not ``held``.
 
-        One that is due already is a second send, too, while the first one waits.
+        A message that is due already also counts as a second send while the first one with its key is pending.
         """
         keyed = self.keyed
         if keyed is None or DELAY_KEY not in text:
@@ -277,7 +277,7 @@ class Gate:
     def _decided(
         self, keyed: KeyedTurn, message: Message, at: tuple[str, int, int], decision: Taken | FirstStays | Refused
     ) -> Held | Refused:
-        """Do with a second message of a key what was decided; ``at``: its properties, its due time, now."""
+        """Carry out the decision about the second message of a key; ``at``: its properties, its due time, now."""
         if isinstance(decision, Refused):
             self._stats.refused += 1
             return decision
@@ -291,7 +291,7 @@ class Gate:
         return Refused(status, remark)
 
     def take_back(self, held: Held) -> None:
-        """Forget one that was held in this turn, or in the one that was just journalled (under the delivery lock)."""
+        """Forget a message that was held in this turn, or in the one just journalled (then under the delivery lock)."""
         entries = self.entries
         if self.keyed is not None and self.keyed.take_back(held):
             return
@@ -311,7 +311,7 @@ class Gate:
                     self.tally.withdrawn(held.offset)
 
     def taken_back(self) -> Ticket | None:
-        """Done when what was written since the last call, to cancel what was journalled already, is durable."""
+        """A ticket that is done when all cancels that `take_back` wrote since the last call are durable; None: none."""
         if not self._withdrawn and (self.keyed is None or not self.keyed.has_put_back):
             return None
         self._withdrawn = False
@@ -319,7 +319,7 @@ class Gate:
         return ticket if self.keyed is None else self.keyed.taken_back(ticket)
 
     def commit_turn(self) -> Ticket | None:
-        """Journal what was held since the last call; raises StoreError, and then none of it is pending."""
+        """Journal what was held since the last call. Raises StoreError, and then none of it is pending."""
         entries, asides = self.entries, self.asides
         keyed = None if self.keyed is None or self.keyed.is_idle else self.keyed
         if not entries and not asides and keyed is None:
@@ -338,7 +338,7 @@ class Gate:
             if keyed is not None:
                 ticket = keyed.commit(ticket, self._blocks)
         except StoreError:
-            self.take_out(self._blocks)  # a replacement failed behind them
+            self.take_out(self._blocks)  # they were written before a replacement failed
             if keyed is not None:
                 keyed.failed()
             if self.limits is not None:
@@ -364,11 +364,11 @@ class Gate:
         return ticket
 
     def _append(self, entries: list[tuple[int, int, bytes]], asides: list[GateAside]) -> list[Block]:
-        """Append as one frame, or where that would be larger than a frame may be, as several; all or nothing."""
+        """Append as one frame, or as several if one would be too large; all or nothing."""
         blocks: list[Block] = []
         try:
-            # Large batches first: what their connections sent behind them is among the entries of this turn, what
-            # they sent before them has been journalled by an earlier one.
+            # Large batches first. What their connections sent after them is among the entries of this turn; what they
+            # sent before them was journalled by an earlier turn. So the order of each connection is kept.
             for aside in asides:
                 for frame in aside.frames:
                     block = self._spill.append_columns(frame.dues, frame.ids, frame.records, bytes(frame.rows))
@@ -386,13 +386,13 @@ class Gate:
         return blocks
 
     def take_out(self, blocks: list[Block]) -> None:
-        """Cancel what of a failed turn was written already: its senders are told that it was not."""
+        """Cancel the blocks of a failed turn that were written already: their senders get a refusal."""
         with self._spill.lock:
             for block in blocks:
                 self._withdrawn = True
                 self._spill.withdraw_block(block)
 
     def _synced(self, block: Block, soonest_ms: int, ok: bool) -> None:
-        # After a failed sync the sender was told that nothing is promised; but the bytes are in the journal and
-        # will be written again, so they count as accepted when they are durable after all.
+        # After a failed sync the sender was told that nothing is promised. The bytes are in the journal and will be
+        # written again, so the messages count as accepted once they are durable after all.
         self._sweeper.offer(block, soonest_ms, None if ok else block.ticket)

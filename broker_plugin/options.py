@@ -1,4 +1,4 @@
-"""What the plug-in reads from the broker's configuration."""
+"""The plug-in's options, read from the broker's configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["config_number", "spill_options"]
 
 
 def config_number(config: Mapping[str, str], key: str, default: int) -> int:
-    """Read a whole number from the broker's configuration; raises StoreFormatError for what is none."""
+    """Read a whole number; ``default`` if the key is missing or empty. Raises StoreFormatError for any other text."""
     text = config.get(key, "").strip()
     if not text:
         return default
@@ -22,7 +22,10 @@ def config_number(config: Mapping[str, str], key: str, default: int) -> int:
 
 
 def spill_options(config: Mapping[str, str]) -> SpillOptions:
-    """Read the options of the spill store: ``segment_bytes`` is ``timewheelSegmentBytes``, and so on."""
+    """Read the options of the spill store: ``segment_bytes`` from ``timewheelSegmentBytes``, and so on.
+
+    Raises StoreFormatError.
+    """
     defaults = SpillOptions()
     return SpillOptions(
         **{

@@ -3,8 +3,8 @@
 The parts, and who may call them::
 
     Gate        before_put, commit_turn             network loop
-    Sweeper     what is due now                     its thread  ─┐
-    Recovery    what is overdue for a reason        its thread   │ each a step(now_ms); all state of theirs
+    Sweeper     messages that are due now           its thread  ─┐
+    Recovery    messages that are overdue           its thread   │ each a step(now_ms); all their state
     Spiller     journal segments into runs          its thread   │ lives under the delivery lock
     Commands    cancel, move, send now, list, view  any thread  ─┘
 """
@@ -66,7 +66,7 @@ _FLUSH_INTERVAL_MS = 500
 SLICE_PAUSE_S = 0.0003
 BEHIND_PAUSE_S = 0.005
 BEHIND_MS = 5
-"""What is overdue by less needs nobody's help: the sweeper has it in hand."""
+"""Messages that are overdue by less than this do not count as late: the sweeper has them in hand."""
 
 
 class DelayPlugin:
@@ -79,14 +79,17 @@ class DelayPlugin:
         self.watch = StepWatch()
         self._accept_rate, self._deliver_rate = Rate(), Rate()
         self._opened = False
-        self._never = Alarm()  # nobody rings it: a wait is a pause
+        self._never = Alarm()  # nobody rings it, so each wait is a pause of full length
         self.rooms: DeskRooms | None = None
         self._workers: list[Worker] = []
 
     # ------------------------------------------------------------------------------------------------ life
 
     def open(self, context: PluginContext) -> None:
-        """Open the spill store, learn from the CommitLog what was delivered, and own what is overdue."""
+        """Open the spill store, learn from the CommitLog what was delivered, and give overdue messages to recovery.
+
+        Raises StoreError.
+        """
         checkpoint = context.checkpoint
         self.clock = Clock(context.now_ms)
         self.lock = checkpoint.lock
@@ -178,7 +181,7 @@ class DelayPlugin:
         self._workers = [sweeping, recovering, spilling]
 
     def _restore(self, records: Iterable[tuple[int, bytes]]) -> None:
-        """Mark what the CommitLog has behind the checkpoint, before anything is delivered."""
+        """Mark messages done that the CommitLog has behind the checkpoint. Before any delivery, or some come twice."""
         ids: list[int] = []
         versions: list[int] = []
         for _, record in records:
@@ -224,23 +227,23 @@ class DelayPlugin:
     # ------------------------------------------------------------------------------------------------ messages
 
     def before_put(self, message: Message, now_ms: int) -> Held | Refused | None:
-        """Look at one message."""
+        """Check one message: `Gate.before_put`."""
         return self.gate.before_put(message, now_ms)
 
     def direct_before_put(self) -> BeforePut:
-        """The gate's own method: one call less for each message."""
+        """The gate's own method, which saves one call for each message."""
         return self.gate.before_put
 
     def before_put_batch(self, batch: UniformBatch, now_ms: int) -> HeldBatch | OneByOne | None:
-        """Look at a client batch as a whole."""
+        """Check a client batch as a whole: `Gate.before_put_batch`."""
         return self.gate.before_put_batch(batch, now_ms)
 
     def aside(self) -> GateAside:
-        """Make what a large batch keeps its held messages in until all of it is checked."""
+        """Begin a large batch: returns what keeps its held messages until all of it is checked."""
         return GateAside(self.gate)
 
     def take_back(self, held: Held) -> None:
-        """Forget one that was held in this turn."""
+        """Forget a message that was held in this turn."""
         self.gate.take_back(held)
 
     def taken_back(self) -> Ticket | None:
@@ -248,29 +251,29 @@ class DelayPlugin:
         return self.gate.taken_back()
 
     def commit_turn(self) -> Ticket | None:
-        """Journal what was held since the last call."""
+        """Journal what was held since the last call. Raises StoreError."""
         return self.gate.commit_turn()
 
     def view(self, offset: int) -> bytes | None:
-        """Read a pending message in its stored form."""
+        """Read the record of a pending message by its virtual offset; None if it is not pending."""
         return self.commands.view(offset)
 
     def topics_changed(self) -> None:
-        """Try failed deliveries again at once."""
+        """Retry topic failures at once."""
         self.recovery.topics_changed()
 
     # ------------------------------------------------------------------------------------------------ commands
 
     def cancel(self, offset: int, now_ms: int) -> CommandResult:
-        """Take a pending message out."""
+        """Cancel a pending message. Raises StoreError."""
         return self.commands.cancel(offset, now_ms)
 
     def move(self, offset: int, due_ms: int, now_ms: int) -> CommandResult:
-        """Give a pending message another due time."""
+        """Give a pending message another due time, epoch ms. Raises StoreError."""
         return self.commands.move(offset, due_ms, now_ms)
 
     def send_now(self, offset: int, now_ms: int) -> CommandResult:
-        """Move a pending message to now."""
+        """Make a pending message due now. Raises StoreError."""
         return self.commands.move(offset, now_ms, now_ms)
 
     def list_pending(self, after: tuple[int, int] | None, limit: int) -> list[PendingMessage]:
@@ -280,21 +283,21 @@ class DelayPlugin:
     # ------------------------------------------------------------------------------------------------ figures
 
     def pending_count(self) -> int:
-        """Count what is neither delivered nor cancelled."""
+        """How many accepted messages are neither delivered nor cancelled."""
         return self.spill.pending_count
 
     def promised_bytes(self) -> int:
-        """Disk space that it takes to deliver what is pending."""
+        """Disk space that delivering all pending messages will take, bytes."""
         return self.spill.promised_bytes
 
     def is_behind(self) -> bool:
-        """Whether messages are overdue that could be delivered. Any thread, takes no lock."""
+        """Whether messages are overdue although the store accepts deliveries. Any thread, takes no lock."""
         if self.deliverer.is_refused:
             return False
         return len(self.ranges) > 0 or self.sweeper.behind_ms >= BEHIND_MS
 
     def runtime_info(self) -> dict[str, str]:
-        """Figures, those of RocketMQ's timer under its names, ours with ``timewheel`` in front."""
+        """Figures for GET_BROKER_RUNTIME_INFO: RocketMQ's timer names where it has one, else ``timewheel…``."""
         stats, now_ns = self.stats, self.clock.monotonic_ns()
         text = runtime_texts(stats, self.sweeper, self.recovery, self.ranges, self.deliverer, self.spill, self.watch)
         text["timewheelErrors"] = str(stats.troubles + sum(worker.error_count for worker in self._workers))
@@ -331,7 +334,7 @@ class DelayPlugin:
 
     @property
     def first_delivery_ms(self) -> int:
-        """When it delivered for the first time, epoch ms; 0: not yet."""
+        """When it delivered for the first time since its start, epoch ms; 0: not yet."""
         return self.stats.first_delivery_ms
 
     def check(self) -> list[str]:

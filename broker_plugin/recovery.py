@@ -1,18 +1,17 @@
-"""Missed-bucket recovery: everything that is overdue for a reason, without delaying what is on time.
+"""Missed-bucket recovery: delivers overdue messages without delaying those that are on time.
 
 It owns
 
 * **ranges** of keys (`broker_plugin.rules.ranges`): everything that was overdue at start, and the tails of hot seconds
   that the sweeper handed over. They are read by cursor in due order, a batch at a time; a range of ten million
   messages costs two numbers of memory;
-* **failed deliveries** (`broker_plugin.failures`): retried with back-off by a scan over the range of due times in
-  which they lie. What the ranges own is jumped over.
+* **failed deliveries** (`broker_plugin.failures`): retried with back-off by a scan over the range of their due times.
+  The scan skips the keys that the ranges own.
 
-``step`` does one batch under the delivery lock and lets go of it, so the sweeper waits for one batch at most. While
-the sweeper has its hands full, or the network loop is busy, batches are small and the pauses in between
-real (`broker_plugin.threads.pace`).
+``step`` does one batch under the delivery lock and releases it, so the sweeper waits for one batch at most. While
+another thread wants the interpreter, batches are small and pauses long (`broker_plugin.threads.pace`).
 
-Two owners of one record would be no harm (`broker_plugin.delivery`); one owner each keeps order, and saves
+Two owners of one record would do no harm (`broker_plugin.delivery`). A single owner keeps order, and saves
 reading everything twice.
 """
 
@@ -38,11 +37,11 @@ if TYPE_CHECKING:
 __all__ = ["OverdueRecovery"]
 
 PROBE = 16
-"""Messages of a topic that are tried before the rest of its failed ones is."""
+"""For a topic failure, this many messages are tried before the rest of the group."""
 ERROR_PAUSE_MS = 100
 """Pause after a scan that failed."""
 RETRY_EVERY = 8
-"""While ranges are worked on, one batch in this many goes to the retry that is under way."""
+"""While there are ranges, one batch in this many goes to the retry under way."""
 
 
 class _Retry:
@@ -56,11 +55,11 @@ class _Retry:
         self.left = group.count
         self.delivered = False
         self.again = False
-        """Topics changed meanwhile: if it is given up, try again at once."""
+        """Topics have changed meanwhile: if this retry is given up, try again at once."""
 
 
 class OverdueRecovery:
-    """Delivers what is overdue; `step` may be called from any thread, one at a time."""
+    """Delivers overdue messages; `step` may be called from any thread, one at a time."""
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class OverdueRecovery:
         self._try_all = False
 
     def step(self, now_ms: int) -> int:
-        """Do one batch of what is to be done; answers when to come back (now or earlier: at once)."""
+        """Do one batch; returns when to call again, epoch ms (now or earlier: at once)."""
         with self._lock:
             if now_ms < self._now_ms:
                 self._failures.clock_went_back(now_ms)
@@ -128,18 +127,18 @@ class OverdueRecovery:
         return now_ms + WAIT_MAX_MS if next_ms is None else min(next_ms, now_ms + WAIT_MAX_MS)
 
     def topics_changed(self) -> None:
-        """Try what failed because of its topic at once. Any thread; takes no lock."""
+        """Retry topic failures at once. Any thread; takes no lock."""
         self._topics_changed = True
         self.ring()
 
     def try_all(self) -> None:
-        """Try all that failed at once, whatever the reason. Any thread; takes no lock."""
+        """Retry all failures at once, whatever the reason. Any thread; takes no lock."""
         self._try_all = True
         self.ring()
 
     @property
     def failed_count(self) -> int:
-        """Messages whose last delivery failed, as far as counted. Any thread."""
+        """How many messages are known whose last delivery failed. Any thread."""
         retry = self._retry
         return self._failures.count + (0 if retry is None else retry.left)
 
@@ -212,7 +211,7 @@ class OverdueRecovery:
                 self._failures.went_on(group, now_ms)
 
     def _give_up(self, retry: _Retry, now_ms: int) -> None:
-        """The first few failed again, or the store refuses: the rest waits for the next time."""
+        """End a retry early, because its first messages failed again or the store refuses: the rest waits longer."""
         self._retry = None
         group = retry.group
         group.count = retry.left
@@ -221,7 +220,7 @@ class OverdueRecovery:
             self._failures.topics_changed(now_ms)
 
     def _jump_over_ranges(self, retry: _Retry) -> int:
-        """Move the cursor out of recovery's own ranges; answers where the next one begins, or the end."""
+        """Move the cursor out of recovery's own ranges; returns the due time at which the next one, or the end, is."""
         until_ms = retry.group.last_ms + 1
         for found in self._ranges:
             if found.after <= retry.after < found.last:

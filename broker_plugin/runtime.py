@@ -23,7 +23,7 @@ def runtime_texts(
     spill: SpillStore,
     watch: StepWatch,
 ) -> dict[str, str]:
-    """Counts, times in ms and sizes in bytes: RocketMQ's names where it has one, else ``timewheel`` in front."""
+    """Counts, times in ms and sizes in bytes, as text: RocketMQ's names where it has one, else ``timewheel…``."""
     info = {
         "timerReadBehind": sweeper.behind_ms // 1000,
         "timerOffsetBehind": 0,
@@ -53,7 +53,7 @@ def runtime_texts(
 
 
 def lateness_texts(stats: Stats) -> dict[str, str]:
-    """How late deliveries were, ms: those of the sweeper, and those of recovery."""
+    """Lateness of deliveries in ms, as text: those of the sweeper, and those of recovery."""
     return {
         "timewheelLatenessMs": _lateness_text(stats.on_time),
         "timewheelOverdueLatenessMs": _lateness_text(stats.overdue),

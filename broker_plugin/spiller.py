@@ -1,7 +1,7 @@
-"""The spiller: closed journal segments become sorted runs, runs are merged, space is given back.
+"""The spiller: sorts closed journal segments into runs, merges runs, gives space back.
 
-All of that is `SpillStore.spill_step`, in slices of about half a millisecond; this only says when. It has a thread
-of its own because its syncs may take long, and neither a delivery nor a waiting send should stand behind them.
+`SpillStore.spill_step` does the work, in slices of about half a millisecond; this file only says when. It has a thread
+of its own because its syncs may take long, and neither a delivery nor a send should wait for them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["Spiller"]
 
 PAUSE_MS = 100
-"""Pause when there was nothing to do: a segment takes longer than that to fill."""
+"""Pause if there was nothing to do: a segment takes longer than this to fill."""
 IDLE_MS = 250
-"""The same when as many are pending as at the last look."""
+"""Pause if the number of pending messages has not changed either."""
 
 TIDY_EVERY_MS = 10_000
 
@@ -35,14 +35,14 @@ class Spiller:
         self._checkpoint = checkpoint
         self._seen_pending = -1
         self.tidy: Callable[[int], None] = lambda _: None
-        """Removes what has grown old; called once in a while."""
+        """Removes what has become old; called every `TIDY_EVERY_MS`, with the time in epoch ms."""
         self._tidy_ms = 0
 
     def step(self, now_ms: int) -> int:
-        """Do a slice; answers when to come back (now or earlier: at once)."""
+        """Do one slice; returns when to call again, epoch ms (now or earlier: at once)."""
         more = self._spill.spill_step(now_ms, self._frontier_ms())
         if self._spill.unsaved:
-            self._checkpoint.touch()  # the next checkpoint lets files go, and what they take in memory
+            self._checkpoint.touch()  # the next checkpoint frees files, and the memory of their columns
         if more:
             return now_ms
         if not 0 <= now_ms - self._tidy_ms < TIDY_EVERY_MS:

@@ -1,6 +1,6 @@
 """The sweeper: what is due now goes out now.
 
-It owns every key that recovery does not own, up to a *frontier* about a second ahead of the clock::
+It owns every key that recovery does not own, up to a *frontier* about one second ahead of the clock::
 
         ranges of recovery                    covered (frontier)
     ──┬──────────────┬───────────┬────────────┬───────────────────────────► key = (due ms, delay id)
@@ -9,25 +9,25 @@ It owns every key that recovery does not own, up to a *frontier* about a second 
 
 `step` does a slice of three things:
 
-1. **Publish** what the network loop has accepted: it becomes visible to scans, and what lies at or below the
-   frontier is armed (the scan has passed there already).
-2. **Deliver** a batch of what is due. It is taken from the wheel into the *hand*, a short list in due order; what
-   cannot go (the store refuses, the clock was set back) stays at its place in the hand, so order survives.
-3. **Advance the frontier** by a bounded scan: about a second ahead, but never so far that more than `ARMED_MAX`
-   are armed. A second of 500,000 messages is therefore never armed singly: the frontier stops inside it.
+1. **Publish** what the network loop has accepted. Scans see it from then on. Messages at or below the frontier are
+   armed, because the scan has passed there already.
+2. **Deliver** a batch of due messages. They are taken from the wheel into the *hand*, a short list in due order.
+   Those that cannot go (the store refuses, the clock was set back) stay at their places in it, so order survives.
+3. **Advance the frontier** by a bounded scan: about one second ahead, but never so far that more than `ARMED_MAX`
+   are armed. So a second of 500,000 messages is never armed one by one: the frontier stops inside it.
 
-**A hot second.** When more is due than fits into the hand, most of it in one millisecond, that millisecond is dropped
-from hand and wheel and handed to recovery as a key range, and the frontier continues behind it: what is due a little
-later is on time. When the many are not of one millisecond, everything behind the hand that is due by now is handed
-over. Dropping costs a few milliseconds at most, because the wheel is small. So what comes due next is on time.
+**A hot second.** If more is due than fits into the hand, and most of it in one millisecond, that millisecond is
+dropped from hand and wheel and handed to recovery as a key range. The frontier continues behind it. If the messages
+are not of one millisecond, everything that is due by now and not in hand is handed over. Dropping takes a few
+milliseconds at most, because the wheel is small. So messages that come due next are on time.
 
-**The clock.** `step` is told the wall clock. If that has been set back, everything armed for later is forgotten and
-found again by the scan. Never early does not depend on any of this: the target reads the clock inside its append
-lock and refuses what is not due.
+**The clock.** `step` is told the wall clock. If that was set back, everything armed for later is forgotten, and the
+scan finds it again. "Never early" does not depend on this: the target reads the clock inside its append lock and
+refuses messages that are not due.
 
-**Wake-ups.** ``wake_ms`` says until when the sweeper wants to sleep. The loop puts a block into the inbox and then
-reads ``wake_ms``; the sweeper sets ``wake_ms`` and then looks into the inbox. So either the loop sees that it must
-ring, or the sweeper sees the block. For what is due later nobody is woken: the sweeper looks up often enough.
+**Wake-ups.** ``wake_ms`` says until when the sweeper wants to sleep. The loop puts a block into the inbox and *then*
+reads ``wake_ms``; the sweeper sets ``wake_ms`` and *then* looks into the inbox. So either the loop sees that it must
+ring, or the sweeper sees the block. Nobody is woken for messages that are due later: the sweeper looks often enough.
 """
 
 from __future__ import annotations
@@ -61,21 +61,21 @@ LOOKAHEAD_MS = 1000
 LOOKAHEAD_LOW_MS = 750
 """The frontier is advanced when it is no further ahead than this: a few scans a second, not one per ms."""
 ARMED_MAX = 8192
-"""Most messages in the wheel, but for those accepted for the next milliseconds."""
+"""Most messages in the wheel, not counting those that were accepted for the next milliseconds."""
 HAND_MAX = 1024
-"""Most due messages that the sweeper delivers itself; more is a hot second, and its tail is handed over."""
+"""Most due messages that the sweeper delivers itself; more are a hot second, whose tail is handed over."""
 CROWDS_MAX = 4
-"""Such milliseconds in one step; more is a hot second, too."""
+"""Most crowded milliseconds handed over in one step; after that everything due is handed over."""
 PUBLISH_MAX = 4096
 """Records published in one step."""
 SCAN_MAX = 512
 """Records of one scan of the frontier."""
 INBOX_MAX = 256
-"""Blocks in the inbox from which on the sweeper is woken to publish them."""
+"""More blocks than this in the inbox wake the sweeper to publish them."""
 SCAN_RETRY_MS = 100
 """Pause after a scan that failed."""
 STEP_BACK_MS = 20
-"""A clock that went back by less is waited for."""
+"""If the clock went back by no more than this, the sweeper waits for it instead of arming anew."""
 
 
 class Sweeper:
@@ -103,7 +103,7 @@ class Sweeper:
         """Wakes the thread that calls `step`."""
         self.ring_recovery: Callable[[], None] = lambda: None
         self.wake_ms = 0
-        """When `step` wants to be called again, epoch ms; see the text on top."""
+        """When `step` wants to be called again, epoch ms; see "Wake-ups" at the top."""
         self._spill = spill
         self._deliverer = deliverer
         self._ranges = ranges
@@ -127,6 +127,7 @@ class Sweeper:
 
         With a ticket, the block's sync has failed: it is published when the ticket is done after all.
         """
+        # First the inbox, then `wake_ms`: in the other order the sweeper might sleep past this block.
         self._inbox.append((block, ticket))
         if soonest_ms < self.wake_ms or len(self._inbox) > INBOX_MAX:
             self.ring()
@@ -134,7 +135,7 @@ class Sweeper:
     # ------------------------------------------------------------------------------------------------ the step
 
     def step(self, now_ms: int) -> int:
-        """Do a slice of what is to be done now; answers when to come back (now or earlier: at once)."""
+        """Do one slice of work; returns when to call again, epoch ms (now or earlier: at once)."""
         with self._lock:
             if now_ms < self._now_ms - STEP_BACK_MS:
                 self._scan_ms = 0
@@ -148,18 +149,18 @@ class Sweeper:
                 self._gather(now_ms)
                 self._deliver(now_ms)
                 wake = self._next_wake(now_ms)
-            self.wake_ms = wake
+            self.wake_ms = wake  # before the look into the inbox, see `offer`
             if self._inbox:
                 wake = self.wake_ms = now_ms
             return wake
 
     def publish_all(self) -> None:
-        """Publish everything that was offered: a command must find what was accepted before it."""
+        """Publish everything that was offered, because a command must find messages that were accepted before it."""
         with self._lock:
             self._publish(KEY_MAX)
 
     def arm(self, dues: list[int], ids: list[int], refs: list[int]) -> None:
-        """Arm what lies at or below the frontier and in no range of recovery's. Under the delivery lock."""
+        """Arm records at or below the frontier that are in no range of recovery. Under the delivery lock."""
         covered = self._covered
         if not dues or min(dues) > covered[0]:
             return
@@ -181,7 +182,7 @@ class Sweeper:
             if ticket is not None:
                 self._unsynced.append((block, ticket))
                 continue
-            # Some of it was withdrawn if it is published already; the rest is to be armed all the same.
+            # A block may be published already because a part of it was withdrawn: the rest must be armed all the same.
             columns = Columns(block.dues, block.ids, block.refs) if block.published else self._spill.publish(block)
             most -= len(columns.refs)
             self.arm(columns.dues, columns.ids, columns.refs)
@@ -194,7 +195,7 @@ class Sweeper:
                     self._unsynced.append((block, ticket))
 
     def _gather(self, now_ms: int) -> None:
-        """Find what is due and take it in hand; hand over what is too much."""
+        """Find due messages and take them into the hand; hand the excess over to recovery."""
         for _ in range(CROWDS_MAX):
             self._catch_up(now_ms)
             self._take_in_hand(now_ms)
@@ -205,16 +206,16 @@ class Sweeper:
         self._hand_over(now_ms)
 
     def _take_in_hand(self, now_ms: int) -> None:
-        """Fill the hand with what is due."""
+        """Fill the hand with due messages from the wheel."""
         room = self._hand.room
         if room > 0:
             self._hand.add(*self._wheel.advance(now_ms, room))
 
     def _hand_over_crowd(self) -> bool:
-        """If most of a full hand is due in one millisecond, give recovery that millisecond, but for the first of it.
+        """If most of a full hand is due in one millisecond, give that millisecond to recovery, except its first part.
 
-        So a message that is due a few milliseconds behind a crowd is no part of it, however late the sweeper looked
-        up. Recovery begins where the crowd begins, not behind what stays in hand: so order within it is kept,
+        So a message due a few milliseconds after a crowd does not belong to it, however late the sweeper is.
+        Recovery begins at the start of the crowd, not behind the part that stays in hand: its order is then kept,
         whichever of the two is first.
         """
         crowd_ms = self._hand.drop_crowd()
@@ -224,13 +225,13 @@ class Sweeper:
         return True
 
     def _hand_over(self, now_ms: int) -> None:
-        """Give recovery what is due by now and not in hand, if there is such a thing."""
+        """Give recovery everything that is due by now and not in hand, if there is anything."""
         after = self._drop_armed(now_ms, self._covered)
         if after < (now_ms, KEY_MAX):
             self._give_away(after, now_ms)
 
     def _drop_armed(self, until_ms: int, after: Key) -> Key:
-        """Forget what is armed up to this time; answers with a key below all of it: ``after``, or a lower one."""
+        """Forget what is armed up to a time; returns a key below all of it: ``after``, or a lower one."""
         while True:
             dues, _ = self._wheel.advance(until_ms, SCAN_MAX)
             if not dues:
@@ -238,7 +239,7 @@ class Sweeper:
             after = min(after, (min(dues) - 1, KEY_MAX))
 
     def _give_away(self, after: Key, until_ms: int) -> None:
-        """Make everything behind ``after`` and due by ``until_ms`` recovery's."""
+        """Give everything behind ``after`` that is due by ``until_ms`` to recovery."""
         self._ranges.add(after, until_ms + 1)
         if self._covered < (until_ms, KEY_MAX):
             self._cover((until_ms, KEY_MAX))
@@ -261,7 +262,7 @@ class Sweeper:
         self.pace.worked(count, outcome.looked_at, self._clock.worked_ns() - begin)
 
     def _catch_up(self, now_ms: int) -> None:
-        """Find what is due by now, as far as it fits into the hand; else, in good time, what comes next."""
+        """Scan for messages that are due by now, as many as fit into the hand; if there are none, for the next ones."""
         if now_ms < self._scan_ms:
             return
         found = 0
@@ -273,7 +274,7 @@ class Sweeper:
         except StoreClosedError:
             raise
         except StoreError as error:
-            # What is armed already can still go out.
+            # Messages that are armed already can still be delivered.
             self._scan_ms = now_ms + SCAN_RETRY_MS
             self._deliverer.trouble(f"cannot look for what is due: {error}")
 
@@ -282,7 +283,7 @@ class Sweeper:
         return len(self._wheel) <= self._armed_max // 2
 
     def _advance(self, now_ms: int) -> int:
-        """Scan one portion behind the frontier and arm it; answers how many."""
+        """Scan one portion behind the frontier and arm it; returns how many messages that were."""
         until_ms = now_ms + 1 + (LOOKAHEAD_MS if self._has_room else 0)
         found = self._spill.scan(self._covered, until_ms, self._scan_max)
         count = len(found.refs)
@@ -292,7 +293,7 @@ class Sweeper:
         return count
 
     def _cover(self, key: Key) -> None:
-        # The spill store is told first: from here on a record below may be known by its ref.
+        # The spill store first: once a record is armed, the wheel knows it by its ref, and a relocation must know that.
         self._spill.frontier_ms = key[0] + 1
         self._covered: Key = key
 
@@ -311,12 +312,12 @@ class Sweeper:
         self._rearm_before(bound_ms, [dues[at] for at in order], [refs[at] for at in order])
 
     def _forget_from(self, bound_ms: int) -> None:
-        """The clock was set back: what is due at or after this is left to the scan again."""
+        """After the clock was set back: leave what is due at or after ``bound_ms`` to the scan again."""
         dues, refs = self._wheel.advance(bound_ms - 1, KEY_MAX)
         self._rearm_before(bound_ms, dues, refs)
 
     def _rearm_before(self, bound_ms: int, dues: list[int], refs: list[int]) -> None:
-        """Arm anew what is due before the bound; the rest, the hand's too, is left to the scan, which begins there."""
+        """Arm anew what is due before the bound. The scan begins again there and finds the rest, also of the hand."""
         self._wheel = TimingWheel(max(self._now_ms, 0))
         # The hand lies before the bound unless the clock went back by less than `STEP_BACK_MS`.
         self._hand.drop_from(bound_ms)
@@ -334,7 +335,7 @@ class Sweeper:
         next_ms = self._next_ms = self._wheel.next_wake_ms()
         if next_ms is not None and next_ms < wake:
             wake = next_ms
-        # The frontier: in good time while there is room in the wheel, else when what lies behind it is due.
+        # The frontier: in good time if the wheel has room, else only when the messages behind it are due.
         bound_ms = self._covered[0] + 1
         if self._has_room:
             bound_ms -= LOOKAHEAD_LOW_MS
@@ -344,7 +345,7 @@ class Sweeper:
 
     @property
     def frontier_ms(self) -> int:
-        """Due times from which on nothing is armed."""
+        """Nothing due at or after this time is armed, epoch ms."""
         return self._covered[0] + 1
 
     @property
@@ -354,13 +355,13 @@ class Sweeper:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the first of what is armed is due, as of the last step, epoch ms; None if nothing is. Any thread."""
+        """The earliest armed due time as of the last step, epoch ms; None if nothing is armed. Any thread."""
         first = self._hand.first
         return first[0] if first else self._next_ms
 
     @property
     def behind_ms(self) -> int:
-        """How long ago the oldest message in hand came due, as of the last step. Any thread."""
+        """How many ms ago the oldest message in hand came due, as of the last step. Any thread."""
         first = self._hand.first
         return max(0, self._now_ms - first[0]) if first else 0
 

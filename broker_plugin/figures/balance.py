@@ -1,15 +1,15 @@
-"""What is pending by topic: accepted, less delivered, less cancelled.
+"""Pending messages by topic: accepted, less delivered, less cancelled.
 
-Kept if somebody asks for metrics. What was pending when the counting began has to be read, which takes some
-microseconds a message. What is due within the next seconds is read at once, before the threads start. If that is not
-all, the rest is read in slices by a thread of its own, in key order; until it is done, nothing is shown by topic.
+Counted only if metrics are on. Messages that were pending when the counting began must be read, which takes some
+microseconds each. Those due within the next seconds are read at once, before the threads start. Any others are read
+in slices by a thread of its own, in key order; until it has finished, no counts by topic are shown.
 
-The count is exact although messages come and go meanwhile. What is delivered has been read by then, because it was
-due soon. What is new has an id of the present epoch, and the reader passes it by. What is cancelled or moved behind the
-reader's place is counted the moment that happens; what it has counted already it does not count a second time.
+The count is exact although messages come and go meanwhile. Delivered messages were read before, because they were due
+soon. New ones have an id of the present epoch, and the reader skips them. If a message ahead of the reader is cancelled
+or moved, it is counted at that moment, and the reader skips it later.
 
-The network loop adds what is accepted, whoever holds the delivery lock what is gone and what was there: tables of
-their own, so that no count is lost between two threads. Any thread may ask.
+The network loop counts accepted messages; the holder of the delivery lock counts the others. Each has tables of its
+own, so that no count is lost between two threads. Any thread may read.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["READ_MAX", "TopicBalance"]
 
 READ_MAX = 100_000
-"""Most messages that are read when the counting begins: half a second. If more are due soon, nothing is shown."""
+"""Most messages that are read at once: half a second. If more are due soon, no counts by topic are shown."""
 SOON_MS = 5_000
-"""What is due by then is read at once."""
+"""Messages due within this time are read at once."""
 _READ_AT_ONCE = 256
 _FIRST, _END_MS, _ID_MAX = (-1, 0), 1 << 62, 1 << 63
 
@@ -47,12 +47,12 @@ class TopicBalance:
         self._after = _FIRST
         self._epoch_begin = 0
         self.is_known = False
-        """Whether what was pending before is counted, too."""
+        """Whether the messages that were pending at the start are counted completely."""
         self.is_reading = False
-        """Whether a thread has to call `step` for that."""
+        """Whether a thread must call `step` to count them."""
 
     def load(self, spill: SpillStore, now_ms: int) -> None:
-        """Count what is pending now. Under the delivery lock, before the threads start. Raises StoreError."""
+        """Count pending messages: all, or those due soon. Under the lock, before threads start. Raises StoreError."""
         self._epoch_begin = id_of(spill.epoch, 0)
         everything = spill.pending_count <= READ_MAX
         until_ms = _END_MS if everything else now_ms + SOON_MS
@@ -67,11 +67,11 @@ class TopicBalance:
                 return
 
     def step(self, spill: SpillStore, pause: Callable[[], object], now_ms: int) -> int:
-        """Read some more of what was there; answers when to come back. A thread of its own. Raises StoreError.
+        """Read the next slice; returns when to call again (epoch ms). For a thread of its own. Raises StoreError.
 
-        If it is overtaken by the deliveries, the counts stay unknown until the next start.
+        If deliveries overtake it, the counts stay unknown until the next start.
         """
-        if self._after[0] < now_ms:  # what was not read may have been delivered: it stays unknown
+        if self._after[0] < now_ms:  # unread messages may have been delivered: the counts stay unknown
             self.is_reading = False
             return _END_MS
         with spill.lock:
@@ -111,14 +111,14 @@ class TopicBalance:
         self.delivered(topic, 1)
 
     def moved(self, delay_id: int, due_ms: int, topic: str, _grown: int = 0) -> None:
-        """Note that a message leaves its place. Under the delivery lock."""
+        """Note that a message leaves its place, so that the reader would miss it. Under the delivery lock."""
         if self.is_reading and delay_id < self._epoch_begin and delay_id not in self._counted:
             self._counted.add(delay_id)
             if (due_ms, delay_id) > self._after:
                 self._before[topic] = self._before.get(topic, 0) + 1
 
     def rows(self) -> list[tuple[str, int]]:
-        """List topics with what is pending of them, largest first; nothing if it is not known."""
+        """Topics with the number of their pending messages, largest first; empty while that is unknown."""
         if not self.is_known:
             return []
         accepted, gone, before = dict(self._accepted), self._gone, self._before
@@ -130,7 +130,7 @@ class TopicBalance:
 
 
 def _readable(spill: SpillStore, refs: list[int]) -> list[bytes]:
-    """Read records, without those that cannot be read or are none."""
+    """Read records, leaving out those that cannot be read or are no records."""
     try:
         records = spill.read(refs)
     except StoreError:

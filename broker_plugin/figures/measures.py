@@ -1,13 +1,13 @@
-"""The plug-in's metrics, made of counters that exist anyway: RocketMQ's names where it has one, else ``timewheel_``.
+"""The plug-in's metrics, made from existing counters: RocketMQ's names where it has one, else ``timewheel_…``.
 
 ==============================================  ==========================================================
 ``rocketmq_timer_enqueue_total{topic}``         accepted; ``rocketmq_timer_dequeue_total{topic}``: delivered
-``rocketmq_timer_dequeue_lag``                  all that is pending, as Apache's broker counts it
+``rocketmq_timer_dequeue_lag``                  all pending messages, as Apache's broker counts it
 ``rocketmq_timer_dequeue_latency_milliseconds``  how late the sweeper is now
-``rocketmq_delay_message_latency_seconds``      the delay that was asked for, by topic
+``rocketmq_delay_message_latency_seconds``      the requested delay, by topic
 ==============================================  ==========================================================
 
-An accepted message is armed in the turn that stores it, so what lags behind in Apache's timer (``enqueue``) is 0 here.
+An accepted message is armed in the turn that stores it, so the ``enqueue`` lag of Apache's timer is 0 here.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["STORAGE", "STORAGE_LABELS", "plugin_families"]
 
 STORAGE_LABELS = ("storage_type", "storage_medium")
 STORAGE = ("local", "disk")
-"""What every figure of a store carries in Apache's exposition."""
+"""The values of `STORAGE_LABELS`, which Apache's broker puts on every figure of a store."""
 _NONE_FAILED = {PutStatus.SERVICE_NOT_AVAILABLE.name: 0}
-"""A series that is there from the start, so that a rate sees the first failure."""
+"""A series that exists from the start, so that a rate includes the first failure."""
 _IN_LABELS = ("topic", "message_type", "is_system")
 
 
@@ -42,9 +42,9 @@ def plugin_families(
     pending: int,
     behind_ms: int,
 ) -> Iterator[Family]:
-    """Make the families of one plug-in; ``accepted`` and ``delivered`` are what was counted by topic.
+    """Make the families of one plug-in; ``accepted`` and ``delivered`` are counts by topic.
 
-    ``clock_steps_ms`` is by how much the wall clock was set forward, and back.
+    ``clock_steps_ms`` are the ms by which the wall clock was set forward, and back, in all.
     """
     yield from _timer(accepted, delivered, pending, behind_ms)
     yield from _sends(accepted)
@@ -119,7 +119,7 @@ def _timer(
 
 
 def _sends(accepted: Sequence[tuple[str, AcceptedRow]]) -> Iterator[Family]:
-    """Timed sends, beside those that the broker counts: under their own topic, not a system topic as Apache's."""
+    """Timed sends, which the broker does not count. Under their own topic; Apache counts them under a system topic."""
     yield Family(
         name="rocketmq_messages_in_total",
         kind=MetricKind.COUNTER,

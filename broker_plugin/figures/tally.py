@@ -1,13 +1,13 @@
-"""Counts by topic: what was accepted, with its sizes and delays, and what was delivered.
+"""Counts by topic: accepted messages with sizes and delays, and delivered ones.
 
-Kept only if somebody asks for metrics. Accepted messages are counted once a turn from their finished records, by the
-network loop; deliveries a batch at a time, under the delivery lock. Any thread may read.
+Counted only if metrics are on. The network loop counts accepted messages once a turn, from their finished records.
+Deliveries are counted a batch at a time, under the delivery lock. Any thread may read.
 
-What that costs is measured by ``python -m tests.broker_plugin.counting_cost``. One loop over a turn's messages, native
-where there is a compiler: lists for each topic, classified by sorting, cost more as soon as two topics share a turn.
+``python -m tests.broker_plugin.counting_cost`` measures the cost. It is one loop over a turn's messages, native in the
+compiled build. Sorting the messages into lists by topic costs more as soon as two topics share a turn.
 
-At most so many topics are counted by name; what comes later is counted under `store.put.measures.OTHER`, so that no
-counter ever goes back.
+A limited number of topics is counted by name; later ones are counted under `store.put.measures.OTHER`. A topic never
+loses its name, so that no counter ever falls.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DELAYS_MS = tuple(bound * 1000 for bound in DELAYS_S)
 _KIB: Final = 1 << 10
 _4_KIB: Final = 4 << 10
 _MINUTE_MS: Final = 60_000
-"""The first bounds, as constants of the native build: most messages lie within them."""
+"""The first bounds as constants, which mypyc compiles in: most messages lie within them, and need no bisecting."""
 _BODY_BYTES_END = BODY_BYTES_AT + 4
 Entry = tuple[int, int, bytes]
 """Due time, delay id, finished record."""
@@ -59,7 +59,7 @@ class Accepted:
     Args:
         now_ms: Reads the wall clock, epoch ms, once a turn: a delay is counted from then.
         topics_max: Most topics by name.
-        balance: Is told, too.
+        balance: Told of every change as well.
     """
 
     def __init__(self, now_ms: Callable[[], int], topics_max: int, balance: TopicBalance) -> None:
@@ -71,16 +71,16 @@ class Accepted:
         self._topics: dict[int, str] | None = None  # its messages' topics, once somebody asks
 
     def add_turn(self, topics: Sequence[str], entries: Sequence[Entry], *more: Sequence[Entry]) -> None:
-        """Count all that one turn accepted; ``topics`` are those of ``entries``, as for `add`."""
+        """Count all messages that one turn accepted; ``topics`` are those of ``entries``, as for `add`."""
         self._turn, self._topics = [entries, *more], None
         self.add(topics, entries)
         for others in more:
             self.add((), others)
 
     def withdrawn(self, delay_id: int) -> None:
-        """Note that a message which the last turn accepted is refused after all: what is pending is one less.
+        """Note that a message which the last turn accepted is refused after all: one less is pending.
 
-        What was accepted in all goes on to count it, as no counter ever goes back.
+        It stays in the total of accepted messages, because no counter may fall.
         """
         if self._topics is None:
             self._topics = {entry[1]: _topic_of(entry[2]) for entries in self._turn for entry in entries}
@@ -89,9 +89,10 @@ class Accepted:
             self._balance.accepted(topic, -1)
 
     def add(self, topics: Sequence[str], entries: Sequence[Entry]) -> None:
-        """Count accepted messages: (due time, delay id, finished record) each, with the topics if all are known.
+        """Count accepted messages: (due time, delay id, finished record) each.
 
-        Where some were taken back, the topics are as many no more, and are read in the records.
+        ``topics`` has one topic for each. If some entries were taken back, the lengths differ; then the topics are read
+        from the records.
         """
         if not entries:
             return
@@ -152,7 +153,7 @@ class Delivered:
             self._add(topic, count)
 
     def add_queues(self, queues: Sequence[tuple[str, int, int]], _sizes: Longs, /) -> None:
-        """Count a block that was stored: topic, queue id and how many, of each queue; and the bytes of each message."""
+        """Count a stored block: (topic, queue id, count) of each queue, and the bytes of each message."""
         for topic, _, count in queues:
             self._add(topic, count)
 
@@ -170,7 +171,7 @@ class Delivered:
 
 
 class Uncounted(Delivered):
-    """Counts nothing: nobody asked."""
+    """Counts nothing: for a broker without metrics."""
 
     def __init__(self) -> None:
         super().__init__(0)

@@ -1,1 +1,1 @@
-"""The desk of pending messages: they are looked at, counted, forecast and changed here."""
+"""The desk of pending messages: looks them up, counts, forecasts and changes them."""

@@ -1,20 +1,21 @@
 """Changing many messages by a query: a slice at a time, in one frame of the journal.
 
-A cancel takes a slice as a whole: its rows are one CANCEL frame, its records are marked at once. So each slice is
-changed or not, as one; what is answered is durable, and what a crash interrupts is either cancelled or still matches.
+A cancel takes a slice as a whole: its rows are one CANCEL frame, and its records are marked at once. So a slice is
+changed completely or not at all. Answered changes are durable; after a crash a message is cancelled or still matches.
 
-A slice takes the delivery lock twice, for a millisecond or less: to read it, and to cancel what matched. In between
-deliveries have their turn, while the messages are compared with the query. So the second hold asks first whether all of
-them still wait where they were read; if one does not, the slice is read and cancelled anew within one hold. Whoever is
-delivered or moved meanwhile is therefore never cancelled as well.
+A slice takes the delivery lock twice, for a millisecond or less: to read it, and to cancel what matched. In between,
+while the messages are compared with the query, deliveries get the lock. So the second hold first checks that all of
+them still wait where they were read. If one does not, the slice is read and cancelled again within one hold. A message
+that is delivered or moved meanwhile is therefore never cancelled as well.
 
-A move writes its records anew, one by one. A message that is moved to a later time may come to lie before the cursor
-once more, within the same query; so a bulk move to later times (an interval above 0, restart) is done in one call, and
-refused if more match than one call may change.
+A move writes its records anew, one by one. A message that is moved to a later time may lie ahead of the cursor again,
+within the same query. So a bulk move to later times (an interval above 0, restart) is done in one call, and refused if
+more messages match than one call may change.
 
-If the disk fails in between, what was done is answered, and the cursor goes on where it failed; the error comes if
-nothing was done, so that whoever asks again never does a thing twice. A move to later times cannot go on: each message
-that was not moved is answered with the error. The same holds when the time of a call is over (`looking.CALL_NS`).
+If the disk fails in between, the answer has what was done, and its cursor goes on at the failure. The error is raised
+only if nothing was done, so that a repeated call never changes a message twice. A move to later times cannot go on:
+each message that was not moved gets the error as its answer. The same holds when the time of a call is over
+(`looking.CALL_NS`).
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ __all__ = ["Bulk", "DoneAnswers", "OutOfTimeError"]
 
 _V = PendingVerdict
 _MOVES_AT_ONCE = 8
-"""A thread that takes the lock again at once lets nobody else have it: after so many moves it pauses."""
+"""The thread pauses after this many moves: if it took the lock again at once each time, nobody else would get it."""
 
 
 class OutOfTimeError(StoreError):
-    """The time of a call is over."""
+    """The time of a call is over; the text asks to repeat the request."""
 
     def __init__(self) -> None:
         super().__init__(f"there was no time for it within {CALL_NS / 1e9:g} s: ask for it again")
@@ -76,7 +77,7 @@ class Bulk:
         due_ms: int | None,
         by_ms: int | None,
     ) -> PendingBulk:
-        """Change what matches. Raises PendingError."""
+        """Change matching messages; the arguments are checked already. Raises PendingError, StoreError."""
         answers: Sequence[PendingAnswer]
         if verb is PendingVerb.CANCEL:
             answers, looked_at, cursor = self._cancel(query, cursor, limit, now_ms)
@@ -189,7 +190,7 @@ def _failed(offset: int, due_ms: int, error: StoreError) -> PendingAnswer:
 
 
 class DoneAnswers(Sequence[PendingAnswer]):
-    """Answers of messages that were all cancelled at one time; each is made when somebody looks at it."""
+    """Answers for messages that were all cancelled at one time; each is made only when it is read."""
 
     __slots__ = ("_dues", "_ids", "_versions", "_when_ms")
 
@@ -200,7 +201,7 @@ class DoneAnswers(Sequence[PendingAnswer]):
         self._dues: list[int] = []
 
     def add(self, ids: Sequence[int], versions: Sequence[int], dues: Sequence[int]) -> None:
-        """Add some."""
+        """Add cancelled messages: three columns of equal length."""
         self._ids += ids
         self._versions += versions
         self._dues += dues
@@ -227,4 +228,4 @@ class DoneAnswers(Sequence[PendingAnswer]):
 
 
 LOOKED_AT_MAX = 100_000
-"""Messages that one call looks at, at most."""
+"""Most messages that one call looks at."""

@@ -1,10 +1,10 @@
-"""What is written down of cancelled messages, and what of that has to be taken back.
+"""The rows of cancelled messages, and how rows are revoked.
 
 The row of a cancelled message is written before its cancel is journalled, so that a kill leaves no cancel without one.
-If the journal then refuses the cancel, the message will be delivered, and another row says that the first is void. The
-disk that refuses the one may refuse the other. Then the row is owed: it is written as soon as that works, and before
-any other one, so that what is owed is at the end of the file, where a start looks for it
-(`MessageRows.void_tail`). Until then the row is believed by nobody: `find` does not answer with it.
+If the journal then refuses the cancel, the message will be delivered, and a second row voids the first. The disk may
+refuse that row too. Then it is owed: it is written as soon as possible, and before any other row. So rows that should
+be void are at the end of the file, where a start looks for them (`MessageRows.void_tail`). Until then `find` does not
+return the row.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _KEY_MARK = DELAY_KEY.encode()
 
 
 class CancelledRows:
-    """The rows of cancelled messages. Under the delivery lock, but for `encoded`, `find`, `find_key` and `sync`."""
+    """The rows of cancelled messages. Under the delivery lock, except `encoded`, `find`, `find_key` and `sync`."""
 
     def __init__(self, rows: MessageRows) -> None:
         self._rows = rows
         self._owed: dict[int, int] = {}
-        """Delay id to due time: what is not cancelled, though a row says so."""
+        """Delay id to due time (epoch ms) of messages that are not cancelled although a row says so."""
 
     @property
     def owed_count(self) -> int:
-        """How many rows have to be taken back yet."""
+        """How many rows are still to be voided."""
         return len(self._owed)
 
     def encoded(self, found: Slice, now_ms: int) -> bytes:
@@ -58,11 +58,11 @@ class CancelledRows:
 
     @contextmanager
     def noted(self, rows: bytes, ids: Sequence[int], dues: Sequence[int]) -> Iterator[None]:
-        """Write rows; here within the messages are cancelled. If that fails, the rows are void.
+        """Write rows, then run the block, which cancels the messages. If the block fails, the rows are voided.
 
-        Raises StoreError, and then nothing was done.
+        Raises StoreError, and then nothing is cancelled.
         """
-        # It must be possible to cancel on a full disk; that it was is then known for a while only.
+        # Cancelling must work on a full disk as well. Without a row it is known for a shorter time.
         with suppress(StoreFullError):
             self.settle()
             self._rows.add_encoded(rows, ids, dues)
@@ -77,13 +77,13 @@ class CancelledRows:
             self._owed.pop(delay_id, None)
 
     def settle(self) -> None:
-        """Take back what is owed. Raises StoreError."""
+        """Void the rows that are owed. Raises StoreError."""
         if self._owed:
             self._rows.void(list(self._owed), list(self._owed.values()))
             self._owed.clear()
 
     def find(self, delay_id: int) -> MessageRow | None:
-        """Look a message up. Reads files."""
+        """The row of a cancelled message; None if there is none. Reads files."""
         row = self._rows.find(delay_id)
         return None if delay_id in self._owed else row
 
@@ -93,13 +93,13 @@ class CancelledRows:
         return 0 if row is None else row.delay_id
 
     def sync(self) -> None:
-        """Make them durable. Raises SyncFailedError."""
+        """Make all rows durable. Raises SyncFailedError."""
         self._rows.sync()
 
 
 @lru_cache(maxsize=1024)
 def topic_crc(topic: str) -> int:
-    """What a row of a cancelled message has of its topic; never 0."""
+    """The topic's hash in the row of a cancelled message, 32 bits; never 0, which stands for an unreadable record."""
     return key_hash(topic, "") & 0xFFFFFFFF or 1
 
 

@@ -1,16 +1,17 @@
-"""Cancel and move: one message, looked at and changed under the delivery lock, with a definite answer.
+"""Cancel and move: one message, looked up and changed under the delivery lock, with a definite answer.
 
-A command meets no message half way, because a delivery holds the same lock: one of the two wins, and the other is told.
-A change is journalled in one go with what it does in memory; it is answered when the journal is synced (whatever the
-flush mode), in the calling thread and outside the lock: a slow disk makes a command slow, never a delivery late. If
-that sync fails, the caller gets the error and must ask again; the message stays as the journal has it.
+A delivery holds the same lock, so no command meets a message half way: one of the two comes first, and the other sees
+its result. A change is journalled and takes effect in memory within one hold of the lock. It is answered when the
+journal is synced, whatever the flush mode. The calling thread waits for that outside the lock, so a slow disk makes a
+command slow but no delivery late. If that sync fails, the caller gets the error and must ask again; the message stays
+as the journal has it.
 
-A delivery that a failing disk refused may have left its records behind the log's end, and a crash would have them
-count as delivered. Before a change the target makes sure that they are gone (`SettlingTarget`); if it cannot, the
+A delivery that a failing disk refused may have left its records behind the log's end, and after a crash they would
+count as delivered. Before a change the target makes sure that they are gone (`SettlingTarget`). If it cannot, the
 change fails and nothing has happened.
 
-What became of a message that is not pending any more is asked in this order: the CommitLog (delivered, when and
-where), the rows of cancelled messages (`store.spill.state.message_rows`), the delay store's own files.
+Where a message went that is no longer pending is looked up in this order: the CommitLog (delivered, when and where),
+the rows of cancelled messages (`store.spill.state.message_rows`), the delay store's own files.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _V = PendingVerdict
 
 
 class ChangeWatcher(Protocol):
-    """Who wants to know what is no longer pending. Called under the delivery lock."""
+    """Is told of every cancel and move. Called under the delivery lock."""
 
     def cancelled(self, delay_id: int, due_ms: int, topic: str, text: str, record_bytes: int) -> None:
         """Note that a message was cancelled."""
@@ -88,21 +89,21 @@ class Changes:
         self._lookup = target if isinstance(target, LookupTarget) else None
         self.watchers: list[ChangeWatcher] = []
         self.counts_topics = False
-        """Whether it is counted what is pending of each topic: a cancel then has to know whose it is."""
+        """Whether messages are counted by topic: a cancel must then know the topic, so it must read the record."""
         self.frame_rows = max(1, spill.append_bytes_max // FRAME_ROW_BYTES)
-        """Messages that one frame of the journal can cancel."""
+        """Most messages that one frame of the journal cancels."""
         self.keys: DelayKeys | None = None
         self.settle_owed: Callable[[], object] = lambda: None
-        """Has messages be what their senders were told; raises StoreError while the disk refuses that."""
+        """Writes changes that were answered but could not be written yet; raises StoreError while that fails."""
 
     # ------------------------------------------------------------------------------------------------ the changes
 
     def cancel(
         self, name: PendingName, version: int | None, now_ms: int, later: list[Ticket] | None = None
     ) -> PendingAnswer:
-        """Take a pending message out; durable when it returns. Raises StoreError: ask again.
+        """Cancel a pending message; durable when it returns. Raises StoreError: ask again.
 
-        With ``later``, the caller waits (`wait`) for the ticket that is put there.
+        With ``later``, the ticket is appended to it, and the caller waits for it (`wait`) before it answers.
         """
         ticket: Ticket | None = None
         with self._lock:
@@ -131,15 +132,18 @@ class Changes:
         )
 
     def still_wait(self, found: Slice) -> bool:
-        """Whether all of a slice waits where it was read, under this hold of the lock."""
+        """Whether all messages of a slice still wait where they were read. Valid under this hold of the lock."""
         return self._spill.all_wait(found.refs)
 
     def past_rows(self, found: Slice, now_ms: int) -> bytes:
-        """Make the rows that say of a slice that it was cancelled. Needs no lock."""
+        """Encode the rows of cancelled messages for a slice. Needs no lock."""
         return b"" if self._past is None else self._past.encoded(found, now_ms)
 
     def cancel_slice(self, found: Slice, rows: bytes) -> Ticket:
-        """Cancel a slice that waits as a whole under this hold of the lock, with its `past_rows`; answers a ticket."""
+        """Cancel a slice for which `still_wait` is true under this hold of the lock; ``rows`` are its `past_rows`.
+
+        Returns the ticket that makes it durable. Raises StoreError: nothing is cancelled.
+        """
         after(State.SPILLED, Move.CANCEL)
         self.settle_owed()
         self._settle()
@@ -158,7 +162,7 @@ class Changes:
             self._past.sync()
 
     def wait_of(self, ticket: Ticket, count: int) -> None:
-        """The same for so many changes of one call. Raises StoreError, which says that they were made."""
+        """`wait` for ``count`` changes of one call. Raises StoreError, whose text says that they were made."""
         try:
             self.wait(ticket)
         except StoreError as error:
@@ -171,7 +175,7 @@ class Changes:
     def move(self, order: PendingOrder, now_ms: int, later: list[Ticket] | None = None) -> PendingAnswer:
         """Give a pending message another due time; durable when it returns. Raises StoreError: ask again.
 
-        With ``later``, the caller waits for the ticket that is put there.
+        With ``later``, the ticket is appended to it, and the caller waits for it before it answers.
         """
         name = order.name
         block: Block | None = None
@@ -188,7 +192,7 @@ class Changes:
                 self._settle()
                 fresh = restamped(record, found, due_ms)
                 topic, _, text = record_fields(record)
-                if self.keys is not None:  # before it is moved: what has been moved must be offered, whatever fails
+                if self.keys is not None:  # before the move, because it may fail: a moved message must be offered
                     self.keys.moved(topic, text, found.delay_id, due_ms, now_ms)
                 block = self._spill.move(found, fresh, due_ms)
                 for watcher in self.watchers:
@@ -215,7 +219,10 @@ class Changes:
         return 0 if self._past is None else self._past.find_key(topic, key)
 
     def past(self, name: PendingName, later: list[Ticket] | None = None) -> PendingAnswer:
-        """Say what became of a message that is not pending; `PendingVerdict.CANCELLED` if it was cancelled."""
+        """The answer for a message that is not pending; `PendingVerdict.CANCELLED` if it was cancelled.
+
+        Raises StoreError.
+        """
         with self._lock:
             found = self._find(name.offset)
         return self._not_pending(name, found, PendingVerb.MOVE, later)
@@ -228,18 +235,18 @@ class Changes:
         return self._spill.find(offset)
 
     def _waiting(self, found: Found) -> State:
-        """What a message that is pending is in, as its key says; failed ones lie among the armed."""
+        """The state of a pending message by its key; failed ones count as armed."""
         return State.SPILLED if found.due_ms >= self._sweeper.frontier_ms else State.ARMED
 
     def _meant(
         self, name: PendingName, found: Found, version: int | None, needed: bool = False
     ) -> tuple[bytes, PendingAnswer | None]:
-        """Read a pending record, and refuse if it is not the one that is meant. Empty if it cannot be read."""
+        """Read a pending record; with the refusal if name or version do not fit it. Empty if it cannot be read."""
         try:
             record = self._spill.read((found.ref,))[0]
             topic, _, text = record_fields(record)
         except (StoreError, RecordError) as error:
-            # Whether the name fits, or whose count it is, is not known then: no answer is better than a wrong one.
+            # Then neither the name can be compared nor the topic be counted: no answer is better than a wrong one.
             counted = self.counts_topics and not isinstance(error, RecordCorruptError)
             if needed or counted or name.topic or name.unique_key:
                 raise StoreError(f"pending message {found.delay_id:#x} cannot be read: {error}") from error
@@ -259,7 +266,7 @@ class Changes:
         return record, None
 
     def _noted(self, rows: bytes, ids: Sequence[int], dues: Sequence[int]) -> AbstractContextManager[None]:
-        """Write down that messages are cancelled, before they are here within."""
+        """Write rows of cancelled messages before the block cancels them (`CancelledRows.noted`)."""
         return nullcontext() if self._past is None else self._past.noted(rows, ids, dues)
 
     def _gone(self, delay_id: int, due_ms: int, record: bytes, size: int) -> None:
@@ -278,8 +285,8 @@ class Changes:
     def _not_pending(
         self, name: PendingName, found: Found | None, verb: PendingVerb, later: list[Ticket] | None = None
     ) -> PendingAnswer:
-        """Say what became of a message that is not pending; needs no lock, it stays what it is."""
-        # An earlier cancel that this answer may tell of must be durable: wait for the whole journal.
+        """The answer for a message that is not pending. Needs no lock: it will not become pending again."""
+        # The answer may report an earlier cancel, which must be durable by then: wait for the whole journal.
         journal = self._spill.journal
         ticket = Ticket((journal, journal.written))
         if later is None:
@@ -293,7 +300,7 @@ class Changes:
         past = self._past
         if past is not None and (row := past.find(name.offset)) is not None:
             if later is None:
-                past.sync()  # it may be of a cancel that is under way, or of one that a kill has cut short
+                past.sync()  # the row may be that of a cancel under way, or of one that a kill has cut short
             if name.topic and row.topic_crc != topic_crc(name.topic):
                 return _unknown("the name does not fit the message")
             return _cancelled(verb, name.offset, row.version, row.due_ms, row.at_ms)
@@ -306,7 +313,7 @@ class Changes:
         return _cancelled(verb, name.offset, found.version, found.due_ms, 0)
 
     def _is_named(self, name: PendingName, found: Found) -> bool:
-        """Whether a name fits a message that is done, and whose record may still be there."""
+        """Whether a name fits a done message whose record can still be read."""
         try:
             with self._lock:
                 topic, _, text = record_fields(self._spill.read((found.ref,))[0])
@@ -316,7 +323,7 @@ class Changes:
 
 
 def _is_settled() -> None:
-    """Nothing to settle: what this target refuses is gone."""
+    """Nothing to settle: this target leaves nothing of a refused put."""
 
 
 def _unknown(detail: str) -> PendingAnswer:
@@ -331,7 +338,7 @@ def _cancelled(verb: PendingVerb, offset: int, version: int, due_ms: int, when_m
 
 
 def _delivered(name: PendingName, record: bytes) -> PendingAnswer:
-    """Say when and where a message was delivered."""
+    """The answer that says when and where a message was delivered."""
     topic, queue_id, text = record_fields(record)
     if (name.topic and topic != name.topic) or (name.unique_key and get_property(text, UNIQ_KEY) != name.unique_key):
         return _unknown("the name does not fit the message")
@@ -350,7 +357,7 @@ def _delivered(name: PendingName, record: bytes) -> PendingAnswer:
 
 
 def _new_due(order: PendingOrder, found: Found, record: bytes, now_ms: int) -> int:
-    """The due time that an order asks for; 0 if there is none. Not before now."""
+    """The due time that an order requests, epoch ms, not before now; 0 if the sent delay is unknown (restart)."""
     if order.verb is PendingVerb.NOW:
         return now_ms
     if order.verb is PendingVerb.RESTART:
@@ -361,7 +368,7 @@ def _new_due(order: PendingOrder, found: Found, record: bytes, now_ms: int) -> i
 
 
 def _settled_already(order: PendingOrder, found: Found, due_ms: int, now_ms: int) -> PendingAnswer | None:
-    """Answer an order that changes nothing, because it stands already or is not possible."""
+    """The answer to an order that changes nothing, because it is fulfilled already or impossible; else None."""
     verdict, detail = _V.ALREADY, f"it is due at {found.due_ms}"
     past = "" if order.by_ms is None else past_fault("due", found.due_ms + order.by_ms, now_ms)
     if past:

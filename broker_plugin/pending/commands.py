@@ -1,6 +1,6 @@
-"""The older, smaller door to pending messages: what RECALL and a plug-in's host ask by virtual offset alone.
+"""The older and smaller interface to pending messages, by virtual offset alone: for RECALL and a plug-in's host.
 
-`broker_plugin.pending` does the work; the answers are those of `store.put.plugin_api.CommandOutcome`.
+`broker_plugin.pending` does the work; the answers are `store.put.plugin_api.CommandOutcome`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OUTCOMES = {
 
 
 class Commands:
-    """What can be asked of pending messages by virtual offset. Any thread."""
+    """Cancels, moves, lists and reads pending messages by virtual offset. Any thread."""
 
     def __init__(self, spill: SpillStore, sweeper: Delivery, recovery: Overdue, lock: RLock, changes: Changes) -> None:
         self._spill = spill
@@ -50,16 +50,16 @@ class Commands:
         self._changes = changes
 
     def cancel(self, offset: int, now_ms: int = 0) -> CommandResult:
-        """Take a pending message out; durable when it returns. Raises StoreError: ask again."""
+        """Cancel a pending message; durable when it returns. Raises StoreError: ask again."""
         found = self._changes.cancel(PendingName(offset=offset), None, now_ms)
         if found.verdict is PendingVerdict.ALREADY:
             return CommandResult(CommandOutcome.ALREADY_CANCELLED, found.detail)
         return _result(found)
 
     def move(self, offset: int, due_ms: int, now_ms: int) -> CommandResult:
-        """Give a pending message another due time; durable when it returns. Raises StoreError: ask again.
+        """Give a pending message another due time (epoch ms); durable when it returns. A time before now means now.
 
-        A time not after now means now. ValueError for a time beyond the year 9999.
+        Raises StoreError: ask again; ValueError for a time beyond the year 9999.
         """
         if not -DUE_MAX_MS <= due_ms <= DUE_MAX_MS:
             raise ValueError(f"due time {due_ms} lies beyond the year 9999")
@@ -67,12 +67,12 @@ class Commands:
         return _result(self._changes.move(order, now_ms))
 
     def list_pending(self, after: Key | None, limit: int, now_ms: int) -> list[PendingMessage]:
-        """List pending messages in (due, offset) order; at most `LIST_MAX`."""
+        """List pending messages in (due, offset) order behind the key ``after``; at most `LIST_MAX`."""
         rows: list[PendingMessage] = []
         cursor = (-1, KEY_MAX) if after is None else after
         limit = min(limit, LIST_MAX)
         while len(rows) < limit:
-            # The lock is let go of in between: a listing delays nobody.
+            # The lock is released after each portion, so that a listing delays no delivery.
             with self._lock:
                 self._sweeper.publish_all()
                 wanted = min(_READ_AT_ONCE, limit - len(rows))
@@ -85,7 +85,7 @@ class Commands:
         return rows
 
     def view(self, offset: int) -> bytes | None:
-        """Read a pending message in its stored form, its virtual offset in the place of the position."""
+        """Read the record of a pending message, with its virtual offset as position; None if it is not pending."""
         with self._lock:
             self._sweeper.publish_all()
             found = self._spill.find(offset)

@@ -1,18 +1,17 @@
-"""Delay keys: a name of the sender's own (``__DELAYKEY``), unique within its topic while the message is pending.
+"""Delay keys: a name that the sender gives (``__DELAYKEY``), unique within its topic while the message is pending.
 
-What a second send with a key does says its sender (``__DELAYKEY_MODE``)::
+The sender of a second message with a key says what happens (``__DELAYKEY_MODE``)::
 
-    reject   (default) it is refused, the first message stays
-    keep     it is answered like the first one (SEND_OK, the same message id), the first message stays
+    reject   (default) the second one is refused, the first one stays
+    keep     the second one gets the answer of the first (SEND_OK, the same message id), and the first one stays
     replace  the first message gets body, properties and due time of the second; never both, never none
 
-The table (`broker_plugin.pending.key_table`) has a key for longer than its message is pending: until some hours
-after it was due, so that a question by key is answered then, too. Whether a message is pending is asked of the delay
-store, and only for a key that is there already. Before a message with a key is journalled, its row is written
-(folder ``keys``); a start fills the table from the rows, and from the records that were journalled behind the last
-checkpoint.
+The table (`broker_plugin.pending.key_table`) keeps a key until some hours after its message was due, so that a query by
+key is still answered then. The delay store knows whether a message is pending; it is asked only for keys in the table.
+The row of a message with a key (folder ``keys``) is written before its frame is journalled. A start fills the table
+from the rows, and from the records that were journalled after the last checkpoint.
 
-A key is unique on one broker. A topic on several brokers has it once on each.
+A key is unique on one broker. A topic on several brokers may have it once on each.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ if TYPE_CHECKING:
 __all__ = ["KEYS_MAX", "UNKNOWN_VERSION", "DelayKeys", "FirstStays", "Free", "Taken", "UnderWay", "unsettled"]
 
 KEYS_MAX = 1_000_000
-"""Keys that are known at once, at most (24 MB)."""
+"""Most keys in the table (24 MB)."""
 KEY_BYTES_MAX = 1024
 EVICTED_AT_ONCE = 2048
 MODES = ("reject", "keep", "replace")
 UNKNOWN_VERSION = -1
-"""That of a message which is not journalled yet: whoever replaces it reads it again."""
+"""Version of a message that is not journalled yet: a replacement must look it up again."""
 
 
 class FirstStays:
-    """The first message stays: its sender is answered as the first one was."""
+    """The first message stays: the second sender gets the answer of the first one."""
 
     __slots__ = ("due_ms", "offset")
 
@@ -58,7 +57,7 @@ class FirstStays:
 
 
 class Free:
-    """The key is free; ``hash`` stands for it, 0 if there is none."""
+    """The key, with this ``hash``, is free; 0: the message has no key."""
 
     __slots__ = ("hash",)
 
@@ -67,7 +66,7 @@ class Free:
 
 
 class Taken:
-    """The key's message is to be replaced."""
+    """The key's pending message is to be replaced."""
 
     __slots__ = ("found", "hash", "record")
 
@@ -78,7 +77,7 @@ class Taken:
 
 
 class UnderWay:
-    """The key's message is not journalled yet: it is of this turn, or of a large batch that is being looked at."""
+    """The key's message is not journalled yet: it belongs to this turn, or to a large batch that is being checked."""
 
     __slots__ = ("delay_id", "due_ms", "hash", "key", "mode")
 
@@ -91,7 +90,7 @@ class UnderWay:
 
 
 class DelayKeys:
-    """Decides about messages with a delay key. `admit` is the network loop's, the rest any thread's."""
+    """Decides about messages with a delay key. The methods are grouped: network loop only, and any thread."""
 
     def __init__(
         self, spill: SpillStore, sweeper: Delivery, rows: MessageRows, *, keys_max: int = KEYS_MAX, keep_ms: int = 0
@@ -112,10 +111,10 @@ class DelayKeys:
         self._journalled: dict[int, tuple[int, int, int]] = {}  # by delay id, of the one before it
 
     def load(self, rows: Iterable[MessageRow], records: Iterable[tuple[int, int, bytes]]) -> None:
-        """Fill the table at open: from rows, then from (due, delay id, record) of what they may lack.
+        """Fill the table at open: from rows, then from (due, delay id, record) of messages whose rows may be missing.
 
-        A power cut may have taken a row whose message is there. It is written again, because the next checkpoint lets
-        the next start read no more than the rows. Raises StoreError.
+        A power cut may have taken the row of a message that is there. It is written again, because after the next
+        checkpoint a start reads only the rows. Raises StoreError.
         """
         lacking: list[MessageRow] = []
         for row in rows:
@@ -144,9 +143,9 @@ class DelayKeys:
     def admit(
         self, topic: str, text: str, now_ms: int, *, held: bool = True
     ) -> Free | Taken | FirstStays | UnderWay | Refused:
-        """Decide about a message whose properties have the name of a delay key somewhere.
+        """Decide about a message whose properties contain the name of the delay key somewhere.
 
-        One that is not to be ``held``, because it is due already, needs no room for its key.
+        A message that is due already is not ``held``; it needs no room in the table.
         """
         key = get_property(text, DELAY_KEY)
         if key is None:
@@ -176,7 +175,7 @@ class DelayKeys:
         return Free(hash_)
 
     def _look(self, hash_: int, delay_id: int, topic: str, key: str) -> Taken | Refused | None:
-        """Look whether a key's message is pending; None if it is not."""
+        """Look up the key's message; None if it is not pending, or if it has another key with the same hash."""
         with self._spill.lock:
             self._sweeper.publish_all()
             try:
@@ -188,11 +187,11 @@ class DelayKeys:
             except (StoreError, RecordError) as error:
                 return Refused(PutStatus.SERVICE_NOT_AVAILABLE, f"the message with the delay key {key[:80]!r}: {error}")
         if (its_topic, get_property(text, DELAY_KEY)) != (topic, key):
-            return None  # another key with the same hash: it is forgotten, 2**-64
+            return None  # another key with the same hash (chance 2**-64): its entry will be overwritten
         return Taken(hash_, found, record)
 
     def took(self, hash_: int, delay_id: int, due_ms: int, now_ms: int) -> None:
-        """Note a message that this turn holds."""
+        """Note a message with a key that this turn holds."""
         with self._lock:
             before = self._table.get(hash_)
             self._table.put(hash_, delay_id, due_ms)
@@ -203,7 +202,7 @@ class DelayKeys:
         self._under_way.add(delay_id)
 
     def forget(self, delay_id: int) -> None:
-        """Note that a message of this turn, or of the one that was just journalled, is not held after all."""
+        """Forget a message of this turn, or of the one just journalled: it is not held after all."""
         self._under_way.discard(delay_id)
         gone = [entry for entry in self._fresh if entry[1] == delay_id]
         if gone:
@@ -213,7 +212,7 @@ class DelayKeys:
         self.forget_all(gone)
 
     def forget_all(self, entries: Iterable[tuple[int, int, int]]) -> None:
-        """Note that these (hash, delay id, due) are not held after all."""
+        """Forget these (hash, delay id, due), which are not held after all. Keys go back to their earlier messages."""
         for hash_, delay_id, _ in entries:
             self._under_way.discard(delay_id)
             before = self._before.pop(delay_id, None)
@@ -224,28 +223,28 @@ class DelayKeys:
                 self._table.remove(hash_, delay_id)
 
     def restore(self, hash_: int, delay_id: int, before_id: int, due_ms: int) -> None:
-        """Have a key name again what was delivered or cancelled before a message that is refused took it."""
+        """Give a key back to ``before_id``, its message before ``delay_id``, which is refused."""
         with self._lock:
             known = self._table.get(hash_)
             if known is None or known[0] != delay_id:
                 return
             self._table.put(hash_, before_id, due_ms)
-        with suppress(StoreError):  # then the next start takes the key for one that nobody has
+        with suppress(StoreError):  # without the row the next start takes the key for a free one
             self.write_other(hash_, before_id, due_ms)
 
     def forget_turn(self) -> None:
-        """Note that nothing of this turn is held."""
+        """Forget all messages of this turn, because it failed."""
         fresh, self._fresh = self._fresh, []
         self.forget_all(fresh)
 
     def cut(self, begin: int) -> list[tuple[int, int, int]]:
-        """Take out of this turn what it holds from a place on."""
+        """Take the messages from place ``begin`` on out of this turn; returns them for `join`."""
         fresh = self._fresh[begin:]
         del self._fresh[begin:]
         return fresh
 
     def join(self, entries: Iterable[tuple[int, int, int]]) -> None:
-        """Make what was cut out of another turn a part of this one."""
+        """Make messages that were cut out of another turn a part of this one."""
         self._fresh += entries
 
     @property
@@ -254,18 +253,18 @@ class DelayKeys:
         return len(self._fresh)
 
     def is_of(self, hash_: int, delay_id: int, due_ms: int) -> None:
-        """Note whose a key is now."""
+        """Note the message that has a key now."""
         with self._lock:
             self._table.put(hash_, delay_id, due_ms)
 
     def write(self, more: Sequence[tuple[int, int, int]] = ()) -> None:
-        """Write the rows of this turn, and more (hash, delay id, due), before its frame is. Raises StoreError."""
+        """Write the rows of this turn, and of ``more`` (hash, delay id, due). Before its frame. Raises StoreError."""
         fresh, now_ms = [*self._fresh, *more], self._now_ms
         if fresh:
             self.rows.add([MessageRow(delay_id, due_ms, now_ms, hash_, 0, 0) for hash_, delay_id, due_ms in fresh])
 
     def write_other(self, hash_: int, delay_id: int, due_ms: int) -> None:
-        """Write the row of a key whose message gets another id than this turn's rows say. Raises StoreError."""
+        """Write a row for a key whose message has another id than this turn's rows say. Raises StoreError."""
         self.rows.add((MessageRow(delay_id, due_ms, self._now_ms, hash_, 0, 0),))
 
     def committed(self) -> None:
@@ -283,13 +282,13 @@ class DelayKeys:
         return self.owner(key_hash(topic, key))
 
     def owner(self, hash_: int) -> int:
-        """The same for a key that is named by its hash."""
+        """`offset_of` for the hash of a key."""
         with self._lock:
             known = self._table.get(hash_)
         return 0 if known is None else known[0]
 
     def moved(self, topic: str, text: str, delay_id: int, due_ms: int, now_ms: int) -> None:
-        """Note another due time of a message with a key: its row must not grow old before it. Raises StoreError."""
+        """Note the new due time of a moved message: its row must not become old before that. Raises StoreError."""
         key = get_property(text, DELAY_KEY)
         if key is None:
             return
@@ -299,13 +298,13 @@ class DelayKeys:
             self._table.put(hash_, delay_id, due_ms)
 
     def evict(self, now_ms: int) -> int:
-        """Forget some keys whose messages were due long enough ago and are not pending; answers how many."""
+        """Forget some keys whose messages were due long enough ago and are not pending; returns how many."""
         keep_ms = 0 if len(self._table) >= self._keys_max else self._keep_ms
         with self._lock:
             old = self._table.due_before(now_ms - keep_ms, EVICTED_AT_ONCE)
         gone = 0
         for hash_, delay_id in old:
-            with suppress(StoreError):  # of what cannot be looked at now it is not known
+            with suppress(StoreError):  # if it cannot be looked up now, it may be pending
                 if not self.is_pending((delay_id,)):
                     with self._lock:
                         self._table.remove(hash_, delay_id)
@@ -323,7 +322,10 @@ class DelayKeys:
 
 
 def unsettled(first: UnderWay, decide: Callable[[Taken | FirstStays | Refused], Held | Refused]) -> Unsettled:
-    """Have a second message of one turn with a key wait for the first; of one batch it is as if it came after that."""
+    """The answer for a second message while the first one with its key is not journalled: decide after that.
+
+    Within one batch, ``settle`` decides as if the second message had come after the first.
+    """
     found = Found(first.delay_id, 0, first.due_ms, UNKNOWN_VERSION, False)
     second = _second(Taken(first.hash, found, b""), first.key, first.mode, "another message of the batch")
     remark = f"a message with the delay key {first.key[:80]!r} is being accepted right now: try again"

@@ -1,9 +1,9 @@
-"""The desk: everything that can be asked of pending messages (`store.put.pending_api.PendingControl`).
+"""The desk: shows and changes pending messages (`store.put.pending_api.PendingControl`).
 
-Looks and bulk changes go over the delay store in key order, some dozens of messages at a time; the delivery lock is let
-go of in between, so nobody waits for more than one such slice. What a call looks at is bounded, too: it ends with a
-cursor, which is a key (due time and delay id) and therefore good in any process that has the store, after a restart as
-before.
+Queries and bulk changes go over the delay store in key order, some dozens of messages at a time. The delivery lock is
+released after each slice, so nobody waits for more than one. A call looks at a bounded number of messages and ends with
+a cursor. The cursor is a key (due time and delay id), so it is valid in any process that has the store, also after a
+restart.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ _V = PendingVerdict
 _NOBODY = 1
 """An offset that no message has."""
 LISTED_OF_MAX = 2_500
-"""Messages that one answer of a list looks at: 50 microseconds each where ten million wait."""
+"""Most messages that one page of a listing looks at: 50 microseconds each with ten million pending."""
 
 
 class PendingDesk:
-    """Answers about pending messages, and changes of them. Any thread but the network loop's."""
+    """Queries and changes of pending messages. Any thread except the network loop's."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class PendingDesk:
         self._changes = changes
         self._keys = keys
         self.balance: TopicBalance | None = None
-        """What is pending by topic, if it is counted."""
+        """Pending messages by topic, if they are counted."""
         self._looker = Looker(spill, sweeper, recovery, lock)
         self._foresight = Foresight(spill, sweeper, self._looker)
         self._bulk = Bulk(lock, changes, self._looker)
@@ -106,17 +106,17 @@ class PendingDesk:
         worked_ns: Callable[[], int] = lambda: 0,
         passed_ns: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Have looks and bulk changes pause after each slice, so that deliveries get the lock and the interpreter.
+        """Make queries and bulk changes pause after each slice, so that deliveries get the lock and the interpreter.
 
-        By ``worked_ns`` (how long the calling thread has worked) slices become so small that each takes 2 ms at most;
-        by ``passed_ns`` (a monotonic clock) a call ends in time.
+        ``worked_ns`` (processor time of the calling thread) makes slices so small that each takes 2 ms at most;
+        ``passed_ns`` (a monotonic clock) ends a call in time.
         """
         self._looker.pause, self._looker.worked_ns, self._looker.passed_ns = pause, worked_ns, passed_ns
 
     # ------------------------------------------------------------------------------------------------ looking
 
     def get(self, name: PendingName) -> PendingAnswer:
-        """Look at one message. Raises StoreError."""
+        """Look one message up. Raises StoreError, PendingError for a name without offset and key."""
         name = self._named(name)
         with self._lock:
             found = self._find(name)
@@ -146,7 +146,7 @@ class PendingDesk:
         )
 
     def _glance(self, name: PendingName, tickets: list[Ticket]) -> PendingAnswer:
-        """Look at one of many, without its body. The caller waits for the tickets. Raises StoreError."""
+        """Look up one of many messages, without its body. The caller waits for ``tickets``. Raises StoreError."""
         name = self._named(name)
         with self._lock:
             found = self._find(name)
@@ -159,7 +159,7 @@ class PendingDesk:
             raise StoreError(f"pending message {name.offset:#x} cannot be read: {error}") from error
 
     def page(self, query: PendingQuery, limit: int, after: str = "") -> PendingPage:
-        """List what matches in (due, offset) order."""
+        """List matching messages in (due, offset) order. Raises PendingError."""
         checked(query)
         limit = limited(limit, PAGE_MAX)
         cursor = cursor_of(query, after)
@@ -167,11 +167,11 @@ class PendingDesk:
         return PendingPage(rows=tuple(rows), next=cursor_text(cursor))
 
     def count(self, query: PendingQuery, after: str = "") -> PendingCount:
-        """Count what matches."""
+        """Count matching messages. Raises PendingError."""
         checked(query)
         if query.is_empty:
             first_ms = last_ms = None
-            with suppress(StoreError):  # how many there are is known, whatever the disk says
+            with suppress(StoreError):  # the count itself needs no disk
                 first_ms, last_ms = self._foresight.ends()
             return PendingCount(
                 count=self._spill.pending_count,
@@ -199,12 +199,12 @@ class PendingDesk:
         return PendingCount(count=count, bytes=size, first_due_ms=first, last_due_ms=last, next=cursor_text(cursor))
 
     def by_topic(self, query: PendingQuery, after: str = "") -> TopicSums:
-        """Add up by topic what matches. Raises PendingError."""
+        """Add matching messages up by topic. Raises PendingError."""
         checked(query)
         return self._foresight.by_topic(query, cursor_of(query, after))
 
     def forecast(self, from_ms: int, to_ms: int, bars: int, topic: str = "") -> Forecast:
-        """Say how many come due when. Raises PendingError."""
+        """How many messages come due when. Raises PendingError."""
         if not 0 <= from_ms < to_ms <= DUE_MAX_MS + 1:
             raise PendingError(
                 f"a forecast goes from an earlier ms to a later one, found {shown(from_ms)} and {shown(to_ms)}"
@@ -219,7 +219,7 @@ class PendingDesk:
         return self._foresight.of_all(from_ms, to_ms, bars)
 
     def accepted_ms(self, offset: int) -> int:
-        """When a message was accepted, epoch ms; 0 if the delay store does not have it any more."""
+        """When a message was accepted, epoch ms; 0 if the delay store no longer has it."""
         with self._lock:
             found = self._spill.find(offset)
             try:
@@ -228,7 +228,7 @@ class PendingDesk:
                 return 0
 
     def last_due(self) -> int | None:
-        """When the last pending message is due, from the indexes."""
+        """The latest due time of all pending messages, from the indexes; None if nothing is pending."""
         with self._lock:
             self._sweeper.publish_all()
         return self._spill.outlook.last_due()
@@ -236,7 +236,7 @@ class PendingDesk:
     # ------------------------------------------------------------------------------------------------ changing
 
     def change(self, order: PendingOrder, now_ms: int, later: list[Ticket] | None = None) -> PendingAnswer:
-        """Do one change. With ``later``, the caller waits for the ticket that is put there."""
+        """Make one change. With ``later``, the ticket is appended to it, and the caller waits. Raises PendingError."""
         _check_order(order.verb, order.due_ms, order.by_ms, now_ms)
         name = self._named(order.name)
         if order.verb is PendingVerb.CANCEL:
@@ -250,7 +250,7 @@ class PendingDesk:
         return answer
 
     def change_many(self, orders: Sequence[PendingOrder], now_ms: int, *, dry_run: bool = False) -> list[PendingAnswer]:
-        """Do several changes. Raises PendingError, StoreError."""
+        """Make several changes. Raises PendingError, StoreError."""
         if len(orders) > BULK_MAX:
             raise PendingError(f"{len(orders)} changes at once: at most {BULK_MAX} are possible")
         for order in orders:
@@ -287,7 +287,7 @@ class PendingDesk:
         due_ms: int | None = None,
         by_ms: int | None = None,
     ) -> PendingBulk:
-        """Change what matches. Raises PendingError."""
+        """Change matching messages. Raises PendingError, StoreError."""
         checked(query)
         if query.width_fault:
             raise PendingError(query.width_fault)
@@ -302,7 +302,7 @@ class PendingDesk:
         return bulk
 
     def _dry(self, query: PendingQuery, cursor: Cursor | None, limit: int, past_ms: int) -> PendingBulk:
-        """Say what would be changed; what is due before ``past_ms`` would be refused."""
+        """The answers that a change would give; messages due before ``past_ms`` would be refused."""
         answers: list[PendingAnswer] = []
         looked_at = 0
         has_time = self._looker.time_left()
@@ -356,7 +356,7 @@ class PendingDesk:
         )
 
     def topics(self) -> Sequence[PendingTopic]:
-        """What is pending by topic, if it is counted; bytes are by the average of all."""
+        """Pending messages by topic, if they are counted; bytes are estimated from the average of all."""
         if self.balance is None:
             return ()
         spill = self._spill
@@ -368,7 +368,7 @@ class PendingDesk:
 
 
 def _check_order(verb: PendingVerb, due_ms: int | None, by_ms: int | None, now_ms: int) -> None:
-    """Refuse times that are none: in the past, beyond the year 9999, or given where there is none to give."""
+    """Refuse bad times with PendingError: in the past, beyond the year 9999, or for a verb that takes none."""
     if verb is not PendingVerb.MOVE:
         if due_ms is not None or by_ms is not None:
             raise PendingError(f"{verb.value} takes no time: it is for move alone")

@@ -1,4 +1,4 @@
-"""What comes when: bars of equal length over a range of due times. And of which topic."""
+"""How many messages come due when: bars of equal length over a range of due times; and sums by topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Foresight"]
 
 TOPIC_MAX = 200_000
-"""Messages that are read for the forecast of one topic, at most."""
+"""Most messages that are read for the forecast of one topic."""
 
 
 class Foresight:
@@ -33,7 +33,7 @@ class Foresight:
         self._looker = looker
 
     def of_all(self, from_ms: int, to_ms: int, bars: int) -> Forecast:
-        """From the runs' indexes."""
+        """A forecast of all messages, from the indexes."""
         step_ms = -(-(to_ms - from_ms) // bars)
         bounds = [min(from_ms + number * step_ms, to_ms) for number in range(bars + 1)]
         below, total, exact = self._below(bounds)
@@ -41,7 +41,10 @@ class Foresight:
         return _made(from_ms, to_ms, step_ms, counts, total, below[0], total - below[-1], exact)
 
     def of_topic(self, topic: str, from_ms: int, to_ms: int, bars: int) -> Forecast:
-        """By reading what is due in that range; what is due before or later is not counted. Raises PendingError."""
+        """A forecast of one topic, by reading all messages due in the range; others are not counted.
+
+        Raises PendingError if there are too many for one call.
+        """
         step_ms = -(-(to_ms - from_ms) // bars)
         counts = [0] * bars
         query = PendingQuery(topic=topic, due_from_ms=from_ms, due_to_ms=to_ms)
@@ -67,7 +70,7 @@ class Foresight:
         return _made(from_ms, to_ms, step_ms, counts, sum(counts), 0, 0, True)
 
     def by_topic(self, query: PendingQuery, cursor: Cursor | None) -> TopicSums:
-        """Add up by topic what matches; ends as a count does, or when it has met many topics."""
+        """Add matching messages up by topic; ends early as a count does, or when it has met many topics."""
         sums: dict[str, list[int]] = {}  # messages, bytes, first and last due time
         looked_at = 0
         has_time = self._looker.time_left()
@@ -79,7 +82,7 @@ class Foresight:
                 try:
                     topic = query.topic or record_topic(record)
                 except RecordError:
-                    continue  # as every list passes it by
+                    continue  # unreadable, so that no listing shows it either
                 row = sums.setdefault(topic, [0, 0, due_ms, due_ms])
                 row[0] += 1
                 row[1] += size
@@ -92,7 +95,7 @@ class Foresight:
         return TopicSums(rows=rows, next=cursor_text(cursor))
 
     def between(self, from_ms: int | None, to_ms: int | None) -> PendingCount:
-        """Count a range of due times; bytes are by the average of all."""
+        """Count a range of due times; bytes are estimated from the average of all."""
         until_ms = DUE_MAX_MS + 1 if to_ms is None else to_ms
         (low, high), total, _ = self._below([from_ms or 0, until_ms])
         count = max(0, high - low)
@@ -101,7 +104,7 @@ class Foresight:
         return PendingCount(count=count, bytes=size, bytes_exact=False, first_due_ms=first_ms, last_due_ms=last_ms)
 
     def ends(self, from_ms: int | None = None, until_ms: int = DUE_MAX_MS + 1) -> tuple[int | None, int | None]:
-        """When the first and the last message of a range are due; None, None if there is none."""
+        """The first and the last due time within a range, epoch ms; None, None if nothing is due in it."""
         begin: Cursor = (-1 if from_ms is None else from_ms - 1, KEY_MAX)
         query = PendingQuery(due_from_ms=from_ms, due_to_ms=until_ms)
         first = self._looker.slice(query, begin, 1, records=False)
@@ -111,7 +114,7 @@ class Foresight:
         return first.dues[0], max(first.dues[0], last_ms or 0)
 
     def _below(self, bounds: list[int]) -> tuple[list[int], int, bool]:
-        """How many are due before each of these times, how many there are, and whether that is exact."""
+        """How many are due before each of these times, how many in all, and whether both are exact."""
         with self._spill.lock:
             self._sweeper.publish_all()
         below, exact = self._spill.outlook.counts_below(as_bounds((*bounds, DUE_MAX_MS + 1)))

@@ -1,7 +1,7 @@
-"""Which delay key is whose: 64-bit hashes of topic and key to delay ids, 24 bytes each, in memory.
+"""The messages of all delay keys: 64-bit hashes of topic and key to delay ids, 24 bytes each, in memory.
 
-A thousand small sorted arrays instead of one table: an insert moves some hundred entries, and nothing ever grows by
-more than a thousandth at once, so no caller waits for a large table to be copied.
+A thousand small sorted arrays instead of one dict: an insert moves some hundred entries, and no more than a thousandth
+of the table grows at once. So no caller ever waits while a large table is copied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KeyTable:
         self._ids = [array("Q") for _ in range(_SHARDS)]
         self._dues = [array("q") for _ in range(_SHARDS)]
         self._soonest = [_NEVER] * _SHARDS
-        """No shard has anything due before this: a search need not look at all there is."""
+        """For each shard, a time before which nothing in it is due: `due_before` skips most shards by it."""
         self._count = 0
         self._place = 0, 0  # shard and index at which the next `due_before` begins
 
@@ -39,7 +39,7 @@ class KeyTable:
         return self._count
 
     def get(self, key_hash: int) -> tuple[int, int] | None:
-        """Whose key it is, and when that is due."""
+        """Delay id and due time (epoch ms) of the message that has the key; None if there is none."""
         shard = key_hash % _SHARDS
         hashes = self._hashes[shard]
         at = bisect_left(hashes, key_hash)
@@ -48,7 +48,7 @@ class KeyTable:
         return None
 
     def put(self, key_hash: int, delay_id: int, due_ms: int) -> None:
-        """Note that the key is this message's; whoever had it before has it no more."""
+        """Give the key to this message; a message that had it before has it no longer."""
         shard = key_hash % _SHARDS
         hashes = self._hashes[shard]
         self._soonest[shard] = min(self._soonest[shard], due_ms)
@@ -62,7 +62,7 @@ class KeyTable:
         self._count += 1
 
     def remove(self, key_hash: int, delay_id: int) -> None:
-        """Free the key, if it is this message's."""
+        """Free the key if this message has it."""
         shard = key_hash % _SHARDS
         at = bisect_left(self._hashes[shard], key_hash)
         if at < len(self._hashes[shard]) and self._hashes[shard][at] == key_hash and self._ids[shard][at] == delay_id:
@@ -71,9 +71,9 @@ class KeyTable:
             self._count -= 1
 
     def due_before(self, due_ms: int, most: int) -> list[tuple[int, int]]:
-        """Some (hash, delay id) of what was due before a time, at most so many.
+        """At most ``most`` (hash, delay id) of messages that were due before ``due_ms``.
 
-        Each call goes on where the last one ended: what has to stay does not hide what is behind it.
+        Each call goes on where the last one ended, so that entries which must stay do not hide those behind them.
         """
         found: list[tuple[int, int]] = []
         begin, first = self._place

@@ -1,12 +1,12 @@
-"""What one turn of the network loop has of messages with a delay key: their rows, and those that replace others.
+"""The messages with a delay key of one turn of the network loop: their rows, and the replacements among them.
 
 A message that replaces another is journalled as a move of it: the same id, the next version, another body. That is one
-frame, so a crash leaves the one or the other. If the first was delivered between the check and the turn's end, the
+frame, so a crash leaves one or the other. If the first was delivered between the check and the end of the turn, the
 second is accepted under an id of its own.
 
-If the turn fails after a replacement was journalled, or its batch is refused after that, what it had replaced is put
-back as it was then (a turn may replace one message several times, and a command may have moved it since the look), and
-the refusal waits until that is durable, however often it has to be tried (`broker_plugin.pending.put_backs`).
+If the turn fails after a replacement was journalled, or its batch is refused after that, the replaced message is put
+back as it was at that moment. (A turn may replace a message several times, and a command may have moved it since the
+check.) The refusal waits until that is durable, however often it must be tried (`broker_plugin.pending.put_backs`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["REPLACED_MAX", "KeyedShare", "KeyedTurn"]
 
 REPLACED_MAX = 256
-"""Most messages that one batch replaces: each is a frame of its own, all of them are written in one step of the loop,
-under the delivery lock, and cost a tenth of a millisecond each."""
+"""Most messages that one batch replaces. Each is a frame of its own and takes a tenth of a millisecond, and all are
+written in one step of the loop, under the delivery lock."""
 
 
 class _Replacement:
@@ -44,12 +44,12 @@ class _Replacement:
         self.held = held
         self.due_ms = held.due_ms
         self.moved = False
-        self.now: Found | None = None  # what was journalled of it
-        self.of_turn = taken.found.version == UNKNOWN_VERSION  # what it replaces is of the same batch
+        self.now: Found | None = None  # the version that was journalled for it
+        self.of_turn = taken.found.version == UNKNOWN_VERSION  # the message that it replaces is of the same batch
 
 
 class KeyedShare:
-    """What a large batch has of it, while its slices are looked at over several turns."""
+    """The part of a large batch, while its slices are checked in several turns."""
 
     __slots__ = ("fresh", "kept", "mark", "replacing")
 
@@ -61,31 +61,31 @@ class KeyedShare:
 
 
 class KeyedTurn:
-    """Network loop only."""
+    """The messages with a delay key of the present turn. Network loop only."""
 
     def __init__(self, spill: SpillStore, sweeper: Delivery, keys: DelayKeys) -> None:
         self._spill = spill
         self._sweeper = sweeper
         self.keys = keys
-        self._kept: list[Held] = []  # of senders that are told of a message that was there already
+        self._kept: list[Held] = []  # answers that name a message which was pending before (mode keep)
         self._kept_before: list[Held] = []  # of the turn that was just journalled
         self._replacing: list[_Replacement] = []
         self._replaced: list[_Replacement] = []  # of the turn that was just journalled
-        self._share: KeyedShare | None = None  # of the large batch that is being looked at
+        self._share: KeyedShare | None = None  # of the large batch that is being checked
         self.put_backs: PutBacks[_Replacement] = PutBacks(spill, self._restore, lambda one: one.held.offset)
         self.has_put_back = False
-        """Whether a message was put back as it was since somebody last set this to False."""
+        """Whether a message was put back since `taken_back` was last called."""
         self.moved: Callable[[int, int, str], object] = lambda *_: None
-        """Told delay id, due time and topic of what is replaced. Under the delivery lock."""
+        """Called with delay id, due time and topic of a message that is replaced. Under the delivery lock."""
         self.withdrawn: Callable[[int], object] = lambda _: None
-        """Told the delay id of one of ``accepted``, or of a failed turn, that is cancelled. Under the delivery lock."""
+        """Called with the delay id when one of ``accepted``, or one of a failed turn, is cancelled. Under the lock."""
         self.grew: Callable[[int, str, int, bool], object] | None = None
-        """Told delay id, topic, by how many bytes a record grew, and whether its turn is not journalled yet.
+        """Called with delay id, topic, the bytes by which a record grew, and whether its turn is not journalled yet.
 
         Under the delivery lock. None: nobody counts bytes.
         """
         self.accepted: list[tuple[int, int, bytes]] = []
-        """Of the turn that was just journalled: what was to be replaced and was gone, so it is one message more."""
+        """Replacements of the turn just journalled whose first message was gone: they are pending in addition."""
 
     @property
     def is_idle(self) -> bool:
@@ -93,13 +93,13 @@ class KeyedTurn:
         return not (self._kept or self._replacing or self.keys.fresh_count)
 
     def keep(self, kept: FirstStays) -> Held:
-        """Have a sender be told of a message that is there already, once that is durable."""
+        """Answer a send with a message that is pending already; the answer waits until that one is durable."""
         held = Held(kept.offset, kept.due_ms)
         self._kept.append(held)
         return held
 
     def replace(self, taken: Taken, record: bytes, due_ms: int, now_ms: int) -> Held | Refused:
-        """Have a message take the place of another at the turn's end."""
+        """Let a message replace another when the turn ends."""
         share = self._share
         if share is not None and len(share.replacing) + len(self._replacing) - share.mark[1] >= REPLACED_MAX:
             remark = f"a batch replaces more than {REPLACED_MAX} messages by their delay keys: send it in parts"
@@ -109,7 +109,10 @@ class KeyedTurn:
         return held
 
     def begin(self) -> Ticket:
-        """Write the rows of this turn, before its frames; answers what has to be durable for them."""
+        """Write the rows of this turn, before its frames; returns the ticket that makes them durable.
+
+        Raises StoreError.
+        """
         self.put_backs.settle()
         self._replaced, self.accepted = [], []
         self._kept_before, self._kept = self._kept, []
@@ -117,10 +120,10 @@ class KeyedTurn:
         return Ticket((self.keys.rows, self.keys.rows.written))
 
     def commit(self, ticket: Ticket | None, blocks: Iterable[Block]) -> Ticket:
-        """Journal the replacements; answers what has to be durable. Raises StoreError, and puts back what it can.
+        """Journal the replacements; returns the ticket of all that the answers wait for. Raises StoreError.
 
-        The turn's blocks are published at once, also those that are not synced yet: the next message with one of their
-        keys has to find them.
+        On an error the replaced messages are put back. The turn's blocks are published at once, also before their sync:
+        the next message with one of their keys must find them.
         """
         spill = self._spill
         under_way: list[_Replacement] = []
@@ -149,7 +152,7 @@ class KeyedTurn:
         found = spill.find(one.held.offset)
         if found is None or found.done:
             found = self._other(one)
-        elif found.version != one.taken.found.version:  # it was moved or replaced since the look
+        elif found.version != one.taken.found.version:  # it was moved or replaced since the check
             one.taken = Taken(one.taken.hash, found, spill.read((found.ref,))[0])
         if found is not None:
             one.moved = True
@@ -171,7 +174,7 @@ class KeyedTurn:
         return block
 
     def _other(self, one: _Replacement) -> Found | None:
-        """The message that has got the key since the look, for instance by another replacement of this turn."""
+        """The message that got the key after the check, for instance by another replacement of this turn; or None."""
         spill, hash_ = self._spill, one.taken.hash
         owner = self.keys.owner(hash_)
         found = spill.find(owner) if owner not in (0, one.held.offset) else None
@@ -183,7 +186,7 @@ class KeyedTurn:
         return found
 
     def failed(self) -> None:
-        """Forget what this turn had."""
+        """Forget everything of this turn, because it failed."""
         self._kept = []
         self._replacing = []
         self.keys.forget_turn()
@@ -191,12 +194,12 @@ class KeyedTurn:
     # ------------------------------------------------------------------------------------------------ large batches
 
     def mark(self, share: KeyedShare) -> None:
-        """Note where this turn's part ends, before a slice is looked at."""
+        """Remember what this turn has, before a slice of a large batch is checked."""
         share.mark = len(self._kept), len(self._replacing), self.keys.fresh_count
         self._share = share
 
     def cut(self, share: KeyedShare) -> None:
-        """Take what was held since the mark out of this turn: it belongs to the turn that its batch will be in."""
+        """Take everything since the mark out of this turn: it will belong to the turn that journals the batch."""
         self._share = None
         kept, replacing, fresh = share.mark
         share.kept += self._kept[kept:]
@@ -205,13 +208,13 @@ class KeyedTurn:
         del self._kept[kept:], self._replacing[replacing:]
 
     def join(self, share: KeyedShare) -> None:
-        """Make it a part of this turn."""
+        """Make the part of a large batch a part of this turn."""
         self._kept += share.kept
         self._replacing += share.replacing
         self.keys.join(share.fresh)
 
     def forget(self, share: KeyedShare) -> None:
-        """Undo it, also if it was just journalled."""
+        """Undo the part of a large batch, also if it was just journalled."""
         for one in share.replacing:
             self._is_undone(one.held)
         for held in share.kept:
@@ -220,14 +223,14 @@ class KeyedTurn:
         self.keys.forget_all(share.fresh)
 
     def take_back(self, held: Held) -> bool:
-        """Undo one message of this turn, or of the one that was just journalled; False: it is nothing of this."""
+        """Undo one message of this turn, or of the one just journalled; False: the gate has it, not this."""
         if self._is_undone(held) or any(one is held for one in (*self._kept, *self._kept_before)):
             return True
         self.keys.forget(held.offset)
         return False
 
     def _is_undone(self, held: Held) -> bool:
-        """Undo a replacement of this turn, or of the one that was just journalled; False: it is none."""
+        """Undo a replacement of this turn, or of the one just journalled; False: it is no replacement."""
         for one in self._replacing:
             if one.held is held:
                 self._replacing.remove(one)
@@ -240,12 +243,12 @@ class KeyedTurn:
         return False
 
     def taken_back(self, ticket: Ticket) -> Ticket:
-        """Done with a ticket of what was withdrawn, and when what was replaced is put back, durably."""
+        """A ticket that is done when ``ticket`` is and all replaced messages are durably put back."""
         self.has_put_back = False
         return ticket.joined(Ticket((self.put_backs, self.put_backs.written))) if self.put_backs else ticket
 
     def _undo(self, one: _Replacement, later: list[_Replacement]) -> None:
-        """Take a replacement back. One that has replaced it since stands, in the place of what it had replaced."""
+        """Take a replacement back. If a later one has replaced it, that one stays, and now replaces the first one."""
         for other in later:
             if other.held.offset == one.held.offset:
                 other.taken, other.moved = one.taken, one.moved
@@ -253,10 +256,10 @@ class KeyedTurn:
         self._put_back(one)
 
     def _put_back(self, one: _Replacement) -> None:
-        """Have what was replaced be pending again.
+        """Make the replaced message pending again.
 
-        If that is of the same batch, it is refused, too: both are cancelled, as the copy that the gate takes out of its
-        frame is not the one that is pending. And where nothing was replaced after all, what was to do so is cancelled.
+        If it belongs to the same batch, it is refused too. Then both are cancelled here: the gate only cancels the copy
+        in its own frame, which is not the pending one. If nothing was replaced after all, the replacement is cancelled.
         """
         with self._spill.lock:
             self.has_put_back = True
@@ -273,7 +276,7 @@ class KeyedTurn:
                 self.keys.restore(one.taken.hash, one.held.offset, before.delay_id, before.due_ms)
 
     def _restore(self, one: _Replacement) -> None:
-        """Move what was replaced back. Under the delivery lock. Raises StoreError."""
+        """Journal the replaced message again as the next version. Under the delivery lock. Raises StoreError."""
         spill = self._spill
         self._sweeper.publish_all()
         found = spill.find(one.held.offset)

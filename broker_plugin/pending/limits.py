@@ -1,11 +1,11 @@
-"""How many messages and bytes may be pending, in all and of one topic: what is too much is refused, with the figure.
+"""How many messages and bytes may be pending, in all and of one topic. Sends above a limit are refused with figures.
 
-The figures for all are the delay store's own. Those of a topic are kept here, and only if a limit for topics is set:
-what is pending is then read once at open, which takes some microseconds a message.
+The totals are the delay store's own. Those of a topic are counted here, and only if a limit for topics is set: then all
+pending messages are read once at open, which takes some microseconds each.
 
 The bytes of a topic are those of its finished records. A move or a replacement makes another record, which may be
-longer or shorter: whoever writes it says by how much (`PendingLimits.grew`). A message that is withdrawn afterwards
-takes with it what its last record has.
+longer or shorter; its writer reports the difference (`PendingLimits.grew`). If the message is withdrawn afterwards, the
+bytes of its last record are subtracted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READ_AT_ONCE = 512
 
 
 class LimitedShare:
-    """What a large batch has of what is limited, while its slices are looked at over several turns."""
+    """The messages and bytes of a large batch, while its slices are checked in several turns."""
 
     __slots__ = ("bytes", "count", "mark", "topic_bytes", "topics")
 
@@ -43,7 +43,7 @@ class LimitedShare:
 
 
 class PendingLimits:
-    """Counts what this turn of the network loop holds, and refuses what is too much. 0: no limit.
+    """Counts the messages that this turn of the network loop holds, and refuses those above a limit. 0: no limit.
 
     ``refusal``, ``hold``, ``let_go`` and ``turn_over`` are the network loop's; the others need the delivery lock.
     """
@@ -57,12 +57,12 @@ class PendingLimits:
         self._topic_max = topic_max
         self._topic_bytes_max = topic_bytes_max
         self.topics: dict[str, int] = {}
-        """Messages pending by topic, if there is a limit for topics; changed under the delivery lock only.
+        """Messages pending by topic, if there is a limit for topics; changed only under the delivery lock.
 
-        Below 0 for a moment if a message is delivered before its turn is over.
+        It is below 0 for a moment if a message is delivered before its turn is counted.
         """
         self.topic_bytes: dict[str, int] = {}
-        """Their bytes, if those are limited."""
+        """Bytes pending by topic, if these are limited."""
         self._turn: dict[str, int] = {}
         self._turn_bytes: dict[str, int] = {}
         self._count: int | None = None  # pending before this turn, once it was asked for
@@ -73,8 +73,8 @@ class PendingLimits:
         # Of the turn that was just journalled, delay id to topic and bytes. Large batches are not among them.
         self._committed: dict[int, tuple[str, int]] = {}
         self._last_id = 0  # the highest of their ids, or of those before them
-        # By how much records grew whose messages may yet be withdrawn, and are not among those: topic and bytes. Of the
-        # turn that is being journalled, and of the large batches of the one before.
+        # Growth (topic, bytes) of records that may still be withdrawn but are not in `_committed`: those of the turn
+        # being journalled, and those of large batches of the turn before.
         self._grown: dict[int, tuple[str, int]] = {}
         self._grown_before: dict[int, tuple[str, int]] = {}
 
@@ -94,7 +94,7 @@ class PendingLimits:
         return self._topic_bytes_max > 0
 
     def load(self) -> None:
-        """Count what is pending by topic, by reading it: at open."""
+        """At open: count pending messages by topic, by reading all of them. Raises StoreError."""
         self._last_id = id_of(self._spill.epoch, 0) - 1
         after = (-1, 0)
         while self.by_topic:
@@ -106,7 +106,7 @@ class PendingLimits:
             after = (found.dues[-1], found.ids[-1])
 
     def _whole(self, refs: Sequence[int]) -> list[bytes]:
-        """Read records, without damaged ones: they can be neither delivered nor counted."""
+        """Read records, leaving out damaged ones, which can be neither delivered nor counted."""
         try:
             return self._spill.read(refs)
         except RecordCorruptError:
@@ -139,7 +139,7 @@ class PendingLimits:
     # ------------------------------------------------------------------------------------------------ network loop
 
     def refusal(self, topic: str, size: int) -> str:
-        """Say why a message of so many bytes may not be held; empty if it may."""
+        """Why a message whose record has ``size`` bytes may not be held; empty if it may."""
         if self._count is None or not self._held:
             self._count, self._bytes = self._spill.pending_count, self._spill.pending_bytes
         count, size_now = self._count + self._aside.count, self._bytes + self._aside.bytes
@@ -181,7 +181,7 @@ class PendingLimits:
             self._turn_bytes[topic] = self._turn_bytes.get(topic, 0) + size
 
     def let_go(self, record: bytes) -> None:
-        """Note that one of them is not held after all."""
+        """Note that a message of this turn is not held after all."""
         if self._count is not None:
             self._held -= 1
             self._count -= 1
@@ -191,7 +191,7 @@ class PendingLimits:
             self._hold_of(record_fields(record)[0], -1, -len(record))
 
     def turn_over(self, stored: bool) -> None:
-        """Note that this turn is journalled, or that nothing of it is."""
+        """End the turn: it is journalled (``stored``), or none of it is."""
         self._count, self._held, self._held_bytes = None, 0, 0
         turn, self._turn = self._turn, {}
         sizes, self._turn_bytes = self._turn_bytes, {}
@@ -207,11 +207,11 @@ class PendingLimits:
                 self._change(topic, sign * count, sign * sizes.get(topic, 0))
 
     def mark(self, share: LimitedShare) -> None:
-        """Note what this turn holds, before a slice of a large batch is looked at."""
+        """Remember what this turn holds, before a slice of a large batch is checked."""
         share.mark = self._held, self._held_bytes, dict(self._turn), dict(self._turn_bytes)
 
     def cut(self, share: LimitedShare) -> None:
-        """Take what was held since the mark out of this turn; it goes on counting."""
+        """Take everything since the mark out of this turn; it still counts for `refusal`."""
         held, held_bytes, turn, turn_bytes = share.mark
         count, size = self._held - held, self._held_bytes - held_bytes
         topics, topic_bytes = Counter(self._turn), Counter(self._turn_bytes)
@@ -231,12 +231,12 @@ class PendingLimits:
         self._aside.count -= share.count
         self._aside.bytes -= share.bytes
         self._aside.topics.subtract(share.topics)
-        self._aside.topics += Counter()  # without those of which there is nothing left
+        self._aside.topics += Counter()  # `+=` drops all entries that are not above 0
         self._aside.topic_bytes.subtract(share.topic_bytes)
         self._aside.topic_bytes += Counter()
 
     def join(self, share: LimitedShare) -> None:
-        """Make it a part of this turn."""
+        """Make the messages of a large batch a part of this turn."""
         self._no_longer_aside(share)
         if self._count is None or not self._held:
             self._count, self._bytes = self._spill.pending_count, self._spill.pending_bytes
@@ -248,7 +248,7 @@ class PendingLimits:
             self._hold_of(topic, count, share.topic_bytes[topic])
 
     def forget(self, share: LimitedShare, joined: bool, journalled: bool) -> None:
-        """Count a large batch no more."""
+        """Stop counting a large batch. ``joined``: it was part of a turn; ``journalled``: that turn is journalled."""
         if not joined:
             self._no_longer_aside(share)
         elif journalled:
@@ -262,7 +262,7 @@ class PendingLimits:
             self._bytes -= share.bytes
 
     def committed(self, entries: Iterable[tuple[int, int, bytes]], more: Iterable[tuple[int, int, bytes]]) -> None:
-        """Note what was just journalled, and ``more`` that was not held by `hold`."""
+        """Note the messages that were just journalled, and ``more`` for which `hold` was not called."""
         if not self.by_topic:
             return
         others = {delay_id: (record_fields(record)[0], len(record)) for _, delay_id, record in more}
@@ -278,9 +278,9 @@ class PendingLimits:
             self._last_id = max(committed, default=self._last_id)
 
     def withdrawn(self, delay_id: int) -> None:
-        """Note that a message which was just journalled is withdrawn, or one of a turn that fails or of a large batch.
+        """Note that a message is withdrawn: one just journalled, one of a turn that fails, or one of a large batch.
 
-        What the latter two held is counted no more by `turn_over` and `forget`, which do not know how it grew.
+        For the latter two `turn_over` and `forget` subtract what was held, but they do not know how it grew since.
         """
         with self._spill.lock:
             found = self._committed.pop(delay_id, None)
@@ -299,13 +299,13 @@ class PendingLimits:
             self._change(topic, -1, -record_bytes)
 
     def moved(self, delay_id: int, _due_ms: int, topic: str, grown: int) -> None:
-        """Note that a message is pending as before, and by how many bytes its record grew."""
+        """Note that a moved message is pending as before, and by how many bytes its record grew."""
         self.grew(delay_id, topic, grown, delay_id > self._last_id)
 
     def grew(self, delay_id: int, topic: str, by: int, is_young: bool) -> None:
-        """Note by how many bytes a record grew; ``is_young`` if its turn is not journalled or belongs to a large batch.
+        """Note by how many bytes a record grew. Under the delivery lock.
 
-        Under the delivery lock.
+        ``is_young``: its turn is not journalled yet, or it belongs to a large batch.
         """
         if not by or not self._topic_bytes_max:
             return
@@ -325,7 +325,7 @@ class PendingLimits:
                 self._change(put.topic, -1, -len(put.record))
 
     def put_queues(self, queues: Iterable[tuple[str, int, int]], sizes: Longs) -> None:
-        """Note deliveries by queue: topic, queue id, count; with the bytes of each message, queue by queue."""
+        """Note deliveries by queue: (topic, queue id, count) each; ``sizes``: bytes of each message, in order."""
         if not self.by_topic:
             return
         begin = 0
@@ -336,7 +336,7 @@ class PendingLimits:
 
 
 class LimitedTally(Delivered):
-    """Tells the limits what was delivered, and then who else counts it."""
+    """Reports deliveries to the limits, and then to another counter."""
 
     def __init__(self, limits: PendingLimits, other: Delivered) -> None:
         super().__init__(0)

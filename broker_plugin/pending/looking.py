@@ -1,4 +1,4 @@
-"""Going over pending messages in key order by a query, a slice at a time, and the cursor that goes on later."""
+"""Goes over pending messages in key order by a query, a slice at a time; a cursor continues later."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["Cursor", "Looked", "Looker", "Slice", "checked", "cursor_of", "limited", "shown"]
 
 Cursor = Key
-"""The key behind which to go on."""
+"""The key behind which to continue."""
 SLICE = 256
-"""Messages looked at under one hold of the delivery lock: at most so many, and fewer if they take longer than that."""
+"""Most messages looked at under one hold of the delivery lock; fewer if they would take longer than `HOLD_NS`."""
 SLICE_MIN = 32
 HOLD_NS = 2_000_000
-"""How long one hold may work."""
+"""Most processor time of one hold of the lock."""
 SLICE_BYTES = 512 << 10
 CALL_NS = 8_000_000_000
-"""How long one call looks, and how long it changes: then it answers what there is, and where to go on. HTTP waits 20 s
-for both and the disk."""
+"""Most time that one call looks, and again that it changes; then it answers with a cursor. HTTP waits 20 s for both and
+for the disk."""
 LOOKED_AT_MAX = 20_000
-"""Messages that one call looks at, at most, if each has to be read."""
+"""Most messages that one call looks at if each must be read."""
 TEXT_MAX = 32_767
 """Longest text of a condition; no property is longer."""
 PROPERTIES_MAX = 32
@@ -42,7 +42,7 @@ _BITS_SHOWN = 128
 
 
 class Looked:
-    """What was read of one slice; ``texts`` and ``sizes`` as in `Slice`, ``versions`` if they were asked for."""
+    """One slice as it was read: ``texts`` and ``sizes`` as in `Slice`, ``versions`` only on request."""
 
     __slots__ = ("dues", "ids", "next", "refs", "sizes", "texts", "versions")
 
@@ -65,10 +65,10 @@ class Looked:
 
 
 class Slice:
-    """What matched of one slice; ``next`` is None behind the last message.
+    """The matching messages of one slice; ``next`` is None behind the last message.
 
-    ``records`` have no body if they are large (`SpillView.read_outlines`); ``sizes`` are those of the whole records.
-    Both are empty if none was read.
+    Large ``records`` have no body (`SpillView.read_outlines`); ``sizes`` are those of the whole records. Both are empty
+    if no record was read.
     """
 
     __slots__ = ("dues", "ids", "looked_at", "next", "records", "refs", "sizes", "topic", "versions")
@@ -85,7 +85,7 @@ class Slice:
         self.versions: list[int] = []
 
     def cut(self, most: int) -> None:
-        """Keep no more than so many; the next slice begins behind the last of them."""
+        """Keep the first ``most`` messages; the next slice begins behind the last of them."""
         if len(self.ids) > most:
             for column in (self.dues, self.ids, self.refs, self.records, self.sizes, self.versions):
                 del column[most:]
@@ -93,7 +93,7 @@ class Slice:
 
 
 class Looker:
-    """Reads slices of what is pending. Any thread; takes the delivery lock for each slice."""
+    """Reads slices of pending messages. Any thread; takes the delivery lock for each slice."""
 
     def __init__(self, spill: SpillStore, sweeper: Delivery, recovery: Overdue, lock: RLock) -> None:
         self._spill = spill
@@ -101,15 +101,15 @@ class Looker:
         self._recovery = recovery
         self._lock = lock
         self.pause: Callable[[], object] = lambda: None
-        """Called after each slice: who takes the lock again at once would let nobody else have it."""
+        """Called after each slice. A thread that takes a lock again at once keeps all others from getting it."""
         self.worked_ns: Callable[[], int] = lambda: 0
-        """How long the calling thread has worked, ns."""
+        """Processor time of the calling thread, ns."""
         self.passed_ns: Callable[[], int] = lambda: 0
         """The monotonic clock, ns."""
         self._cost_ns = HOLD_NS / SLICE
 
     def time_left(self) -> Callable[[], bool]:
-        """Begin a call, or a part of it; what is answered says whether its time is not over yet."""
+        """Begin a call, or a part of it; returns a function that says whether there is still time."""
         end_ns = self.passed_ns() + CALL_NS
         return lambda: self.passed_ns() < end_ns
 
@@ -126,18 +126,18 @@ class Looker:
 
     @property
     def rows_at_once(self) -> int:
-        """Messages of the next slice, at most: as many as one hold of the lock may take."""
+        """Most messages of the next slice: as many as one hold of the lock has time for."""
         return max(SLICE_MIN, min(SLICE, int(HOLD_NS / max(self._cost_ns, 1.0))))
 
     def worked(self, rows: int, begin_ns: int) -> None:
-        """Learn what a hold of the lock cost that began when the thread had worked so long."""
+        """Learn what a hold of the lock cost; ``begin_ns`` is `worked_ns` at its beginning."""
         if rows >= SLICE_MIN:
             self._cost_ns += ((self.worked_ns() - begin_ns) / rows - self._cost_ns) / 8
 
     def look(
         self, query: PendingQuery, after: Cursor, limit: int = SLICE, *, records: bool = True, versions: bool = False
     ) -> Looked:
-        """Read the next slice, under the delivery lock; `matching` says what of it is meant."""
+        """Read the next slice, under the delivery lock; then call `matching`. Raises StoreError."""
         begin_ns = self.worked_ns()
         self._sweeper.publish_all()
         until_ms = DUE_MAX_MS + 1 if query.due_to_ms is None else query.due_to_ms
@@ -156,7 +156,7 @@ class Looker:
         return seen
 
     def matching(self, query: PendingQuery, seen: Looked, limit: int = SLICE) -> Slice:
-        """Find the first ``limit`` of what was read that match. Needs no lock."""
+        """The first ``limit`` messages of a slice that match. Needs no lock."""
         found = Slice(len(seen.refs), seen.next, query.topic)
         found.dues, found.ids, found.refs, found.versions = seen.dues, seen.ids, seen.refs, seen.versions
         found.records, found.sizes = seen.texts, seen.sizes
@@ -172,7 +172,7 @@ class Looker:
         return found
 
     def _read(self, refs: Sequence[int]) -> tuple[list[bytes], list[int]]:
-        """Read the first ones of these, and their sizes; empty for each that cannot be read."""
+        """Read the first of these records, and their sizes; b"" for each that cannot be read."""
         if not refs:
             return [], []
         try:
@@ -192,7 +192,7 @@ class Looker:
     def rows(
         self, query: PendingQuery, cursor: Cursor | None, limit: int, looked_at_max: int
     ) -> tuple[list[PendingRow], Cursor | None]:
-        """List what matches; answers rows and where to go on."""
+        """List matching messages; returns rows and the cursor behind them (None at the end)."""
         rows: list[PendingRow] = []
         looked_at = 0
         has_time = self.time_left()
@@ -205,7 +205,7 @@ class Looker:
         return rows, cursor
 
     def row(self, record: bytes, size: int, delay_id: int, due_ms: int) -> PendingRow:
-        """Make the row of a record that was read, of so many bytes with its body."""
+        """Make the row of a record; ``size`` is its full size, also if ``record`` has no body."""
         topic, _, text = record_fields(record)
         own = own_properties_of(text)
         failed = False
@@ -219,12 +219,12 @@ class Looker:
 
 
 def shown(number: int) -> str:
-    """Write a number that came from outside; one that is too long for that by its length."""
+    """Write a number that a client sent. Of a huge one only its length is shown: its digits would take too long."""
     return str(number) if number.bit_length() < _BITS_SHOWN else f"a number of {number.bit_length()} bits"
 
 
 def checked(query: PendingQuery) -> None:
-    """Refuse a query that cannot be meant. Raises PendingError."""
+    """Check a query. Raises PendingError for texts that are too long and for impossible times."""
     for name, text in (("topic", query.topic), ("tag", query.tag), ("key prefix", query.key_prefix)):
         if len(text) > TEXT_MAX:
             raise PendingError(f"a {name} of {len(text)} characters: no message has one of more than {TEXT_MAX}")
@@ -244,15 +244,15 @@ def checked(query: PendingQuery) -> None:
 
 
 def limited(limit: int, most: int) -> int:
-    """Refuse a limit that is none. Raises PendingError."""
+    """Check a limit; returns it. Raises PendingError unless it is 1 to ``most``."""
     if not 1 <= limit <= most:
         raise PendingError(f"a limit of {shown(limit)}: 1 to {most} are possible")
     return limit
 
 
 def cursor_of(query: PendingQuery, text: str) -> Cursor | None:
-    """Read a cursor, or begin where the query does. Raises PendingError."""
+    """Read a cursor; the beginning of the query for an empty text. Raises PendingError."""
     begin = (-1 if query.due_from_ms is None else query.due_from_ms - 1, KEY_MAX)
     if not text:
         return begin
-    return max(begin, cursor_place(text))  # one of another query leads to nothing outside this one
+    return max(begin, cursor_place(text))  # the cursor of another query leads to nothing outside of this one

@@ -1,4 +1,4 @@
-"""What the desk needs of the plug-in's threads: all that it knows of them."""
+"""The parts of sweeper and recovery that the desk uses; it knows no more of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["Delivery", "Overdue"]
 
 
 class Delivery(Protocol):
-    """The sweeper: what was accepted becomes visible, what is moved is armed."""
+    """The sweeper: publishes accepted messages, arms moved ones."""
 
     @property
     def frontier_ms(self) -> int:
-        """Due times from which on nothing is armed."""
+        """Nothing due at or after this time is armed, epoch ms."""
         ...
 
     @property
@@ -25,7 +25,7 @@ class Delivery(Protocol):
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the first of what is armed is due."""
+        """The earliest armed due time, epoch ms; None if nothing is armed."""
         ...
 
     def publish_all(self) -> None:
@@ -33,7 +33,7 @@ class Delivery(Protocol):
         ...
 
     def offer(self, block: Block, soonest_ms: int) -> None:
-        """Take a block that was written."""
+        """Take a block that was journalled, with its earliest due time (epoch ms)."""
         ...
 
 
@@ -46,7 +46,7 @@ class Overdue(Protocol):
         ...
 
     def is_failed(self, topic: str, due_ms: int) -> bool:
-        """Whether a message of this topic and due time is one. Under the delivery lock."""
+        """Whether a message of this topic and due time counts as failed. Under the delivery lock."""
         ...
 
     def removed(self, topic: str, due_ms: int) -> None:

@@ -1,9 +1,9 @@
-"""`PutBacks`: what was replaced by messages that are refused, and could not be put back at once.
+"""`PutBacks`: replaced messages that must be put back because their replacements were refused.
 
-A message that takes the place of another by its delay key is journalled, and then its batch is refused. The other one,
-which was acknowledged, is put back by one more frame of the journal. If the disk refuses that frame, too, it is owed:
-tried again before the next turn with delay keys, before any command, and by whoever waits for the refusal, which is
-answered only when no crash can leave the replacement. Until then nobody delivers the message.
+A message that replaces another by its delay key is journalled, and then its batch is refused. The replaced message,
+which was acknowledged, is put back by one more frame of the journal. If the disk refuses that frame too, it is owed. It
+is tried again before the next turn with delay keys, before any command, and by the flusher for the refusal: that is
+answered only when no crash can bring the replacement back. Until then nobody delivers the message.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _T = TypeVar("_T")
 
 
 class PutBacks(Generic[_T]):
-    """A `store.disk.flusher.Syncable`: ``written`` counts all that were ever owed, ``synced`` those that are durable.
+    """A `store.disk.flusher.Syncable`: ``written`` counts all put-backs ever, ``synced`` those that are durable.
 
     Args:
         spill: has the messages; its lock is the delivery lock.
         restore: puts one back. Raises StoreError.
-        delay_id: says which message one is of.
+        delay_id: the delay id of one.
     """
 
     name = "messages that are to be put back"
@@ -45,7 +45,7 @@ class PutBacks(Generic[_T]):
         return len(self._owed)
 
     def put(self, one: _T) -> None:
-        """Put one back, or owe that. Under the delivery lock."""
+        """Put one back, or owe it if that fails. Under the delivery lock."""
         self._owed.append(one)
         self.written += 1
         self._withhold()
@@ -53,7 +53,7 @@ class PutBacks(Generic[_T]):
             self.settle()
 
     def settle(self) -> None:
-        """Put back what is owed, in the order in which it was. Any thread. Raises StoreError."""
+        """Put back what is owed, oldest first. Any thread. Raises StoreError."""
         if not self._owed:
             return
         with self._spill.lock:
@@ -67,7 +67,7 @@ class PutBacks(Generic[_T]):
 
     def sync(self) -> None:
         """Put back what is owed, and make that durable. Raises StoreError: try again."""
-        count = self.written
+        count = self.written  # read before: what is added from now on may miss this sync
         self.settle()
         self._spill.journal.sync()
         self.synced = count

@@ -1,8 +1,9 @@
-"""What the desk reads of a pending message's record, and how a moved one is written.
+"""Reads fields from a pending message's record, and writes the record of a moved message.
 
-Two fields that only the append fills are used while a message waits: the *store time* has when it was accepted (epoch
-ms by the broker's clock; 0 in a record of an older version), and the *queue offset* of a moved one the delay, ms, with
-which it was sent. So `restart` works however often a message was moved. The delivery writes both anew.
+Two fields that the append fills are used for other values while a message waits. The *store time* holds when it was
+accepted (epoch ms by the broker's clock; 0 in records of an older version). The *queue offset* of a moved message holds
+the delay, in ms, with which it was sent, so that `restart` works however often it was moved. The delivery overwrites
+both.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ _BORN_MS = RECORD.picked("born_ms")
 
 
 def accepted_ms(record: bytes) -> int:
-    """When the broker took it, epoch ms; for a record of an older version when it was sent, by the sender's clock."""
+    """When the broker accepted it, epoch ms; for records of an older version the send time by the sender's clock."""
     (accepted,) = LONG.unpack_from(record, store_ms_at(record))
     (born,) = _BORN_MS.unpack_from(record)
     return int(accepted or born)
 
 
 def sent_delay_ms(record: bytes, found: Found) -> int:
-    """The delay with which it was sent, ms; 0 if that is not known (it was moved by an older version)."""
+    """The delay with which it was sent, ms; 0 if that is unknown, because an older version of the broker moved it."""
     (delay,) = LONG.unpack_from(record, QUEUE_OFFSET_AT)
     if delay > 0:
         return int(delay)
@@ -60,7 +61,7 @@ def sent_delay_ms(record: bytes, found: Found) -> int:
 
 
 def restamped(record: bytes, found: Found, due_ms: int) -> bytes:
-    """Make the record of a moved message: the same in everything but version and due time."""
+    """Make the record of a moved message: only version and due time (epoch ms) differ."""
     stored = decode_record(record)
     message: Message = stored.message()
     message.properties = delivered_as(stored.properties, found.delay_id, due_ms, found.version + 1)
@@ -70,14 +71,14 @@ def restamped(record: bytes, found: Found, due_ms: int) -> bytes:
 
 
 def with_delay(record: bytes, delay_ms: int) -> bytes:
-    """Write into a pending record with which delay it was sent."""
+    """A pending record with the delay (ms) with which it was sent written into it."""
     fresh = bytearray(record)
     LONG.pack_into(fresh, QUEUE_OFFSET_AT, delay_ms)
     return bytes(fresh)
 
 
 def fresh_copy(record: bytes, delay_id: int, due_ms: int) -> bytes:
-    """Make the record of a message that is accepted under another id than it was made for."""
+    """Make the record of a message that is accepted under another id than the one it was made for."""
     stored = decode_record(record)
     message: Message = stored.message()
     message.properties = delivered_as(stored.properties, delay_id, due_ms, 0)
@@ -85,7 +86,7 @@ def fresh_copy(record: bytes, delay_id: int, due_ms: int) -> bytes:
 
 
 def row_of(record: bytes, size: int, delay_id: int, version: int, due_ms: int, failed: bool) -> PendingRow:
-    """Read what a listing shows of a record, of so many bytes with its body."""
+    """Make the row of a listing from a record; ``size`` is its full size, also if it has no body here."""
     topic, queue_id, text = record_fields(record)
     return PendingRow(
         offset=delay_id,
@@ -103,9 +104,9 @@ def row_of(record: bytes, size: int, delay_id: int, version: int, due_ms: int, f
 
 
 def fits(query: PendingQuery, record: bytes) -> bool:
-    """Whether a record is what a query asks for; its due range is the caller's to see to."""
+    """Whether a record matches a query; the due range is not compared. Raises RecordError."""
     if query.topic and record_topic(record) != query.topic:
-        return False  # most of what is looked at leaves here, and its properties are not read
+        return False  # first, because most records are decided here, and their properties need not be read
     if query.is_of_topic:
         return True
     text = record_fields(record)[2]
@@ -121,12 +122,12 @@ def fits(query: PendingQuery, record: bytes) -> bool:
 
 
 def fitting(query: PendingQuery, records: Sequence[bytes]) -> list[int]:
-    """Places of the records that a query asks for; empty ones and those that cannot be read are passed by."""
+    """Indices of the records that match a query; empty and unreadable ones are skipped."""
     if query.is_of_topic:
         topic = query.topic
         if not topic:
             return [place for place, record in enumerate(records) if record]
-        try:  # nearly all queries: no call for each record but the one that reads its topic
+        try:  # nearly all queries end here: one call for each record, which reads its topic
             return [place for place, record in enumerate(records) if record and record_topic(record) == topic]
         except RecordError:
             pass
@@ -141,6 +142,6 @@ def _is_fit(query: PendingQuery, record: bytes) -> bool:
 
 
 def key_hash(topic: str, key: str) -> int:
-    """64 bits that stand for a delay key of a topic; never 0."""
+    """A 64-bit hash of a topic and a delay key; never 0, which means no key."""
     text = f"{topic}\0{key}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") or 1

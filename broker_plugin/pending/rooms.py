@@ -1,4 +1,4 @@
-"""The desk with all that belongs to it: opened, tidied and closed as one."""
+"""The desk and everything that belongs to it: opened, tidied and closed together."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 __all__ = ["DeskRooms"]
 
 VERDICT_HOURS = 24
-"""How long after its due time it is known of a message that it was cancelled."""
+"""Hours after its due time for which a cancelled message is remembered."""
 KEY_FILES_MAX = 1 << 20
 Number = Callable[[str, int], int]
 """Reads a number of the configuration: key and default."""
 
 
 class DeskRooms:
-    """What is kept of pending messages beside themselves.
+    """The desk, its commands, limits and delay keys, and the files beside the messages.
 
-    ``past`` are the rows of what was cancelled, ``key_rows`` those of messages with a delay key.
+    ``past`` has the rows of cancelled messages, ``key_rows`` those of messages with a delay key.
     """
 
     def __init__(self, files: Files, directory: Path, store_id: bytes, spill: SpillStore, number: Number) -> None:
@@ -63,14 +63,14 @@ class DeskRooms:
     def furnish(
         self, sweeper: Delivery, recovery: Overdue, flusher: Flusher, target: DeliveryTarget, stats: Stats
     ) -> None:
-        """Make the desk."""
+        """Make the desk; reads rows, and messages if topics are limited. Raises StoreError."""
         spill, lock = self._spill, self._spill.lock
         changes = Changes(spill, sweeper, recovery, flusher, target, lock, stats, self.cancelled)
         self.keys = DelayKeys(spill, sweeper, self.key_rows, keys_max=self._keys_max, keep_ms=self._keep_ms)
         if self._was_used:
             self.keys.load(self.key_rows.each(), spill.records_unsaved())
         changes.keys = self.keys
-        with suppress(StoreError), lock:  # then a cancel that a kill has cut short is told of as if it had been one
+        with suppress(StoreError), lock:  # if it fails, a cancel that a kill has cut short is reported as made
             self.past.void_tail(self._is_cancelled)
         self._changes = changes
         if self.limits is not None:
@@ -91,7 +91,7 @@ class DeskRooms:
         return found is None or found.done
 
     def count_topics(self, balance: TopicBalance, accepted: Accepted) -> None:
-        """Have the desk show what is pending by topic; the counts are told of cancels and of what is refused late."""
+        """Let the desk show counts by topic; the counters are told of cancels and of late refusals."""
         limits_withdrawn = self.keyed.withdrawn
 
         def withdrawn(delay_id: int) -> None:
@@ -105,11 +105,11 @@ class DeskRooms:
         self.desk.balance = balance
 
     def told(self, tally: Delivered) -> Delivered:
-        """Have the limits be told of deliveries, before whoever else counts them."""
+        """A counter of deliveries that also tells the limits; ``tally`` itself without limits."""
         return tally if self.limits is None else LimitedTally(self.limits, tally)
 
     def tidy(self, now_ms: int) -> None:
-        """Remove what nobody may ask for any more, and write what could not be written before."""
+        """Remove rows and keys that are old, and write what could not be written before."""
         with self._spill.lock, suppress(StoreError):
             self.cancelled.settle()
             self.keyed.put_backs.settle()
@@ -118,7 +118,7 @@ class DeskRooms:
         self.keys.evict(now_ms)
 
     def sync(self) -> None:
-        """Make the journal durable, and before it the rows of the keys of its messages."""
+        """Make the rows of keys durable, then the journal: a message must not be durable without its key's row."""
         self.key_rows.sync()
         self._spill.journal.sync()
 

@@ -1,1 +1,1 @@
-"""What a delayed message may do, and what is counted of it: no thread, no file, no clock."""
+"""The rules of delayed messages: due times, states, key ranges, counters. No thread, no file, no clock."""

@@ -1,6 +1,6 @@
-"""From a message's properties to its due time, or to a refusal that says what was wrong.
+"""Reads the due time from a message's properties, or refuses the message and says why.
 
-Which property wins when several are set (the first that is present, whatever the others say)::
+If several properties are set, the first one in this order decides, whatever the others say::
 
     DELAY > 0               a fixed level: the timer properties are removed, the level scheduler has it
     __STARTDELIVERTIME      epoch ms; Aliyun ONS, ali-ons, and this product's own
@@ -8,15 +8,15 @@ Which property wins when several are set (the first that is present, whatever th
     TIMER_DELAY_MS          milliseconds from now     ├ RocketMQ 5's, in its order
     TIMER_DELIVER_MS        epoch ms                 ─┘
 
-Only the winner is read; its value must be a whole number in ASCII digits. Apache reads it with Java's
-``Long.parseLong``, which also takes ``+5`` and the digits of other scripts; no client writes those, so they
-are refused like ``" 5"``, ``1e3`` and the empty text: a message whose sender meant some other time must not go out
-at ours.
+Only that property is read; its value must be a whole number in ASCII digits. Apache reads it with Java's
+``Long.parseLong``, which also takes ``+5`` and the digits of other scripts. No client writes those, so they
+are refused like ``" 5"``, ``1e3`` and the empty text: a message must not be delivered at a time that its sender
+did not mean.
 
-What is stored never carries a time that would delay it once more when its consumer sends it on or back:
-relative properties are removed, and so is an absolute one that lies after the due time (it lost against another).
-An absolute one that won stays: it is past by then, so the consumer sees what was sent. The plug-in's own names
-are removed from everything that a client brings.
+A stored message never carries a time that would delay it again when its consumer sends it on or back. So relative
+properties are removed, and also an absolute one that lies after the due time (another property has decided). The
+absolute one that decided stays: it is past at delivery, and the consumer sees what was sent. The plug-in's own
+names are removed from everything that a client sends.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 RELATIVE = {TIMER_DELAY_SEC: 1000, TIMER_DELAY_MS: 1}
-"""Name to milliseconds per unit, of what counts from now."""
+"""Properties that count from now: name to milliseconds per unit."""
 ABSOLUTE = (STARTDELIVERTIME, TIMER_DELIVER_MS)
 PRECEDENCE = (STARTDELIVERTIME, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 """The first of these that is present decides."""
@@ -67,11 +67,10 @@ _FIRST = (STARTDELIVERTIME,)
 
 DUE_MAX_MS = 253_402_300_799_999
 """The last millisecond of the year 9999."""
-"""Delay ids are offsets from here on; a CommitLog never gets there."""
 
 _VALUE_SHOWN = 60
 TRANSACTION_TYPE = 0xC
-"""The bits of a sysflag that say what part of a transaction a message is; 0: none."""
+"""The bits of a sysflag that say which part of a transaction a message is; 0: none."""
 _PREPARED = 0x4
 _OWN_MARK = "__TW_"
 _START_PATTERN = STARTDELIVERTIME + "\x01"
@@ -80,20 +79,20 @@ _STAMPED = f"%b{TW_ID}\x01%x\x02{TW_DUE}\x01%d\x02".encode()
 
 
 class TimerError(Exception):
-    """A timer property that no due time can be read from; the text has its name and value, for the sender."""
+    """A timer property without a readable due time; the text has its name and value, for the sender."""
 
 
 def may_be_timed(text: str) -> bool:
-    """Say cheaply whether a timer property may be there; False is certain."""
+    """Whether a timer property may be set: a quick test, of which only False is certain."""
     return "__STARTD" in text or "TIMER_DEL" in text
 
 
 def plain_start_ms(text: str) -> int:
-    """Read a due time that is given by one absolute property, where nothing else concerns the delay; else -1.
+    """Read the due time (epoch ms) of the common case: one absolute property, and nothing else about delay; else -1.
 
-    What ONS, ali-ons and our own client send (__STARTDELIVERTIME), and RocketMQ 5's clients (TIMER_DELIVER_MS), in a
-    third of the time of `read_due` and what belongs to it. The answer is that of `read_due`, the message is no half
-    message by its properties and has no level, and nothing is to be disarmed.
+    ONS, ali-ons and our own client send __STARTDELIVERTIME, RocketMQ 5's clients TIMER_DELIVER_MS. This takes a third
+    of the time of `read_due` and the checks around it. A result other than -1 is that of `read_due`, and also means: no
+    half message by its properties, no level, nothing to disarm.
 
     >>> plain_start_ms("A\\x01b\\x02__STARTDELIVERTIME\\x0190000\\x02"), plain_start_ms("TIMER_DELIVER_MS\\x015")
     (90000, 5)
@@ -119,7 +118,7 @@ def plain_start_ms(text: str) -> int:
 
 
 def has_start_time_only(text: str) -> bool:
-    """Say cheaply that there is nothing to disarm once `read_due` has read the due time; True is certain."""
+    """Whether `read_due` has left nothing to disarm: a quick test, of which only True is certain."""
     return "TIMER_DEL" not in text and _OWN_MARK not in text
 
 
@@ -151,7 +150,7 @@ def read_due(text: str, now_ms: int, max_delay_ms: int | None = None) -> int | N
 
 
 def _value(text: str, name: str) -> str | None:
-    """Look a value up; unlike `get_property`, a pair that is there without value is an empty one."""
+    """Look a value up. Unlike with `get_property`, a name without a value has the empty one."""
     if name not in text:
         return None
     value = get_property(text, name)
@@ -175,9 +174,9 @@ def _shown(value: str) -> str:
 
 
 def delay_level(text: str) -> int:
-    """Read the fixed delay level as the level scheduler does, 0 for none. Raises `TimerError` for what is no number.
+    """Read the fixed delay level as the level scheduler does; 0 for none. Raises `TimerError` if it is no number.
 
-    A level that is refused where it stands alone is refused beside a timer property, too, as on Apache's broker.
+    A level that is refused without a timer property is also refused beside one, as on Apache's broker.
     """
     if "DELAY\x01" not in text:  # TIMER_DELAY_MS does not contain this
         return 0
@@ -191,7 +190,7 @@ def delay_level(text: str) -> int:
 
 
 def is_half(text: str, sys_flag: int) -> bool:
-    """Say whether this is a transaction's half message: prepared by flag, or marked and not yet decided."""
+    """Whether this is a transaction's half message: prepared by its flag, or marked by a property without any flag."""
     kind = sys_flag & TRANSACTION_TYPE
     if kind:
         return kind == _PREPARED
@@ -200,12 +199,12 @@ def is_half(text: str, sys_flag: int) -> bool:
 
 
 def without_timers(text: str) -> str:
-    """Drop every timer property and the plug-in's own: what a level message keeps."""
+    """Remove every timer property and the plug-in's own, for a message that goes to the level scheduler."""
     return remove_properties(text, (*PRECEDENCE, *OWN_PROPERTIES))
 
 
 def disarmed(text: str, due_ms: int) -> str:
-    """Drop what would delay the message once more after ``due_ms``, and the plug-in's own properties."""
+    """Remove properties that would delay the message again after ``due_ms``, and the plug-in's own."""
     if _OWN_MARK in text:
         text = remove_properties(text, OWN_PROPERTIES)
     if "TIMER_DELAY_" in text:
@@ -222,14 +221,14 @@ def _is_past(value: str, due_ms: int) -> bool:
 
 
 def stamped(text: str, delay_id: int, due_ms: int, version: int = 0) -> str:
-    """Append the plug-in's own properties to a text that has none of them."""
+    """Append the plug-in's own properties (id, version, due time) to a text that has none of them."""
     if text and text[-1] != "\x02":
         text += "\x02"
     return f"{text}{TW_ID}\x01{id_text(delay_id, version)}\x02{TW_DUE}\x01{due_ms}\x02"
 
 
 def read_dues(values: list[bytes], now_ms: int, max_delay_ms: int | None) -> list[int] | None:
-    """Read the absolute due times of a batch; None unless `read_due` would take all of them, and none is past."""
+    """Read the absolute due times (epoch ms) of a batch; None if `read_due` would refuse one, or if one is past."""
     longest = max(map(len, values))
     if not 0 < min(map(len, values)) <= longest < 20 or not b"".join(values).isdigit():
         return None
@@ -239,13 +238,13 @@ def read_dues(values: list[bytes], now_ms: int, max_delay_ms: int | None) -> lis
 
 
 def stamped_texts(texts: list[bytes], delay_ids: range, dues: list[int]) -> list[bytes]:
-    """Append the plug-in's own properties to texts that have none of them and end with their separator."""
+    """Append the plug-in's own properties to texts that have none of them. Each text ends with a separator."""
     first = delay_ids.start - DELAY_ID_BASE
     return [_STAMPED % stamp for stamp in zip(texts, range(first, first + len(texts)), dues, strict=True)]
 
 
 def own_properties_of(text: str) -> tuple[int, int, int] | None:
-    """Read (delay id, version, due ms) of a delivered message's properties; None if they are not there."""
+    """Read (delay id, version, due ms) from a delivered message's properties; None if they are missing or invalid."""
     name = get_property(text, TW_ID)
     due = get_property(text, TW_DUE)
     if name is None or due is None:
@@ -258,5 +257,5 @@ def own_properties_of(text: str) -> tuple[int, int, int] | None:
 
 
 def delivered_as(text: str, delay_id: int, due_ms: int, version: int) -> str:
-    """Restamp a pending message's properties for another due time."""
+    """A pending message's properties for another due time and version."""
     return stamped(disarmed(text, due_ms), delay_id, due_ms, version)

@@ -1,14 +1,14 @@
-"""The key ranges that recovery owns: what was overdue at start, and the tails of hot seconds.
+"""The key ranges that recovery owns: messages that were overdue at start, and the tails of hot seconds.
 
-A key is ``(due_ms, delay id)``. A range is everything behind ``after`` and due before ``until_ms``; recovery reads
+A key is ``(due_ms, delay id)``. A range is everything behind ``after`` that is due before ``until_ms``. Recovery reads
 it by cursor and moves ``after`` up as it goes, so a range of ten million records is two numbers. Records in
-it that are done already cost nothing: the spill store's scan leaves them out.
+it that are done cost nothing: the spill store's scan leaves them out.
 
-The sweeper owns every other key below its frontier. A message that is accepted so late that its key lies in
-a range needs nobody's attention: the cursor will come to it. One whose key the cursor has passed is the sweeper's.
+The sweeper owns every other key below its frontier. If a message is accepted so late that its key lies in a range,
+the cursor will reach it. If the cursor has passed its key, the sweeper owns it.
 
-Ranges are kept apart and in order. When there are more than `RANGES_MAX`, the two nearest to each other become
-one: that only makes recovery look at keys that are done, or that it may as well deliver.
+Ranges are disjoint and in order. If there are more than `RANGES_MAX`, the two nearest to each other become
+one: recovery then only looks at some keys that are done, or that it may deliver just as well.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class KeyRanges:
         return iter(self._ranges)
 
     def add(self, after: Key, until_ms: int) -> None:
-        """Own everything behind ``after`` that is due before ``until_ms``, besides what is owned already.
+        """Add everything behind ``after`` that is due before ``until_ms``, except what is owned already.
 
-        A new range that begins inside an old one begins behind it instead, so that the tail of this second
-        does not wait for the backlog of the night; old ones that begin inside the new one are joined to it.
+        A new range that begins inside an old one begins behind it instead, so that the tail of this second does not
+        wait for the backlog of a night. Old ranges that begin inside the new one are joined to it.
         """
         kept: list[KeyRange] = []
         for old in self._ranges:
@@ -90,10 +90,10 @@ class KeyRanges:
         self._ranges = kept
 
     def next(self) -> KeyRange | None:
-        """Choose whose turn it is: newest and oldest in turns.
+        """Choose the range to read next: the newest and the oldest in turns.
 
-        The newest is the tail of a second that has just begun: it may still be nearly on time. The oldest is
-        late anyway, but must come to its end.
+        The newest may be the tail of a second that has just begun and may still be nearly on time. The oldest is late
+        anyway, but must be finished too.
         """
         if not self._ranges:
             return None
@@ -105,13 +105,13 @@ class KeyRanges:
         self._ranges = [other for other in self._ranges if other is not found]
 
     def cut(self, bound_ms: int) -> None:
-        """Give up what is due at or after this (the clock was set back)."""
+        """Give up everything that is due at or after ``bound_ms``, because the clock was set back."""
         for found in self._ranges:
             found.until_ms = min(found.until_ms, bound_ms)
         self._ranges = [found for found in self._ranges if found.after < found.last]
 
     def first_ms(self) -> int | None:
-        """The due time from which on something may be owned; None when nothing is."""
+        """Nothing due before this time is owned; None if nothing is owned at all."""
         return self._ranges[0].after[0] if self._ranges else None
 
     def check(self) -> list[str]:

@@ -17,14 +17,15 @@
     any of ACCEPTED, SPILLED, ARMED, FAILED:                          FAILED ── claim ──► DELIVERING
         cancel ──► CANCELLED          move ──► MOVED (a new version of it is ACCEPTED)
 
-What stands where, in the code: `broker_plugin.hook` offers, accepts and refuses; `store.spill` *is* ACCEPTED and
+Where the states are in the code: `broker_plugin.hook` offers, accepts and refuses; `store.spill` *is* ACCEPTED and
 SPILLED (a record that is not done); the sweeper's wheel is ARMED; DELIVERING lasts as long as the delivery
-lock is held, so nobody else ever meets it; the done-sets of the spill store are DELIVERED, CANCELLED and MOVED;
-`broker_plugin.failures` is FAILED. No object with a state field exists for a message: ten million of them must
-fit into the memory of none. The table is what all these places agree on, and what the tests hold them to.
+lock is held, so no other thread ever meets it; the done-sets of the spill store are DELIVERED, CANCELLED and MOVED;
+`broker_plugin.failures` is FAILED. There is no object with a state field for each message: ten million pending
+messages must cost almost no memory. All these places agree on this table, and the tests hold them to it.
 
-It is executed: for a delivery by a `Claim`, once for all messages that go the same way, and for each command. What is
-not legal raises `IllegalMoveError` (docs/decisions/0024-the-state-table-is-executed.md says where, and who catches it).
+The table is executed: by a `Claim` for deliveries, once for all messages that go the same way, and by each command. An
+illegal move raises `IllegalMoveError` (docs/decisions/0024-the-state-table-is-executed.md says where, and who catches
+it).
 
 "Once" is in this table: DELIVERED, CANCELLED and MOVED have no way out, and the only way into DELIVERED is
 through one claim at a time.
@@ -55,29 +56,29 @@ class State(Enum):
     """Where a delayed message is."""
 
     OFFERED = "offered"
-    """In a send, not yet looked at."""
+    """In a send, not yet checked."""
     PASSED = "passed"
     """Not ours: ordinary, or for the level scheduler."""
     REFUSED = "refused"
     """Nothing was stored; the sender was told why."""
     ACCEPTED = "accepted"
-    """In the journal; not yet looked at by the sweeper."""
+    """In the journal; the sweeper has not published it yet."""
     SPILLED = "spilled"
-    """Due beyond the frontier (or in a range of recovery's): on disk only, found by its key."""
+    """Due beyond the frontier, or in a range of recovery: on disk only, found by its key."""
     ARMED = "armed"
-    """Due before the frontier: in the wheel, or at a cursor of recovery's."""
+    """Due before the frontier: in the wheel, or at a cursor of recovery."""
     DELIVERING = "delivering"
     """Claimed for one append, under the delivery lock."""
     DELIVERED = "delivered"
     """In the CommitLog under its own topic."""
     FAILED = "failed"
-    """Overdue, the append was refused; tried again for ever."""
+    """Overdue because the append was refused; retried without limit."""
     CANCELLED = "cancelled"
-    """Taken out by a command."""
+    """Cancelled by a command."""
     MOVED = "moved"
     """Superseded by a later version of itself with another due time."""
 
-    __hash__ = object.__hash__  # Enum's own is a Python function, and the table is looked up in each delivery
+    __hash__ = object.__hash__  # Enum's own is a slow Python function, and each delivery looks the table up
 
 
 class Move(Enum):
@@ -91,9 +92,9 @@ class Move(Enum):
     CLAIM = "claim"
     PUT_OK = "put ok"
     NOT_DUE = "not due"
-    """The clock, read inside the append lock, stood before the due time."""
+    """The clock, read inside the append lock, was before the due time."""
     STORE_REFUSES = "store refuses"
-    """The store takes nothing at all now (disk full, shutting down): no fault of this message."""
+    """The store accepts nothing now (disk full, shutting down): not this message's fault."""
     PUT_FAILED = "put failed"
     CANCEL = "cancel"
     MOVE = "move"
@@ -138,7 +139,7 @@ MOVES: dict[tuple[State, Move], State] = {
     (State.FAILED, Move.CANCEL): State.CANCELLED,
     (State.FAILED, Move.MOVE): State.MOVED,
 }
-"""Every legal move; what is not here is a bug."""
+"""Every legal move; any other is a bug."""
 
 MOVE_OF: dict[PutStatus, Move] = {
     PutStatus.PUT_OK: Move.PUT_OK,
@@ -151,7 +152,7 @@ MOVE_OF: dict[PutStatus, Move] = {
 """What the result of an append means for its message; any other is `Move.PUT_FAILED`."""
 
 PENDING = frozenset({State.ACCEPTED, State.SPILLED, State.ARMED, State.DELIVERING, State.FAILED})
-"""Accepted, and neither delivered nor cancelled nor superseded: what `pending_count` counts."""
+"""Accepted, and neither delivered nor cancelled nor superseded: `pending_count` counts these."""
 
 FINAL = frozenset({State.PASSED, State.REFUSED, State.DELIVERED, State.CANCELLED, State.MOVED})
 """No way out."""
@@ -167,12 +168,12 @@ ANSWERS: dict[State, CommandOutcome] = {
     State.DELIVERED: CommandOutcome.ALREADY_DELIVERED,
     State.CANCELLED: CommandOutcome.ALREADY_CANCELLED,
 }
-"""What cancel, move and send-now answer to a message in this state. DELIVERING is not among them, because a
-command waits for the delivery lock; nor is MOVED, because a command looks at the latest version."""
+"""The answer of cancel, move and send-now for a message in this state. DELIVERING is missing because a
+command waits for the delivery lock; MOVED is missing because a command finds the latest version."""
 
 
 def after(state: State, move: Move) -> State:
-    """Say where a move leads; raises `IllegalMoveError` if the table does not have it."""
+    """The state to which a move leads. Raises `IllegalMoveError` if the table does not have it."""
     try:
         return MOVES[state, move]
     except KeyError:
@@ -180,7 +181,7 @@ def after(state: State, move: Move) -> State:
 
 
 def answer(state: State) -> CommandOutcome:
-    """Say what a command on a message in this state answers; raises `IllegalMoveError` where none can be asked."""
+    """The answer of a command on a message in this state. Raises `IllegalMoveError` if no command can meet it."""
     try:
         return ANSWERS[state]
     except KeyError:
@@ -203,7 +204,7 @@ class Claim:
     __slots__ = ("_state", "count")
 
     def __init__(self, state: State) -> None:
-        """``state`` is what the messages are in; raises `IllegalMoveError` if nobody may claim them there."""
+        """``state`` is that of the messages. Raises `IllegalMoveError` if they may not be claimed in it."""
         self._state = after(state, Move.CLAIM)
         self.count = 0
         """Messages that are being delivered."""
@@ -213,8 +214,10 @@ class Claim:
         self.count += count
 
     def take(self, move: Move, count: int = 1) -> State:
-        """Have ``count`` of them take a move; answers the state that it leads to. IllegalMoveError: nothing has
-        moved."""
+        """Let ``count`` of them take a move; returns the state to which it leads.
+
+        Raises IllegalMoveError: none has moved.
+        """
         target = after(self._state, move)
         if count > self.count:
             raise IllegalMoveError(f"{count} cannot take the move '{move.value}': {self.count} are delivering")

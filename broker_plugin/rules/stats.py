@@ -1,4 +1,4 @@
-"""What the plug-in counts."""
+"""The plug-in's counters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Rate:
         self.per_second = 0.0
 
     def look(self, monotonic_ns: int, count: int) -> float:
-        """Compare with the last look that counted; answers the rate."""
+        """Compare with the last look at least a second ago; returns the rate per second."""
         if self._ns is None:
             self._ns, self._count = monotonic_ns, count
         elif (elapsed := monotonic_ns - self._ns) >= 1_000_000_000:
@@ -58,9 +58,9 @@ class Stats:
         self.refused = 0
         self.delivered = 0
         self.first_delivery_ms = 0
-        """When the first one was delivered, epoch ms."""
+        """When the first message was delivered, epoch ms; 0: not yet."""
         self.put_failures: dict[str, int] = {}
-        """Deliveries that the store refused, each try counted, by the name of the status."""
+        """Refused deliveries by the name of the status; each try counts."""
         self.cancelled = 0
         self.moved = 0
         self.restored = 0
@@ -72,11 +72,11 @@ class Stats:
         self.troubles = 0
         """Errors of the disk while looking for what is due."""
         self.unreadable = 0
-        """Records that could not be read back, at each try."""
+        """Records that could not be read back; each try counts."""
         self.on_time = LatenessCounts()
-        """Of what the sweeper delivered."""
+        """Lateness of messages that the sweeper delivered."""
         self.overdue = LatenessCounts()
-        """Of what recovery delivered."""
+        """Lateness of messages that recovery delivered."""
 
     def put_failed(self, status: str) -> None:
         """Count a delivery that the store refused, by the name of the status."""

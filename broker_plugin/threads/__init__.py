@@ -1,1 +1,1 @@
-"""Threads of the plug-in: their clock, their pace, and the shell round a step."""
+"""The plug-in's threads: their clock, their pace, and the loop around a step."""

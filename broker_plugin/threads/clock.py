@@ -1,12 +1,11 @@
-"""The plug-in's only clock: what time it is, how to wait for a millisecond, and whether the wall clock jumped.
+"""The plug-in's only clock: what time it is, how to wait for a millisecond, and whether the wall clock was set.
 
 ==============  ==================================================================================================
-wall clock      due times mean it; read as whole milliseconds, rounded down, so ``now >= due`` is never early
-monotonic       waiting, and measuring how long something took
+wall clock      due times are on it; read as whole milliseconds, rounded down, so ``now >= due`` is never early
+monotonic       for waiting, and for measuring how long something took
 ==============  ==================================================================================================
 
-A wait is cut at `WAIT_MAX_MS`: a thread that sleeps until a wall-clock time must look up from time to time, because
-the wall clock may be set while it sleeps.
+A wait ends after `WAIT_MAX_MS` at the latest: the wall clock may be set while a thread sleeps until a time on it.
 
 `Alarm` is a bare lock used as a binary semaphore. Measured on Linux, two cores, waits of 2-4 ms, µs after the
 wanted time (p50, p99)::
@@ -14,7 +13,7 @@ wanted time (p50, p99)::
     Lock.acquire(timeout)   93, 160     ringing costs 0.1 µs
     Event.wait             110, 170     and takes a Condition, which makes a lock for each wait
     select on an eventfd   100, 400     ringing is a system call
-    time.sleep              92, 220     cannot be rung
+    time.sleep              92, 220     cannot be woken
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ class Clock:
         self.monotonic_ns: Callable[[], int] = time.monotonic_ns if now_ms is None else lambda: now_ms() * 1_000_000
         """Read the monotonic clock, ns from an arbitrary start."""
         self.worked_ns: Callable[[], int] = time.thread_time_ns if now_ms is None else self.monotonic_ns
-        """Read how long the calling thread has worked, ns, without what it waited for a lock or the interpreter."""
+        """Read the processor time of the calling thread, ns: without waits for a lock or the interpreter."""
         self.seconds_until: Callable[[int], float] = (
             _seconds_until if now_ms is None else lambda due_ms: (due_ms - now_ms()) / 1000
         )
-        """Say how long until a wall-clock ms has begun; below zero when it has."""
+        """Seconds until a wall-clock millisecond begins; negative if it has begun."""
 
 
 def _wall_ms() -> int:
@@ -62,10 +61,7 @@ def _seconds_until(due_ms: int) -> float:
 
 
 class Alarm:
-    """Something to wait on that another thread may ring; a ring that comes before the wait is kept.
-
-    One thread waits, any thread rings.
-    """
+    """One thread waits, any thread may ring. A ring that comes before the wait is kept and ends it at once."""
 
     __slots__ = ("_lock",)
 
@@ -74,11 +70,11 @@ class Alarm:
         self._lock.acquire()
 
     def ring(self) -> None:
-        """End the wait that is on, or else the next one."""
+        """End the present wait, or the next one if nobody waits."""
         try:
             self._lock.release()
         except RuntimeError:
-            pass  # it has been rung already
+            pass  # the lock is free: it was rung already
 
     def wait(self, seconds: float) -> bool:
         """Wait at most this long; True if it was rung."""
@@ -86,10 +82,10 @@ class Alarm:
 
 
 class StepWatch:
-    """Notices that the wall clock was set: it then moves by another amount than the monotonic clock.
+    """Notices that the wall clock was set: it has then moved by another amount than the monotonic clock.
 
-    A machine that was suspended looks the same (the monotonic clock stands still meanwhile), and is told the
-    same way. Slow corrections (NTP's slewing, at most 0.5 ms a second) stay below the threshold.
+    A suspended machine looks the same, because its monotonic clock stands still, and is reported the same way. Slow
+    corrections (NTP's slewing, at most 0.5 ms a second) stay below the threshold.
     """
 
     __slots__ = ("_difference_ms", "backward_count", "backward_ms", "forward_count", "forward_ms", "last_step_ms")
@@ -100,12 +96,12 @@ class StepWatch:
         self.backward_count = 0
         self.forward_ms = 0
         self.backward_ms = 0
-        """By how much the clock was set back in all."""
+        """Sum of all steps back."""
         self.last_step_ms = 0
-        """By how much the clock was last set; negative is backwards."""
+        """The last step; negative: set back."""
 
     def look(self, wall_ms: int, monotonic_ns: int) -> int:
-        """Compare the two clocks with the last look; answers the step in ms, 0 for none."""
+        """Compare both clocks with the last look; returns the step in ms, 0 for none."""
         difference = wall_ms - monotonic_ns // 1_000_000
         before = self._difference_ms
         self._difference_ms = difference

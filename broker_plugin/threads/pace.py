@@ -1,15 +1,14 @@
-"""How much one slice of work may be, so that the network loop and the other threads keep their turns.
+"""How long one slice of work may be, so that the network loop and the other threads get their turns.
 
-Python runs one thread at a time. A thread that works for 4 ms holds back a network loop that wants the
-interpreter after each of its system calls; so while the loop is busy, delivery and recovery work for about
-`SLICE_NS` and then really sleep. While nobody else wants to run, short slices would only cost throughput.
+Python runs one thread at a time. The network loop wants the interpreter after each of its system calls, and a thread
+that works for 4 ms makes it wait. So while the loop is busy, delivery and recovery work for about `SLICE_NS` and then
+really sleep. While nobody else wants to run, short slices would only cost throughput.
 
-Recovery's slices are longer (`LONG_SLICE_NS`): most of what a pause costs it is the wait for the interpreter behind it,
-and what it delivers is late already. A message that is on time waits for one slice at most.
+Recovery's slices are longer (`LONG_SLICE_NS`): a pause costs it mainly the wait for the interpreter afterwards, and its
+messages are late already. A message that is on time waits for one slice at most.
 
-Whether somebody wants to run is told by the sleep itself: the kernel wakes a sleeper after 50-100 µs more than it
-asked for, but it can go on only when it gets the interpreter back, and from a busy loop it gets it after a
-switch interval (0.5 ms).
+The sleep itself shows whether another thread wants to run. The kernel wakes a sleeper 50-100 µs after the wanted time,
+but it continues only when it has the interpreter again, and a busy loop gives that up after a switch interval (0.5 ms).
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ LONG_SLICE_NS = 2_000_000
 BATCH_MAX = 512
 """Most records of one batch."""
 BATCH_MIN = 96
-"""Fewest, if there are so many: enough for a block (`broker_plugin.delivery`), which takes half as long for each.
+"""Fewest records of a batch, if there are as many: enough for a block (`broker_plugin.delivery`), at half the cost.
 
-With fewer, a thread that has fallen behind would deliver one by one, which costs more, and stay behind.
+With smaller batches, a thread that has fallen behind would deliver one by one, which costs more, and stay behind.
 """
 YIELD_S = 0.00005
 BUSY_YIELD_S = 0.0003
@@ -44,7 +43,7 @@ class Pace:
 
     @property
     def batch(self) -> int:
-        """How many records the next batch may have."""
+        """Most records of the next batch."""
         if not self.busy:
             return self._fit
         return min(self._fit, max(BATCH_MIN, int(self._slice_ns / max(self._cost_ns, 1.0))))
@@ -55,10 +54,10 @@ class Pace:
         return BUSY_YIELD_S if self.busy else YIELD_S
 
     def worked(self, asked: int, records: int, took_ns: int) -> None:
-        """Learn what a batch cost, and how many of the records that were asked for fitted into it.
+        """Learn what a batch cost (ns of processor time), and how many of the ``asked`` records fitted into it.
 
-        The cost is time worked: if what it waited for the interpreter counted, a busy loop would make batches small,
-        and small ones, each with its pause and its wait, would go out so much more slowly.
+        Waits for the interpreter do not count as cost. If they did, a busy loop would make batches small, and small
+        batches, each with its own pause and wait, would slow the deliveries down further.
         """
         self._fit = records + records // 8 + 1 if records < asked else min(self._batch_max, 2 * self._fit)
         if records >= BATCH_MIN:

@@ -1,7 +1,7 @@
-"""The thin shell round a ``step(now_ms)``: a thread that calls it, and waits as long as it says.
+"""A thread that calls ``step(now_ms)`` in a loop and waits as long as it says.
 
-``step`` answers when it wants to be called again, epoch ms; now or earlier means that there is more to do, and
-then the thread pauses for a moment only (see `broker_plugin.threads.pace`), so that others get their turn.
+``step`` returns when it wants to be called again, epoch ms. Now or earlier means that there is more to do: the thread
+then pauses only for a moment (see `broker_plugin.threads.pace`), so that others get their turn.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Worker:
 
     Args:
         name: of the thread, and in warnings.
-        step: does a slice of work at a time (epoch ms) and answers when to come back.
+        step: does one slice of work, given the time (epoch ms); returns when to call it again.
         clock: what time it is, and how long to wait.
         pace: told how long each pause was.
         warn: told of errors; the thread goes on after them.
-        watch: told both clocks at each look, to notice steps of the wall clock.
+        watch: told both clocks before each step, to notice steps of the wall clock.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Worker:
             self._thread.start()
 
     def ring(self) -> None:
-        """Have it look up now. Any thread."""
+        """Wake the thread. Any thread."""
         self._alarm.ring()
 
     def stop(self) -> None:
-        """Ask the thread to end, and wait until it has: one slice at most."""
+        """End the thread and wait for it: one slice at most."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopping = True
