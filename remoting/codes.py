@@ -29,7 +29,7 @@ VERSION = 409
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """The longest frame, length word included; clients have the same limit."""
 REQUEST_HEADER_MAX_BYTES = 256 * 1024
-"""The longest header of a request: its longest field, the properties, has 32,767 bytes, as JSON six times that."""
+"""The longest header of a request: its longest field, the properties, has 32,767 bytes, or six times that in JSON."""
 
 SERIALIZE_JSON = 0
 SERIALIZE_BINARY = 1

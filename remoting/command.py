@@ -10,8 +10,8 @@ A frame (big-endian)::
 
 JSON header: ``{"code":…,"language":"JAVA","version":…,"opaque":…,"flag":…,"remark":…,"extFields":{…}}``.
 Binary header: ``code i16 | language i8 | version i16 | opaque i32 | flag i32 | remark i32+n | ext i32+n``, ext being
-repeated ``key i16+n | value i32+n``; zero lengths mean absent, and numbers beyond 16 bits are cut off, as the
-reference does it.
+repeated ``key i16+n | value i32+n``; zero lengths mean absent. Numbers beyond 16 bits are cut to their low 16 bits, as
+Apache's code does it.
 
 A reply has the serialize type of its request (one client reads only JSON). Values of extFields are strings. If a client
 sends numbers or booleans instead, the value is their JSON text, because the client's signature was computed from that
@@ -67,7 +67,7 @@ class RemotingCommand:
 
     ==================  =====================================================================
     ``code``            int, `RequestCode` or `ResponseCode`
-    ``opaque``          int32, the asker's number for it, copied into the reply
+    ``opaque``          int32, the requester's number for it, copied into the reply
     ``flag``            int, bit 0 reply, bit 1 one-way
     ``language``        str, the peer's language, any text
     ``version``         int, the peer's version ordinal
@@ -177,16 +177,16 @@ def request(
 
 
 def decode_frame(frame: bytes) -> RemotingCommand:
-    """Read a frame without its length word; raises ProtocolError."""
+    """Read a frame that begins behind its length word. Raises ProtocolError."""
     if len(frame) < 4:
         raise ProtocolError(f"frame of {len(frame)} bytes has no header length")
     return decode_command(frame, int.from_bytes(frame[:4], "big"), 4, len(frame))
 
 
 def decode_command(data: bytes, header_word: int, at: int, end: int) -> RemotingCommand:
-    """Read the command whose header begins at ``at`` and whose body ends at ``end``; raises ProtocolError.
+    """Read the command whose header begins at ``at`` and whose body ends at ``end``. Raises ProtocolError.
 
-    ``header_word`` is the frame's word with serialize type and header length.
+    ``header_word`` is the frame's second word: serialize type (8 bits) and header length (24 bits).
     """
     body_at = at + (header_word & 0xFFFFFF)
     if body_at > end:
@@ -211,7 +211,7 @@ def decode_json(header: bytes, body: bytes) -> RemotingCommand:
     try:
         fields = _loads(header)
         ext = fields["extFields"]
-        "".join(ext.values())  # the quickest way to learn that all of them are strings
+        "".join(ext.values())  # raises TypeError unless all are strings: the quickest test, a loop in C
         code, opaque, flag, version = fields["code"], fields["opaque"], fields["flag"], fields["version"]
         language = fields["language"]
         if type(code) is type(opaque) is type(flag) is type(version) is int and type(language) is str:

@@ -1,8 +1,8 @@
 """Bytes of one connection in, commands out.
 
-A frame that is complete in one read is decoded in place: its body is one slice, nothing is copied twice. Only the
-remaining bytes at the end are kept and joined to the next read. A frame longer than a read is gathered in a growing
-buffer, so that a long frame in many pieces costs linear time.
+A frame that is complete in one read is decoded in place: its body is one slice, and nothing is copied twice. Only the
+bytes of an unfinished frame at the end are kept and joined to the next read. A frame longer than a read is gathered in
+a growing buffer, so that a long frame in many pieces costs linear time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FrameDecoder:
         max_frame_bytes: The longest frame accepted, length word included.
         max_header_bytes: The longest header accepted. A server has to read headers before it knows who sends them; a
             client takes those of its broker, where a batch's reply has an id for each message.
-        most: The most commands of one `feed`; with ``more`` set, the next ``feed(b"")`` goes on.
+        most: The most commands of one `feed`. If ``more`` is set afterwards, call ``feed(b"")`` for the next ones.
     """
 
     __slots__ = ("_max_frame_bytes", "_max_header_bytes", "_most", "_need", "_rest", "more")
@@ -79,7 +79,8 @@ class FrameDecoder:
                 self._need = end - at
                 break
             body_at = at + 8 + header_word
-            if body_at <= end:  # so the serialize type, in the word's highest byte, is 0: JSON
+            # The word's highest byte is the serialize type. Any but 0 (JSON) would move `body_at` far behind `end`.
+            if body_at <= end:
                 commands.append(decode_json(data[at + 8 : body_at], data[body_at:end]))
             else:
                 commands.append(decode_command(data, header_word, at + 8, end))

@@ -1,7 +1,7 @@
 """All errors that `remoting` raises on purpose; bytes from the network or the disk cause no others.
 
 RemotingError
-├── ProtocolError        a frame, a header or a body that cannot be what a RocketMQ peer meant
+├── ProtocolError        a frame, a header or a body that is not RocketMQ's protocol
 │   └── HeaderError      one header field is missing or has a value of another type
 ├── MessageError         a message that cannot be stored as it is (topic, properties, batch)
 └── RecordError          bytes that are no CommitLog record

@@ -103,8 +103,8 @@ def opt_bool(ext: Ext, name: str, default: bool = False) -> bool:
 class SendHeader:
     """The header of a send: codes 10 and 324 (long names), 310, 320 and 325 (one letter each).
 
-    ``max_reconsume_times`` is None when the client did not give it. The numbers are read, their range is left to
-    the record that they go into.
+    ``max_reconsume_times`` is None if the client did not send it. Numbers are read within 64 bits; whether they fit
+    their fields is checked when the record is made.
     """
 
     __slots__ = (

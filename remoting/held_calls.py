@@ -3,7 +3,8 @@
 A socket's own methods release the interpreter's lock around their system call, which takes 1-20 µs. If another thread
 runs Python meanwhile (the sweeper with a few thousand due messages), the loop gets the lock back only after the switch
 interval, half a millisecond. A turn over 17 connections releases it 34 times and then lasts 14 ms instead of 1.
-The calls here do not release it: `ctypes.PyDLL` is documented to keep it. They never block, so nobody waits for a peer.
+The calls here do not release it: `ctypes.PyDLL` is documented to keep it. They never block, so no thread waits for a
+peer.
 
 `HeldCalls` does so only where it pays. A call through ctypes costs 0.6 µs more than the socket's method, so it is used
 for 64 turns after a read that took 0.2 ms, which no read does by itself. And it does not keep the lock for long: after
@@ -37,7 +38,7 @@ _SEND.restype = ctypes.c_ssize_t
 
 
 class _Socket(Protocol):
-    """What is used of a non-blocking socket."""
+    """The methods of a non-blocking socket that are used."""
 
     def recv_into(self, buffer: bytearray, /) -> int:
         """Read into a buffer."""

@@ -1,6 +1,6 @@
-"""What cannot be meant by a question about pending messages, whichever way it is asked: rules as pure functions.
+"""Checks of queries and orders about pending messages, the same for wire, HTTP and command line, as pure functions.
 
-Each answers what is wrong with it, and what to write instead; an empty text if nothing is.
+Each returns what is wrong and what to write instead; an empty text if nothing is.
 
 ===============  ==================================================================================================
 `time_fault`     a time that looks like seconds
@@ -20,11 +20,11 @@ SECONDS_BELOW = 100_000_000_000
 PAST_MS = 1000
 """How far in the past a new due time may lie: clocks differ, and requests take time. It means now."""
 RANGE_MAX_MS = 3660 * 86_400_000
-"""The longest range of times, some ten years, that is a condition by itself."""
+"""A range of times up to this length, some ten years, counts as a condition; a longer one could match everything."""
 
 
 def time_fault(name: str, value: int) -> str:
-    """Say what is wrong with a time, epoch ms.
+    """What is wrong with a time that should be epoch ms; empty if nothing is.
 
     >>> time_fault("due_from", 1_700_000_000)
     'due_from=1700000000 looks like seconds: milliseconds since 1970 are expected'
@@ -35,7 +35,7 @@ def time_fault(name: str, value: int) -> str:
 
 
 def past_fault(name: str, due_ms: int, now_ms: int) -> str:
-    """Say what is wrong with a new due time, epoch ms.
+    """What is wrong with a new due time, epoch ms; empty if nothing is.
 
     >>> past_fault("due_ms", 1_700_000_000_000, 1_700_000_005_000)
     'due_ms=1700000000000 lies 5000 ms in the past: to have it delivered now, the verb is now'
@@ -46,7 +46,7 @@ def past_fault(name: str, due_ms: int, now_ms: int) -> str:
 
 
 def width_fault(texts: Iterable[str], ranges: Iterable[tuple[int | None, int | None]]) -> str:
-    """Say why a bulk change by a query is refused.
+    """Why a bulk change by a query is refused as too wide; empty if it is allowed.
 
     Args:
         texts: Topic, tag, prefix of the delay key, names of properties; the empty ones are no conditions.

@@ -1,4 +1,4 @@
-"""The reply to a send, which is written more often than any other: a template with five holes."""
+"""The reply to a send, the most frequent of all replies: a template with five holes."""
 
 from __future__ import annotations
 

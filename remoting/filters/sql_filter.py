@@ -29,7 +29,7 @@ __all__ = ["SQL92", "PropertyFilter", "Sql92Error", "compile_sql92"]
 SQL92 = "SQL92"
 """The expression type of these filters."""
 DEPTH_MAX = 64
-"""Parentheses inside each other; few enough for the interpreter's stack."""
+"""Deepest nesting of parentheses: low enough for the interpreter's stack."""
 
 SHORT_CHARS_MAX = 1_024
 
@@ -49,7 +49,7 @@ class PropertyFilter:
 
 
 def compile_sql92(expression: str) -> PropertyFilter:
-    """Make a filter of an expression; raises Sql92Error, which names what is wrong and the column.
+    """Compile an expression. Raises Sql92Error, which names the problem and the column.
 
     >>> wanted = compile_sql92("region IN ('north', 'east') AND price BETWEEN 10 AND 20.5")
     >>> wanted.matches("region\\x01north\\x02price\\x0115\\x02"), wanted.matches("region\\x01north\\x02")

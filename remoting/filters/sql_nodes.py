@@ -1,4 +1,4 @@
-"""The parts of a SQL92 filter as closures, with Apache's rules of what may be compared with what.
+"""The parts of a SQL92 filter as closures, with Apache's rules for which kinds of values may be compared.
 
 Each part becomes a `Node`: a function of a message's property text, and what is known of its value beforehand. Values
 are str, int, float, bool, and None for unknown. The rules are those of Apache's ``ComparisonExpression``,
@@ -47,7 +47,7 @@ __all__ = [
 Value = str | int | float | bool | None
 Evaluate = Callable[[str], Value]
 DEPTH_MAX = 128
-"""Conditions inside each other; few enough for the interpreter's stack."""
+"""Deepest nesting of conditions: low enough for the interpreter's stack."""
 _INTEGER_MAX, _LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
 
 
@@ -68,9 +68,9 @@ class Kind(Enum):
 
 
 class Node:
-    """One part: ``evaluate`` of a property text, the ``kind`` of its value, ``literal`` if it stands there as such.
+    """One part: ``evaluate`` for a property text, the ``kind`` of its value, ``literal`` if it is a constant.
 
-    ``parts`` are what it is made of. Raises NodeError if they lie too deep inside each other.
+    ``parts`` are the nodes of which it is made. Raises NodeError if they are nested too deeply.
     """
 
     __slots__ = ("depth", "evaluate", "kind", "literal", "name", "value")
@@ -118,7 +118,7 @@ def constant(value: str | bool | None) -> Node:
 
 
 def number(text: str) -> Node:
-    """A number as it is written; raises NodeError if it is none of Java's."""
+    """A number as it is written. Raises NodeError if Java would not read it as one."""
     if text.strip("0123456789"):
         if text[-1] not in "lL":
             double = java_double(text)
@@ -194,12 +194,12 @@ def negated(node: Node) -> Node:
 
 
 def negative(node: Node) -> Node:
-    """A minus sign: of anything but a number it makes unknown."""
+    """A minus sign: the result for anything but a number is unknown."""
     evaluate = node.evaluate
     if node.kind not in (Kind.INTEGER, Kind.LONG, Kind.DOUBLE):
 
         def evaluate_nothing(text: str) -> Value:
-            evaluate(text)  # what cannot be compared in there counts
+            evaluate(text)  # for its errors: a comparison in there that cannot be made ends the whole filter
             return None
 
         return Node(Kind.NOTHING, evaluate_nothing, node)

@@ -1,7 +1,7 @@
-"""Java's readings of a text as a number, and its order of doubles: what SQL92 filters compare with.
+"""How Java reads a text as a number, and how it orders doubles: for the comparisons of SQL92 filters.
 
-A property is a text; compared with a number it is read as Java would read it (``Integer.valueOf``, ``Long.valueOf``,
-``Double.valueOf``). So "3000000000" is no Integer and "5.0" is none either.
+A property is a text. To be compared with a number it is read as Java would read it (``Integer.valueOf``,
+``Long.valueOf``, ``Double.valueOf``). So neither "3000000000" nor "5.0" is an Integer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class IncomparableError(ValueError):
 
 
 def java_integer(text: str, bits: int) -> int:
-    """Read a whole number of so many bits; raises IncomparableError.
+    """Read a whole number of ``bits`` bits. Raises IncomparableError for any other text.
 
     >>> java_integer("+12", 32), java_integer("-007", 64)
     (12, -7)
@@ -61,7 +61,7 @@ def java_double(text: str) -> float:
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Say whether the left one is less (-1), the same (0) or greater (1): NaN is the greatest, -0.0 below 0.0."""
+    """-1, 0 or 1 for less, equal, greater, in Java's order: NaN is above everything, -0.0 below 0.0."""
     if left < right:
         return -1
     if left > right:

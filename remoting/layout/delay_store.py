@@ -66,7 +66,7 @@ FRAME_ROW: Final = Table(
 
 PAGE_HEAD_BYTES: Final = 32
 PAGE_PROVEN_AT: Final = 8
-"""What the page's CRC covers begins here and ends with the page."""
+"""The page's CRC covers everything from here to the end of the page."""
 COLUMN_ROW_BYTES: Final = 28
 PLACE_ROW_BYTES: Final = 32
 ID_ROW_BYTES: Final = 24

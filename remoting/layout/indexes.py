@@ -1,4 +1,4 @@
-"""The layout of what leads to a record: ConsumeQueue entries, blocks of the key index, Apache's index files.
+"""The layout of the indexes of records: ConsumeQueue entries, blocks of the key index, Apache's index files.
 
 See `remoting.layout`.
 """
@@ -30,7 +30,7 @@ QUEUE_ENTRY: Final = Table(
 
 KEY_BLOCK_BYTES: Final = 48
 KEY_BLOCK_PROVEN_AT: Final = 12
-"""What the block's CRC covers begins here and ends with the block."""
+"""The block's CRC covers everything from here to the end of the block."""
 KEY_BLOCK: Final = Table(
     ">",
     KEY_BLOCK_BYTES,

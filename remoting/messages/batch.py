@@ -19,7 +19,7 @@ _SHORT = Struct(">h")
 
 
 def split_batch(body: bytes, most: int = 1 << 31) -> list[tuple[int, bytes, str]]:
-    """Split a client batch into (flag, body, properties) each; raises MessageError if it does not come out even.
+    """Split a client batch into (flag, body, properties) each. Raises MessageError if the last element is cut off.
 
     A batch of more than ``most`` messages raises MessageError; nothing is read behind the first ``most``.
 
@@ -52,8 +52,8 @@ def split_batch(body: bytes, most: int = 1 << 31) -> list[tuple[int, bytes, str]
 def batch_slice(body: bytes, at: int, messages_max: int, text_bytes_max: int, number: int = 0) -> tuple[int, int]:
     """Where a slice of a batch that begins at ``at`` ends, and how many messages it has.
 
-    It ends behind ``messages_max`` of them, or behind the one with which their properties have ``text_bytes_max``.
-    Raises MessageError for a message that cannot be read; ``number`` is that of the slice's first.
+    It ends behind ``messages_max`` messages, or behind the one with which their properties reach ``text_bytes_max``.
+    Raises MessageError for a message that cannot be read; the text counts from ``number``, that of the slice's first.
     """
     end, count, texts = len(body), 0, 0
     try:

@@ -1,4 +1,4 @@
-"""Which build of the packages this is: native modules on the hot path (``./run compile``), or the sources."""
+"""Which build runs: native modules on the hot path (``./run compile``), or the sources alone."""
 
 from __future__ import annotations
 

@@ -3,12 +3,12 @@
 The fields up to the body are those of `remoting.layout`; behind the body stand the topic (its length in one byte, in
 V2 in two) and the properties (their length in two bytes).
 
-`encode_record` makes the whole of it but for what only the append knows: queue offset and position (one ``>qq``
-at `QUEUE_OFFSET_AT`) and the store time (at `store_ms_at`). A record can therefore be finished, checked and
-journalled long before it is appended, and the append copies three numbers.
+`encode_record` makes all of it except three numbers that only the append knows: queue offset and position (one ``>qq``
+at `QUEUE_OFFSET_AT`) and the store time (at `store_ms_at`). So a record can be finished, checked and journalled long
+before it is appended, and the append writes three numbers.
 
-Where the prepared offset would be 0, as in everything but a transaction's committed message, stands the checksum of
-topic and properties instead (`remoting.messages.proof`).
+Only the committed message of a transaction has a prepared offset. In all other records this field holds the checksum of
+topic and properties instead of 0 (`remoting.messages.proof`).
 
 V2 differs in the width of the topic length only, and is used only where V1 cannot hold the topic, because
 RocketMQ 4.9 and 5.0 take it for corruption.
@@ -160,10 +160,10 @@ def topic_part(topic: str) -> tuple[int, bytes]:
 
 
 def encode_record(message: Message, store_host: bytes, store_ms: int = 0) -> bytes:
-    """Make the finished CommitLog record; queue offset and position are zero, and so is the store time as a rule.
+    """Make the finished CommitLog record, with queue offset and position 0; ``store_ms`` (epoch ms) usually is 0 too.
 
-    V1, or V2 for a topic of more than 127 bytes. Raises MessageError for a topic, properties or numbers that
-    the record has no room for.
+    V1, or V2 for a topic of more than 127 bytes. Raises MessageError if topic, properties or a number do not fit the
+    record's fields.
     """
     try:
         magic, topic = topic_part(message.topic)
@@ -229,7 +229,7 @@ def _head(message: Message, magic: int, size: int, store_host: bytes, prepared: 
 
 
 def _why_not(message: Message, store_host: bytes) -> MessageError:
-    """Find the field that has no room in a record."""
+    """Find the field that does not fit a record."""
     try:
         properties_bytes = len(message.properties.encode())
     except UnicodeEncodeError:
@@ -244,7 +244,7 @@ def _why_not(message: Message, store_host: bytes) -> MessageError:
 
 
 def store_ms_at(record: Buffer, at: int = 0) -> int:
-    """Say where in a record its store time stands: that depends on the born host."""
+    """Where in a record its store time stands: that depends on whether the born host is IPv6."""
     return STORE_MS_AT_V6 if record[at + SYS_FLAG_LOW_AT] & BORN_HOST_V6 else STORE_MS_AT
 
 
@@ -267,7 +267,7 @@ def record_magic(buffer: Buffer, at: int = 0) -> int:
 
 
 def body_bounds(head: Buffer) -> tuple[int, int]:
-    """Say where in a record its body begins and ends, from its first `BODY_AT_MAX` bytes; raises RecordError."""
+    """Where in a record its body begins and ends, from its first `BODY_AT_MAX` bytes. Raises RecordError."""
     try:
         begin = BODY_AT + HOST_MORE_V6 * (head[SYS_FLAG_LOW_AT] & HOSTS_V6).bit_count()
         return begin, begin + int(INT.unpack_from(head, begin - BODY_BYTES_BACK)[0])

@@ -40,11 +40,11 @@ _head = lru_cache(maxsize=4)(batch_head)
 
 
 class RecordRows:
-    """The records of messages that differ in flag, body and properties only. ``sizes`` are their sizes in bytes.
+    """The records of messages that differ only in flag, body and properties. ``sizes`` are their sizes in bytes.
 
-    None of them is of a transaction: ``prepared_offset`` means nothing.
+    None of them belongs to a transaction: ``prepared_offset`` is ignored.
 
-    Raises MessageError for what a record has no room for, as `encode_record` does.
+    Raises MessageError as `encode_record` does.
     """
 
     __slots__ = (

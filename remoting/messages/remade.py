@@ -1,9 +1,9 @@
 """A record made from another one: the sender's fields and the body stay, topic and properties are new.
 
-To read a record into an object and to write it anew costs ten microseconds, most of it for fields that stay what they
-are. Here the bytes between head and topic are taken over as they stand. Only records as most senders write them are
-known (V1, both hosts IPv4, properties in UTF-8): `plain_text` answers None for all others, and the caller goes the long
-way by `remoting.messages.stored.decode_record`.
+Reading a record into an object and writing it again costs ten microseconds, most of it for fields that do not change.
+Here the bytes between head and topic are copied unchanged. This works only for records as most senders write them (V1,
+both hosts IPv4, properties in UTF-8). For all others `plain_text` returns None, and the caller takes the long way
+through `remoting.messages.stored.decode_record`.
 
 >>> from remoting.messages.message import Message, decode_record, encode_record
 >>> from remoting.messages.remade import plain_text, shown_as
@@ -85,7 +85,7 @@ def plain_text(record: bytes, check_crc: bool) -> tuple[int, str] | None:
 
 
 def _behind_body(topic: str, properties: str) -> bytes | None:
-    """Topic and properties as they stand behind the body; None if they have no room in a V1 record."""
+    """Topic and properties as they stand behind the body; None if they do not fit a V1 record."""
     try:
         magic, name = topic_part(topic)
         text = properties.encode()
@@ -97,7 +97,7 @@ def _behind_body(topic: str, properties: str) -> bytes | None:
 
 
 def one_try_more(tries: int) -> int:
-    """Count a try. The most that a record can tell of stays: a message may be sent with as many.
+    """Count one more try. The largest number that fits the field stays: a sender may set it.
 
     >>> one_try_more(2), one_try_more(0x7FFFFFFF)
     (3, 2147483647)
@@ -106,9 +106,9 @@ def one_try_more(tries: int) -> int:
 
 
 def copied_to(record: bytes, topic_at: int, topic: str, properties: str, clear_flags: int) -> bytes | None:
-    """Make the next try of a message: queue 0, one try more, no place yet, without some bits of sysFlag.
+    """Make the record of a message's next try: queue 0, one try more, no position yet, some bits of sysFlag cleared.
 
-    None if topic or properties have no room. ``topic_at`` is what `plain_text` says.
+    None if topic or properties do not fit. ``topic_at`` comes from `plain_text`.
     """
     behind = _behind_body(topic, properties)
     if behind is None:
@@ -124,10 +124,11 @@ def copied_to(record: bytes, topic_at: int, topic: str, properties: str, clear_f
 
 
 def shown_with(records: list[bytes], topic: str, more: list[bytes]) -> list[bytes | None]:
-    """Make stored records look as if they were of another topic and had one property more; their places stay.
+    """Make stored records look as if they were of another topic and had one more property; positions stay.
 
-    ``more`` has for each a pair as it stands in a property text, with its separator at the end. None for a record that
-    is not as most senders write it. What is not looked at stays as it is, so this takes half of what `shown_as` takes.
+    ``more`` has a pair for each record, as it stands in a property text, with its separator at the end. None for a
+    record that is not as most senders write it. The other properties are not read, so this takes half the time of
+    `shown_as`.
     """
     front = _behind_body(topic, "")
     name = b"" if front is None else front[:-2]
@@ -152,9 +153,9 @@ def _with(record: bytes, name: bytes, more: bytes) -> bytes | None:
 
 
 def shown_as(record: bytes, topic_at: int, topic: str, properties: str) -> bytes | None:
-    """Make a stored record look as if it were of another topic and had other properties; its place stays.
+    """Make a stored record look as if it were of another topic and had other properties; its position stays.
 
-    None if they have no room, or for the committed message of a transaction.
+    None if they do not fit, or for the committed message of a transaction.
     """
     behind = _behind_body(topic, properties)
     if behind is None:

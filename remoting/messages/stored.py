@@ -29,7 +29,7 @@ _TAIL_MIN = 3
 
 
 class StoredMessage:
-    """A record read back: what `Message` has, and where and when it was stored.
+    """A record read back: the fields of `Message`, and where and when it was stored.
 
     ``offset`` is the CommitLog position, ``queue_offset`` its number in the queue, ``store_ms`` epoch ms,
     ``store_host`` bytes as of `encode_host`, ``size`` the record's bytes, ``version`` 1 or 2. ``prepared_offset`` is 0
@@ -122,8 +122,8 @@ class StoredMessage:
 def decode_record(buffer: Buffer, at: int = 0, check_crc: bool = True) -> StoredMessage:
     """Read the record that starts at ``at``.
 
-    Raises RecordError if the bytes are not one whole record whose parts add up to its size, or whose body,
-    or whose topic and properties do not have their CRC, where they have one (unless ``check_crc`` is off).
+    Raises RecordError if the bytes are not one whole record whose parts add up to its size; with ``check_crc`` also
+    if the CRC of the body is wrong, or that of topic and properties where the record has one.
     """
     try:
         return _decode_record(buffer, at, check_crc)

@@ -7,8 +7,8 @@ keys), and a value is found by its place. For two messages with two properties e
     UNIQ_KEY 1 a 2 WAIT 1 true 2 | 2 | UNIQ_KEY 1 b 2 WAIT 1 true 2        (1 and 2 are the bytes 0x01 and 0x02)
 
 splitting at 0x02 gives ``UNIQ_KEY 1 a``, ``WAIT 1 true``, nothing, and so on: every third piece from the first is a
-UNIQ_KEY, every third from the second a WAIT, every third from the third is empty. That these are what they should be
-is proven for each column by one count, in C, so it costs about 0.3 µs a message, compiled or not.
+UNIQ_KEY, every third from the second a WAIT, every third from the third is empty. One count in C for each column
+proves that all its pieces are as expected. So a batch costs about 0.3 µs a message, compiled or not.
 
 Unusual batches (other names, another order, an empty pair, bytes that are not UTF-8, an element that is cut off) have
 no such columns; `remoting.messages.batch.split_batch` reads every batch.
@@ -73,7 +73,7 @@ class UniformBatch:
 def split_uniform(
     message: Message, data: bytes, most: int = 1 << 31, text_bytes_max: int = 1 << 31
 ) -> UniformBatch | None:
-    """Split a client batch into columns; None if its elements are not of one make, cannot be read, or are too many.
+    """Split a client batch into columns; None if its elements differ in form, cannot be read, or are too many.
 
     ``text_bytes_max``: the most bytes that all properties together may have.
     """
