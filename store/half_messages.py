@@ -1,20 +1,20 @@
-"""Which half messages of transactions wait for their producer's decision, and how a restart finds them again.
+"""The undecided half messages of transactions, and how a restart finds them again.
 
 A half message stands in Apache's topic for them (`HALF_TOPIC`, queue 0); its number in that queue names the
-transaction. What became of it stands in `OP_TOPIC`, as Apache writes it and a little more:
+transaction. Its outcome stands in `OP_TOPIC`, as Apache writes it, with one addition:
 
 ===========  ======================================================================================
 tag ``d``    the body's numbers (``5,6,``) are decided: committed, rolled back or given up
-tag ``c``    the body's numbers were checked back once more (ours; Apache skips it)
+tag ``c``    the producers of the body's numbers were asked once more (our addition; Apache skips it)
 ===========  ======================================================================================
 
-A decision is one write: the committed (or given-up) message first, the op message behind it. A crash may tear that
-write only so that the committed message is the last record of the log: its prepared offset then says which half it
-decides, and `HalfMessages.recover` answers with the number whose op message is missing.
+A decision is one write: the committed (or given-up) message first, the op message behind it. If a crash cuts off the op
+message, the committed message is the last record of the log. Its prepared offset then names the half message that it
+decides, and `HalfMessages.recover` returns the number whose op message is missing.
 
 A restart needs no scan of the log. `snapshot`, a section of the delivery checkpoint, has the undecided numbers, how far
-both queues are accounted for, and the count of checks; what the queues have beyond is read from them. The snapshot is
-made by the network loop (`publish`), so nothing here takes a lock; it is always older than the log, never newer.
+both queues are accounted for, and the counts of checks. Later entries are read from the queues. The network loop makes
+the snapshot (`publish`), so nothing here takes a lock; it is always older than the log, never newer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SECTION = "transactions"
 DECIDED, CHECKED = "d", "c"
 
 SNAPSHOT_MAX = 4096
-"""Undecided messages up to which there is a snapshot every `SNAPSHOT_MS`; above, every `SNAPSHOT_LATE_MS`."""
+"""Up to this many undecided messages a snapshot is made every `SNAPSHOT_MS`, above that every `SNAPSHOT_LATE_MS`."""
 SNAPSHOT_MS = 1_000
 SNAPSHOT_LATE_MS = 60_000
 SNAPSHOT_MOST = 100_000
@@ -63,7 +63,7 @@ _TRANSACTION_BITS, _COMMITTED = 0xC, 0x8
 
 
 class HalfStore(Protocol):
-    """What is needed of a `store.message_store.MessageStore`."""
+    """The part of `store.message_store.MessageStore` that is used here."""
 
     def queue_entries(self, topic: str, queue_id: int, from_offset: int, limit: int) -> Sequence[Entry]:
         """Read ConsumeQueue entries (CommitLog offset, size, tags code); fewer at the end of a file or of the queue."""
@@ -94,14 +94,14 @@ class Half:
 
 
 class HalfMessages:
-    """The undecided half messages of one store. Only the network loop uses it, but for what says otherwise.
+    """The undecided half messages of one store. Only the network loop uses it, unless a method says otherwise.
 
     ==================  ==================================================================================
     ``undecided``       number in the half queue to `Half`, ascending
     ``seen``            half messages below this number are accounted for
     ``op_seen``         op messages below this number are accounted for
     ``lost_count``      undecided messages whose record is gone or cannot be read
-    ``pin``             lowest CommitLog offset of what is accounted for and still needed, see `needed_offset`
+    ``pin``             lowest CommitLog offset that is still needed of messages below ``seen``, see `needed_offset`
     ==================  ==================================================================================
     """
 
@@ -126,7 +126,7 @@ class HalfMessages:
     # ------------------------------------------------------------------------------------------ what happens
 
     def add(self, number: int, offset: int, due_ms: int) -> None:
-        """Account for a half message that was stored at a CommitLog offset, to be looked at at ``due_ms``."""
+        """Account for a half message that was stored at a CommitLog offset; `due` returns it from ``due_ms`` on."""
         self._changed = True
         if number == self.seen:
             try:
@@ -152,15 +152,15 @@ class HalfMessages:
                 self.follow()
             except StoreError as error:
                 self._warn(f"the op messages below {op_number} cannot be read: {error}")
-                if tag == DECIDED:  # at once, or it could be decided the other way
+                if tag == DECIDED:  # at once: else it could still be decided the other way
                     self._apply(tag, numbers)
 
     def look_again(self, number: int, due_ms: int) -> None:
-        """Have a message among those of `due` at that time."""
+        """Let `due` return a message again, from ``due_ms`` (epoch ms) on."""
         heapq.heappush(self._due, (due_ms, number))
 
     def due(self, now_ms: int) -> list[int]:
-        """Take out the undecided messages that are to be looked at now, in order; `look_again` puts them back."""
+        """Take out the undecided messages whose time has come, in order; `look_again` puts them back."""
         found = set()
         while self._due and self._due[0][0] <= now_ms:
             number = heapq.heappop(self._due)[1]
@@ -181,9 +181,9 @@ class HalfMessages:
     def needed_offset(self) -> int:
         """The lowest CommitLog offset that is still needed: a pin for the retention. Any thread.
 
-        That includes what was stored and is not accounted for yet, because its turn waits for a sync (so ``seen`` is
-        read before ``pin``, and set after it), and what was decided since the last durable snapshot: a power cut may
-        take the decision with all that it made.
+        Also needed are messages that are stored but not accounted for yet, because their turn waits for a sync. (So
+        ``seen`` is read before ``pin`` here, and set after it.) And those decided since the last durable snapshot: a
+        power cut may lose the decision with the messages that it made.
         """
         entries = self._store.queue_entries(HALF_TOPIC, 0, self.seen, 1)
         return min(self.pin, entries[0][0]) if entries else self.pin
@@ -206,7 +206,7 @@ class HalfMessages:
     # ------------------------------------------------------------------------------------------ catching up
 
     def follow(self) -> list[int]:
-        """Account for whatever the two queues have beyond what is accounted for; the numbers that were decided."""
+        """Account for everything new in the two queues; returns the numbers that were decided. Raises StoreError."""
         store = self._store
         decided: list[int] = []
         self.seen = max(self.seen, store.min_offset(HALF_TOPIC, 0))
@@ -248,7 +248,7 @@ class HalfMessages:
     # ------------------------------------------------------------------------------------------ restart
 
     def recover(self, section: bytes | None, apache: tuple[int, int], last_offset: int) -> int | None:
-        """Find what is undecided; answers the number of one that is decided but has no op message yet.
+        """Find what is undecided; returns the number of one that is decided but has no op message, or None.
 
         Args:
             section: What `snapshot` gave at the last checkpoint; None without one.
@@ -277,7 +277,7 @@ class HalfMessages:
         return torn
 
     def _restore(self, section: bytes) -> int:
-        """Take over a snapshot; answers the lowest undecided number that it was made with."""
+        """Take over a snapshot; returns the lowest number that was undecided in it."""
         try:
             version, _, seen, op_seen, lowest, self._op_done, count = _HEAD.unpack_from(section)
             if version != _VERSION:
@@ -326,7 +326,7 @@ class HalfMessages:
 
     @property
     def lowest(self) -> int:
-        """The lowest undecided number; the next one of all if none is undecided."""
+        """The lowest undecided number; without any, the number of the next half message."""
         return next(iter(self.undecided), self.seen)
 
     def publish(self, now_ms: int, force: bool = False) -> bool:
@@ -365,11 +365,11 @@ class HalfMessages:
         return self._written
 
     def durable(self) -> None:
-        """Hear that a checkpoint with the last `snapshot` is on the disk. Any thread."""
+        """Note that a checkpoint with the last `snapshot` is durable. Any thread."""
         self._kept = self._durable = self._written
 
     def take_durable(self) -> tuple[int, int] | None:
-        """Half and op offset that an Apache broker may go on from; None if there is nothing new to say."""
+        """Half and op offset from which an Apache broker may continue; None if they have not changed."""
         durable, self._durable = self._durable, None
         if durable is None:
             return None

@@ -1,12 +1,11 @@
-"""The store's housekeeping, in slices: what the append leaves for later so that it can be quick.
+"""The store's housekeeping, in slices: work that the append leaves for later so that it can be quick.
 
-A *round* makes what was derived durable: under the append lock it notes the log's end and the queues with new
-entries; then it writes and syncs those queues, a few a slice; then ``timewheel/progress`` says how far a restart may
-trust them, and Apache's ``checkpoint`` says the same to an Apache broker.
+A *round* makes derived data durable. Under the append lock it notes the log's end and the queues with new entries. Then
+it writes and syncs these queues, a few a slice. Last it writes how far a restart may trust them: in
+``timewheel/progress``, and for an Apache broker in Apache's ``checkpoint``.
 
-All of it may fail (a full disk) without harm: nothing is forgotten before it is durable, and the next round tries
-again. It runs in a thread of its own (`MessageStore.housekeeper`), so that its syncs never stand in front of a send
-that waits for one.
+Each step may fail (a full disk) without harm: nothing is forgotten before it is durable, and the next round tries
+again. It runs in a thread of its own (`MessageStore.housekeeper`), so that no send waits behind its syncs.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = ["Keeper"]
 ROUND_INTERVAL_MS = 2000
 """Longest time without a round while messages come in."""
 ROUND_BYTES = 32 << 20
-"""A round begins early after this much log: a restart reads at most about that."""
+"""A round begins early after this much log, so that a restart reads not much more than this."""
 TAIL_INTERVAL_MS = 10_000
 """Longest time without a saved tail of the key index."""
 _SLICE = 4
@@ -63,7 +62,7 @@ class Keeper:
         append_lock: AbstractContextManager[object],
         last: Callable[[], tuple[int, int, int]],
     ) -> None:
-        """``last`` answers (offset, size, store ms) of the last record, under the append lock."""
+        """``last`` returns (offset, size, store ms) of the last record; it is called under the append lock."""
         self._files = files
         self._root = root
         self._log = log
@@ -80,7 +79,7 @@ class Keeper:
         self._counts: dict[tuple[str, int], int] = {}
         self._sums: dict[tuple[str, int], tuple[tuple[int, int], ...]] = {}
         self._begin = self._begin_told = log.begin
-        """Below it all queues' files have expired; and the same as the progress file has it."""
+        """The log offset below which all queues' files have expired; and the one that the progress file has."""
         self._checkpoint = ApacheCheckpoint.read(files, root / "checkpoint")
         self.rounds = 0
 
@@ -91,7 +90,7 @@ class Keeper:
 
     @property
     def position(self) -> int:
-        """Everything derived from below this CommitLog position is durable; -1 before the first round."""
+        """Everything that derives from the log below this position is durable; -1 before the first round."""
         return self._written
 
     def begin(self) -> None:
@@ -103,21 +102,21 @@ class Keeper:
                 self._sums[queue.topic, queue.queue_id] = queue.sums()
 
     def expired(self, begin: int) -> None:
-        """Have the progress file written anew: all ConsumeQueue files of what stood below ``begin`` have expired.
+        """Note that all ConsumeQueue files of the log below ``begin`` have expired: the progress file is written again.
 
-        Until then it names the log's begin before that: files may be missing, and nothing is wrong with that.
+        Until then it has the earlier begin of the log, and a start accepts that these files are missing.
         """
         self._begin = begin
 
     def delete_topics(self, topics: Collection[str]) -> bool:
-        """Remove some topics' queues, and say so on disk once for all of them; False if none of them had any."""
+        """Remove some topics' queues, with one write of the progress file for all; False if none of them had any."""
         gone, found = frozenset(topics), False
         with self._stepping:
             for topic in sorted(gone):
                 with self._append_lock:
                     dropped = self._queues.drop(topic)
                 found = found or dropped is not None
-                while dropped:  # one by one: to free 65,536 queues at once would hold the interpreter
+                while dropped:  # one by one: freeing 65,536 queues at once would hold the interpreter
                     dropped.popitem()
             self._queues.remove_files(gone)
             for key in [key for key in self._counts if key[0] in gone]:
@@ -129,7 +128,7 @@ class Keeper:
             return found
 
     def step(self, now_ms: int) -> int | None:
-        """Do one slice of what is due; answers when to come back."""
+        """Do one slice of the work; returns when to call again, epoch ms, or None."""
         with self._stepping:
             more = self._index.step()
             if self._round is None:

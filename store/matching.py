@@ -1,7 +1,7 @@
-"""Pulls that select by a message's properties, which stand in the CommitLog and not in the ConsumeQueue.
+"""Pulls that select messages by their properties, which stand in the CommitLog and not in the ConsumeQueue.
 
-For each entry the record's property text is read and asked about. A look at a queue is limited in entries, so that
-a filter that matches little gives an answer, with an offset to go on from, before it has taken long.
+For each entry the record's property text is read and matched. One call looks at a limited number of entries, so that a
+filter that matches little soon gets an answer, with an offset from which to continue.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["ENTRIES_MAX", "pull_matching"]
 
 COST_MAX = 20_000
-"""Words of filters that one look evaluates, once for each KiB of property text: some 5 ms."""
+"""Most words of filters that one call evaluates, counted once for each KiB of property text: some 5 ms."""
 ENTRIES_MAX = 128
-"""Entries that one look takes: about half a millisecond if they are in memory."""
+"""Most entries of one call: about half a millisecond if they are in memory."""
 _WHOLE_BYTES_MAX = 16_384
-"""Up to so many bytes a record is read whole; of a larger one only what is before and behind its body."""
+"""A record up to this size is read whole; of a larger one only what is before and behind its body."""
 
 Read = Callable[[int, int], bytes | None]
-"""Reads (offset, size) of the CommitLog; None or no bytes if they are not to be had."""
+"""Reads (offset, size) of the CommitLog; None or b"" if these bytes are not available."""
 
 
 def pull_matching(
@@ -42,9 +42,9 @@ def pull_matching(
     wants: PropertyFilter,
     read: Read,
 ) -> PullResult | None:
-    """Find the messages of a queue whose property text is wanted, as `StoreReader.pull` does by tags.
+    """Find the messages of a queue whose properties match ``wants``, as `StoreReader.pull` does by tags.
 
-    Ends at the first record that ``read`` does not have; None if that is the first one of all.
+    Ends at the first record that ``read`` does not have; None if that is the very first one.
     """
     bounds = reader.pull(topic, queue_id, offset, 1, 0, None)
     queue = reader.queues.find(topic, queue_id)
@@ -75,7 +75,7 @@ def pull_matching(
 
 
 def _properties(read: Read, position: int, size: int) -> str | None:
-    """The property text of a record; None if it is not to be had."""
+    """The property text of a record; None if ``read`` does not have it."""
     try:
         if size <= _WHOLE_BYTES_MAX:
             record = read(position, size)

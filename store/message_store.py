@@ -1,11 +1,11 @@
 """`MessageStore`: one directory with its CommitLog, ConsumeQueues and key index, opened, written, read and closed.
 
-How a put goes, `store.store_writer` says; how a pull goes, `store.store_reader`.
+`store.store_writer` describes puts, `store.store_reader` pulls.
 
 Threads
-    ``flusher`` syncs (the CommitLog here, a plug-in's journal besides); ``housekeeper`` does everything that may take
-    its time: ConsumeQueues and index to disk, checkpoints, segments ahead, retention. `start` starts both; a
-    simulation does not, and steps them. Locks, outer first: ``checkpoint.lock`` (deliveries), the append lock.
+    ``flusher`` syncs the CommitLog and the journals of plug-ins. ``housekeeper`` does everything that may take longer:
+    ConsumeQueues and index to disk, checkpoints, segments ahead, retention. `start` starts both; a simulation steps
+    them instead. Locks, outer first: ``checkpoint.lock`` (deliveries), the append lock.
 
 Life
     `open` takes the directory's lock, refuses what it cannot read, recovers, and writes ``abort``; `close` makes
@@ -43,7 +43,7 @@ __all__ = ["MessageStore", "PullResult", "PullStatus"]
 
 _OUR_ABORT = b"timewheel"
 _KNOWS_POPS = b" pops"
-"""What a broker writes behind it that keeps the journal of pops."""
+"""Written behind the marker by a broker that keeps the journal of pops."""
 
 
 class MessageStore(StoreWriter):
@@ -56,14 +56,14 @@ class MessageStore(StoreWriter):
     ``flusher``           `Flusher`, for tickets and for syncables of plug-ins
     ``housekeeper``       `Flusher`, for chores that may take their time
     ``checkpoint``        `DeliveryCheckpoint`, with the delivery lock
-    ``retention``         `Retention`; its ``pins`` keep segments that somebody still needs
-    ``on_arrival``        called after a put with the (topic, queue id) pairs that have something new
-    ``topic_guard``       asked for each guarded record: PUT_OK, TOPIC_NOT_EXIST or NO_PERMISSION
-    ``queue_for``         told (topic, queue id) of what was accepted earlier, says to which queue it goes today
+    ``retention``         `Retention`; its ``pins`` keep segments that are still needed
+    ``on_arrival``        called after a put with the (topic, queue id) pairs that have new messages
+    ``topic_guard``       called for each guarded record: PUT_OK, TOPIC_NOT_EXIST or NO_PERMISSION
+    ``queue_for``         called with (topic, queue id) of an accepted message: the queue id that it goes to now
     ``recovery``          `Recovery`, what opening found
     ``was_clean``         whether the store had been closed when it was opened
-    ``pops_open``         whether that journal is not closed: then the store is not either, whatever else is
-    ``knew_pops``         if not: whether the broker that had it keeps the journal of pops (`store.pop.journal`)
+    ``pops_open``         whether the journal of pops is not closed: then the store does not count as closed either
+    ``knew_pops``         if it was not: whether the broker before keeps the journal of pops (`store.pop.journal`)
     ====================  ================================================================================
     """
 
@@ -76,7 +76,7 @@ class MessageStore(StoreWriter):
         warn: Callable[[str], None],
         release: Callable[[], None],
     ) -> None:
-        """Not for callers: see `open`."""
+        """Use `open`."""
         lock = threading.Lock()
         mine = root / "timewheel"
         log_path = Path(options.commit_log_path) if options.commit_log_path else root / "commitlog"
@@ -137,10 +137,10 @@ class MessageStore(StoreWriter):
         now_ms: Callable[[], int] = lambda: 0,
         warn: Callable[[str], None] = lambda _: None,
     ) -> MessageStore:
-        """Open a directory, or begin one; recovers first if it was not closed.
+        """Open a directory, or make a new one; recovers first if it was not closed.
 
-        Raises `StoreLockedError` if another broker has it, `StoreFormatError` for what is of another version or
-        configuration or cannot be taken over, `StoreCorruptError` for a log that ends before what was durable.
+        Raises `StoreLockedError` if another broker has it, `StoreFormatError` for another version or configuration or a
+        store that cannot be taken over, `StoreCorruptError` for a log that ends before a position that was durable.
         """
         options = options or StoreOptions()
         files.makedirs(root)
@@ -190,7 +190,7 @@ class MessageStore(StoreWriter):
         """Start the threads of ``flusher`` and ``housekeeper``; ``flusher.on_failure`` is told if either dies."""
         if self.housekeeper.on_failure is None:
             self.housekeeper.on_failure = self.flusher.on_failure
-        with contextlib.suppress(StoreError), self._append_lock:  # no room: the first append will say so
+        with contextlib.suppress(StoreError), self._append_lock:  # without room the first append reports it
             self.commit_log.make_first()
         self.flusher.start()
         self.housekeeper.start()
@@ -219,11 +219,11 @@ class MessageStore(StoreWriter):
         return self.delete_topics((topic,))
 
     def delete_topics(self, topics: Collection[str]) -> bool:
-        """The same for several, with one sync for all of them; False if none of them had any."""
+        """`delete_topic` for several, with one sync for all of them; False if none of them had any."""
         return self._keeper.delete_topics(topics)
 
     def delete_expired(self, now_ms: int) -> int:
-        """Remove the segments that may go now; answers how many. The housekeeper does this by itself."""
+        """Remove the segments that may be removed now; returns how many. The housekeeper does this by itself."""
         return self.retention.delete_expired(now_ms)
 
     # ------------------------------------------------------------------------------------------ figures, checks, end
@@ -260,9 +260,9 @@ class MessageStore(StoreWriter):
     def close(self) -> None:
         """Make everything durable, remove ``abort``, unlock. A second call does nothing.
 
-        Raises the first StoreError on the way; ``abort`` then stays, and the next opening recovers. So it does after a
-        start that derived all queues anew and failed before it took a checkpoint: the next one has to derive them, too;
-        and while ``pops_open`` is set.
+        Raises the first StoreError on the way; ``abort`` then stays, and the next opening recovers. ``abort`` also
+        stays while ``pops_open`` is set, and after a start that derived all queues anew but failed before its
+        checkpoint: the next start must derive them again.
         """
         with self._append_lock:
             if self._closed:

@@ -1,4 +1,4 @@
-"""What can be set about a store, with the names and defaults of Apache's broker.conf."""
+"""The settings of a store, with the names and defaults of Apache's broker.conf."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StoreOptions:
     """Settings of a `store.message_store.MessageStore`.
 
     ==============================  ==============================  ==========================================
-    ``commit_log_segment_bytes``    mappedFileSizeCommitLog         must be what the store was written with
+    ``commit_log_segment_bytes``    mappedFileSizeCommitLog         must be as when the store was made
     ``consume_queue_segment_bytes`` mappedFileSizeConsumeQueue      the same; rounded up to entries of 20 bytes
     ``max_message_bytes``           maxMessageSize                  largest body; a record may have 64 KiB more
     ``flush_sync``                  flushDiskType=SYNC_FLUSH        whether replies wait for a sync

@@ -1,13 +1,13 @@
 """How far the derived data is durable: the reason why a restart reads only the tail of the CommitLog.
 
 ConsumeQueues and the key index are derived from the log. Every few seconds (see `store.keeper`) their new entries are
-written and synced, and then this file says: every record below ``position`` is in them, and the queues have these
-lengths. A restart takes the lengths from here, forgets whatever stands behind them, and derives the rest again from
-``position`` on. Lost or damaged, the file costs time, nothing else.
+written and synced, and then this file is written: all records below ``position`` are in them, and the queues have these
+lengths. A restart takes the lengths from here, ignores everything behind them, and derives the rest again from
+``position`` on. If the file is lost or damaged, that only costs time.
 
-``last_*`` describe the record that ends at ``position``. It was durable: if it is not there any more, the log has been
-damaged or replaced, and that is an error, not a tail that was torn. (An Apache broker that ran in between does not
-matter: it only appends, and what it has expired lies below the log's begin.)
+``last_*`` describe the record that ends at ``position``. It was durable. If it is no longer there, the log was damaged
+or replaced: an error, not a torn tail. (An Apache broker may run in between: it only appends, and what it expires lies
+below the log's begin.)
 
 The file, big-endian, replaced as a whole::
 
@@ -51,11 +51,11 @@ _LONG = Struct(">q")
 
 
 class Progress:
-    """What the file says; ``counts`` maps (topic, queue id) to a number of entries.
+    """The content of the file; ``counts`` maps (topic, queue id) to a number of entries.
 
-    ``sums`` maps the same to what `ConsumeQueue.sums` said of its files: ((start, CRC-32), ...). ``begin`` is where the
-    log began then (-1: not known): if it begins there still, no file has expired since. ``file_bytes`` is the size that
-    the files had.
+    ``sums`` maps (topic, queue id) to the `ConsumeQueue.sums` of its files: ((start, CRC-32), ...). ``begin`` is the
+    log's begin at that time (-1: unknown): if that is unchanged, no file has expired since. ``file_bytes`` is the size
+    of a ConsumeQueue file.
     """
 
     __slots__ = ("begin", "clean", "counts", "file_bytes", "last_ms", "last_offset", "last_size", "position", "sums")
@@ -80,7 +80,7 @@ class Progress:
         self.file_bytes = file_bytes
 
     def write(self, files: Files, path: Path) -> None:
-        """Replace the file, durably."""
+        """Replace the file, durably. Raises StoreError."""
         parts = [b""]
         for (topic, queue_id), count in self.counts.items():
             name = topic.encode()

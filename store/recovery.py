@@ -7,11 +7,11 @@ Where reading begins, best first:
    Killed: from the newest segment whose first record is older than Apache's checkpoint, three seconds less.
 3. Nothing to go by: from the beginning of the log.
 
-What ConsumeQueues hold of records behind that place is forgotten and derived again. If a record then turns out to
-have no predecessor in its queue, entries were lost: all queues are removed and derived from the beginning.
+Queue entries of records behind that place are dropped and derived again. If a record then has no predecessor in its
+queue, entries were lost: all queues are removed and derived from the beginning.
 
-The end of the log must not lie before a position that was durable (the delivery checkpoint's, or 1.): that is no
-torn tail but a loss, and nothing is changed then.
+The end of the log must not lie before a position that was durable (that of the delivery checkpoint, or of 1.). That
+would be a loss, not a torn tail, and nothing is changed then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from store.progress import Progress
 __all__ = ["Recovery"]
 
 REINDEX_BYTES_MAX = 256 << 20
-"""The key index is derived again from at most this much of the log in front of where queues begin."""
+"""The key index is derived again from at most this much of the log before the place where reading begins."""
 VERIFY_BYTES_MAX = 64 << 20
 """Most bytes of ConsumeQueues that a start compares with their checksums, the newest files first."""
 _FOREVER = 1 << 62
@@ -43,7 +43,7 @@ _KEEP_MAX = 100_000
 
 
 class Recovery:
-    """One opening of a store. `run` does it; the other attributes say what it found.
+    """One opening of a store by `run`; the attributes have what it found.
 
     ==============  ==========================================================================
     ``start``       int, CommitLog offset where reading began
@@ -67,9 +67,9 @@ class Recovery:
         ours: bool = False,
         warn: Callable[[str], None],
     ) -> None:
-        """``clean``: there was no abort file; ``ours``: there was, and a broker of ours had written it.
+        """``clean``: there was no abort file. ``ours``: there was one, written by a Timewheel broker.
 
-        ``levels_at``: the table of levels at a CommitLog offset.
+        ``levels_at`` returns the table of levels that was valid at a CommitLog offset.
         """
         self.start = 0
         self.records = 0
@@ -89,7 +89,7 @@ class Recovery:
         self._kept: list[tuple[str, tuple[str, ...], int, int, int]] | None = []  # keys of the tail, for the index
 
     def run(self, progress_path: Path, at_least: int) -> None:
-        """Recover. ``at_least`` is a log position that was durable; raises `StoreCorruptError` if the end is before."""
+        """Recover. Raises `StoreCorruptError` if the log ends before ``at_least``, a position that was durable."""
         progress = Progress.read(self._files, progress_path)
         if progress is not None and progress.fits(self._log):
             self.start = max(progress.position, self._log.begin)
@@ -116,8 +116,8 @@ class Recovery:
     def _load_known(self, progress: Progress) -> bool:
         """Take the queues' lengths from the progress file; False if some of their files are missing.
 
-        A queue that it knows nothing of is derived again from its first entry. What stands on disk for it may be a file
-        whose making a power cut has torn, and goes; unless files had another size then, which is for `load` to refuse.
+        A queue that is not in the file is derived again from its first entry. A power cut may have torn the creation of
+        its file on disk, so that is removed. If ConsumeQueue files had another size then, `load` refuses the store.
         """
         found = {(queue.topic, queue.queue_id): queue for queue in self._queues.on_disk()}
         known: list[ConsumeQueue] = []
@@ -126,7 +126,7 @@ class Recovery:
         if same_size:
             for key in [key for key in found if not progress.counts.get(key)]:
                 found.pop(key).remove()
-            # Nothing is known, from the log's begin on: all is derived, maybe for the second time, as it was cut off.
+            # Nothing is known from the log's begin on: everything is derived, perhaps again after an interrupted start.
             self.rebuilt = not progress.counts and progress.position == self._log.begin
         for key, count in progress.counts.items():
             queue = found.pop(key, None)
@@ -144,7 +144,7 @@ class Recovery:
         return self._verify(known)
 
     def _verify(self, queues: list[ConsumeQueue]) -> bool:
-        """Compare the newest files of the queues with their checksums; False if one is not what was written."""
+        """Compare the newest files of the queues with their checksums; False if one of them has changed."""
         left = VERIFY_BYTES_MAX
         newest = sorted(
             ((age, queue, start) for queue in queues for age, (start, _) in enumerate(reversed(queue.sums()))),
@@ -161,7 +161,7 @@ class Recovery:
         return True
 
     def _load_found(self) -> bool:
-        """Find the queues' lengths from their files, as Apache does; False to derive all from the beginning."""
+        """Find the queues' lengths from their files, as Apache does; False: derive all from the beginning."""
         queues = list(self._queues.on_disk())
         self.start = self._log.begin
         if not queues:
@@ -195,7 +195,7 @@ class Recovery:
     def _forget_all(self) -> None:
         """Remove every queue's files and begin at the beginning."""
         self.rebuilt = True
-        # First of all: from here on nobody may trust what a crash leaves of these files.
+        # The progress file first: after a crash from here on no start may trust what is left of these files.
         begin, file_bytes = self._log.begin, self._queues.file_bytes
         Progress(begin, {}, begin=begin, file_bytes=file_bytes).write(self._files, self._progress_path)
         for queue in self._queues:
@@ -209,7 +209,7 @@ class Recovery:
     # ------------------------------------------------------------------------------------------ reading
 
     def _read_log(self, at_least: int) -> bool:
-        """Find the end of the log, deriving on the way; False if a gap was met (the end is found all the same)."""
+        """Find the end of the log, deriving on the way; False if a queue has a gap (the end is found all the same)."""
         whole = True
         reading = self._log.recover(self.start, at_least, self._clean, self._ours)
         first = next(reading, None)
@@ -258,7 +258,7 @@ class Recovery:
             queue.settle()
 
     def _fill_index(self) -> None:
-        """Add to the key index what it does not know yet."""
+        """Add the keys that the key index does not have yet."""
         end = self._log.end
         known = max(self._index.open(end), self._log.begin)
         if known < end and self._log.read_record(known) is None and not self._is_blank(known):

@@ -1,4 +1,4 @@
-"""How long messages stay: by age, by the disk's filling, and never past what is still needed.
+"""Retention: messages expire by age or when the disk is full, but never while they are still needed.
 
 ==========================================  =====================================================================
 hour is one of ``deleteWhen``, or the disk  segments older than ``fileReservedTime`` go (age of the last write)
@@ -8,9 +8,9 @@ above ``diskSpaceWarningLevelRatio``        besides, nothing new is accepted (`R
 less free than what is pending will take    the same
 ==========================================  =====================================================================
 
-A segment stays while a *pin* wants it: the delivery checkpoint's position, the one up to which everything derived is
-durable, the next message of each delay level, and whatever else has been added to `Retention.pins`. The segment that
-is written to always stays. At most ``deleteFileBatchMax`` go in one pass; ConsumeQueues and key index follow in slices.
+A segment stays while a *pin* needs it: the delivery checkpoint's position, the position up to which everything derived
+is durable, the next message of each delay level, and whatever was added to `Retention.pins`. The present segment always
+stays. One pass removes at most ``deleteFileBatchMax`` segments; ConsumeQueues and key index follow in slices.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OVERDUE_MS = _HOUR_MS
 
 
 class Retention:
-    """Removes what is old, and watches the disk. `step` by one thread."""
+    """Removes old segments, and watches the disk. One thread calls `step`."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class Retention:
         warn: Callable[[str], None],
     ) -> None:
         self.pins: list[Callable[[], int]] = []
-        """Each answers the lowest CommitLog offset that it still needs. Called without locks."""
+        """Each returns the lowest CommitLog offset that it still needs. Called without locks."""
         self.levels_pin: Callable[[], int] = lambda: log.end
-        """The same for level messages: a guess from their queues (`levels_need`), until a scheduler knows better."""
+        """The pin of level messages: a guess from their queues (`levels_need`), until a scheduler sets its own."""
         self.followers: list[Callable[[int], None]] = []
-        """Told the log's new begin when segments have gone."""
+        """Called with the log's new begin after segments were removed."""
         self.promises: list[Callable[[], int]] = []
-        """Each answers how many bytes of disk it takes to deliver what is pending there."""
+        """Each returns how many bytes of disk the delivery of its pending messages will take."""
         self.disk_state = ENOUGH
         self.disk_promised = 0
         self.disk_status = PutStatus.PUT_OK
@@ -78,11 +78,11 @@ class Retention:
         self._following: Iterator[ConsumeQueue] | None = None
 
     def set_options(self, options: StoreOptions) -> None:
-        """Go by other options from the next step on."""
+        """Use these options from the next step on."""
         self._options = options
 
     def step(self, now_ms: int) -> int | None:
-        """Do what is due, in slices; answers when to come back."""
+        """Do one slice of the work that is due; returns when to call again, epoch ms, or None."""
         if not now_ms < self._disk_due_ms <= now_ms + DISK_INTERVAL_MS:
             self._disk_due_ms = now_ms + DISK_INTERVAL_MS
             self.look_at_disk()
@@ -96,7 +96,7 @@ class Retention:
         return min(self._disk_due_ms, self._due_ms)
 
     def look_at_disk(self) -> PutStatus:
-        """Measure how full the disk is, and decide whether anything is accepted; says so once a crossing."""
+        """Measure how full the disk is, and decide whether sends are accepted; each change is logged once."""
         options = self._options
         free, total = self._files.free_bytes(self._log.directory)
         self.disk_free, self.disk_total = free, total
@@ -122,7 +122,7 @@ class Retention:
         return self.disk_status
 
     def _crossed(self, state: str) -> None:
-        """Say that a threshold was crossed, in either direction."""
+        """Log that a threshold was crossed, in either direction."""
         before, self.disk_state = self.disk_state, state
         full = f"{self._root}: the disk is {self.disk_used:.1%} full"
         if state == REFUSING:
@@ -140,7 +140,7 @@ class Retention:
         self._warn(text)
 
     def runtime_info(self) -> dict[str, str]:
-        """Figures of the disk, as Apache's broker writes them; ConsumeQueues lie on the same one."""
+        """Figures of the disk, as Apache's broker writes them; ConsumeQueues are on the same disk."""
         ratio = f"{self.disk_used:.2f}"
         total, free = readable_bytes(self.disk_total), readable_bytes(self.disk_free)
         return {
@@ -154,7 +154,7 @@ class Retention:
         }
 
     def delete_expired(self, now_ms: int) -> int:
-        """Remove the segments that may go now; answers how many."""
+        """Remove the segments that may be removed now; returns how many. Raises StoreError."""
         options = self._options
         self.look_at_disk()
         forced = options.clean_file_forcibly and self.disk_used > options.disk_clean_forcibly_ratio
@@ -198,9 +198,9 @@ class Retention:
 
 
 def levels_need(log: CommitLog, queues: ConsumeQueues, now_ms: int) -> int:
-    """The lowest CommitLog offset of a level message that is not due, or was not an hour ago.
+    """The lowest CommitLog offset of a level message that is not due yet, or came due less than an hour ago.
 
-    A guess from the ConsumeQueues alone, for a store without a level scheduler; a scheduler's own pin is exact.
+    A guess from the ConsumeQueues alone, for a store without a level scheduler; the scheduler's own pin is exact.
     """
     needed = log.end
     for queue in list(queues.table.get(SCHEDULE_TOPIC, {}).values()):

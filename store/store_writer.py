@@ -1,10 +1,10 @@
-"""`StoreWriter`: the putting side of a store.
+"""`StoreWriter`: the write side of a store.
 
-How a put goes
-    Under the append lock: read the clock (the never-early check and the store time are that one reading), look at each
-    put, have it take its numbers, write the records, add what derives from them to the memory of ConsumeQueues and
-    index. No sync, no read, no allocation, no record building. A caller that waits for a sync takes a ticket afterwards
-    (`StoreWriter.commit_ticket`). `store.put.put` says what a put is and what each layer asks of it.
+How a put is stored
+    Under the append lock: read the clock once, for the never-early check *and* the store time; check each put; let it
+    take its queue offsets; write the records; add queue entries and keys to the memory of ConsumeQueues and index. No
+    sync, no read, no allocation of files, no record building. A caller that waits for a sync takes a ticket afterwards
+    (`StoreWriter.commit_ticket`). `store.put.put` describes puts and the layers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from store.store_reader import StoreReader
 __all__ = ["DIRTY_BYTES_MAX", "StoreWriter"]
 
 DIRTY_BYTES_MAX = 32 << 20
-"""More CommitLog bytes than that are synced at once, whatever the interval."""
+"""If more CommitLog bytes than this are unsynced, the flusher is woken before its interval ends."""
 
 _OK = PutStatus.PUT_OK
 _NOTHING = PutResult(PutStatus.UNKNOWN_ERROR)
@@ -64,16 +64,17 @@ class StoreWriter(StoreReader):
         self._last = (-1, 0, 0)
 
     def put_batch(self, puts: Sequence[Put]) -> list[PutResult]:
-        """Append puts in order; one result each, never an exception for what is refused.
+        """Append puts in order; returns one result for each, and never raises for a refused one.
 
         The clock is read once, inside the append lock. A put that is due later is not appended (NOT_DUE), nor is a
-        guarded one whose topic is gone or may not be written. A put of several messages is appended as one write into
-        one segment, or not at all; its result has the position of its first record, and the number of its first
-        message.
+        guarded one whose topic is gone or not writable. A put of several messages is appended whole into one segment,
+        or not at all; its result has the position of its first record and the queue offset of its first message.
         """
         if not puts:
             return []
         with self._append_lock:
+            # Inside the lock: read before it, a wait for the lock would make the store time old, and a clock that is
+            # set back meanwhile would let a message out early.
             now_ms = self._now_ms()
             refusal = self._refusal(puts)
             if refusal is not None:
@@ -86,7 +87,7 @@ class StoreWriter(StoreReader):
         return results
 
     def _appended(self, end: int, grown: list[ConsumeQueue]) -> None:
-        """Tell the flusher and the consumers. The append lock is not held any more."""
+        """Tell the flusher and the consumers, after the append lock was released."""
         if end - self.commit_log.synced > DIRTY_BYTES_MAX and end - self._woken_for > DIRTY_BYTES_MAX // 4:
             self._woken_for = end
             self.flusher.wake()
@@ -97,17 +98,17 @@ class StoreWriter(StoreReader):
         if self._closed:
             return PutStatus.SERVICE_NOT_AVAILABLE, "the store is closed"
         if self.retention.disk_status is not _OK and not all(put.guarded or put.accepted for put in puts):
-            # What was accepted before goes on being delivered: room for it was held back.
+            # Accepted messages are still delivered: disk space for them was held back.
             return self.retention.disk_status, self.retention.disk_remark
         return None
 
     def _append(self, puts: Sequence[Put], now_ms: int) -> list[PutResult]:
-        """Number, write and derive; a result for each. Caller holds the append lock."""
+        """Number, write and derive; returns a result for each put. The caller holds the append lock."""
         queues, index = self.queues, self.index
         limit = self.commit_log.record_bytes_max
         results: list[PutResult] = [_NOTHING] * len(puts)
-        # The queues of which the guard has said yes in this call, and to which one a delivery for each goes today: both
-        # are asked once for each.
+        # Queues that the guard has allowed in this call, each with the queue id to which its deliveries go now: asked
+        # once for each queue.
         allowed: dict[tuple[str, int], int] = {}
         taken: list[Put] = []
         places: list[int] = []
@@ -149,7 +150,7 @@ class StoreWriter(StoreReader):
         return results
 
     def _why_not(self, put: Put, now_ms: int, limit: int, allowed: dict[tuple[str, int], int]) -> PutResult | None:
-        """Why a put may not be appended now, if there is a reason."""
+        """The refusal of a put that may not be appended now; None if it may."""
         if put.due_ms > now_ms:
             return PutResult(PutStatus.NOT_DUE, store_ms=now_ms)
         if put.guarded:
@@ -171,7 +172,10 @@ class StoreWriter(StoreReader):
         return None
 
     def _moved(self, put: Put, allowed: dict[tuple[str, int], int]) -> Put | None:
-        """What was accepted earlier goes to the queues that its topic has today; None: not as one put."""
+        """The put for the queues that its topic has now: accepted earlier, it may name another one.
+
+        None if a put of several messages would have to be split.
+        """
         if not put.guarded and (not put.accepted or self.queue_for is None):
             return put
         for topic, queue_id in put.where():
@@ -188,15 +192,15 @@ class StoreWriter(StoreReader):
 
     @property
     def record_bytes_max(self) -> int:
-        """The largest record that is accepted today: what is to be put later is checked against it now.
+        """The largest record that is accepted now, in bytes; delayed messages are checked against it at acceptance.
 
-        A put takes larger ones, up to what a segment holds: they were accepted when more was allowed.
+        A put takes larger ones, up to a segment's capacity: they were accepted when the limit was higher.
         """
         return min(self.options.max_record_bytes, self.commit_log.record_bytes_max)
 
     @property
     def put_bytes_max(self) -> int:
-        """The largest record that a put takes: what a segment holds."""
+        """The largest record that a put takes, in bytes: a segment's capacity."""
         return self.commit_log.record_bytes_max
 
     # ------------------------------------------------------------------------------------------ durability
@@ -207,17 +211,17 @@ class StoreWriter(StoreReader):
         return Ticket((log, log.end))
 
     def settle(self) -> None:
-        """See to it that what was refused stays refused, also after a crash. Raises StoreError: ask again."""
+        """Make sure that refused puts stay refused after a crash. Raises StoreError: try again."""
         if self.commit_log.is_torn:
             with self._append_lock:
                 self.commit_log.settle()
 
     def writable(self, _now_ms: int = 0) -> PutStatus:
-        """Whether puts are accepted: SERVICE_NOT_AVAILABLE when closed, after a failed sync, or on a full disk."""
+        """PUT_OK if puts are accepted, else why not: the store is closed, a sync has failed, or the disk is full."""
         if self._closed or self.commit_log.failed:
             return PutStatus.SERVICE_NOT_AVAILABLE
         return self.retention.disk_status
 
     def disk_refusal(self) -> str:
-        """Why nothing new is accepted, if the disk is the reason; else an empty text. Any thread, no lock."""
+        """Why the disk accepts no new messages; empty if it does. Any thread, no lock."""
         return self.retention.disk_remark

@@ -1,30 +1,30 @@
 """The CommitLog: every message of the broker, one behind the other, byte for byte as Apache RocketMQ writes it.
 
 Appending
-    Records come finished, in puts (`store.put.put.Put`). The append has each put write its records into one buffer,
-    with queue offset, position and store time, and writes the buffer by one pwrite of `CHUNK_BYTES`, or of one put that
-    is larger. A put never crosses a segment: what no longer fits together with 8 bytes more goes to the next segment,
-    and a blank record says so. The caller holds the append lock.
+    Records come finished, in puts (`store.put.put.Put`). Each put writes its records into one buffer, with queue
+    offset, position and store time. The buffer is written by one pwrite of up to `CHUNK_BYTES`, or of one put that is
+    larger. A put never crosses segments: if it does not fit with 8 more bytes, it goes to the next segment, and a
+    blank record fills this one. The caller holds the append lock.
 
 Visible, durable
-    ``end`` is where the next record goes; everything below it can be read. ``synced`` is what a power cut cannot
-    take back. `sync` closes the gap, from the flusher.
+    ``end`` is where the next record goes; everything below it can be read. Everything below ``synced`` survives a
+    power cut. `sync`, called by the flusher, brings ``synced`` up to ``end``.
 
 A write fails (a full disk)
-    Nothing of the buffer counts, ``end`` stays. But its torn bytes stand behind the end, and a shorter record
-    written over their beginning could leave a whole old one in just the right place, so they are made zeros,
-    durably, before the next append. Clearing may fail too. A crash then brings back whole records of the buffer, which
-    recovery cannot tell from stored ones. For a refused send that is allowed, its sender knows nothing for certain;
-    but a caller that decides about such a message, as a cancel does, calls `settle` first.
+    Nothing of the buffer counts, and ``end`` stays. But torn bytes stand behind the end. A shorter record written over
+    their beginning could leave a whole old record at exactly the right place, so they are zeroed and synced before the
+    next append. Clearing may fail too. A crash then brings back whole records of the buffer, which recovery cannot
+    tell from stored ones. For a refused send that is allowed, because its sender was promised nothing. A caller that
+    decides about such a message, as a cancel does, calls `settle` first.
 
 A sync fails
     Nothing can be appended until the same bytes are written and synced again: `store.log.synced_log`.
 
 Recovery
-    `recover` walks from an offset, believes only records that are whole (see `store.log.log_scan`), and cuts the log
-    behind the last one: the rest of the file becomes zeros, durably, and later files are moved out of the way. After
-    an unclean end it also writes again what it has read: if the last run ended because a sync had failed, those bytes
-    are in the page cache, look well, and are not on the disk.
+    `recover` walks from an offset, believes only whole records (see `store.log.log_scan`), and cuts the log behind the
+    last one: the rest of the file is zeroed and synced, and later files are moved away. After an unclean end it also
+    writes everything again that it has read: if the last run ended because a sync failed, these bytes are in the page
+    cache and look right, but are not on the disk.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = ["CHUNK_BYTES", "KEPT_BYTES_MAX", "CommitLog"]
 
 CHUNK_BYTES = 256 << 10
 REWRITE_BYTES_MAX = 256 << 20
-"""More than that is never unsynced at the end of a run."""
+"""No run ends with more unsynced bytes than this."""
 
 
 class CommitLog(SyncedLog):
@@ -62,7 +62,7 @@ class CommitLog(SyncedLog):
     def __init__(self, files: Files, directory: Path, segment_bytes: int, aside: Path | None = None) -> None:
         """Open the directory; nothing can be read or appended before `recover`.
 
-        ``aside`` is where segments behind the end go that hold something (default: they are removed).
+        Segments behind the end that are not empty are moved to ``aside`` (default: they are removed).
         """
         files.makedirs(directory)
         super().__init__(files, directory, segment_bytes)
@@ -73,16 +73,16 @@ class CommitLog(SyncedLog):
         self._recent = RecentBytes()
         self._torn_end = 0
         self.cut_aside: Path | None = None
-        """Where recovery has put what stood behind the end, if anything did."""
+        """Where recovery has kept the bytes that stood behind the end; None if there were none."""
 
     # ------------------------------------------------------------------------------------------ appending
 
     def append(self, puts: Sequence[Put], store_ms: int) -> tuple[list[int], StoreError | None]:
-        """Append puts that have their numbers; answers the offset of each, and what stopped it.
+        """Append puts that have their queue offsets; returns the CommitLog offset of each, and an error or None.
 
-        Each put goes as one write into one segment, or not at all; small ones that follow each other share a write.
-        Offsets come back for the first of them (normally all); the rest was not appended, and the error says why.
-        Caller holds the append lock.
+        Each put is written whole into one segment, or not at all; small puts in a row share a write. There are offsets
+        for the first puts, normally for all; the rest was not appended, and the error says why. The caller holds the
+        append lock.
         """
         offsets: list[int] = []
         done = 0  # puts that are written, not only gathered
@@ -108,7 +108,7 @@ class CommitLog(SyncedLog):
                         position = segment.start
                         room = segment.end - BLANK_BYTES
                 joined = put.joined_to(buffer, position + at, store_ms)
-                if joined is not buffer:  # its own: nothing may be added to it
+                if joined is not buffer:  # the put's own bytes, not copied: nothing may be added to them
                     self._write(segment, joined, position)
                     add(position)
                     done = len(offsets)
@@ -119,25 +119,25 @@ class CommitLog(SyncedLog):
                 self._write(segment, buffer, position)
         except StoreError as error:
             with contextlib.suppress(StoreError):
-                self._clear_torn()  # at once, if the disk lets us: a crash must not bring back what was refused
+                self._clear_torn()  # at once, if possible: a crash must not bring back what is refused here
             return offsets[:done], error
         return offsets, None
 
     def _ready(self) -> None:
-        """Refuse while a sync has failed, or while something torn stands behind the end and will not go away."""
+        """Raise StoreError after a failed sync, or if torn bytes behind the end cannot be cleared."""
         if self._sync_failed:
             raise SyncFailedError(f"{self.directory}: a sync failed; nothing is accepted until one succeeds")
         self._clear_torn()
 
     @property
     def is_torn(self) -> bool:
-        """Whether something of a failed write may stand behind the end, where a crash would have it count."""
+        """Whether bytes of a failed write may stand behind the end, which would count after a crash."""
         return self._torn_end > self._end
 
     def settle(self) -> None:
-        """See to it that what was refused stays refused, also after a crash. Raises StoreError: ask again.
+        """Make sure that refused puts stay refused after a crash. Raises StoreError: try again.
 
-        Caller holds the append lock.
+        The caller holds the append lock.
         """
         self._clear_torn()
 
@@ -147,8 +147,8 @@ class CommitLog(SyncedLog):
             if segment is not None and segment.start < self._torn_end:
                 at = self._end - segment.start
                 n = min(self._torn_end, segment.end) - self._end
-                # One lock over zeros and their sync. A flusher's sync that failed in between would throw the zeros
-                # away, and ours would then succeed without them.
+                # One lock for the zeros and their sync. If a sync of the flusher failed in between, the kernel would
+                # drop the zeros, and our sync would succeed without them.
                 with self._sync_lock:
                     # Zeros are written even over what reads as zeros: a failed sync may have kept them from the disk.
                     if not segment.file.punch(at, n):
@@ -158,7 +158,7 @@ class CommitLog(SyncedLog):
 
     def _write(self, segment: Segment, buffer: bytearray, offset: int) -> None:
         end = offset + len(buffer)
-        # Kept before it is written: whatever a failing sync may have dropped is then sure to be written again.
+        # Kept before it is written: a sync may fail right after the write, and then these bytes must be written again.
         keep = self._kept_in - self._kept_out < KEPT_BYTES_MAX
         if keep:
             self._kept.append((end, segment, buffer))
@@ -177,7 +177,7 @@ class CommitLog(SyncedLog):
         self._end = end
 
     def read_recent(self, positions: Sequence[tuple[int, int]]) -> bytes | None:
-        """Read records (offset, size) one behind the other if all of them were appended just now; else None."""
+        """Join the bytes of (offset, size) pairs if all of them were appended a moment ago; else None."""
         return None if not positions or min(positions)[0] < self._begin else self._recent.gather(positions)
 
     def _roll(self, segment: Segment, needed: int) -> Segment:
@@ -187,7 +187,7 @@ class CommitLog(SyncedLog):
         following = self._next_segment(segment)
         left = segment.end - self._end
         if left:
-            # Only once the next segment is there: a log must not end on a blank that leads nowhere.
+            # After the next segment was created: a log must not end with a blank that leads nowhere.
             self._write(segment, bytearray(blank_record(left)), self._end)
         self._end = following.start
         self._tail = following
@@ -202,16 +202,17 @@ class CommitLog(SyncedLog):
                 following.create()
                 self._directory_dirty = True
             self._ahead = None
-            # Within the lock: `allocate_ahead` must not make, and `close` then remove, a segment that is in use.
+            # Under the lock: else `allocate_ahead` could make this segment again, and `close` remove it.
             self._segments[start] = following
         if segment is None:
             self._tail = following
         return following
 
     def make_first(self) -> None:
-        """Make a new log's first segment, durably: from now on a start with another size of segments is refused.
+        """Make a new log's first segment, durably: from now on a start with another segment size is refused.
 
-        What waits elsewhere until it is due was accepted because it fits a segment. Caller holds the append lock.
+        Delayed messages are accepted only if they fit a segment, so its size must be fixed before the first of them.
+        The caller holds the append lock. Raises StoreError.
         """
         if not self._segments:
             self._next_segment()
@@ -237,10 +238,10 @@ class CommitLog(SyncedLog):
     ) -> Iterator[tuple[int, bytes]]:
         """Find the end by walking from a record's offset, yielding (offset, record); then cut the log there.
 
-        ``at_least`` is known to have been durable once: an end below it is `StoreCorruptError`, and nothing is cut.
-        ``clean``: the log was closed properly. ``ours``: it was not, and a broker of ours, not Apache's, wrote it last:
-        a committed message whose op message is missing has to be proven (`store.log.log_proof`). The log can be used
-        when the iterator is exhausted.
+        ``at_least`` was durable once: an end below it raises `StoreCorruptError`, and nothing is cut. ``clean``: the
+        log was closed properly. ``ours``: it was not, and a Timewheel broker wrote it last, not Apache's. Then a
+        committed message whose op message is missing must be proven (`store.log.log_proof`). The log can be used when
+        the iterator is exhausted.
         """
         offset = max(from_offset, self._begin)
         if offset > self._begin and offset - offset % self.segment_bytes not in self._segments:
@@ -284,7 +285,7 @@ class CommitLog(SyncedLog):
             return True
         offset = proof_field(record)
         if offset == 0 and not has_zeros(record):
-            return True  # perhaps an older record, which names none
+            return True  # perhaps a record of an older version, which names no half message
         segment = self._segments.get(offset - offset % self.segment_bytes)
         if segment is None:
             return offset == 0
@@ -296,7 +297,7 @@ class CommitLog(SyncedLog):
         return is_made_of(record, half)
 
     def _write_again(self, start: int, end: int) -> None:
-        """Write bytes as they are read, so that the sync that follows is about them."""
+        """Write bytes again as they are read: the kernel then has dirty pages, and the next sync writes them."""
         while start < end:
             segment = self._segments.get(start - start % self.segment_bytes)
             if segment is None:
@@ -315,9 +316,9 @@ class CommitLog(SyncedLog):
             expected = start + self.segment_bytes
 
     def _cut(self, end: int, scanned_from: int, clean: bool) -> None:
-        """Make ``end`` the end: nothing behind it may ever be read again, not even after another crash.
+        """Make ``end`` the end: nothing behind it may be read again, not even after another crash.
 
-        Unless the log was closed properly, zeros behind it may be those of a start before whose sync has failed.
+        If the log was not closed properly, zeros behind it may be those of an earlier start whose sync failed.
         """
         for start in sorted(self._segments, reverse=True):
             if start > end:
@@ -333,7 +334,7 @@ class CommitLog(SyncedLog):
         self._synced = end
 
     def remove_oldest(self) -> Segment | None:
-        """Remove the oldest segment, unless it is the one that is written to; answers which."""
+        """Remove the oldest segment and return it; None if it is the present one, or not durable. Raises StoreError."""
         segments = self.segments()
         if len(segments) < 2 or segments[0].end > self._end or segments[0].end > self._synced:
             return None
@@ -353,10 +354,10 @@ class CommitLog(SyncedLog):
         return wrong
 
     def close(self) -> None:
-        """Sync, and remove a segment that was made ahead and not used.
+        """Sync, and remove a segment that was made ahead but not used.
 
-        Raises StoreError also when a failed write has left something behind the end that will not go away: it may look
-        like a record, and after a clean end nobody would write it again, or doubt that it is on the disk.
+        Also raises StoreError if torn bytes behind the end cannot be cleared: they may look like a record, and after a
+        clean end nobody writes them again or doubts that they are on the disk.
         """
         try:
             self.sync()

@@ -1,15 +1,16 @@
-"""The newest bytes of the CommitLog once more, in memory: what consumers that keep up are served from.
+"""The newest bytes of the CommitLog in memory, for consumers that keep up.
 
 The problem
     The messages of one queue lie scattered in the log, so a pull of 32 messages was 32 reads. Each costs two or three
-    microseconds, and lets go of the interpreter, which a thread that delivers does not give back at once.
+    microseconds and releases the interpreter's lock, which a delivering thread does not give back at once.
 
 The idea
     A ring of a fixed number of bytes, in which the byte at log offset ``o`` stands at ``o % size``: a read is one copy
-    and a few comparisons. It says what the disk would say: what is below the log's end never changes.
+    and a few comparisons. It has the same bytes as the disk, because the log below its end never changes.
 
-Threads: `put` is called under the append lock, `gather` by anybody. Where the ring begins only grows, and grows before
-anything is overwritten; a reader compares again after it has copied, so it never answers with other bytes.
+Threads: `put` is called under the append lock, `gather` by any thread. `put` moves the ring's beginning up *before* it
+overwrites anything. `gather` compares with the beginning again *after* it has copied. So it never returns bytes that
+were overwritten meanwhile.
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ class RecentBytes:
 
     def __init__(self, size: int = RECENT_BYTES) -> None:
         self._size = size
-        self._ring = memoryview(mmap(-1, size))  # pages of it that were never touched cost nothing
+        self._ring = memoryview(mmap(-1, size))  # anonymous memory: pages that were never touched cost nothing
         self._from = 0
         self._to = 0
 
     def put(self, data: bytearray, offset: int) -> None:
-        """Take the bytes behind the last ones; those at any greater offset begin anew."""
+        """Take the bytes that follow the last ones; bytes at a greater offset begin the ring anew."""
         size, end = self._size, offset + len(data)
         if len(data) > size:
             self._from = self._to = end
             return
+        # `_from` before the copy, `_to` after it: see "Threads" at the top.
         self._from = max(self._from, end - size) if offset == self._to else offset
         at = offset % size
         head = min(len(data), size - at)
@@ -49,7 +51,7 @@ class RecentBytes:
         self._to = end
 
     def gather(self, positions: Sequence[tuple[int, int]]) -> bytes | None:
-        """Put the bytes at (log offset, size) one behind the other; None if some are not here (any more)."""
+        """Join the bytes at (log offset, size) pairs; None if any of them are not in the ring."""
         ring, size = self._ring, self._size
         begin, end = self._from, self._to
         lowest = end
@@ -66,7 +68,7 @@ class RecentBytes:
             if offset < lowest:
                 lowest = offset
         data = b"".join(parts)
-        return data if lowest >= self._from else None
+        return data if lowest >= self._from else None  # overwritten during the copy?
 
 
 def adjacent_runs(positions: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,9 +1,9 @@
-"""The part of the CommitLog that is written and may not be durable yet.
+"""The part of the CommitLog that is written but may not be durable yet.
 
-The kernel throws dirty pages away when a sync fails, so a second sync that "succeeds" proves nothing. What is not
-durable yet is therefore kept in memory (up to `KEPT_BYTES_MAX`) until a sync covers it, and written again before the
-next sync. Until that succeeds nothing can be appended (``failed``). If more than that was unsynced, the log stays
-failed until it is opened again and recovery has seen what the disk really holds.
+The kernel drops dirty pages when a sync fails, so a second sync that succeeds proves nothing. Written bytes are
+therefore kept in memory (up to `KEPT_BYTES_MAX`) until a sync covers them. After a failed sync they are written again
+before the next one, and until that succeeds nothing can be appended (``failed``). If more bytes than this were
+unsynced, the log stays failed until it is opened again and recovery has seen what the disk really holds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEPT_BYTES_MAX = 64 << 20
 
 
 class SyncedLog(LogReader):
-    """A log that knows what of it is durable. `sync` from the flusher; everything else from any thread."""
+    """A log that knows how far it is durable. `sync` is called by the flusher, everything else by any thread."""
 
     def __init__(self, files: Files, directory: Path, segment_bytes: int) -> None:
         super().__init__(files, directory, segment_bytes)
@@ -44,12 +44,12 @@ class SyncedLog(LogReader):
 
     @property
     def synced(self) -> int:
-        """Everything below is durable."""
+        """Everything below this offset is durable."""
         return self._synced
 
     @property
     def failed(self) -> bool:
-        """A sync has failed and the bytes behind it are not on disk yet: nothing may be appended."""
+        """Whether a sync has failed and its bytes are not on disk yet: nothing may be appended."""
         return self._sync_failed
 
     def sync(self) -> None:
@@ -76,7 +76,7 @@ class SyncedLog(LogReader):
             self._forget(target)
 
     def _forget(self, target: int) -> None:
-        """Give back the memory of what is durable now."""
+        """Free the memory of bytes that are durable now."""
         kept = self._kept
         while kept and kept[0][0] <= target:
             self._kept_out += len(kept.popleft()[2])
@@ -88,7 +88,7 @@ class SyncedLog(LogReader):
         return [segment for at in range(first, end, size) if (segment := self._segments.get(at)) is not None]
 
     def _rewrite(self) -> None:
-        """Write what was never durable again, from memory."""
+        """Write all bytes that are not durable again, from memory. Raises SyncFailedError if some were not kept."""
         if self._unkept_end > self._synced:
             raise SyncFailedError(
                 f"{self.directory}: a sync failed with more than {KEPT_BYTES_MAX} bytes not durable; "
