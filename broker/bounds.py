@@ -1,11 +1,11 @@
-"""The tables that peers' names and numbers can grow: for each its bound, its figure, and where both are seen.
+"""The tables that peers can grow by names and numbers: for each its size, its bound, and where both are shown.
 
 Anybody who reaches the port may invent any number of topics, groups, client ids, queues and brokers. So each table
-that keeps such a name has a most, and what would go beyond it is refused with the figure, or not counted where
-it is only counting. `mqadmin brokerStatus` (GET_BROKER_RUNTIME_INFO) shows all of them as ``bound…: N of M``.
+with such names has a bound. Entries beyond it are refused with the figure; a table that only counts leaves them out.
+`mqadmin brokerStatus` (GET_BROKER_RUNTIME_INFO) shows all of them as ``bound…: N of M``.
 
-A test compares this list with the attributes of `broker` that are tables: one that is neither here nor on the test's
-list of fixed ones, with a reason, fails it. Another one drives each of them against its bound.
+A test compares this list with the attributes of `broker` that are tables. It fails for a table that is neither here
+nor, with a reason, on the test's list of fixed ones. Another test fills each of them up to its bound.
 """
 
 from __future__ import annotations

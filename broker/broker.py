@@ -1,13 +1,13 @@
-"""`Broker`: a broker with its name server, in the running asyncio loop; start, stop, and what is done by the clock.
+"""`Broker`: a broker with its name server in the running asyncio loop: start, stop, and its timers.
 
 ::
 
     async with Broker(BrokerConfig("/var/lib/timewheel")) as broker:
         print(broker.listen_port, broker.namesrv_port)
 
-Order at start: addresses are reserved first (a port in use is an error before anything is touched), then store and
-plug-ins recover, then the threads start, and only then clients are let in. Order at stop: nobody in, nothing
-read, what was read is stored, synced and answered, threads end, files are given back.
+Order at start: addresses are reserved first, so that a port in use is an error before anything is touched. Then store
+and plug-ins recover, the threads start, and last the ports open. Order at stop: no new connections, nothing is read,
+what was read is stored, synced and answered, threads end, files are given back.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Broker:
     """A broker in the running loop.
 
     Args:
-        config: What to be.
-        files: The door to the disk, for tests.
+        config: The configuration.
+        files: Access to the disk, for tests.
         now_ms: A clock for everything, for tests.
         link: The link with a supervisor, if this is one of several shards.
     """
@@ -84,7 +84,7 @@ class Broker:
         self.namesrv_port = 0
         """Where the embedded name server listens; 0 without one."""
         self.failure: BaseException | None = None
-        """Why it takes nothing any more, if one of its threads has failed."""
+        """Why it accepts nothing any more: the error that ended one of its threads; else None."""
         self._files = files
         self._clock = now_ms
         self._link = link
@@ -153,7 +153,7 @@ class Broker:
     async def start(self) -> None:
         """Recover and listen.
 
-        Raises OSError for an address that cannot be had, StoreError for a store that cannot be opened, PluginError
+        Raises OSError for an address that is not available, StoreError for a store that cannot be opened, PluginError
         for a plug-in that cannot be loaded.
         """
         loop = asyncio.get_running_loop()
@@ -211,7 +211,7 @@ class Broker:
             raise
 
     async def _join(self, link: ShardLink, core: BrokerCore, server: Server) -> None:
-        """Have this shard take part in what all shards have in common, before clients are let in."""
+        """Join the other shards, whose topics, groups and settings are shared, before clients can connect."""
 
         def state(whole: bool) -> dict[str, Any]:
             return {
@@ -333,7 +333,7 @@ class Broker:
             await asyncio.to_thread(server.tls.reload)
 
     async def reload(self, read: Callable[[], BrokerConfig] | None = None) -> None:
-        """Look at access rules, certificates and settings anew; what cannot be used changes nothing and is logged.
+        """Read access rules, certificates and settings again; invalid ones change nothing and are logged.
 
         Args:
             read: Reads the settings again; None leaves them as they are.
@@ -355,7 +355,7 @@ class Broker:
             _LOG.info("reloaded")
 
     def _failed(self, error: BaseException) -> None:
-        """A thread that messages depend on has ended: what is taken from now on might be lost or never delivered."""
+        """Stop accepting: a thread has ended, and messages accepted from now on might be lost or never delivered."""
         self.failure = error
         _LOG.critical("this broker takes nothing any more: %s", error, exc_info=error)
         if self._server is not None:

@@ -1,8 +1,8 @@
 """The broker without sockets: store, plug-ins, tables and processors put together.
 
 `broker.broker` adds the network loop. A simulation or a test uses this alone, with `MemoryChannel`s, a clock of its own
-and a disk that breaks: it feeds ``dispatcher.received`` and calls ``end_turn`` where the loop would, steps the threads'
-work itself, and never calls ``start``.
+and a disk that breaks. It calls ``dispatcher.received`` and ``end_turn`` where the loop would, steps the work of the
+threads itself, and never calls ``start``.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ _LEAVE_AT_ONCE = 1_000
 
 
 class BrokerCore(BrokerParts):
-    """Everything of a broker but its sockets. Made open; raises StoreError (or PluginError's like) if it cannot be.
+    """A broker without its sockets, open when it is made. Raises StoreError, or a plug-in's error.
 
     Args:
-        config: What to be.
+        config: The configuration.
         port: The port that clients dial; it is part of every message id.
         plugins: Loaded, not yet opened.
-        files: The door to the disk.
+        files: Access to the disk.
         now_ms: A clock for everything, plug-ins included; by default the wall clock, and plug-ins use their own.
-        schedule: Has `end_turn` called soon.
+        schedule: Must let `end_turn` be called soon.
         call_soon_threadsafe: Runs something in the network loop, from any thread.
         spawn: Runs a coroutine; by default as a task of the running loop.
         random: For queues that the broker picks.
@@ -95,7 +95,7 @@ class BrokerCore(BrokerParts):
         self.random = random or Random()
         self._opened: list[Plugin] = []
         self._endings: list[Callable[[], None]] = []
-        """What gives back what was opened so far; the last first."""
+        """Functions that close what was opened so far; the last one is called first."""
         self._saving = threading.Lock()
         try:
             self._open(now_ms, spawn)
@@ -126,7 +126,7 @@ class BrokerCore(BrokerParts):
     # ------------------------------------------------------------------------------------------------ opening
 
     def _open_tables(self) -> None:
-        """Read what belongs to the store, and bring it into agreement with the messages."""
+        """Read the tables that belong to the store, and make them agree with the messages."""
         config, store = self.config, self.store
         store.store_host = encode_host(config.advertised, self.port)
         directory: Path = config.store_dir / "config"
@@ -167,8 +167,8 @@ class BrokerCore(BrokerParts):
         for sentence in clamped:
             _LOG.warning("%s", sentence)
         if clamped:
-            # Before the queues' numbers are given again: after a kill the old offset would be taken for one of those,
-            # and new messages, half messages of transactions among them, for ones that were dealt with.
+            # Before the queue offsets are given out again: after a kill the old consumer offset would be taken for one
+            # of the new ones, and new messages (half messages of transactions too) would count as consumed.
             self.save_offsets()
 
     def _open_deliveries(self, clock: Callable[[], int] | None) -> None:
@@ -211,8 +211,8 @@ class BrokerCore(BrokerParts):
         self.topics.listeners.append(self._topics_changed)
         self.halves = self._recover_transactions()
         if store.recovery.rebuilt:
-            # A queue all of whose messages are gone begins at 0 again. What the old checkpoint, and the copies and
-            # decisions in the log behind it, say of those numbers must not be taken for what gets them now.
+            # A queue whose messages are all gone begins at 0 again. The old checkpoint, and copies and decisions in the
+            # log behind it, speak of the old queue offsets: they must not be applied to the new messages.
             store.take_checkpoint()
 
     def _recover_transactions(self) -> HalfMessages:
@@ -305,9 +305,9 @@ class BrokerCore(BrokerParts):
         return True
 
     def delete_topic(self, name: str, then: Callable[[], Any] = lambda: None) -> bool:
-        """Delete a topic with its messages and offsets; whether there was one. Raises StoreError.
+        """Delete a topic with its messages and offsets; False if there was none. Raises StoreError.
 
-        NotYetError: its messages go in a thread, since all queues have to be synced for it; then ``then`` replies.
+        Raises NotYetError: its messages are removed in a thread, because all queues are synced; then ``then`` replies.
         """
 
         def released() -> Any:
@@ -315,14 +315,14 @@ class BrokerCore(BrokerParts):
             return then()
 
         existed = self.topics.delete(name)
-        self.turn.commit()  # what this turn has accepted for the topic goes with it
+        self.turn.commit()  # messages that this turn has accepted for the topic are deleted with it
         self.offsets.forget_topic(name)
         self.topics.end(name, self._end_topics, released)
         self.long_poll.release(name)
         return existed
 
     def _end_topics(self, names: list[str]) -> None:
-        """Have the messages of topics go that are gone themselves. Any thread."""
+        """Remove the messages of topics that were deleted. Any thread."""
         try:
             self.store.delete_topics(names)
         except StoreError as error:
@@ -330,7 +330,7 @@ class BrokerCore(BrokerParts):
             raise type(error)(f"{what}: {error}. Delete it once more when this is mended") from error
 
     def end_tables(self) -> None:
-        """Write and answer what waits for a table, after the thread has ended; from now on nothing is late."""
+        """Write the tables and answer requests that wait for them, after the thread ended; later ones never wait."""
         self.tables.settle()
         self.large_batches.stop()
         self.dispatcher.finish_line()
@@ -360,7 +360,7 @@ class BrokerCore(BrokerParts):
     # ------------------------------------------------------------------------------------------------ ending
 
     def stop(self) -> None:
-        """End the threads, with everything that was acknowledged on the disk. May take some hundred milliseconds."""
+        """End the threads; everything acknowledged is on the disk then. May take some hundred milliseconds."""
         self.tables.stop()
         self.processors.pop.stop()
         for plugin in self._opened:
@@ -374,7 +374,7 @@ class BrokerCore(BrokerParts):
         self.processors.checks.publish(self.now_ms())
 
     def close(self) -> None:
-        """Give everything back; also after a failed opening, or without `stop`. Raises the first StoreError."""
+        """Close everything; also after a failed opening, or without `stop`. Raises the first StoreError."""
         failure: Exception | None = None
         while self._endings:
             try:

@@ -1,4 +1,4 @@
-"""What every send is checked for: topic, queue and permission; and which properties only a broker may set."""
+"""Checks of every send: topic, queue and permission. Also the properties that only a broker may set."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Admission:
 
     Args:
         topics, groups: The broker's tables.
-        turn: Its replies have what all replies to sends have.
+        turn: Makes replies with the fields that all replies to sends have.
         permission: The broker's own permission (``brokerPermission``).
         address: The broker's address, for remarks.
         random: Picks a queue for senders that leave the choice to the broker.
@@ -73,7 +73,7 @@ class Admission:
     def admit(
         self, channel: Channel, command: RemotingCommand, header: SendHeader
     ) -> tuple[TopicConfig, int] | RemotingCommand:
-        """Find or make the topic and its queue, or refuse: the checks that a reply has in common with a send."""
+        """Find or create the topic, and find the queue, or refuse: the checks that sends and replies share."""
         name = header.topic
         topic = self._topics.get(name)
         if topic is not None and topic.order and not self._permission() & Permission.WRITE:
@@ -104,7 +104,7 @@ class Admission:
         return topic, queue_id
 
     def _create(self, header: SendHeader) -> TopicConfig | None:
-        """Make the topic of a first send, if that is allowed."""
+        """Create the topic of a first send, if that is allowed."""
         retry = header.topic.startswith(RETRY_PREFIX)
         sys_flag = 0 if not header.unit_mode else _UNIT_SUB_TOPIC if retry else _UNIT_TOPIC
         topic = self._topics.create_for_send(header.topic, header.default_topic, header.default_topic_queues, sys_flag)
@@ -117,11 +117,11 @@ class Admission:
         return self.reply(command, ResponseCode.SYSTEM_BUSY, self._turn.busy_remark())
 
     def reply(self, command: RemotingCommand, code: ResponseCode, remark: str) -> RemotingCommand:
-        """Make a reply that refuses a send, with a code of its own."""
+        """Make a reply that refuses a send with this code."""
         return command.reply(code, remark, dict(self._turn.reply_ext))
 
     def refuse_inner_batch(self, command: RemotingCommand, header: SendHeader) -> RemotingCommand:
-        """Refuse a message that says it is several in one."""
+        """Refuse a message whose sysFlag says that it is an inner batch."""
         remark = f"sysFlag {header.sys_flag} says inner batch, which is not supported"
         return self._turn.refusal(command, PutStatus.MESSAGE_ILLEGAL, remark)
 
@@ -135,10 +135,10 @@ def is_half(header: SendHeader, properties: str) -> bool:
 
 
 def cleaned(properties: str) -> str:
-    """Take out what only a broker may set; what is left ends with its separator.
+    """Remove properties that only a broker may set; the rest ends with its separator.
 
-    Whatever a broker has sent out has TRACE_ON with the other two; where a client sets one of these alone, the
-    broker's own, which is put behind it, counts.
+    A message that a broker has sent out has TRACE_ON together with the other two. If a client sets one of these alone,
+    the broker's own, which is appended behind it, counts.
     """
     if "TRACE_ON" in properties or "__TW_" in properties or "POP_CK" in properties:
         properties = remove_properties(properties, BROKERS_OWN)

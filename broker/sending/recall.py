@@ -1,7 +1,7 @@
-"""RECALL_MESSAGE (370): a sender takes back a timed message before it is delivered.
+"""RECALL_MESSAGE (370): a sender recalls a timed message before it is delivered.
 
-Apache's broker stores an order to delete the message and says SUCCESS whatever becomes of it. Here the answer is
-definite: SUCCESS means that the message will not be delivered, and never was.
+Apache's broker stores an order to delete the message and answers SUCCESS before it knows the result. Here the answer is
+definite: SUCCESS means that the message will not be delivered, and was not delivered before.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class RecallProcessor:
                 topic, _, properties = record_fields(record)
                 if topic != handle.topic or get_property(properties, UNIQ_KEY) != handle.unique_key:
                     return CommandResult(CommandOutcome.UNKNOWN, "the handle does not fit the message")
-            if isinstance(plugin, PendingPlugin):  # looks and cancels under one hold of the lock
+            if isinstance(plugin, PendingPlugin):  # looks the message up and cancels it under one hold of the lock
                 offset = handle.offset or _NOBODY
                 name = PendingName(offset=offset, topic=handle.topic, unique_key=handle.unique_key)
                 answer = plugin.pending.change(PendingOrder(verb=PendingVerb.CANCEL, name=name), now_ms)

@@ -1,9 +1,9 @@
-"""Request-reply: SEND_REPLY_MESSAGE (324, V2: 325) is handed on as PUSH_REPLY_MESSAGE_TO_CLIENT (326).
+"""Request-reply: SEND_REPLY_MESSAGE (324, V2: 325) is forwarded as PUSH_REPLY_MESSAGE_TO_CLIENT (326).
 
 A request is an ordinary message with CORRELATION_ID and REPLY_TO_CLIENT. Its consumer sends the reply to
-``<cluster>_REPLY_TOPIC`` with the same two properties, and the broker hands it to the connection over which a producer
-with that client id was heard last; only that client knows which CORRELATION_ID it waits for. The sender of the
-reply is told how that went:
+``<cluster>_REPLY_TOPIC`` with the same two properties. The broker pushes it over the connection of the last heartbeat
+of a producer with that client id; only that client knows which CORRELATION_ID it waits for. The sender of the reply
+gets the result:
 
 ==================================================  ===============================================================
 the requester took it                               SUCCESS
@@ -12,7 +12,7 @@ the requester refuses it, goes, or says nothing     SYSTEM_ERROR, after at most 
 ==================================================  ===============================================================
 
 With ``storeReplyMessageEnable`` the reply is stored in its topic as well, whether or not it was taken, and the answer
-carries its id. Topic and queue are checked first, as of any send.
+carries its id. Topic and queue are checked first, as for any send.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Admit = Callable[[Channel, RemotingCommand, SendHeader], "tuple[TopicConfig, int
 
 
 class ReplyProcessor:
-    """Hands replies on.
+    """Forwards replies to the requesters.
 
     Args:
         admit: Checks topic and queue as of any send: both, or the refusal.
@@ -161,7 +161,7 @@ class ReplyProcessor:
         return self._answer(command, problem, "0", queue_id, 0)
 
     async def _push(self, channel: Channel, command: RemotingCommand, header: SendHeader) -> str:
-        """Hand a reply to its requester; why that did not work, empty if it did."""
+        """Push a reply to its requester; returns why that failed, or an empty text."""
         client_id = get_property(header.properties, REPLY_TO_CLIENT)
         if client_id is None:
             return f"reply message properties[{REPLY_TO_CLIENT}] is null"

@@ -17,9 +17,9 @@ it goes to ``%RETRY%group`` and the group is unknown                     SUBSCRI
 it is a half message, and these are switched off                         NO_PERMISSION (``rejectTransactionMessage``)
 =======================================================================  ============================================
 
-To a message's properties are added what Apache adds: MSG_REGION, TRACE_ON and CLUSTER, and UNIQ_KEY if the client
-made none; to a batch's messages nothing (Go's client makes no UNIQ_KEY for them, so its consumers show the offset id,
-as they do on Apache's broker). Properties that only a broker may set are taken out, and so is sysFlag's bit for a
+The broker adds the same properties as Apache's: MSG_REGION, TRACE_ON and CLUSTER, and UNIQ_KEY if the client made none.
+To the messages of a batch it adds nothing (Go's client makes no UNIQ_KEY for them, so its consumers show the offset id,
+as they do on Apache's broker). Properties that only a broker may set are removed, and so is sysFlag's bit for a
 committed transaction.
 """
 
@@ -79,7 +79,7 @@ class SendProcessor:
         max_message_bytes: Longest body.
         put_half: Takes a transaction's half message: (channel, command, message, unique key, producer group, now_ms).
         admission: Finds topic and queue, or refuses.
-        large_batches: Looks at large batches in slices; without it each is looked at in one go.
+        large_batches: Checks large batches in slices; without it each is checked in one piece.
     """
 
     def __init__(
@@ -129,10 +129,10 @@ class SendProcessor:
         return self._send(channel, command, SendHeader.from_v2(command.ext), now_ms)
 
     def send_v2(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand | None:
-        """SEND_MESSAGE_V2, with header fields of one letter: what nearly all clients send, so the hot path.
+        """SEND_MESSAGE_V2, with header fields of one letter. Nearly all clients send this one: the hot path.
 
-        An ordinary message to a known topic is handed on from here, without an object for its header. Everything
-        else, and whatever cannot be read, goes the longer way.
+        An ordinary message to a known topic is handled here, without an object for its header. All others, and headers
+        that cannot be read, take the longer way.
         """
         if self._turn.refusing:
             return self._admission.overloaded(command)
@@ -212,7 +212,7 @@ class SendProcessor:
         return self._turn.put(channel, command, message, unique_key, now_ms)
 
     def _complete(self, properties: str, now_ms: int) -> tuple[str, str]:
-        """Take out what only a broker may set, see to UNIQ_KEY and the last separator; properties and key."""
+        """Remove what only a broker may set, add a missing UNIQ_KEY and last separator; returns properties and key."""
         if "TRACE_ON" in properties or "__TW_" in properties or "POP_CK" in properties or properties[-1:] != "\x02":
             properties = cleaned(properties)
         unique_key = get_property(properties, UNIQ_KEY)
@@ -228,7 +228,7 @@ class SendProcessor:
     def _retry(
         self, command: RemotingCommand, header: SendHeader, message: Message, now_ms: int
     ) -> RemotingCommand | None:
-        """A message that a consumer sends to its retry topic: to the dead letters if it came too often."""
+        """Handle a message to a retry topic: after too many tries it goes to the dead-letter topic instead."""
         name = message.topic.removeprefix(RETRY_PREFIX)
         group = self._groups.find(name)
         if group is None:

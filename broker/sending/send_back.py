@@ -1,9 +1,9 @@
 """Messages that a consumer could not handle: CONSUMER_SEND_MSG_BACK (36).
 
-The message is stored again for the group alone, in ``%RETRY%group``, after a delay that grows with each try
-(level 3 + tries: 10 s, 30 s, 1 min, …); after the last try in ``%DLQ%group``, where someone has to look at it. It
-keeps what its sender gave it; RETRY_TOPIC and ORIGIN_MESSAGE_ID say where it came from. A due time does not go
-with it: that has passed.
+The message is stored again for this group alone, in ``%RETRY%group``, after a delay that grows with each try
+(level 3 + tries: 10 s, 30 s, 1 min, …). After the last try it goes to ``%DLQ%group``, the dead letters, where somebody
+must look at it. It keeps the properties of its sender; RETRY_TOPIC and ORIGIN_MESSAGE_ID name its origin. Its due time
+is removed, because it has passed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _REMADE = (
 
 
 def retry_message(stored: StoredMessage, topic: str, queue_id: int, delay_level: int) -> Message:
-    """Make the message that is stored for another try; a ``delay_level`` of 0 means at once (dead letters)."""
+    """Make the message that is stored for the next try; ``delay_level`` 0 means at once (dead letters)."""
     properties = remove_properties(stored.properties, _REMADE)
     if get_property(properties, RETRY_TOPIC) is None:
         properties = with_property(properties, RETRY_TOPIC, stored.topic)

@@ -1,10 +1,10 @@
 """Batches: SEND_BATCH_MESSAGE, and a SEND_MESSAGE whose header says that it is one.
 
-A batch has one reply. Its messages are stored all or none. There are three ways, from the quickest to the slowest:
+A batch has one reply. All of its messages are stored, or none. There are three ways, from fast to slow:
 
 =========  ==========================================================================================================
-columns    the messages have the same property names, none of them out of the ordinary: no object for each of them
-slices     a batch that takes long to look at is looked at in slices, and other requests are served in between
+columns    the messages have the same, ordinary property names: no object is made for each message
+slices     a batch that takes long to check is checked in slices, and other requests are served in between
 messages   any other batch, message by message
 =========  ==========================================================================================================
 """
@@ -36,10 +36,10 @@ from broker.sending.admission import BROKERS_OWN, INNER_BATCH, TRANSACTION, Admi
 __all__ = ["BATCH_MESSAGES_MAX", "BatchSends"]
 
 _ODD = frozenset((*BROKERS_OWN, DELAY, TRAN_MSG))
-"""Properties that a batch is not stored as columns with."""
+"""With any of these properties, a batch is not stored as columns."""
 BATCH_MESSAGES_MAX = 32_767
-"""Apache's broker counts a batch in 16 bits: it stores a longer one and loses what comes to its queue behind it
-(docs/decisions/0020). A reply that names all of them has a header of two MiB; 16 are allowed."""
+"""Apache's broker counts a batch in 16 bits: it stores a longer one and then loses later messages of its queue
+(docs/decisions/0020). A reply with the ids of this many messages has a header of two MiB; 16 are allowed."""
 
 
 class BatchSends:
@@ -48,7 +48,7 @@ class BatchSends:
     Args:
         turn: Where messages are gathered.
         admission: Finds topic and queue, or refuses.
-        large_batches: Looks at large batches in slices; without it each is looked at in one go.
+        large_batches: Checks large batches in slices; without it each is checked in one piece.
     """
 
     def __init__(self, turn: Turn, admission: Admission, large_batches: LargeBatches | None) -> None:
@@ -68,7 +68,7 @@ class BatchSends:
         queue_id: int,
         now_ms: int,
     ) -> RemotingCommand | None:
-        """A batch: each message of it on its own, all stored or none, one reply."""
+        """Handle a batch: all of its messages are stored, or none; one reply."""
         if header.topic.startswith(RETRY_PREFIX):
             remark = f"batch request does not support retry group {header.topic}"
             return self._admission.reply(command, ResponseCode.MESSAGE_ILLEGAL, remark)
@@ -114,7 +114,7 @@ class BatchSends:
         unique_key: str | None,
         now_ms: int,
     ) -> bool:
-        """Hand a batch on as columns if nothing about it is out of the ordinary: a fifth of the time."""
+        """Hand a batch on as columns if it has nothing unusual, which takes a fifth of the time; False if it has."""
         messages_max, text_max = BATCH_MESSAGES_MAX, 1 << 31
         if self._looking is not None and self._large_batches is not None:
             messages_max, text_max = self._large_batches.slice_messages, SLICE_TEXT_BYTES
@@ -135,7 +135,7 @@ class BatchSends:
     def _complete_element(
         self, header: SendHeader, message: Message, flag: int, body: bytes, properties: str
     ) -> str | None:
-        """Give a message of a batch what is its own; why it cannot be stored, if so."""
+        """Set flag, body and properties of a message of a batch; returns why it cannot be stored, or None."""
         if NUL in properties:
             return nul_in_properties(properties)
         if is_half(header, properties):
@@ -156,7 +156,7 @@ class BatchSends:
         queue_id: int,
         now_ms: int,
     ) -> None:
-        """Raise NotYetError for a batch that is to be looked at in slices."""
+        """Raise NotYetError for a batch that must be checked in slices."""
         large, looking, body = self._large_batches, self._looking, command.body
         if large is None or looking is None or not large.slicing:
             return
@@ -164,7 +164,7 @@ class BatchSends:
             if batch_slice(body, 0, large.slice_messages, SLICE_TEXT_BYTES)[0] == len(body):
                 return
         except MessageError:
-            return  # the caller says which
+            return  # the caller finds the fault and names the message
         batch = LargeBatch(
             channel,
             body,
@@ -177,14 +177,14 @@ class BatchSends:
             now_ms=now_ms,
             slice_messages=large.slice_messages,
         )
-        header.queue_id = queue_id  # also where the choice was ours
+        header.queue_id = queue_id  # fixed now, also if the broker has chosen it
         then = partial(self._put_large, channel, command, header, batch)
         raise NotYetError(lambda: batch, then, partial(large.begin, batch))
 
     def _put_large(
         self, channel: Channel, command: RemotingCommand, header: SendHeader, batch: LargeBatch
     ) -> RemotingCommand | None:
-        """Go on with a batch when all of it was looked at; the reply if it is refused."""
+        """Go on with a batch after its last slice; returns the reply if it is refused."""
         taken = False
         try:
             reply = self._refusal_of_large(channel, command, header, batch)
@@ -211,7 +211,7 @@ class BatchSends:
             return self._turn.refusal(command, *batch.refused)
         if self._turn.refusing:
             return self._admission.overloaded(command)
-        admitted = self._admission.admit(channel, command, header)  # what was right when it came may have changed
+        admitted = self._admission.admit(channel, command, header)  # topic or permission may have changed meanwhile
         return admitted if isinstance(admitted, RemotingCommand) else None
 
     def _gather_large(self, channel: Channel, command: RemotingCommand, header: SendHeader, batch: LargeBatch) -> None:
@@ -234,7 +234,7 @@ class BatchSends:
 
     @staticmethod
     def _element(channel: Channel, header: SendHeader, topic: TopicConfig, queue_id: int) -> Message:
-        """Make a message of a batch, but for what is its own: flag, body and properties."""
+        """Make a message of a batch without flag, body and properties, which differ."""
         sys_flag = header.sys_flag | topic.message_sys_flag
         host, reconsume_times = channel.state.born_host, header.reconsume_times
         return Message(header.topic, queue_id, 0, sys_flag, header.born_ms, host, reconsume_times)
@@ -259,7 +259,7 @@ class BatchSends:
 
 
 def _decisive(results: list[PutResult]) -> PutResult:
-    """The result that is a batch's: the first that says no, or else one that could not be flushed, or any."""
+    """The result that decides a batch: the first refusal, else one that could not be flushed, else any."""
     found = results[0]
     for result in results:
         if result.status > PutStatus.FLUSH_DISK_TIMEOUT:

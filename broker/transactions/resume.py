@@ -123,7 +123,7 @@ class ResumeProcessor:
     def _outcome(self, given_up: StoredMessage) -> str:
         """The transaction's state since then: HALF_TOPIC (open again), its own topic (committed), or neither.
 
-        Any thread. Raises StoreError if that cannot be told, since too many messages have its key.
+        Any thread. Raises StoreError if too many messages have its key to tell.
         """
         key, topic = get_property(given_up.properties, UNIQ_KEY), get_property(given_up.properties, REAL_TOPIC)
         if key is None or topic is None:

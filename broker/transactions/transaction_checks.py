@@ -63,7 +63,7 @@ class CheckRules:
 
 
 class TransactionChecks:
-    """Asks producers. Only the network loop uses it; `run` reads records in another thread, `step` at once.
+    """Sends the checks. Only the network loop uses it; `run` reads records in another thread, `step` in this one.
 
     Args:
         store: Where half messages are read.
@@ -120,7 +120,7 @@ class TransactionChecks:
 
     @property
     def rest_ms(self) -> int:
-        """How long until `run` should be called again: long while nobody's transaction is open."""
+        """ms until `run` should be called again: long while no transaction is open."""
         rare = not self._halves.undecided and self._rules().interval_ms >= 10 * _IDLE_MS
         return _IDLE_MS if rare else _BUSY_MS
 
@@ -147,7 +147,7 @@ class TransactionChecks:
             yield due[at : at + SLICE]
 
     def publish(self, now_ms: int, force: bool = False) -> None:
-        """Have the next checkpoint know what has changed, and Apache's file what the last one has made durable."""
+        """Give changes to the next checkpoint, and to Apache's offset file what the last checkpoint made durable."""
         if self._halves.publish(now_ms, force):
             self._store.checkpoint.touch()
         offsets = self._halves.take_durable()

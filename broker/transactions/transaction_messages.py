@@ -81,7 +81,7 @@ def no_room(half: Message, record_bytes_max: int) -> str:
     """
     text, body_bytes = half.properties, len(half.body)
     if len(text) < MAX_PROPERTIES_BYTES // 4 and body_bytes < record_bytes_max // 2:
-        return ""  # not even as four bytes each
+        return ""  # it fits even with four bytes a character
     own_bytes, most = len(text.encode("utf-8", "surrogatepass")), MAX_PROPERTIES_BYTES - _ROOM_BYTES
     if own_bytes > most:
         return f"the half message has {own_bytes} bytes of properties, with those that the broker adds; at most {most}"

@@ -1,8 +1,8 @@
-"""Transactions: half messages come in, END_TRANSACTION (37) decides them, once.
+"""Transactions: half messages come in, END_TRANSACTION (37) decides each of them once.
 
-A decision is one write of two records, the committed message and the op message behind it (a rollback: the op message
-alone). While it is on its way, and for ever after, the same decision is answered with the same success and the
-opposite one is refused; Apache's broker delivers once more for each END_TRANSACTION that it gets.
+A decision is one write of two records: the committed message and the op message behind it (a rollback: the op message
+alone). From the moment it is on its way, the same decision is answered with success again, and the opposite one is
+refused. Apache's broker delivers the message again for each END_TRANSACTION that it gets.
 
 =====================================================================  =============================================
 ``commitOrRollback`` is neither 8 (commit) nor 12 (rollback)             no reply and no effect, as Apache
@@ -69,7 +69,7 @@ _GIVE_UP = -1
 _ASKING_MAX = 64
 """Most requests that wait for one decision on its way."""
 _SAME_KEY_MAX = 64
-"""Messages with the key of a half message, behind it, that are read to find the committed one."""
+"""Most messages behind a half message with its key that are read to find the committed one."""
 _NAMES = {COMMIT: "commit", ROLLBACK: "roll back", _GIVE_UP: "give it up"}
 _NOBODY = MemoryChannel()
 _UNASKED = RemotingCommand(RequestCode.END_TRANSACTION, 0, FLAG_ONEWAY)
@@ -209,7 +209,7 @@ class TransactionProcessor:
     async def _end_cold(
         self, channel: Channel, command: RemotingCommand, header: EndTransactionHeader, now_ms: int
     ) -> RemotingCommand | None:
-        """The same with a record that must be read from the disk, or a transaction that is decided already."""
+        """`end` with a record that must be read from the disk, or for a transaction that is decided already."""
         number = header.queue_offset
         half = self._halves.undecided.get(number)
         record = await asyncio.to_thread(self._read_half, number, header.offset, half)
@@ -269,7 +269,7 @@ class TransactionProcessor:
         return self._decide(channel, command, header.end, stored, now_ms)
 
     def _problem(self, header: EndTransactionHeader, stored: StoredMessage | None) -> str:
-        """Say why a request does not belong to the half message that it names, in Apache's words; empty if it does."""
+        """Why a request does not belong to the half message that it names, in Apache's words; empty if it does."""
         if not 0 <= header.queue_offset < self._store.max_offset(HALF_TOPIC, 0):
             return "The transaction state table offset wrong"
         if stored is None or stored.topic != HALF_TOPIC:

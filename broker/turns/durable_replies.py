@@ -1,8 +1,8 @@
 """Replies that wait until their messages are durable, and how many of them may wait.
 
-Under SYNC_FLUSH the replies of a turn are made when the flusher says that its bytes are on the disk. Meanwhile the next
-turns go on. If the disk is slow, the requests that wait become many; beyond a limit, sends are turned away with
-SYSTEM_BUSY, as Apache's broker does when its send queue is full.
+Under SYNC_FLUSH the replies of a turn are made when the flusher reports that its bytes are on the disk. Meanwhile the
+next turns go on. If the disk is slow, many requests wait; beyond a limit, sends are refused with SYSTEM_BUSY, as
+Apache's broker does when its send queue is full.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DurableReplies(Replies):
 
     Args:
         store: Its flusher syncs; its ``store_host`` must be set.
-        region, trace_on: What replies carry as MSG_REGION and TRACE_ON.
+        region, trace_on: MSG_REGION and TRACE_ON of replies.
         call_soon_threadsafe: Runs something in the network loop; called from the flusher's thread.
         waiting_max: Most sends that may wait for their sync (``sendThreadPoolQueueCapacity``).
     """
@@ -49,18 +49,18 @@ class DurableReplies(Replies):
         self._answering = False
         self._again: deque[tuple[Ticket, Callable[[bool], None]]] = deque()  # of refusals whose sync failed
         self.waiting = 0
-        """Requests that are stored and wait for their sync (SYNC_FLUSH): what a slow disk lets grow."""
+        """Requests that are stored and wait for their sync (SYNC_FLUSH): many if the disk is slow."""
         self.waiting_max = waiting_max
         self.unsynced_bytes = 0
-        """What no sync has covered yet, as of the last `look_at_disk`."""
+        """Bytes of the CommitLog that no sync has covered, as of the last `look_at_disk`."""
         self.refusing = False
-        """Whether sends are to be turned away until the disk has caught up; `busy_remark` says why."""
+        """Whether sends must be refused until the disk has caught up; `busy_remark` says why."""
 
     # ------------------------------------------------------------------------------------------------ flow control
 
     def look_at_disk(self) -> None:
-        """See how far the disk is behind, and try again what must be durable; to be called some times a second."""
-        for _ in range(len(self._again)):  # the flusher's thread may add some meanwhile: they are next time's
+        """Measure how far the disk is behind, and submit tickets again that must be durable; call it often a second."""
+        for _ in range(len(self._again)):  # those that the flusher's thread adds meanwhile wait for the next call
             ticket, callback = self._again.popleft()
             self._when_durable(ticket, callback)
         log = self._store.commit_log
@@ -68,7 +68,7 @@ class DurableReplies(Replies):
         self._decide()
 
     def busy_remark(self) -> str:
-        """Why sends are turned away, in Apache's words."""
+        """Why sends are refused, in Apache's words."""
         if self.waiting >= self.waiting_max:
             return (
                 "[OVERLOAD]system busy, start flow control for a while: "
@@ -88,10 +88,10 @@ class DurableReplies(Replies):
     def answer_after(
         self, ticket: Ticket, entries: list[Entry], results: Sequence[PutResult], durably: bool = False
     ) -> None:
-        """Answer requests when the flusher says that a ticket's bytes are durable, or could not be synced.
+        """Answer requests when the flusher reports that a ticket's bytes are durable, or could not be synced.
 
-        ``durably``: only when they are durable, however often it takes. A part of a refused batch was taken back, and a
-        crash could bring it back before that.
+        ``durably``: only when they are durable, after as many tries as it takes. That is for a refused batch of which a
+        part was taken back: before that, a crash could bring it back.
         """
         self.waiting += len(entries)
         self._decide()
@@ -110,7 +110,7 @@ class DurableReplies(Replies):
         self._store.flusher.submit(ticket, done)
 
     def refuse_after(self, ticket: Ticket, entries: list[Entry], remark: str) -> None:
-        """Answer that nothing was stored, when a ticket's bytes are durable, however often it takes."""
+        """Answer that nothing was stored, when a ticket's bytes are durable, after as many tries as it takes."""
         self.waiting += len(entries)
         self._decide()
 
@@ -125,7 +125,7 @@ class DurableReplies(Replies):
         self._when_durable(ticket, done)
 
     def _flushed(self, entries: list[Entry], results: Sequence[PutResult], ok: bool) -> None:
-        """The flusher says that a turn is durable, in its own thread."""
+        """Take the flusher's report about a turn, in its thread: the network loop answers."""
         self._durable.append((entries, results, ok))
         if not self._answering:
             self._answering = True

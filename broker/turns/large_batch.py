@@ -1,15 +1,15 @@
-"""Large batches: looked at in slices, so that the network loop is free in between, and stored by one short step.
+"""Large batches: checked in slices, so that the network loop is free in between, and stored by one short step.
 
-4 MiB may hold tens of thousands of messages. To take them apart, check and encode them takes up to half a second, and
-nobody else would be served meanwhile. So the send processor makes a `LargeBatch` of whatever has more than
-`SLICE_MESSAGES` messages or `SLICE_TEXT_BYTES` of properties, and `LargeBatches` works at one of them at a time, a
-slice in each round of the loop. The request waits in the dispatcher, and all that its connection sends behind it waits
-too, so the order stays. When the last slice is done the request goes on like any other: what may have changed meanwhile
-is checked again, and then `Turn.put_large` makes all of it a part of the present turn.
+4 MiB may hold tens of thousands of messages. Splitting, checking and encoding them takes up to half a second, during
+which no other request would be served. So the send processor makes a `LargeBatch` of a batch with more than
+`SLICE_MESSAGES` messages or `SLICE_TEXT_BYTES` of properties. `LargeBatches` works on one of them at a time, a slice in
+each round of the loop. The request waits in the dispatcher, and everything that its connection sends after it waits
+too, so order is kept. After the last slice the request goes on like any other: conditions that may have changed
+meanwhile are checked again, and then `Turn.put_large` makes all of it a part of the present turn.
 
 Nothing is kept anywhere else before that, so a batch can be dropped at any time: when a message of it is refused, when
-its connection closes, when the broker stops. A plug-in keeps what it holds of the batch in an `Aside`; with a plug-in
-that cannot (`store.put.plugin_abilities.AsidePlugin`), batches are looked at in one go.
+its connection closes, when the broker stops. A plug-in keeps its messages of the batch in an `Aside`. If a plug-in
+cannot (`store.put.plugin_abilities.AsidePlugin`), batches are checked in one piece.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["KEYS_MAX", "SLICE_MESSAGES", "SLICE_TEXT_BYTES", "LargeBatch", "LargeBatches", "Looking"]
 
 SLICE_MESSAGES = 256
-"""Looked at in one go: five milliseconds at most, without the compiled modules."""
+"""Most messages of one slice: five milliseconds at most, without the compiled modules."""
 SLICE_TEXT_BYTES = 32 << 10
-"""The same for their properties."""
+"""A slice ends when the properties of its messages reach this size."""
 KEYS_MAX = 4 * 32_768
 """Most keys of a batch, UNIQ_KEY and each word of KEYS: the index gets all of them in one step. A body of 4 MiB has
 room for two million, which take 0.2 s; four for each message of the longest batch are enough for honest senders."""
@@ -47,14 +47,14 @@ class LargeBatch:
     Args:
         channel: The sender; when it closes, the batch is dropped.
         body: The batch.
-        messages_max: More messages are refused.
+        messages_max: A batch of more messages is refused.
         element: Makes a message of it, without flag, body and properties.
         columns: Whether a slice may be stored as columns.
-        complete: Sets flag, body and properties of a message; a text says why not.
-        asides: What plug-ins keep their part in.
-        looking: What the turn does with every message.
-        now_ms: The time that all delays count from.
-        slice_messages: Messages that are looked at in one go.
+        complete: Sets flag, body and properties of a message; returns why not, or None.
+        asides: Where plug-ins keep their messages.
+        looking: The turn's work for every message.
+        now_ms: The time from which all delays count.
+        slice_messages: Most messages of one slice.
     """
 
     __slots__ = (
@@ -106,26 +106,26 @@ class LargeBatch:
         self._slice_messages = slice_messages
         self.asides = asides
         self.ready = ReadyRows()
-        """What is appended to the CommitLog."""
+        """The messages that are appended to the CommitLog."""
         self.held_ids: list[int] = []
-        """Virtual offsets of what plug-ins hold."""
+        """Virtual offsets of the messages that plug-ins hold."""
         self._held_rows: list[int] = []
-        self._late: list[tuple[int, Held]] = []  # those looked at one by one, by their place in ``held_ids``
+        self._late: list[tuple[int, Held]] = []  # messages held one by one, with their places in ``held_ids``
         self.count = 0
         self.level_delay_ms = 0
-        """The shortest level's; 0: no level message."""
+        """The shortest delay of its level messages; 0: it has none."""
         self.refused: tuple[PutStatus, str] | None = None
-        """Why nothing of it is stored."""
+        """Why nothing of it is stored; None if it is."""
         self.error: Exception | None = None
-        """What went wrong in a slice."""
+        """An unexpected error in a slice."""
         self.stopped = False
         self.settled = False
         """Whether it is a part of a turn, or dropped."""
         self.waiting: list[Callable[[Outcome], None]] = []
-        """Told when the slices are over."""
+        """Called when all slices are done, or the batch was dropped."""
 
     def slices(self) -> Iterator[None]:
-        """Do a slice for each step. Raises MessageError for too many messages or keys."""
+        """Check one slice in each step. Faults, as too many messages or keys (MessageError), end up in ``refused``."""
         body, at = self._body, 0
         try:
             while at < len(body):
@@ -159,7 +159,7 @@ class LargeBatch:
             self.ready.join()
 
     def _look(self, data: bytes) -> None:
-        """Look at the messages of a slice: as columns, or one by one."""
+        """Check the messages of a slice: as columns, or one by one."""
         batch = split_uniform(self._element(), data)
         if batch is not None and self._columns(batch):
             outcome = self._looking.before_put_batch(batch, self._now_ms)
@@ -170,7 +170,7 @@ class LargeBatch:
                 try:
                     rows = PutRows(batch, self._looking.store_host)
                 except MessageError:
-                    rows = None  # one by one it is said which
+                    rows = None  # one by one, the refusal names the message
                 if rows is not None:
                     self.ready.add_rows(self.count, rows)
                     self.count += len(batch)
@@ -198,7 +198,7 @@ class LargeBatch:
                 self.count += 1
 
     def _settled(self, outcome: Unsettled) -> Held | Refused:
-        """Decide about a message that depends on another: one of this batch, as no other has anything under way."""
+        """Decide about a message that depends on another one of this batch; no other batch is under way."""
         decided = outcome.settle()
         if isinstance(decided, Held) or outcome.offset not in self.held_ids:
             return decided
@@ -210,24 +210,24 @@ class LargeBatch:
         self.count += len(offsets)
 
     def ids(self, store_host: bytes, position: int) -> str:
-        """The ids of all its messages, joined by commas; ``position`` is where the first record stands."""
-        for at, held in self._late:  # what was to take another's place may have got a place of its own
+        """The ids of all its messages, joined by commas; ``position`` is the CommitLog position of the first record."""
+        for at, held in self._late:  # a message that should replace another may have got an offset of its own
             self.held_ids[at] = held.offset
         return self.ready.ids(store_host, position, self._held_rows, self.held_ids)
 
     def drop(self) -> None:
-        """Have plug-ins forget what they keep of it: it is refused before it was a part of a turn."""
+        """Let plug-ins forget its messages: it is refused before it was a part of a turn."""
         for aside in self.asides:
             aside.take_back()
 
     @property
     def first_is_held(self) -> bool:
-        """Whether a plug-in holds its first message, which has no number in a queue then."""
+        """Whether a plug-in holds its first message, which then has no queue offset."""
         return bool(self._held_rows) and self._held_rows[0] == 0
 
 
 class Looking:
-    """What a turn does with each message of a batch. The turn's part of `LargeBatch`; made by the turn."""
+    """The turn's work for each message of a `LargeBatch`; made by the turn."""
 
     __slots__ = ("_before_put", "_encode", "before_put_batch", "end_held", "store_host")
 
@@ -246,13 +246,16 @@ class Looking:
         self.store_host = store_host
 
     def look(self, message: Message, now_ms: int) -> Held | Refused | tuple[PutRecord, int]:
-        """Show it to the plug-ins, and encode it if none wants it; its level's delay in ms. Raises MessageError."""
+        """Show a message to the plug-ins, and encode it if none holds it: the put, and its level's delay in ms.
+
+        Raises MessageError.
+        """
         outcome = None if self._before_put is None else self._before_put(message, now_ms)
         return self._encode(message) if outcome is None else outcome
 
 
 class LargeBatches:
-    """Works at large batches, one at a time, a slice in each round of the network loop, which alone uses it.
+    """Checks large batches, one at a time, a slice in each round of the loop. Only the network loop uses it.
 
     Args:
         call_soon: Runs something in one of the next rounds of the loop.
@@ -262,19 +265,19 @@ class LargeBatches:
         self._call_soon = call_soon
         self._batches: deque[LargeBatch] = deque()
         self._slices: Iterator[None] | None = None
-        self._last: LargeBatch | None = None  # the one before the first of the line
+        self._last: LargeBatch | None = None  # the one before the first of the queue
         self._stepping = self._awake = False
         self.stopped = False
         self.slicing = True
-        """False: batches are looked at in one go, to compare."""
+        """False: batches are checked in one piece, for comparisons."""
         self.slice_messages = SLICE_MESSAGES
-        """Batches of more messages are large; lower in tests."""
+        """A batch of more messages is large; lower in tests."""
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def begin(self, batch: LargeBatch) -> None:
-        """Stand in line behind the others."""
+        """Queue a batch behind the others."""
         if self.stopped:
             self._over(batch, True)
             return
@@ -282,11 +285,14 @@ class LargeBatches:
         self._wake()
 
     def under_way(self) -> LargeBatch | None:
-        """The batch that is being looked at."""
+        """The batch that is being checked; None if there is none."""
         return self._batches[0] if self._batches else None
 
     def settled(self, batch: LargeBatch) -> None:
-        """Go on with the next: what plug-ins hold of a batch is theirs to decide by once it is a part of a turn."""
+        """Note that a batch is part of a turn or dropped, so that the next one may begin.
+
+        Not earlier: plug-ins take its held messages into account only from then on.
+        """
         batch.settled = True
         if self._batches:
             self._wake()
@@ -296,7 +302,7 @@ class LargeBatches:
         return self._last is None or self._last.settled
 
     def stop(self) -> None:
-        """Give up what is not done, and whatever comes from now on: nothing of it was stored."""
+        """Drop all batches, also those that come from now on: nothing of them was stored."""
         self.stopped = True
         self._slices = None
         while self._batches:
@@ -309,7 +315,7 @@ class LargeBatches:
                 self._call_soon(self._step)
 
     def _step(self) -> None:
-        """Do a slice. Where ``call_soon`` calls at once, all of them."""
+        """Check one slice; all of them if ``call_soon`` calls at once."""
         if self._stepping:
             return
         self._stepping = True

@@ -1,4 +1,4 @@
-"""Several plug-ins asked as one: in their order, and the first that wants a message or refuses it decides."""
+"""Several plug-ins as one: they are asked in order, and the first one that holds or refuses a message decides."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def chained(plugins: tuple[Plugin, ...]) -> BeforePut | None:
 
 
 def chained_for_batches(plugins: tuple[Plugin, ...]) -> BeforePutBatch:
-    """One function that asks all plug-ins about a batch; one that only knows messages is asked about each of them."""
+    """One function that asks all plug-ins about a batch; `OneByOne` if a plug-in only knows single messages."""
     asked = [plugin.before_put_batch for plugin in plugins if isinstance(plugin, BatchPlugin)]
     one_by_one = OneByOne() if len(asked) < len(plugins) else None
 
@@ -60,7 +60,7 @@ def chained_for_batches(plugins: tuple[Plugin, ...]) -> BeforePutBatch:
 
 
 def someone_behind(plugins: Sequence[Plugin]) -> Callable[[], bool] | None:
-    """One function that asks whether the threads of any plug-in are late; None if there is none to ask."""
+    """One function that says whether the threads of any plug-in are late; None if there is none to ask."""
     asked = [plugin.is_behind for plugin in plugins if isinstance(plugin, PunctualPlugin)]
     if len(asked) <= 1:
         return asked[0] if asked else None
@@ -68,7 +68,7 @@ def someone_behind(plugins: Sequence[Plugin]) -> Callable[[], bool] | None:
 
 
 def committed_by(plugins: Sequence[Plugin]) -> Ticket | None:
-    """Have plug-ins write what they hold of a turn. Raises StoreError: then all that was held counts as failed."""
+    """Let plug-ins write what they hold of a turn. Raises StoreError: then everything that was held has failed."""
     ticket: Ticket | None = None
     for plugin in plugins:
         written = plugin.commit_turn()
@@ -78,7 +78,7 @@ def committed_by(plugins: Sequence[Plugin]) -> Ticket | None:
 
 
 def taken_back_by(plugins: Sequence[Plugin]) -> Ticket | None:
-    """A ticket for what plug-ins have written to take messages back; None if that was nothing."""
+    """A ticket for everything that plug-ins have written to take messages back; None if they wrote nothing."""
     ticket: Ticket | None = None
     for plugin in plugins:
         if isinstance(plugin, DurablyRefusingPlugin):
@@ -89,7 +89,7 @@ def taken_back_by(plugins: Sequence[Plugin]) -> Ticket | None:
 
 
 def refused_for_two(decided: Held | Refused, first: int, second: int) -> Held | Refused:
-    """Name the places of two messages of a batch in a refusal of the second; any other decision stays as it is."""
+    """Add the numbers of two messages of a batch to a refusal of the second; other decisions are returned unchanged."""
     if isinstance(decided, Refused):
         return Refused(decided.status, f"messages {first} and {second} of the batch: {decided.remark}")
     return decided

@@ -1,7 +1,7 @@
-"""What a turn of the network loop keeps of each request: the asker, what it puts, and how it is answered.
+"""The requests of a turn: for each the connection, what it puts, and how it is answered.
 
-`PutSend` is one message, answered by the common rule. `PutRequest` is one that has a rule of its own: any number of
-messages, of which some may be appended and others held by plug-ins.
+`PutSend` is one message, answered by the common rule. `PutRequest` has a rule of its own and any number of messages, of
+which some may be appended and others held by plug-ins.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Entry:
     ``channel``         `Channel`; None: nobody wants a reply
     ``serialize_type``  int, of the request and its reply
     ``opaque``          int, of the request and its reply
-    ``put``             `Put`, what the store appends of it; None: plug-ins hold all of it
+    ``put``             `Put`, the part that the store appends; None: plug-ins hold all of it
     ==================  ============================================================================
     """
 
@@ -45,12 +45,12 @@ class Entry:
 
     @property
     def is_held(self) -> bool:
-        """Whether plug-ins hold some of it."""
+        """Whether plug-ins hold any of its messages."""
         raise NotImplementedError
 
 
 class PutSend(Entry):
-    """A send of one message. ``queue_id`` is as asked; ``offset`` is the virtual one, if a plug-in holds it."""
+    """A send of one message. ``queue_id`` is that of the reply; ``offset`` is virtual, set if a plug-in holds it."""
 
     __slots__ = ("offset", "queue_id", "unique_key")
 
@@ -78,9 +78,10 @@ class PutSend(Entry):
 
 
 class PutRequest(Entry):
-    """A request of any number of messages: what became of each, and the rule that makes its answer.
+    """A request of any number of messages, with the rule that makes its answer.
 
-    ``parts`` says what holds each message; None: the store appends it. A batch that goes as one has one part.
+    ``parts`` has the `Held` of each message that a plug-in holds, and None for each that the store appends. A batch
+    that is put as a whole has one part.
     """
 
     __slots__ = ("answer", "asides", "parts")
@@ -90,10 +91,10 @@ class PutRequest(Entry):
         self.answer = answer
         self.parts: list[Held | None] = []
         self.asides: list[Aside] = []
-        """Of a large batch: what plug-ins hold of it, in the place of ``parts``."""
+        """Of a large batch: where plug-ins keep its messages, instead of ``parts``."""
 
     def asked_by(self, channel: Channel | None, command: RemotingCommand) -> None:
-        """Set who gets the reply."""
+        """Set the connection that gets the reply; None: one-way."""
         self.channel = channel
         self.serialize_type = command.serialize_type
         self.opaque = command.opaque
@@ -104,7 +105,7 @@ class PutRequest(Entry):
         return any(part is not None for part in self.parts)
 
     def settled(self, outcome: Refused) -> Held | Refused:
-        """Decide about the next message, if that depends on another one of this request."""
+        """Decide about the next message if it depends on an earlier one of this request; else ``outcome`` itself."""
         if isinstance(outcome, Unsettled):
             for place, part in enumerate(self.parts):
                 if part is not None and part.offset == outcome.offset:
@@ -112,7 +113,7 @@ class PutRequest(Entry):
         return outcome
 
     def results(self, result: PutResult | None, flushed: bool) -> list[PutResult]:
-        """A result for each part: of what was appended, of which the store says ``result``, and of what is held."""
+        """A result for each part; ``result`` is the store's for the part that it was given, None if there is none."""
         if self.put is None and flushed:
             return [PutResult(PutStatus.PUT_OK, part.offset) for part in self.parts if part is not None]
         appended = [] if self.put is None or result is None else results_of(self.put, result)
@@ -131,7 +132,7 @@ class PutRequest(Entry):
 
 
 def request_of_rows(rows: PutRows, answer: BatchAnswer) -> PutRequest:
-    """Make the request of a batch that is appended as a whole; its answer is told the position of each message."""
+    """Make the request of a batch that is appended as a whole; ``answer`` gets the position of each message."""
     sizes = rows.rows.sizes
     request = PutRequest(lambda results: answer(results[0], list(accumulate(sizes[:-1], initial=results[0].offset))))
     request.parts.append(None)
@@ -140,14 +141,14 @@ def request_of_rows(rows: PutRows, answer: BatchAnswer) -> PutRequest:
 
 
 def request_of_held(held: HeldBatch, answer: BatchAnswer) -> PutRequest:
-    """Make the request of a batch that a plug-in holds as a whole: one part, which stands for all of it."""
+    """Make the request of a batch that a plug-in holds as a whole: one part stands for all messages."""
     request = PutRequest(lambda results: answer(results[0], held.offsets))
     request.parts.append(Held(held.offsets[0], held.due_ms))
     return request
 
 
 def request_of_large(batch: LargeBatch, answer: Callable[[list[PutResult]], RemotingCommand | None]) -> PutRequest:
-    """Make the request of a large batch: a part for all that is appended, and one for all that plug-ins hold."""
+    """Make the request of a large batch: one part for all appended messages, one for all that plug-ins hold."""
     request = PutRequest(answer)
     if len(batch.ready):
         request.parts.append(None)

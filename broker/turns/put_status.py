@@ -1,6 +1,6 @@
-"""What a sender is told when its message was not stored: Apache's codes and sentences.
+"""Response codes and remarks for messages that were not stored: Apache's codes and sentences.
 
-A remark of the store or of a plug-in, which names the value that was wrong, is put before Apache's sentence.
+A remark of the store or of a plug-in, which names the wrong value, precedes Apache's sentence.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FAILURES: dict[PutStatus, tuple[ResponseCode, str]] = {
 
 
 def failure(status: PutStatus, remark: str, max_message_bytes: int) -> tuple[ResponseCode, str]:
-    """Answer with the response code and the remark for a message that was not stored."""
+    """The response code and the remark for a message that was not stored."""
     code, text = _FAILURES.get(status, (ResponseCode.SYSTEM_ERROR, status.name))
     text = text.format(limit=max_message_bytes)
     if remark and text:

@@ -1,7 +1,7 @@
-"""Recall handles: what a sender is told of a timed message, so that it can take it back before it is delivered.
+"""Recall handles: the sender of a timed message gets one, by which it can recall the message before delivery.
 
 A handle is Apache's (``RecallMessageHandle``, version 1): URL-safe base64 of ``v1 topic broker due-ms unique-key``,
-with one more word that other readers pass over: the virtual offset that names the message here, in hex.
+with one more word that other readers ignore: the message's virtual offset in hex.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VERSION = "v1"
 
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
-    """What a handle says: topic, broker, due time in epoch ms, unique key and virtual offset.
+    """The content of a handle: topic, broker, due time in epoch ms, unique key and virtual offset.
 
     >>> handle = RecallHandle("T", "broker-a", 1700000000000, "AC11", 1 << 62)
     >>> RecallHandle.decode(handle.encode()) == handle
@@ -41,13 +41,13 @@ class RecallHandle:
     offset: int
 
     def encode(self) -> str:
-        """Write it."""
+        """Write the handle as text."""
         words = (_VERSION, self.topic, self.broker_name, str(self.due_ms), self.unique_key, f"{self.offset:x}")
         return urlsafe_b64encode(" ".join(words).encode()).decode()
 
     @classmethod
     def decode(cls, text: str) -> RecallHandle:
-        """Read one; raises ProtocolError, also for one of a broker that names messages in another way."""
+        """Read a handle. Raises ProtocolError, also for the handle of a broker without virtual offsets."""
         try:
             words = b64decode(text.encode(), b"-_", validate=True).decode().split(" ")
             if words[0] != _VERSION or len(words) < 6:
@@ -62,7 +62,7 @@ class RecallHandle:
 def recallable(
     replies: Replies, command: RemotingCommand, message: Message, unique_key: str, held: Held, broker_name: str
 ) -> PutRequest:
-    """Make the request of one held message, whose sender is told its handle with the reply."""
+    """Make the request of one held message, whose reply carries its recall handle."""
     handle = RecallHandle(message.topic, broker_name, held.due_ms, unique_key, held.offset)
     queue_id = message.queue_id
 

@@ -1,4 +1,4 @@
-"""`Replies`: what the requests of a turn are answered, when it is known what became of their messages."""
+"""`Replies`: answers the requests of a turn when the results of their messages are known."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Replies:
 
     Args:
         store_host: The broker's address as records hold it: the first part of message ids.
-        region, trace_on: What replies carry as MSG_REGION and TRACE_ON.
+        region, trace_on: MSG_REGION and TRACE_ON of replies.
         max_message_bytes: The longest body, for remarks.
     """
 
     def __init__(self, store_host: bytes, region: str, trace_on: bool, max_message_bytes: int) -> None:
         self.store_host = store_host
-        """As records hold it."""
+        """The broker's address as records hold it."""
         self._id_prefix = store_host.hex().upper()
         self._encode_reply = send_reply_encoder(self._id_prefix)
         self._usual_reply = region == REGION and trace_on
@@ -105,7 +105,7 @@ class Replies:
                 self._fail(entry, status, remark)
 
     def _answer_request(self, request: PutRequest, results: list[PutResult]) -> None:
-        """Answer one `PutRequest`. An error of its own rule is its own: the others of the turn are answered as well."""
+        """Answer one `PutRequest`. If its own rule fails, it alone gets an error: the others are answered as usual."""
         channel = request.channel
         try:
             reply = request.answer(results)

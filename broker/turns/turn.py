@@ -8,11 +8,11 @@ and becomes a finished record. At the end of the turn `Turn.commit` makes
 2. one ``put_batch`` of the store: everything else, as one write;
 3. the replies, which the server sends as one write for each connection.
 
-Where the store refuses a part of a batch, plug-ins take theirs back, and the batch is answered when that is durable;
-the other requests of the turn do not wait for it. Under SYNC_FLUSH a ticket for both goes to the flusher between 2 and
-3, and the replies are made when it says that the bytes are durable: nothing is answered before the flush mode's promise
-is true. Meanwhile the next turns go on; one sync serves all turns that wait for it. A sync that fails is answered with
-FLUSH_DISK_TIMEOUT, RocketMQ's word for "stored, but not known to be on the disk".
+If the store refuses a part of a batch, the plug-ins take their part back. The batch is answered when that is durable;
+the other requests of the turn do not wait for it. Under SYNC_FLUSH a ticket for 1 and 2 goes to the flusher, and the
+replies are made when it reports that the bytes are durable: nothing is answered before the promise of the flush mode
+is true. Meanwhile the next turns go on; one sync serves all turns that wait for it. After a failed sync the answer is
+FLUSH_DISK_TIMEOUT, which in RocketMQ means "stored, but perhaps not on the disk".
 
 Cost: for one message a `PutSend`, a `PutRecord` and the record itself; no closure, no dictionary, no command.
 """
@@ -61,18 +61,19 @@ _STORED = frozenset((PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT))
 
 
 class Turn(DurableReplies):
-    """What the current turn has gathered. Only the network loop uses it.
+    """The messages that the current turn has gathered. Only the network loop uses it.
 
     Args:
         store: Where messages are appended; its ``store_host`` must be set.
-        plugins: Asked in this order; the first one that wants a message or refuses it decides.
-        route_level: Sends a message with a delay level to the level scheduler's topic; its delay in ms, or 0.
-        wake_levels: Told the earliest due time (epoch ms) of a turn's level messages.
-        schedule: Has `commit` called at the end of the turn; called at the first message of each.
+        plugins: Asked in this order; the first one that holds or refuses a message decides.
+        route_level: Redirects a message with a delay level to the level scheduler's topic; returns its delay in ms, or
+            0.
+        wake_levels: Called with the earliest due time (epoch ms) of a turn's level messages.
+        schedule: Called at the first message of a turn: must let `commit` be called at its end.
         flush_sync: SYNC_FLUSH.
         call_soon_threadsafe: Runs something in the network loop; called from the flusher's thread.
-        region, trace_on: What replies carry as MSG_REGION and TRACE_ON.
-        recall_name: The broker's name in recall handles, or None: none are given out.
+        region, trace_on: MSG_REGION and TRACE_ON of replies.
+        recall_name: The broker's name in recall handles; None: no handles are given out.
         waiting_max: Most sends that may wait for their sync (``sendThreadPoolQueueCapacity``).
     """
 
@@ -107,7 +108,7 @@ class Turn(DurableReplies):
         self._level_delay_ms = 0  # the shortest of this turn; 0: no level message
         self.tally: Callable[[Sequence[Put], Sequence[PutResult]], None] | None = None  # counts by topic
         self.large_batch: Callable[[], Waited | None] = lambda: None
-        """The large batch that is being looked at."""
+        """The large batch that is being checked in slices; None if there is none."""
         self.put_count = 0
         """Messages stored or held since the start."""
         self.turn_count = 0
@@ -118,9 +119,9 @@ class Turn(DurableReplies):
     def put(
         self, channel: Channel, command: RemotingCommand, message: Message, unique_key: str, now_ms: int
     ) -> RemotingCommand | None:
-        """Gather one send, to be answered after the turn; the reply if it is refused at once.
+        """Gather one send, to be answered after the turn; returns the reply if it is refused at once.
 
-        Raises NotYetError where it depends on a message that is not stored yet.
+        Raises NotYetError if it depends on a message that is not stored yet.
         """
         queue_id = message.queue_id
         put: Put | None = None
@@ -164,9 +165,9 @@ class Turn(DurableReplies):
         answer: Callable[[list[PutResult]], RemotingCommand | None],
         now_ms: int,
     ) -> RemotingCommand | None:
-        """Gather a request of several messages, all or none of them; the reply if one of them is refused at once.
+        """Gather a request of several messages, all or none; returns the reply if one of them is refused at once.
 
-        ``answer`` makes the reply of one result for each message (a held one has its virtual offset). Raises
+        ``answer`` makes the reply from one result for each message (a held one has its virtual offset). Raises
         NotYetError as `put` does.
         """
         request = PutRequest(answer)
@@ -187,7 +188,7 @@ class Turn(DurableReplies):
                     if message.prepared_offset == VOUCHER:
                         if records:
                             message.flag = vouching_flag(records[-1].record)
-                        else:  # a plug-in holds it: another record will stand in front of this one
+                        else:  # a plug-in holds the message before it: another record will precede this one
                             message.prepared_offset = 0
                     record, delay_ms = self._encoded(message)
                     if delay_ms and not 0 < shortest_ms < delay_ms:
@@ -214,10 +215,10 @@ class Turn(DurableReplies):
         answer: Callable[[PutResult, Sequence[int]], RemotingCommand | None],
         now_ms: int,
     ) -> bool:
-        """Gather a client batch as columns; False: nothing was done, its messages have to be gathered one by one.
+        """Gather a client batch as columns; False: nothing was done, gather its messages one by one.
 
-        Its texts have none of a broker's own properties, no level and no transaction mark. ``answer`` makes the reply
-        of what became of it (of its first message), and the positions of its messages, real or virtual.
+        Its properties include none of the broker's own, no level and no transaction mark. ``answer`` makes the reply
+        from the result of its first message and the positions of all messages, real or virtual.
         """
         outcome = self._before_put_batch(batch, now_ms)
         if isinstance(outcome, OneByOne):
@@ -240,8 +241,8 @@ class Turn(DurableReplies):
         batch: LargeBatch,
         answer: Callable[[list[PutResult]], RemotingCommand | None],
     ) -> None:
-        """Gather a large batch that was looked at in slices. ``answer`` gets a result for all that is appended, if
-        anything is, and one for all that plug-ins hold.
+        """Gather a large batch that was checked in slices. ``answer`` gets one result for all appended messages, if
+        there are any, and one for all that plug-ins hold.
         """
         request = request_of_large(batch, answer)
         for aside in request.asides:
@@ -251,17 +252,17 @@ class Turn(DurableReplies):
         self._gather(channel, command, request, batch.count)
 
     def looking(self) -> Looking | None:
-        """What is done with each message of a large batch; None if a plug-in cannot look at one in slices."""
+        """The turn's work for each message of a large batch; None if a plug-in cannot check one in slices."""
         if not all(isinstance(plugin, AsidePlugin) for plugin in self._plugins):
             return None
         return Looking(self._before_put, self._before_put_batch, self._encoded, self.store_host, self.end_held)
 
     def asides(self) -> list[Aside]:
-        """Have each plug-in begin a large batch."""
+        """Begin a large batch in each plug-in; returns what holds its messages."""
         return [plugin.aside() for plugin in self._plugins if isinstance(plugin, AsidePlugin)]
 
     def _encoded(self, message: Message) -> tuple[PutRecord, int]:
-        """The record of a message of a batch, and its level's delay in ms (0: none). Raises MessageError."""
+        """The put of a message of a batch, and the delay of its level in ms (0: none). Raises MessageError."""
         delay_ms = self._route_level(message) if "DELAY\x01" in message.properties else 0
         record = encode_record(message, self.store_host)
         code, keys = tags_code(message.properties), message_keys(message.properties)
@@ -273,7 +274,7 @@ class Turn(DurableReplies):
             self.commit()
 
     def _end_early(self) -> Waited | None:
-        """End the turn for a message that depends on another; what to wait for if that one is of no turn yet."""
+        """End the turn for a message that depends on another; returns what to wait for if that is in a large batch."""
         if not self._entries:
             return self.large_batch()
         self.commit()
@@ -292,7 +293,7 @@ class Turn(DurableReplies):
             self._level_delay_ms = delay_ms
 
     def _take_back(self, request: PutRequest) -> None:
-        """Have the plug-ins forget what they took of a request that is refused as a whole."""
+        """Let the plug-ins forget their messages of a request that is refused as a whole."""
         if request.asides:
             for aside in request.asides:
                 aside.take_back()
@@ -305,13 +306,14 @@ class Turn(DurableReplies):
     # ------------------------------------------------------------------------------------------------ the end of a turn
 
     def commit(self) -> None:
-        """Store what the turn has gathered, and answer."""
+        """End the turn: store what it has gathered, and answer."""
         entries = self._entries
         if not entries:
             return
         try:
             if self._mixed:
-                # Nothing that is held may be delivered before it is known whether the rest of its batch was stored.
+                # No held message may be delivered before it is known whether the rest of its batch was stored: after
+                # a delivery it could not be taken back.
                 with self._store.checkpoint.lock:
                     stored = self._store_all(entries)
             else:
@@ -328,7 +330,7 @@ class Turn(DurableReplies):
             self.answer_after(ticket, entries, results)
 
     def _store_all(self, entries: list[Entry]) -> tuple[list[Entry], Sequence[PutResult], Ticket | None]:
-        """Journal what is held, append the rest; what is left to be answered, with the store's results."""
+        """Journal what is held, append the rest; returns the entries to answer, with the store's results."""
         messages, held, level_delay_ms, mixed = self._messages, self._held, self._level_delay_ms, self._mixed
         self._entries, self._messages, self._held, self._level_delay_ms, self._mixed = [], 0, 0, 0, False
         ticket: Ticket | None = None
@@ -355,7 +357,7 @@ class Turn(DurableReplies):
         return entries, results, ticket if self._flush_sync else None
 
     def _refuse(self, entries: list[Entry], remark: str) -> None:
-        """Answer that nothing was stored, when a crash cannot bring back what plug-ins had written of it either."""
+        """Answer that nothing was stored, as soon as no crash can bring back what plug-ins had written of it."""
         ticket = taken_back_by(self._plugins)
         if ticket is None:
             self.answer_failed(entries, PutStatus.SERVICE_NOT_AVAILABLE, remark)
@@ -365,9 +367,9 @@ class Turn(DurableReplies):
     def _take_back_refused(
         self, entries: list[Entry], results: Sequence[PutResult]
     ) -> tuple[list[Entry], Sequence[PutResult]]:
-        """Where the store refused some of a batch, what plug-ins hold of it must not be delivered either.
+        """If the store refused a part of a batch, take back what plug-ins hold of it.
 
-        Such batches are answered when a crash cannot bring that back. What is left: the others, and their results.
+        Such batches are answered when no crash can bring that back. Returns the other entries and their results.
         """
         refused: list[tuple[Entry, PutResult]] = []
         others: list[Entry] = []
