@@ -127,9 +127,7 @@ class SpillStore(SpillView):
         place = SpillDirectory(files, directory, store_id)
         state = SpillState(place, options, lock or threading.RLock(), RunPageCache(options.cache_bytes))
         segments, epoch = open_sources(place, state, section)
-        journal = Journal(
-            store_id, epoch, segments, options.segment_bytes, lambda: place.make_segment(options.segment_bytes)
-        )
+        journal = Journal(store_id, epoch, segments, options.segment_bytes, place.make_segment)
         room = Room(lambda: files.free_bytes(directory)[0], lambda: state.promised_bytes, options.reserve_bytes)
         store = cls(state, journal, room, epoch)
         store._saved_end = 0 if section is None else decode_section(section)[0]

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from broker_plugin.plugin import DelayPlugin
 from remoting.codes import RequestCode
-from remoting.messages.message import StoredMessage, parse_message_id
+from remoting.messages.message import StoredMessage, join_batch, parse_message_id
+from store.put.plugin_api import CommandOutcome
 from tests.broker.core_rig import START_MS, Rig, properties
 
 LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h 3h 4h"
@@ -225,6 +226,39 @@ def test_a_lower_limit_for_messages_holds_nobody_back(tmp_path: Path) -> None:
     decide(life, half)
     life.pass_to(START_MS + 2_000)
     assert life.bodies() == {large: 2, b"h" * 300_000: 1}
+    life.well()
+    life.rig.close()
+
+
+def test_with_smaller_journal_segments_what_waits_can_be_moved_and_put_back(tmp_path: Path) -> None:
+    """Also where a batch has replaced it by its delay key, and is refused: what was acknowledged comes."""
+    large = bytes(300_000)
+    life = Life(tmp_path / "store", timewheelSegmentBytes=1 << 20)
+    replaced = life.client.send("T", properties(__STARTDELIVERTIME=START_MS + 20_000, __DELAYKEY="k"), large)
+    other = life.client.send("T", properties(__STARTDELIVERTIME=START_MS + 20_000), large)
+    life.send(properties(__STARTDELIVERTIME=START_MS + 20_000), large)  # so that no other one has room beside them
+    assert (replaced.code, other.code) == (0, 0)
+    life.again(timewheelSegmentBytes=100_000)
+    moved = life.plugin.move(parse_message_id(other.ext["msgId"])[1], START_MS + 1_000, START_MS)
+    assert moved.outcome is CommandOutcome.DONE
+    texts = (
+        properties(__STARTDELIVERTIME=START_MS + 500, __DELAYKEY="k", __DELAYKEY_MODE="replace"),
+        properties(__STARTDELIVERTIME=START_MS - 1),
+    )
+    batch = join_batch([(0, b"small", text) for text in texts])
+    life.client.submit(RequestCode.SEND_BATCH_MESSAGE, life.client.send_fields("T"), batch)
+    life.rig.now_ms -= 60_000  # before the batch is stored: what was due is not any more
+    life.rig.core.end_turn()
+    life.rig.now_ms += 60_000
+    life.rig.store.flusher.step(life.rig.now_ms)
+    (refusal,) = life.client.take()
+    assert refusal.code != 0
+    life.send(properties(__STARTDELIVERTIME=START_MS + 500, __DELAYKEY="another"), b"another")
+    life.again(timewheelSegmentBytes=100_000, kill=True)
+    life.pass_to(START_MS + 2_000)
+    assert life.bodies() == {large: 1, b"another": 1}
+    life.pass_to(START_MS + 20_000)
+    assert life.bodies() == {large: 3, b"another": 1}
     life.well()
     life.rig.close()
 

@@ -414,6 +414,28 @@ def test_what_does_not_fit_a_segment_is_refused() -> None:
     accepted(store, 5)
 
 
+@pytest.mark.parametrize("spare", [False, True])
+def test_a_message_that_was_accepted_when_segments_were_larger_can_be_moved(spare: bool) -> None:
+    disk = SimDisk()
+    store = opened(disk, segment_bytes=4000)
+    block = accepted(store, 50, size=3000)
+    accepted(store, 51, size=500)
+    store.close()
+    store = opened(disk)
+    while spare and not store._journal.spare_count:
+        assert store.spill_step(0, 0)
+    assert store.append_bytes_max < 3000
+    with store.lock:
+        found = store.find(block.ids[0])
+        assert found is not None
+        store.publish(store.move(found, bytes(3010), 60))
+    accepted(store, 52)
+    disk.kill()
+    again = opened(disk)
+    assert [(due, len(record)) for due, _, record in pending(again)] == [(51, 500), (52, 20), (60, 3010)]
+    assert again.check() == []
+
+
 def test_no_room_for_a_segment_that_was_not_prepared() -> None:
     disk = SimDisk()
     store = opened(disk)

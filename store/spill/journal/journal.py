@@ -41,7 +41,7 @@ from remoting.layout import FILE_HEADER_BYTES, FRAME_BYTES, FRAME_ROW_BYTES
 from remoting.messages.checksum import crc32
 from store.disk.errors import StoreClosedError, StoreDoubtError, StoreError, StoreFullError, SyncFailedError
 from store.spill.journal.segment import JournalSegment
-from store.spill.rows.format import ACCEPT, END, ROW_DTYPE, encode_frame, encode_rows, frame_seed, read_frame
+from store.spill.rows.format import ACCEPT, END, MOVE, ROW_DTYPE, encode_frame, encode_rows, frame_seed, read_frame
 from store.spill.rows.model import Block
 
 __all__ = ["Journal", "records_are_whole"]
@@ -61,7 +61,7 @@ class _Left:
 class Journal:
     """The open end of the journal, and its `Syncable`.
 
-    ``provide`` makes a segment when none was prepared ahead (it also lists it in the manifest).
+    ``provide`` makes a segment of so many bytes when none was prepared ahead (it also lists it in the manifest).
     """
 
     name = "spill journal"
@@ -72,12 +72,13 @@ class Journal:
         epoch: int,
         segments: list[JournalSegment],
         segment_bytes: int,
-        provide: Callable[[], JournalSegment],
+        provide: Callable[[int], JournalSegment],
     ) -> None:
         self.segments = segments  # in journal order; the last ones may be prepared and empty
         self.epoch = epoch
         self.frame_bytes_max = segment_bytes - FILE_HEADER_BYTES - FRAME_BYTES
-        """The largest frame that fits a segment."""
+        """The largest frame of new messages. A move may have a larger one, and gets a segment that it fits: the message
+        was accepted when segments were larger."""
         self.seed = frame_seed(store_id)
         self._provide = provide
         self._lock = threading.Lock()
@@ -168,7 +169,7 @@ class Journal:
             self.clear()
         try:
             with self._lock:
-                segment = self._room_for(size)
+                segment = self._room_for(size, kind)
                 at = segment.end
                 first = segment.appended
                 offset = segment.base + at
@@ -228,7 +229,7 @@ class Journal:
             self.in_doubt = frozenset()
             self._left = None
 
-    def _room_for(self, size: int) -> JournalSegment:
+    def _room_for(self, size: int, kind: int) -> JournalSegment:
         if self._closed:
             raise StoreClosedError("the spill journal is closed")
         if self._failed is not None:
@@ -237,20 +238,20 @@ class Journal:
             raise StoreError("nothing is accepted until what a failed write has left in the journal is cleared")
         segment = self.active
         while segment.closed or segment.end + size > segment.size - FRAME_BYTES:  # room is left for the end mark
-            if size > self.frame_bytes_max:
+            if size > self.frame_bytes_max and kind != MOVE:
                 raise StoreError(
                     f"{size} bytes at once do not fit a journal segment: at most {self.frame_bytes_max} do"
                 )
-            self._roll(segment)
+            self._roll(segment, max(size, self.frame_bytes_max))
             segment = self.active
         return segment
 
-    def _roll(self, segment: JournalSegment) -> None:
+    def _roll(self, segment: JournalSegment, frame_bytes: int) -> None:
         """Go on in the next segment; the one that is left gets its end mark."""
         if not self._spares:
             with self._supply:
                 if not self._spares:  # none was prepared meanwhile
-                    made = self._provide()
+                    made = self._provide(FILE_HEADER_BYTES + FRAME_BYTES + frame_bytes)
                     self._spares.append(made)
                     self.segments.append(made)
         if not segment.closed:
