@@ -351,6 +351,10 @@ class StoreReader:
                 return record
         return None
 
+    def has_all(self) -> bool:
+        """Whether nothing of the log was ever removed. Store times would not tell: the clock may have been set back."""
+        return self.commit_log.begin == 0
+
     # ------------------------------------------------------------------------------------------ checks
 
     def check_reader(self, end: int) -> list[str]:

@@ -308,8 +308,8 @@ class Changes:
             return _unknown("no message is or was pending under this id, or it is long gone")
         if (name.topic or name.unique_key) and not self._is_named(name, found):
             return _unknown("the name does not fit the message, or it is long gone")
-        if lookup is not None and found.due_ms < lookup.earliest_store_time():
-            return _unknown("it was delivered or cancelled; the CommitLog goes back no further than that")
+        if lookup is not None and not lookup.has_all():
+            return _unknown("it was delivered or cancelled: the CommitLog has lost its oldest messages")
         return _cancelled(verb, name.offset, found.version, found.due_ms, 0)
 
     def _is_named(self, name: PendingName, found: Found) -> bool:

@@ -161,8 +161,8 @@ class LookupTarget(DeliveryTarget, Protocol):
         """Read the record of a delivered message by its virtual offset; None if there is none."""
         ...
 
-    def earliest_store_time(self) -> int:
-        """When its oldest record was stored, epoch ms. Messages that were delivered before that cannot be found."""
+    def has_all(self) -> bool:
+        """Whether it has every record that it ever had: what it does not find was never delivered."""
         ...
 
 

@@ -236,8 +236,8 @@ class _ShortLog:
     def find_delivered(self, _offset: int) -> bytes | None:
         return None
 
-    def earliest_store_time(self) -> int:
-        return NOW + 3_600_000
+    def has_all(self) -> bool:
+        return False
 
 
 @pytest.mark.parametrize("bulk", [False, True])

@@ -257,7 +257,7 @@ class FakeTarget:
         """Puts until the disk is full; None for any number."""
         self.batches: list[int] = []
         self.attempts = 0
-        self.earliest_ms = 0
+        self.is_whole = True
 
     def put_batch(self, puts: Sequence[Put]) -> list[PutResult]:
         now = self.clock()
@@ -295,8 +295,8 @@ class FakeTarget:
             assert found is not None
         return None
 
-    def earliest_store_time(self) -> int:
-        return self.earliest_ms
+    def has_all(self) -> bool:
+        return self.is_whole
 
     @property
     def bodies(self) -> list[bytes]:
