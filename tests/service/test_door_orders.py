@@ -61,7 +61,8 @@ class Wire:
 
 STORED = SimpleNamespace(code=ResponseCode.SUCCESS, ext={"queueOffset": "7"}, remark="", body=b"")
 BROKEN = ConnectionFailedError("127.0.0.1:1: the peer has closed")
-REFUSED = SimpleNamespace(code=ResponseCode.SYSTEM_ERROR, ext={}, remark="it ends", body=b"")
+FAILED = SimpleNamespace(code=ResponseCode.SYSTEM_ERROR, ext={}, remark="it ends", body=b"")
+REFUSED = SimpleNamespace(code=ResponseCode.SERVICE_NOT_AVAILABLE, ext={}, remark="it ends", body=b"")
 WRONG = SimpleNamespace(code=ResponseCode.SUCCESS, ext={}, remark="", body=b"")
 
 
@@ -74,7 +75,7 @@ def ordered(wire: Wire) -> None:
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("trouble", [BROKEN, REFUSED, WRONG], ids=["broken", "refused", "wrong"])
+@pytest.mark.parametrize("trouble", [BROKEN, FAILED, REFUSED, WRONG], ids=["broken", "failed", "refused", "wrong"])
 def test_a_command_that_is_stored_is_never_told_as_not_taken(trouble: Any) -> None:
     """The broker ends while the verdict is awaited: who believes that nothing happened moves by the interval twice."""
     wire = Wire(STORED, trouble)
@@ -86,6 +87,12 @@ def test_a_command_that_is_stored_is_never_told_as_not_taken(trouble: Any) -> No
 def test_a_command_whose_send_broke_off_may_stand() -> None:
     with pytest.raises(NoVerdictError, match="not known whether the command was stored"):
         ordered(Wire(BROKEN))
+
+
+def test_a_send_that_failed_inside_the_broker_may_stand() -> None:
+    """It was told as refused, its entry due as before; the service reads the queue after such an answer."""
+    with pytest.raises(NoVerdictError, match="it ends: that does not say whether the command was stored"):
+        ordered(Wire(FAILED))
 
 
 def test_a_command_that_was_surely_not_written_is_told_as_not_taken() -> None:

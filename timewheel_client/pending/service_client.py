@@ -24,6 +24,7 @@ from remoting.messages.properties import format_properties, get_property
 from remoting.pending_rules import past_fault, time_fault
 from timewheel_client.consuming.pulled import read_pulled
 from timewheel_client.net.client_core import now_ms
+from timewheel_client.net.refusals import refusal_of
 from timewheel_client.net.tls import Tls
 from timewheel_client.net.tries import STORED, send_header
 from timewheel_client.pending.cursors import cursors_in
@@ -285,7 +286,12 @@ class ServiceClient(PendingClient):
                 f"{error}: it is not known whether the command was stored; if it was, it stands, and will be decided"
             ) from error
         if sent.code not in STORED:
-            raise BrokerError(sent.code, sent.remark, address)
+            refused = BrokerError(sent.code, sent.remark, address)
+            if refusal_of(sent.code, sent.remark) is not None:
+                raise refused
+            raise RequestTimeoutError(
+                f"{refused}: that does not say whether the command was stored; if so, it stands, and will be decided"
+            )
         try:
             return need_long(sent.ext, "queueOffset")
         except ProtocolError as error:

@@ -1,0 +1,41 @@
+"""Which answers to a send say for certain that nothing was stored; after any other, it may have been.
+
+Brokers of RocketMQ 4.9 check access before they do anything else. They refuse with SYSTEM_ERROR and the text of a Java
+exception, which says as much as the NO_PERMISSION of later ones.
+"""
+
+from __future__ import annotations
+
+from remoting.codes import ResponseCode
+
+__all__ = ["refusal_of"]
+
+_CERTAIN = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    }
+)
+_ACL_REFUSAL = "org.apache.rocketmq.acl.common.AclException"
+_NO_RIGHT = "No default permission"
+
+
+def refusal_of(code: int, remark: str | None) -> int | None:
+    """Return the code of a refusal, or None if the answer does not say whether the message was stored.
+
+    NO_PERMISSION: the account is known, and may not do it. SYSTEM_ERROR: the account itself is not accepted.
+
+    >>> refusal_of(1, "org.apache.rocketmq.acl.common.AclException: No default permission for topic:T") == 16
+    True
+    >>> refusal_of(1, "store putMessage return null") is None
+    True
+    """
+    if code in _CERTAIN:
+        return code
+    if code == ResponseCode.SYSTEM_ERROR and remark is not None and remark.startswith(_ACL_REFUSAL):
+        return ResponseCode.NO_PERMISSION if _NO_RIGHT in remark else code
+    return None
