@@ -18,6 +18,7 @@ from timewheel_client.consuming.pulled import BadRecord, Pulled, read_pulled
 from timewheel_client.net.client_core import ClientCore
 from timewheel_client.net.connection import ClientConnection
 from timewheel_client.net.credentials import Credentials
+from timewheel_client.net.refusals import refusal_of
 from timewheel_client.net.tls import Tls
 from timewheel_client.net.tries import STORED, send_header
 from timewheel_client.values.errors import BrokerError, ClientError, NoRouteError
@@ -33,19 +34,6 @@ UNACKNOWLEDGED_MS = 800
 """How long the kernel tries to get what was written to the other side: less than `service.core.lease.SETTLE_MS`."""
 SEND_TIMEOUT_MS = 3000
 ASK_TIMEOUT_MS = 3000
-_CERTAIN = frozenset(
-    {
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.MESSAGE_ILLEGAL,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-    }
-)
-"""Answers to a send that say for certain that nothing was stored; after any other, the queue is read."""
-
-
 _BODY_FLAGS = 0x701
 """Of a sysflag, what says how the body is compressed."""
 
@@ -319,5 +307,6 @@ def fate_of_answer(answer: RemotingCommand) -> Sent:
         if text.isascii() and text.isdigit() and len(text) < 20:
             return Sent(Fate.STORED, int(text))
         return Sent(Fate.UNKNOWN, remark="stored, and the answer has no queueOffset")
-    fate = Fate.REFUSED if answer.code in _CERTAIN else Fate.UNKNOWN
-    return Sent(fate, code=answer.code, remark=answer.remark or "")
+    code = refusal_of(answer.code, answer.remark)
+    fate = Fate.UNKNOWN if code is None else Fate.REFUSED
+    return Sent(fate, code=answer.code if code is None else code, remark=answer.remark or "")

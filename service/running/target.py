@@ -356,6 +356,8 @@ class RemoteTarget:
         else:
             shard.refused(parcel.offset)
             parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark=sent.remark)
+            why = f"{ResponseCode(sent.code).name}: {sent.remark}"
+            self._owner.tell.warning(f"deliveries to {queue[0]} at {queue[1]} are refused: {why}")
             if sent.code in _FOR_GOOD and queue[0] != REJECTED_TOPIC:
                 times, _ = self._refusals.get(parcel.offset, (0, ""))
-                self._refusals[parcel.offset] = times + 1, f"{ResponseCode(sent.code).name}: {sent.remark}"
+                self._refusals[parcel.offset] = times + 1, why

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from remoting.command import RemotingCommand
+from service.core.progress import TargetQueue
 from service.link.cluster import ClusterLink
 from service.link.targets import MISSING_MS, SETTLED_MS, TOPICS_MAX
 from service.running import suspects, target
@@ -195,6 +196,60 @@ def test_what_is_answered_late_is_accounted_for(monkeypatch: pytest.MonkeyPatch)
         await asyncio.gather(*world.target._under_way)
         assert world.tries == tries + 1, "its broker counts again"
         assert names(await world.put(entry)) == ["PUT_OK"], "it is done"
+
+    in_world(story)
+
+
+_ACL = "org.apache.rocketmq.acl.common.AclException: "
+_AT = ", org.apache.rocketmq.acl.plain.PlainPermissionManager.checkPerm(PlainPermissionManager.java:730)"
+
+
+def refusing(world: TargetWorld, monkeypatch: pytest.MonkeyPatch, remark: str) -> None:
+    """A broker 4.9 with access control refuses sends to the topic "closed": code 1 and an exception's text."""
+    send_now = world.send_now
+
+    def refuse(connection: object, queue: TargetQueue, *more: Any, **named: Any) -> asyncio.Future[RemotingCommand]:
+        if queue[0] != "closed":
+            return send_now(connection, queue, *more, **named)
+        reply: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        reply.set_result(RemotingCommand(1, 0, remark=remark))
+        return reply
+
+    monkeypatch.setattr(world, "send_now", refuse)
+
+
+def test_a_topic_that_the_account_of_a_4_9_broker_may_not_write_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the answer counted as none: the target was read and tried for ever, and its broker was suspected."""
+
+    async def story(world: TargetWorld) -> None:
+        world.routes |= {topic: world.topic(topic, "broker-0") for topic in ("closed", "orders")}
+        refusing(world, monkeypatch, f"{_ACL}No default permission for topic: closed{_AT}")
+        entry = world.entry(1, "closed")
+        for number in range(target.REFUSALS_MAX):
+            assert names(await world.put(entry, world.entry(10 + number, "orders"))) == ["UNKNOWN_ERROR", "PUT_OK"]
+        assert names(await world.put(entry)) == ["PUT_OK"]
+        assert world.where() == [("orders", "broker-0")] * target.REFUSALS_MAX + [(REJECTED_TOPIC, "broker-0")]
+        assert world.lost_queues == [], "an answer that says that nothing was stored leaves nothing in doubt"
+
+    in_world(story)
+
+
+@pytest.mark.parametrize("why", ["Check signature failed for accessKey=me", "No acl config for me"])
+def test_what_a_4_9_broker_refuses_for_the_account_itself_waits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
+) -> None:
+    """Somebody has changed the account's key: that says nothing of a message, which goes when the key is right."""
+
+    async def story(world: TargetWorld) -> None:
+        world.routes["closed"] = world.topic("closed", "broker-0")
+        with monkeypatch.context() as patch:
+            refusing(world, patch, f"{_ACL}{why}{_AT}")
+            for _ in range(3 * target.REFUSALS_MAX):
+                assert names(await world.put(world.entry(1, "closed"))) == ["UNKNOWN_ERROR"]
+            assert world.stored == [] and world.lost_queues == []
+        assert f"deliveries to closed at broker-0 are refused: SYSTEM_ERROR: {_ACL}{why}" in caplog.text
+        assert names(await world.put(world.entry(1, "closed"))) == ["PUT_OK"]
+        assert world.where() == [("closed", "broker-0")]
 
     in_world(story)
 
