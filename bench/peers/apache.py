@@ -61,18 +61,28 @@ def _java(
     ]
 
 
-class ApacheNameServer:
-    """Apache's name server in a process of its own; started by the constructor."""
+def _make_logging(home: Path, version: str, process: str) -> None:
+    """Write the settings of its logging, without which 4.x does not start."""
+    if version.startswith("4."):
+        (home / "conf").mkdir(exist_ok=True)
+        (home / "conf" / f"logback_{process}.xml").write_text("<configuration/>\n")
 
-    def __init__(self, folder: Path) -> None:
+
+class ApacheNameServer:
+    """Apache's name server in a process of its own; started by the constructor. ``version`` is Apache's."""
+
+    def __init__(self, folder: Path, version: str = VERSION) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
+        self._version = version
         self.port, self._child = _start(free_port, self._spawn)
         self.address = f"127.0.0.1:{self.port}"
 
     def _spawn(self, port: int) -> Child:
         (self._folder / "namesrv.conf").write_text(f"listenPort={port}\nbindAddress=127.0.0.1\n")
-        command = _java(self._folder, "256m", "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", "namesrv.conf")
+        _make_logging(self._folder, self._version, "namesrv")
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        command = _java(self._folder, "256m", main, "-c", "namesrv.conf", version=self._version)
         return Child(command, self._folder, self._folder / "namesrv.log", {"ROCKETMQ_HOME": str(self._folder)})
 
     def stop(self) -> None:
@@ -157,9 +167,7 @@ class ApacheBroker:
         }
         (self.folder / "broker.conf").write_text("".join(f"{key}={value}\n" for key, value in values.items()))
         heap, collector, version = self._java
-        if version.startswith("4."):  # which does not start without its logging's settings
-            (self.folder / "conf").mkdir(exist_ok=True)
-            (self.folder / "conf" / "logback_broker.xml").write_text("<configuration/>\n")
+        _make_logging(self.folder, version, "broker")
         main = "org.apache.rocketmq.broker.BrokerStartup"
         command = _java(self.folder, heap, main, "-c", "broker.conf", collector=collector, version=version)
         return Child(command, self.folder, self.folder / "broker.log", {"ROCKETMQ_HOME": str(self.folder)})

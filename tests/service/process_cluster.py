@@ -17,7 +17,7 @@ from remoting.messages.properties import get_property
 from service.link.cluster import ClusterLink
 from service.link.progress_log import PROGRESS_TOPIC
 from service.running.entries import DUE, REJECTED_TOPIC
-from tests.support.apache import ApacheBroker, ApacheNameServer
+from tests.support.apache import VERSION, ApacheBroker, ApacheNameServer
 from tests.support.cut_wire import CutWire
 from tests.support.ours import ROOT, OurBroker
 from tests.support.processes import Child
@@ -76,7 +76,7 @@ class Copies:
 class RealCluster:
     """Name server, brokers ``broker-0`` …, and instances of the service.
 
-    With ``wires``, everybody reaches each broker by a relay that can be cut.
+    With ``wires``, everybody reaches each broker by a relay that can be cut. ``version`` is Apache's.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class RealCluster:
         ours: bool = False,
         settings: Mapping[str, str] | None = None,
         wires: bool = False,
+        version: str = VERSION,
     ) -> None:
         self.folder = folder
         if wires:
@@ -98,11 +99,12 @@ class RealCluster:
             self.namesrv = broker.namesrv
             self.brokers.append(broker)
         else:
-            self.names = ApacheNameServer(folder / "names")
+            self.names = ApacheNameServer(folder / "names", version)
             self.namesrv = self.names.address
             for number in range(brokers):
                 name = {**(settings or {}), "brokerName": f"broker-{number}"}
-                self.brokers.append(ApacheBroker(folder / f"b{number}", self.namesrv, name, "512m").start())
+                home = folder / f"b{number}"
+                self.brokers.append(ApacheBroker(home, self.namesrv, name, "512m", version=version).start())
         self.wires = [
             CutWire(f"{WIRE_HOST}:{broker.port}", f"127.0.0.1:{broker.port}") for broker in self.brokers if wires
         ]
@@ -189,9 +191,9 @@ class RealCluster:
             self.names.stop()
 
 
-async def read_all(namesrv: str, topics: Sequence[str]) -> Copies:
+async def read_all(namesrv: str, topics: Sequence[str], credentials: Credentials | None = None) -> Copies:
     copies = Copies()
-    cluster = ClusterLink(namesrv, "READER")  # a group of its own
+    cluster = ClusterLink(namesrv, "READER", credentials)  # a group of its own
     await cluster.core.start()
     try:
         for topic in topics:
