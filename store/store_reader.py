@@ -25,22 +25,22 @@ from store.log.commit_log import CommitLog
 __all__ = ["PullResult", "PullStatus", "StoreReader"]
 
 _HEAD_BYTES = STORE_MS_AT_V6 + LONG.size
-"""Of a record, up to its store time wherever that stands."""
+"""Bytes of a record that hold its store time for certain: with an IPv6 address it stands further back."""
 """Positions from here on are not in the CommitLog: they name delayed messages (see `store.put.plugin_api.Held`)."""
 
 _FILTER_ENTRIES_MAX = 4_000
-"""Entries that one filtered pull looks at before it answers that nothing matched so far."""
+"""Entries that one filtered pull looks at; then it answers that nothing matched so far."""
 _PROOF_KEYS_MAX = 4
 _PROOF_OFFSETS_MAX = 1_024
-"""Keys of a record, and messages with one of them, that are looked at for the record's own place."""
+"""Most keys of a record, and most messages with one key, that `find_record` looks through for the record itself."""
 _KEY_OFFSETS_MAX = 1 << 16
-"""Messages with one key that are put in the order of the log."""
+"""Most messages with one key that `each_behind` sorts by log position."""
 _SECOND = 1_000  # Apache's index knows store times to the second
 _FOREVER = (1 << 63) - 1
 
 
 class PullStatus(IntEnum):
-    """What a pull came to, with the names of Apache's GetMessageStatus."""
+    """The outcome of a pull, with the names of Apache's GetMessageStatus."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -116,9 +116,9 @@ class StoreReader:
     def find_record(self, offset: int) -> bytes | None:
         """Read the record that the store has put at an offset which a peer names; None if it has put none there.
 
-        Bytes alone prove nothing: a client may write what looks like a whole record into the body of its message,
-        made for just the place where that body will stand. So the record must be what its queue has under its number,
-        or, where its queue is gone with its topic, what the key index has under its key. May wait for the disk.
+        Bytes alone prove nothing: a client may put the bytes of a whole record into the body of its message, made for
+        the very position where that body will stand. So the record's queue must have it under its queue offset. If the
+        queue is gone with its topic, the key index must have it under its key. May wait for the disk.
         """
         record = self.commit_log.read_record(offset) if offset >= 0 else None
         if record is None:
@@ -319,7 +319,7 @@ class StoreReader:
     def each_behind(self, topic: str, key: str, offset: int, most: int) -> Iterator[bytes]:
         """Read the records of a topic with a key that stand behind a CommitLog offset, oldest first.
 
-        Raises StoreError where it must end although there may be more of them: what was looked for may be among those.
+        Raises StoreError if it has to stop although there may be more: the wanted one may be among those.
         """
         found: set[int] = set()
         whole = True

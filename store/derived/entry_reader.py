@@ -56,7 +56,7 @@ class EntryReader:
         except StoreError:
             if self._cache.files.exists(path):
                 raise
-            return b""  # retention was faster
+            return b""  # retention has removed the file meanwhile
         return data if len(data) == size else data[: len(data) - len(data) % QUEUE_ENTRY_BYTES]
 
     def entry(self, number: int) -> tuple[int, int, int] | None:

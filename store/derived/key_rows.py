@@ -1,6 +1,6 @@
 """The rows that the key index gathers in memory: the hash of a key, the position of its record, its store time.
 
-What is put makes its own rows, one key or ten thousand, so that the index only has one way in: `KeyIndex.append`.
+Each put makes its own rows, for one key or ten thousand. So the index has one entrance only: `KeyIndex.append`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _pack_2, _pack_3 = (Struct("<" + KEY_COLUMNS.codes() * count).pack for count in 
 _bases: dict[str, int] = {}  # topic to the CRC-32 of "topic#"
 _NO_TOPIC = crc32(b"#")
 _DELAY_ID = crc32(b"\0", _NO_TOPIC)
-"""What the hash of a delay id's key begins with, see `store.derived.dispatch.delivered_key`."""
+"""The CRC-32 that hashes of delay ids start from, see `store.derived.dispatch.delivered_key`."""
 
 
 def key_hash(topic: str, key: str) -> int:
@@ -38,7 +38,7 @@ def key_hash(topic: str, key: str) -> int:
 
 
 def key_base(topic: str) -> int:
-    """What the hash of a key of this topic begins with: the hash is ``crc32(key, base)``."""
+    """The CRC-32 that hashes of this topic's keys start from: a hash is ``crc32(key, base)``."""
     base = _bases.get(topic)
     if base is None:
         if len(_bases) >= _TOPICS_MAX:
@@ -49,11 +49,11 @@ def key_base(topic: str) -> int:
 
 def key_rows(topic: str, keys: tuple[str, ...], position: int, store_ms: int) -> bytes:
     """The rows of one message."""
-    # Looked up here, and not by `key_base`: this runs for each message, and a hit saves the call.
+    # Looked up here, not by `key_base`: this runs for each message, and a hit saves the call.
     base = _bases.get(topic)
     if base is None:
         base = key_base(topic)
-    # One call for all rows of a message: as a rule a unique key, a key, and the delay id of a delivered one.
+    # One `pack` for all rows. Usual are: a unique key, a key, and the delay id of a delivered message.
     if len(keys) == 3:
         one, two, three = keys
         hash_3 = _hash(three, base)

@@ -1,7 +1,8 @@
-"""`KnownPlaces`: where the ConsumeQueues say that records stand, for who cannot believe the CommitLog's own bytes.
+"""`KnownPlaces`: the positions of records according to the ConsumeQueues, where the CommitLog's bytes are no proof.
 
-A sender may write a whole record into the body of its message, made for just the place where that body will stand. When
-that message is damaged, its head no longer says how far it reaches, and only its queue still knows.
+A sender may put the bytes of a whole record into the body of its message, made for the very position where that body
+will stand. If the message is damaged, its head no longer tells where it ends. Then only its queue entry shows that
+those bytes are part of a body.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _RECORD_BYTES_MAX = 16 << 20
 
 
 class KnownPlaces:
-    """The entries of all ConsumeQueues of a store that nobody has opened. They are read when they are first asked for.
+    """The entries of all ConsumeQueues of a store that is not open. They are read on first use.
 
     >>> KnownPlaces(Files(), Path("/nowhere")).is_inside(47)
     False
@@ -32,7 +33,7 @@ class KnownPlaces:
         self._entries: np.ndarray | None = None
 
     def is_inside(self, position: int) -> bool:
-        """Whether a CommitLog position is in the middle of a record that a queue has. Raises StoreError."""
+        """Whether a CommitLog position lies inside a record that a queue has an entry of. Raises StoreError."""
         entries = self._entries
         if entries is None:
             entries = self._entries = self._read()

@@ -1,10 +1,11 @@
-"""Whether every record of the log has its entry in its queue: the check from the log's side.
+"""Checks that every record of the log has its entry in its queue, by a walk through the log.
 
-The other side (`store.store_reader`) follows entries to records. A message without an entry is durable and out of
-reach, and a number that two records have hides one of them; only a walk through the log finds either.
+`store.store_reader` checks the other direction, from entries to records. It cannot see a record without an entry, which
+is durable but which no consumer can read. Nor does it see that two records have the same queue offset, which hides one
+of them.
 
-A topic may be deleted, and made again: its records stay in the log, and the numbers of its queues begin anew. All that
-stands in front of a queue's first entry is therefore of an earlier life of that queue, and owes it nothing.
+A topic may be deleted, and made again: its records stay in the log, and its queue offsets begin at 0 again. So a record
+before a queue's first entry belongs to an earlier life of that queue, and needs no entry.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ __all__ = ["QueueCheck"]
 SHOWN_MAX = 20
 """Most sentences for one queue; one more says how many were left out."""
 _AT_ONCE = 256
-_ANY_LEVELS = (0,)  # when a level message is due is not looked at here
+_ANY_LEVELS = (0,)  # any value will do: deliver times are not compared here
 
 
 class QueueCheck:
-    """Is shown each record of a log in order, and remembers what is missing.
+    """Gets each record of a log in order, and collects the missing entries.
 
     Args:
         queues: The queues of that log.
@@ -38,7 +39,7 @@ class QueueCheck:
         self._count = 0
 
     def look(self, offset: int, record: bytes) -> None:
-        """Look for the entry of one record."""
+        """Look for the entry of one record. Raises StoreError."""
         derived = Derived(record, _ANY_LEVELS)
         queue = self._queues.find(derived.topic, derived.queue_id) if derived.queued else None
         if queue is None or queue.count == 0:
@@ -66,6 +67,6 @@ class QueueCheck:
         return entries[number - first] if entries else None
 
     def wrong(self) -> list[str]:
-        """Say what was found; empty when nothing is wrong."""
+        """Return the sentences about what was found; empty when nothing is wrong."""
         more = self._count - len(self._shown)
         return [*self._shown, f"and {more} more records without their entries"] if more else self._shown

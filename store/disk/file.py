@@ -93,7 +93,7 @@ class File:
         return b"".join(parts)
 
     def pread_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill a buffer; answers how many bytes there were (fewer only at the end of the file). Raises StoreError."""
+        """Fill a buffer. Returns the bytes read, fewer only at the end of the file. Raises StoreError."""
         got = 0
         try:
             while got < len(buffer):

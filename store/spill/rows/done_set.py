@@ -90,7 +90,7 @@ class DoneSet:
         return True
 
     def add_many(self, ordinals: Ordinals) -> int:
-        """Mark many; answers how many were new."""
+        """Mark many. Returns how many were new."""
         if not len(ordinals):
             return 0
         first, count = ordinals.item(0), len(ordinals)
@@ -115,7 +115,7 @@ class DoneSet:
         return self.count - before
 
     def add_range(self, first: int, end: int) -> int:
-        """Mark ``first … end - 1``; answers how many were new."""
+        """Mark ``first … end - 1``. Returns how many were new."""
         if first <= self.prefix:
             if end <= self.prefix:
                 return 0
