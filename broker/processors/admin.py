@@ -237,7 +237,7 @@ class AdminProcessor:
         except RefusedError as error:
             return command.reply(error.code, str(error))
 
-        left = [name, *self._retries.of(name)]  # once the topic is gone nothing of it comes again
+        left = [name, *self._retries.of(name)]  # the topic first: once it is gone, no retry topic of it comes again
 
         def delete() -> RemotingCommand:
             one = left[0]

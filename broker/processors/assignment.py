@@ -1,15 +1,15 @@
-"""Who consumes which queues, said by the broker: QUERY_ASSIGNMENT (400), SET_MESSAGE_REQUEST_MODE (401) and
+"""The broker says which member consumes which queues: QUERY_ASSIGNMENT (400), SET_MESSAGE_REQUEST_MODE (401) and
 GET_ALL_MESSAGE_REQUEST_MODE (402).
 
-A member of a group asks for its share of a topic's queues, on all brokers that have it, and is told with each whether
-to pull it or to pop it. No assignments at all in the reply mean that the broker cannot say: the member keeps what it
-has. An empty list takes all queues away.
+A member of a group asks for its share of a topic's queues, on all brokers that have it. The reply says for each queue
+whether to pull it or to pop it. A reply without a list means that the broker does not know: the member keeps its
+queues. An empty list takes all queues away.
 
 =====================================  ===============================================================================
 pulled                                 its share, by the strategy that it names (AVG, AVG_BY_CIRCLE)
 popped, popShareQueueNum is 0 or less, each broker's queues all together, as queue -1
 or at least the other members
-popped, a smaller number               its share, and the shares of so many members behind it in the list
+popped, a smaller number               its share, and the shares of that many members behind it in the list
 popped, more members than queues       one queue, so that every member has one
 broadcasting                           all queues
 =====================================  ===============================================================================
@@ -45,7 +45,7 @@ Routes = Callable[[str], Awaitable[Sequence[Queue] | None]]
 _CLUSTERING = "CLUSTERING"
 _INT_END = 1 << 31
 _AT_ONCE_MAX = 1_024
-"""Queues that are dealt out without letting others go on meanwhile."""
+"""Up to so many queues are shared out in the network loop; more of them in a thread."""
 
 
 class AssignmentProcessor:
@@ -152,7 +152,7 @@ class AssignmentProcessor:
 
 
 def assigned(me: str, members: Sequence[str], queues: Sequence[Queue], strategy: str, mode: Mode) -> list[Queue] | None:
-    """A member's queues; None if that cannot be said. ``members`` are sorted.
+    """The queues of a member; None if the broker cannot say. ``members`` are sorted.
 
     >>> assigned("b", ["a", "b"], [("x", 0), ("x", 1), ("x", 2)], "AVG", ("PULL", 0))
     [('x', 2)]

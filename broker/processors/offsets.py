@@ -126,10 +126,10 @@ class OffsetProcessor:
         return command.reply(ext={"timestamp": str(stored_ms)})
 
     def _is_unwritten(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue has never had a message: then 0 is where a new group begins, whatever it asked for.
+        """Whether a queue has never had a message. Then a new group begins at 0, wherever it wanted to begin.
 
         Apache answers "not found" here. A client that begins at the end then asks for the end (GET_MAX_OFFSET), and
-        misses messages sent between the two requests. A retry topic needs no such answer: clients begin at its start
+        misses messages sent between the two requests. Retry topics need no such answer: clients begin at their start
         anyway.
         """
         if topic.startswith(RETRY_PREFIX):
@@ -139,7 +139,7 @@ class OffsetProcessor:
         return 0 <= queue_id < queues and self._store.max_offset(topic, queue_id) == 0
 
     def _begins_in_memory(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue has its very first message, and that is among the last bytes of the CommitLog."""
+        """Whether a queue still has its very first message, and that lies in the last bytes of the CommitLog."""
         store = self._store
         if store.min_offset(topic, queue_id) > 0:
             return False

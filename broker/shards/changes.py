@@ -5,10 +5,9 @@ does not carry it out; it asks the supervisor. The supervisor writes the change 
 turn, and strikes out each shard that has confirmed. So
 
 * all shards see all changes in the same order, whichever shard received them;
-* the answer goes out when every shard that serves has the change. One that is down, or dies meanwhile, gets it at its
-  start, before clients are let in; the answer's remark names it;
-* a supervisor that dies in between finds the change in its file, and finishes it. Changes are such that doing them
-  twice is doing them once.
+* the reply goes out when every shard that serves has the change. A shard that is down, or dies meanwhile, gets it at
+  its start, before clients are let in; the reply's remark names it;
+* a supervisor that dies in between finds the change in its file, and finishes it. Every change is idempotent.
 
 A change that the first shard refuses is refused, and made nowhere. If a later shard does not confirm, the answer is
 SYSTEM_ERROR and names it, and the change stays written down for it.
@@ -96,20 +95,26 @@ class SharedChanges:
         )
 
     def forget(self, index: int) -> None:
-        """Forget what waits for a shard that was taken out; it begins anew when it comes back."""
+        """Forget the changes that wait for a shard that was taken out. It gets whole tables when it comes back.
+
+        Raises StoreError.
+        """
         for change in self.entries:
             change.waiting.discard(index)
         self.save()
 
     def wait_as(self, source: int, others: Iterable[int]) -> bool:
-        """What waits for ``source`` is to wait for these, too; whether there is something. Does not save."""
+        """Let the changes that wait for ``source`` wait for ``others``, too. Returns whether there are any.
+
+        The caller saves.
+        """
         late = self.of(source)
         for change in late:
             change.waiting.update(others)
         return bool(late)
 
     def save(self) -> None:
-        """Write down what is not confirmed by all. Any thread."""
+        """Write the changes that not all have confirmed. Any thread. Raises StoreError."""
         self.entries = [change for change in self.entries if change.waiting]
         self._file.save({"changes": [change.to_json() for change in self.entries]})
 
@@ -122,12 +127,14 @@ async def spread(
     ask: Ask,
     name: Callable[[int], str],
 ) -> RemotingCommand:
-    """Make a change on all shards, and answer. To be called for one change at a time.
+    """Make a change on all shards, and return the reply. Call it for one change at a time.
 
     Args:
         members: All shards. ``serving``: those that take requests.
         ask: Has one carry it out.
         name: Writes a shard's name.
+
+    Raises StoreError if the confirmations cannot be written; the change is then made once more later.
     """
     change = Change(command.code, dict(command.ext), command.body, members)
     lasting = command.code != RequestCode.UPDATE_BROKER_CONFIG
@@ -148,7 +155,7 @@ async def spread(
             await catch_up(changes, index, ask, name, before=change)
             reply = await ask(index, change.code, change.ext, change.body)
         except ConnectionError:
-            continue  # it has died: it gets the change at its start
+            continue  # it has died; the change still waits for it, so it gets it at its start
         except (OSError, TimeoutError, ProtocolError) as error:
             problems.append(f"{name(index)} has not confirmed it: {str(error) or type(error).__name__}")
             continue
@@ -170,9 +177,9 @@ async def spread(
 async def catch_up(
     changes: SharedChanges, index: int, ask: Ask, name: Callable[[int], str], before: Change | None = None
 ) -> bool:
-    """Have a shard make what it has not confirmed yet, in order, up to ``before``; whether there was something.
+    """Have a shard make the changes it has not confirmed, in order, up to ``before``. Returns whether there were any.
 
-    What it refuses now is logged and not asked again. Raises what ``ask`` raises.
+    A change that it refuses is logged and not tried again. Raises what ``ask`` raises.
     """
     late = changes.of(index)
     if before in late:

@@ -1,17 +1,17 @@
 """Taking shards out: a marked shard is not written any more, and ends when nothing is left in it.
 
-``timewheel drain`` makes the mark, a file in the shard's directory; so a drain outlives every restart, and needs no
-port and no permission but that of the directory. The supervisor looks each second:
+``timewheel drain`` makes the mark, a file in the shard's directory. So a drain outlives every restart, and needs no
+port and no permission but that of the directory. The supervisor looks at the marks every second:
 
 =======================================  =========================================================================
-a mark, and the shard may be written     the shard gets ``brokerPermission`` 4, which its routes say: producers
+a mark, and the shard may be written     the shard gets ``brokerPermission`` 4, which its routes show: producers
                                          leave it, consumers go on
 something is left                        ``left.json`` beside the mark says what
 nothing is left                          the shard leaves the routes and ends; the layout says that it is out
 the mark is gone                         the shard may be written again
 =======================================  =========================================================================
 
-What may stay although nobody has read it is listed in the mark: a topic a line.
+The mark lists the topics, one a line, whose messages may stay although nobody has read them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ READ_ONLY, READ_WRITE = "4", "6"
 
 
 def left_of(state: dict[str, Any], may_stay: frozenset[str]) -> dict[str, Any]:
-    """What of a shard's state keeps it from ending; empty: nothing.
+    """The part of a shard's state that keeps it from ending; empty: nothing does.
 
     >>> left_of({"pending": 0, "levels": 2, "undecided": 0, "unread": []}, frozenset())
     {'levels': 2}
@@ -68,7 +68,7 @@ class Draining:
         self._empty: set[int] = set()
 
     async def look(self) -> None:
-        """Do what there is to do. Raises OSError, TimeoutError or StoreError; it is to be called again."""
+        """Take the next step for each marked shard. Raises OSError, TimeoutError or StoreError; call it again then."""
         for index in self._keeper.in_state(ShardState.SERVING):
             mark = self._layout.drain_mark(index)
             if self._files.exists(mark):
@@ -99,7 +99,7 @@ class Draining:
         if left:
             self._empty.discard(index)
         elif index not in self._empty:
-            self._empty.add(index)  # once more: a send that was under way may have come in between
+            self._empty.add(index)  # look twice: a send that was under way may have arrived after this state was read
         elif len(self._layout.members) > 1:
             _LOG.warning("%s is empty: it leaves the routes and ends", self._name(index))
             self._front.forget_routes(index)

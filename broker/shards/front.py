@@ -1,8 +1,8 @@
 """The supervisor's sockets: the embedded name server, and a link with each shard.
 
 A shard's routes outlive its process: while it is started again, clients keep its queues, and a send to it is tried
-again or goes to another shard. Only when it has been down for `ROUTES_MS` its routes go. Otherwise a restart of a
-second would move all keys of an ordered topic to other queues, and back.
+again or goes to another shard. Its routes are removed once it has been down for `ROUTES_MS`. If they went at once, a
+restart of a second would move all keys of an ordered topic to other queues, and back.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Front:
         self._change_lock = asyncio.Lock()
         self._links: dict[int, Connection] = {}
         self._serving: set[int] = set()
-        self._lasting: dict[int, MemoryChannel] = {}  # what the routes of each shard hang on
+        self._lasting: dict[int, MemoryChannel] = {}  # the connection that the routes of each shard belong to
         self.states: dict[int, dict[str, Any]] = {}
         """Figures of each shard, as of its last answer."""
         self.places: dict[int, tuple[int, int]] = {}
@@ -127,7 +127,7 @@ class Front:
     # ------------------------------------------------------------------------------------------------ links
 
     def link(self, index: int) -> int:
-        """Make a link for a shard's new process: the descriptor that the process inherits. `close_end` closes it."""
+        """Make a link for a shard's new process. Returns the descriptor it inherits; `close_end` closes it here."""
         ours, theirs = socket_pair()
         self._links[index] = self._server.adopt(ours, ("127.0.0.1", index), SHARDS_PORT)
         return theirs.detach()
@@ -152,7 +152,7 @@ class Front:
         return await self._dispatcher.ask_command(channel, request(code, dict(ext or {}), body), timeout_ms)
 
     async def is_ready(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
-        """READY: give a shard what it has missed, and from then on all that comes."""
+        """READY: give a shard the changes it has missed, and all later ones from then on."""
         index = self._index(channel)
         async with self._change_lock:
             try:
@@ -205,7 +205,7 @@ class Front:
     # ------------------------------------------------------------------------------------------------ changes
 
     async def change(self, command: RemotingCommand) -> RemotingCommand:
-        """Make a change on all shards."""
+        """Make a change on all shards, and return the reply. Raises StoreError."""
         async with self._change_lock:
             reply = await spread(self._changes, command, self._members(), sorted(self._serving), self.ask, self._name)
         if command.code in _IN_ROUTES and reply.code == ResponseCode.SUCCESS:
@@ -222,7 +222,10 @@ class Front:
                 _LOG.warning("a shard has not registered in time, clients learn of a topic later: %r", result)
 
     async def catch_up(self) -> None:
-        """Have shards that serve make what they did not confirm in time; to be called every few seconds."""
+        """Have shards that serve make the changes they did not confirm in time. Call it every few seconds.
+
+        Raises StoreError.
+        """
         if not any(self._changes.of(index) for index in self._serving):
             return
         async with self._change_lock:

@@ -1,4 +1,4 @@
-"""What a shard that is taken in finds: the topics, groups and consume modes of the shards that were there before.
+"""A shard that is added gets the topics, groups and consume modes of the shards that were there before.
 
 A new shard is an empty store, and one that was out for a while has old tables. Clients spread over the brokers that
 have a topic, so a shard without the topics of the others would get nothing to do. Before any process is started, the
@@ -10,8 +10,9 @@ supervisor copies three tables of a shard that was there (``config`` of its stor
 ``messageRequestMode.json``     who pops and who pulls
 ==============================  ===============================================
 
-Changes that wait for the shard that was there (`broker.shards.changes`) wait for the new one, too. The layout names the
-new shard only after that: a crash in between begins again. Messages, offsets and pending messages stay where they are.
+Changes that wait for the shard that was there (`broker.shards.changes`) wait for the new one, too. Only then is the new
+shard written into the layout: after a crash in between, the next start copies again. Messages, offsets and pending
+messages stay where they are.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def inherit(
     changes: SharedChanges,
     brokers: frozenset[str],
 ) -> None:
-    """Give new shards the tables of ``source``. Doing it twice is doing it once.
+    """Give new shards the tables of ``source``. It may be repeated.
 
     Args:
         directory: Gives a shard's store directory.

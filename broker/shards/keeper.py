@@ -110,7 +110,7 @@ class ShardKeeper:
         return 0 if kept.state is ShardState.SERVING else now_ms - kept.serving_ms
 
     def step(self, now_ms: int) -> None:
-        """See who has died, and start whose time has come."""
+        """Notice the shards that died, and start those whose time has come."""
         for index, kept in self._kept.items():
             status = None if kept.process is None else kept.process.poll()
             if status is not None:
@@ -126,7 +126,7 @@ class ShardKeeper:
             if kept.state is ShardState.SERVING:
                 if now_ms - kept.serving_ms >= GOOD_MS:
                     kept.deaths = 0
-                kept.serving_ms = now_ms  # from now on: since when it is down
+                kept.serving_ms = now_ms  # `down_ms` counts from here
             self._back_off(kept, now_ms)
             _LOG.error(
                 "%s has ended with status %d; it is started again in %g s",

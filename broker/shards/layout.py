@@ -10,9 +10,9 @@ A store with shards is the directory of shard 0, with the others beneath it::
 
 So the store of a single broker becomes shard 0 without a byte being moved, and a new shard is an empty directory.
 
-A shard that was drained is *out*: it does not run, and its directory stays. ``--shards N`` runs N shards. If there are
-fewer that are not out, the lowest others are added; if there are more, the start is refused: a message in a store that
-nobody runs is a lost message.
+A shard that was drained is *out*: it does not run, and its directory stays. ``--shards N`` runs N shards. If fewer are
+in, the lowest free indexes are added. If more are in, the start is refused: a message in a store that nobody runs is a
+lost message.
 """
 
 from __future__ import annotations
@@ -91,10 +91,12 @@ class Layout:
     def choose(
         self, count: int, broker_name: str, admit: Callable[[int, list[int]], None] = lambda _source, _new: None
     ) -> list[int]:
-        """Choose the shards of a start, and write that down. Raises ConfigError if fewer are wanted than there are.
+        """Choose the shards of a start, and write that down.
 
-        ``admit`` is called before new shards are written down, with one that was there before, and the new ones. It
-        is called again at the next start if it fails.
+        ``admit`` is called before new shards are written down, with a shard that was there before, and the new ones.
+        If it fails, it is called again at the next start.
+
+        Raises ConfigError if fewer are wanted than there are, StoreError, and what ``admit`` raises.
         """
         if not 1 <= count <= SHARDS_MAX:
             raise ConfigError(f"--shards {count}: 1 to {SHARDS_MAX} are possible")
@@ -118,7 +120,7 @@ class Layout:
         return self.members
 
     def take_out(self, index: int) -> None:
-        """Note that a shard was drained."""
+        """Note that a shard was drained. Raises StoreError."""
         self.members = [member for member in self.members if member != index]
         self.out = sorted({*self.out, index})
         self._save()

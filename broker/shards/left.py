@@ -1,4 +1,4 @@
-"""What is left in a shard: messages that nobody would deliver or read if it ended for good.
+"""The rest of a shard: messages that nobody would deliver or read if it ended for good.
 
 ===============  =====================================================================================
 ``pending``      timed messages that are not due yet, or whose put failed

@@ -1,8 +1,8 @@
-"""A shard's side of its link with the supervisor: a socket that it has inherited, with frames as on any connection.
+"""A shard's end of its link with the supervisor: an inherited socket, with frames as on any connection.
 
-The link carries, from the shard: that it is ready, its registrations with the embedded name server, and changes that
-are to be made on all shards. From the supervisor: any request, and such changes. Nobody else has this socket, so
-nothing on it is signed or checked against access rules: a change was checked by the shard that a client sent it to.
+The shard sends: that it is ready, its registrations with the embedded name server, and changes for all shards. The
+supervisor sends any request, and such changes. Nobody else has this socket, so nothing on it is signed or checked
+against access rules: the shard that a client sent a change to has checked it.
 
 When the link closes, the supervisor is dead, and the shard ends (``lost``): nobody would start it again.
 """
@@ -48,9 +48,9 @@ __all__ = [
 ]
 
 READY, SERVES, STATE, MAKE_TOPICS, MAKE_GROUPS, PERMIT, REGISTER, WHO = range(-1, -9, -1)
-"""Codes on the link only. From a shard: it is recovered and must get what it has missed; clients are let in; which
-shards there are (WHO). From the supervisor: what is left in it; make these topics, or groups, unless they are there;
-have this ``brokerPermission``; register with the name servers, now."""
+"""Codes that only this link has. From a shard: READY: it is recovered and needs the changes it has missed; SERVES: it
+lets clients in; WHO: which shards are there? From the supervisor: STATE: what is left in the shard? MAKE_…: make these
+topics or groups if they are missing; PERMIT: take this ``brokerPermission``; REGISTER: with the name servers, now."""
 
 SHARED_CODES = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -68,7 +68,7 @@ SUPERVISOR = "the supervisor"
 """What the log calls the embedded name server of a shard."""
 
 ANSWER_MS = 20_000
-"""How long a shard waits for the supervisor: longer than that waits for another shard."""
+"""How long a shard waits for the supervisor. It is longer than the supervisor waits for another shard."""
 _OWN_SETTING = "brokerPermission"
 _SIGNED = frozenset((ACCESS_KEY, SIGNATURE, SECURITY_TOKEN))
 _SETTINGS_MAX_BYTES = 32 << 10

@@ -1,4 +1,4 @@
-"""What a shard is started with: the settings of the whole, and those that are its own."""
+"""The settings that a shard is started with: those of the whole, and its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.shards.layout import shard_name
 __all__ = ["PORTS_APART", "Start", "check_ports", "own_settings", "scrape_list"]
 
 PORTS_APART = 10
-"""Between the ports of two shards: the VIP port is 2 below each, the HA port that routes name 1 above."""
+"""Distance between the ports of two shards. Each also needs the port 2 below (VIP); routes name the one above (HA)."""
 
 
 class Start:
@@ -88,7 +88,7 @@ def own_settings(config: BrokerConfig, index: int, directory: Path, port: int = 
         "aclFile": str(config.acl_file),
     }
     for key, first in _ports(config).items():
-        own[key] = str(first and first + PORTS_APART * index)  # 0 stays 0: any free port
+        own[key] = str(first and first + PORTS_APART * index)  # 0 stays 0, which means any free port
     if port:
         own["listenPort"] = str(port)
     if config.http_listen is not None:

@@ -149,7 +149,7 @@ class Supervisor:
         _LOG.info("ended")
 
     async def _look(self) -> None:
-        """What is done every second."""
+        """The work of every second, until it is cancelled."""
         counted_ms, counted = monotonic_ms(), dict(self.front.states)
         while True:
             await asyncio.sleep(_LOOK_MS / 1000)

@@ -1,8 +1,8 @@
-"""Attributes of topics and groups: names with signs in requests, checked and applied, and what is answered of them.
+"""Attributes of topics and groups: how signed changes are checked and applied, and which attributes replies show.
 
-A request carries changes, ``+name=value`` or ``-name``; the table keeps what comes of them, without signs. Names,
-values and remarks are those of Apache's broker 5.5.0. Of topics only what this broker can honour is taken. Of groups
-all that Apache knows is kept and answered; what it is for (lite topics, priorities) is not served.
+A request carries changes, ``+name=value`` or ``-name``; the table keeps the result, without signs. Names, values and
+remarks are those of Apache's broker 5.5.0. For topics only attributes that this broker can honour are accepted. For
+groups all attributes that Apache knows are kept and shown; what they are for (lite topics, priorities) is not served.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RefusedAttributeError(Exception):
 
 
 def typed(attributes: Mapping[str, str]) -> Mapping[str, str]:
-    """What GET_TOPIC_CONFIG answers: a topic whose type nobody has said takes every kind of message.
+    """The attributes that GET_TOPIC_CONFIG shows: a topic without a type takes every kind of message.
 
     The proxy of RocketMQ 5 reads a missing type as NORMAL and refuses all other messages before we see them.
 
@@ -105,7 +105,7 @@ _GROUP: dict[str, Callable[[str], str]] = {
     "lite.sub.client.max.event.cnt": _long(10, _LONG_MAX),
     "lite.sub.wildcard": _short,
 }
-"""Attributes of a group (SubscriptionGroupAttributes), each with what finds the problem in a value."""
+"""Attributes of a group (SubscriptionGroupAttributes), each with a function that says what is wrong with a value."""
 
 
 def alter_group(current: Mapping[str, str], changes: Mapping[str, str], creating: bool) -> dict[str, str]:

@@ -85,7 +85,7 @@ class SubscriptionGroup:
 class SubscriptionGroups:
     """All groups of this broker. Only the network loop changes it.
 
-    What is made for a request may be late (see `broker.tables.late_tables`): then NotYetError says for what to wait.
+    Groups may be written late (see `broker.tables.late_tables`): then NotYetError carries the batch to wait for.
 
     Args:
         files: The door to the disk.
@@ -153,11 +153,14 @@ class SubscriptionGroups:
             raise self._file.damage("forbiddenTable", f"forbiddenTable: {error}") from error
 
     def get(self, name: str) -> SubscriptionGroup | None:
-        """Answer with a group that is known already; None otherwise."""
+        """Return a known group; None if it is unknown."""
         return self.table.get(name)
 
     def find(self, name: str) -> SubscriptionGroup | None:
-        """Answer with a group, made now if that is allowed; None if it is unknown and may not be made."""
+        """Return a group, made now if that is allowed; None if it is unknown and may not be made.
+
+        Raises StoreError, or NotYetError while it is being written.
+        """
         group = self.table.get(name)
         if group is None:
             self._late.wait_for(name)
@@ -188,7 +191,7 @@ class SubscriptionGroups:
             raise NotYetError(lambda: under_way)
 
     def would_find(self, name: str) -> SubscriptionGroup | None:
-        """Answer with what `find` would; nothing is made."""
+        """Return what `find` would, without making anything."""
         group = self.table.get(name)
         if group is None and self._auto_create and group_problem(name) is None and not self.full():
             group = SubscriptionGroup(name)
@@ -221,9 +224,9 @@ class SubscriptionGroups:
                 raise
 
     def delete(self, name: str) -> bool:
-        """Forget a group; whether there was one. Raises StoreError."""
+        """Forget a group. Returns whether there was one. Raises StoreError."""
         self.on_delete(name)
-        if name not in self.table:  # without a look at the lock: the thread holds it as long as the disk takes
+        if name not in self.table:  # do not take the lock: the thread holds it as long as the disk takes
             self.forbidden.pop(name, None)
             return False
         with self._late.alone():
@@ -238,11 +241,11 @@ class SubscriptionGroups:
             return True
 
     def newest(self, name: str) -> SubscriptionGroup | None:
-        """Answer with a group as it will be when all changes are written."""
+        """Return a group as it will be when all changes are written."""
         return self._late.newest(name)
 
     def write(self, groups: Mapping[str, SubscriptionGroup], then: Callable[[], Any]) -> None:
-        """Create or replace groups. Raises StoreError, or NotYetError: then ``then`` makes the reply."""
+        """Create or replace groups. Raises StoreError; NotYetError if it is late, then ``then`` makes the reply."""
         if self._late.late:
             for name in groups:
                 self._late.wait_for_end(name)
@@ -250,7 +253,7 @@ class SubscriptionGroups:
         self.put(*groups.values())
 
     def forget_late(self, name: str, then: Callable[[], Any]) -> None:
-        """Raise NotYetError if forgetting a group is late: ``then``, which deletes it, finds it gone and replies."""
+        """Raise NotYetError if a group is forgotten late. ``then`` finds it gone, deletes the rest and replies."""
         if self._late.late:
             self._late.forget(name, then)
 

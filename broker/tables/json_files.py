@@ -63,7 +63,7 @@ class JsonFile:
         )
 
     def _put_aside(self, problems: list[str]) -> None:
-        """The version before is the good one: keep the next write from replacing it by what cannot be read."""
+        """Rename the unreadable file: otherwise the next write would replace the good ``.bak`` by it."""
         if self._files.exists(self.path):
             kept = self._files.move_aside(self.path)
             _LOG.warning("%s: the version before is used, this one is kept as %s", "; ".join(problems), kept)
@@ -71,14 +71,14 @@ class JsonFile:
             _LOG.warning("%s is missing: the version before is used", self.path)
 
     def damage(self, name: str, problem: str) -> StoreCorruptError:
-        """The error for a document that is JSON, but not one of ours: something is wrong with what stands at a name."""
+        """Make the error for a document that is JSON, but has something wrong at ``name``."""
         at = 0
         if self._files.exists(self.path):
             at = max(0, self._files.read_file(self.path).find(f'"{name}"'.encode()))
         return StoreCorruptError(f"{self.path} at {at}: {problem}. Put a good version in its place")
 
     def table(self, document: dict[str, Any], name: str) -> dict[str, Any]:
-        """One table of a document, empty if it has none. Raises StoreCorruptError for what is no table."""
+        """One table of a document; empty if it is missing. Raises StoreCorruptError if the value is no object."""
         table = document.get(name) or {}
         if not isinstance(table, dict):
             raise self.damage(name, f"{name} is no object: {table!r:.80}")
@@ -89,7 +89,10 @@ class JsonFile:
         self.save_bytes(dumps(document))
 
     def save_tables(self, document: dict[str, Any]) -> None:
-        """The same piece by piece, for a thread: nobody else waits while a table of 100,000 names is serialized."""
+        """`save` for a thread: serializes piece by piece, so that others run meanwhile, even with 100,000 names.
+
+        Raises StoreError.
+        """
         parts = []
         for name, value in document.items():
             if isinstance(value, dict):
@@ -100,7 +103,7 @@ class JsonFile:
         self.save_bytes(b"{" + b",".join(parts) + b"}")
 
     def save_bytes(self, data: bytes) -> None:
-        """Replace the file with a document that was serialized before; may be called from another thread."""
+        """Replace the file with a serialized document. Any thread. Raises StoreError."""
         self._files.makedirs(self.path.parent)
         if self._files.exists(self.path):
             self._files.rename(self.path, self._bak)
@@ -127,7 +130,7 @@ class DataVersion:
         self.timestamp_ms = now_ms
 
     def after(self, now_ms: int) -> DataVersion:
-        """What it will be after one more change."""
+        """The version after one more change."""
         return DataVersion(now_ms, self.counter + 1, self.state_version)
 
     def take(self, other: DataVersion) -> None:
@@ -139,7 +142,7 @@ class DataVersion:
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
 
     def assign(self, document: Any) -> None:
-        """Take over what a file says; anything unreadable is left as it is."""
+        """Take the values of a file's document; unreadable ones leave this version as it is."""
         if not isinstance(document, dict):
             return
         counter, timestamp = document.get("counter"), document.get("timestamp")

@@ -1,15 +1,15 @@
 """Tables whose file is written in a thread: one write for all changes that come during another write.
 
-A write of ``topics.json`` is a write of the whole table, two renames and three syncs: milliseconds to seconds, and the
+A write of ``topics.json`` writes the whole table and takes two renames and three syncs: milliseconds to seconds. The
 network loop must not stand still for it. So
 
-1. changes are gathered during the turn. At its end the thread gets all of them as one batch, unless a batch of the same
-table is being written: changes that come meanwhile form the next batch;
-2. a change becomes visible in the table only when its file is durable: a message is never accepted for a topic that a
+1. changes are gathered during the turn. At its end the thread gets all of them as one batch. While a batch of the same
+table is being written, changes form the next batch;
+2. a change becomes visible in the table only when its file is durable. So no message is accepted for a topic that a
 power cut takes away;
-3. a processor that needs a name that does not exist yet raises `NotYetError`. The dispatcher keeps the request and
-handles it again from the start when the batch is written, in order of arrival; so the processor must not have changed
-anything before it raises. The request's changes are gathered only once the dispatcher has kept it: a request refused
+3. a processor that needs a name that does not exist yet raises `NotYetError`. The dispatcher keeps the request. When
+the batch is written, it handles the kept requests again from the start, in order of arrival. So a processor must not
+change anything before it raises. A request's changes are gathered only once it is kept: a request that is refused
 because too many wait changes nothing. If a write fails, all requests that wait for it fail, and the table stays as it
 was;
 4. deleting a name deletes more than its entry (a topic's messages, for example). The request that deletes it does that
@@ -35,14 +35,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _ENDS_MAX = 256
-"""Names whose ends are one piece of work: others wait for the thread meanwhile."""
+"""Most deleted names that are cleaned up in one piece of work: other tables wait for the thread meanwhile."""
 
 
 class _Ending(Generic[K]):
-    """What goes with a name, on its way: done in the thread, between two batches.
+    """The clean-up after a deleted name. The thread does it between two batches.
 
-    A thousand topics may be deleted in a row, and each end would sync all queues. So the first one whose turn it is
-    does the work of those that wait behind it, too.
+    A thousand topics may be deleted in a row, and each clean-up would sync all queues. So the first one whose turn it
+    is also does the work of those that wait behind it.
     """
 
     __slots__ = ("_table", "batch", "key", "work")
@@ -55,13 +55,12 @@ class _Ending(Generic[K]):
         self.work = work
 
     def write(self) -> None:
-        """Do it, unless an earlier one has done it. Any thread; raises nothing: `finish` tells the requests that
-        wait."""
+        """Do it, unless an earlier one has done it. Any thread. Raises nothing: `finish` tells the requests."""
         if self.batch.over:
             return
         group = self._table.ends_with(self)
         error = self._work_for(group)
-        for ending in group:  # each for itself then: the trouble may be one name's
+        for ending in group:  # after an error each is tried alone: one name may be the only cause
             ending.batch.error = self._work_for([ending]) if error is not None and len(group) > 1 else error
             ending.batch.over = True
 
@@ -106,7 +105,7 @@ class LateTable(Generic[K, V]):
         self._writing: TableBatch[K, V] | None = None
         self._coming: set[K] = set()
         self._endings: dict[K, _Ending[K]] = {}
-        self._ending_line: deque[_Ending[K]] = deque()  # those of them that have not begun, in order
+        self._ending_line: deque[_Ending[K]] = deque()  # the ones not begun, in order
 
     def written_by(self, writer: TableWriter) -> None:
         """Let changes be late once this writer is started."""
@@ -139,9 +138,9 @@ class LateTable(Generic[K, V]):
         return None if ending is None else ending.batch
 
     def wait_for(self, key: K) -> None:
-        """Raise NotYetError if a name that is not there is on its way: until it is there, not for later changes of it.
+        """Raise NotYetError if a missing name is being made. The request waits for that batch, not for later changes.
 
-        From that moment on others find it there, and must not overtake who waits.
+        Once the name is in the table, others find it there. They must not overtake the request that waits.
         """
         writing = self._writing
         made = writing is not None and writing.changes.get(key) is not None
@@ -150,13 +149,13 @@ class LateTable(Generic[K, V]):
             raise NotYetError(lambda: batch)
 
     def wait_for_end(self, key: K) -> None:
-        """Raise NotYetError if this name is about to go: what takes more with it than the entry has to be over."""
+        """Raise NotYetError if this name is being deleted, until its clean-up is over as well."""
         batch = self.pending(key)
         if batch is not None and batch.changes[key] is None:
             raise NotYetError(lambda: batch)
 
     def change(self, changes: Mapping[K, V | None]) -> TableBatch[K, V]:
-        """Gather changes; the batch that they are part of."""
+        """Gather changes (None: the name is deleted). Returns their batch."""
         batch = self._gathering
         if batch is None:
             batch = self._gathering = TableBatch()
@@ -167,17 +166,18 @@ class LateTable(Generic[K, V]):
         return batch
 
     def forget(self, key: K, then: Callable[[], Any]) -> None:
-        """Have an entry go, or wait for one that is being made, if it is: `NotYetError` in both cases.
+        """Have an entry deleted, or wait for it if it is being made. Always raises NotYetError.
 
-        Who makes it came before, maybe: taken out of its batch it would be made again, and so on for both.
+        An entry that is being made stays in its batch. If it were taken out, the request that makes it would make it
+        again, this one would delete it again, and so on.
         """
         batch = None if key in self._table else self.pending(key)
         raise NotYetError(lambda: batch or self.change({key: None}), then)
 
     def end(self, key: K, work: Callable[[list[K]], object]) -> TableBatch[K, V]:
-        """Have the thread do what goes with a name that is gone; nobody makes the name again before it is over.
+        """Have the thread clean up after a deleted name. Nobody can make the name again until that is over.
 
-        The same work for several names is done once, with all of them; once more for each of them if that fails.
+        Several names with the same ``work`` are passed to it together. If that fails, it is called again for each.
         """
         ending = self._endings[key] = _Ending(self, key, work)
         self._ending_line.append(ending)
@@ -186,7 +186,7 @@ class LateTable(Generic[K, V]):
         return ending.batch
 
     def ends_with(self, first: _Ending[K]) -> list[_Ending[K]]:
-        """Take out of the line what is done together with the first that is not over. The thread calls this."""
+        """Take ``first`` and those behind it with the same work out of the line. The thread calls this."""
         group: list[_Ending[K]] = []
         line = self._ending_line
         while line and len(group) < _ENDS_MAX and (line[0] is first or line[0].work == first.work):
@@ -194,7 +194,7 @@ class LateTable(Generic[K, V]):
         return group
 
     def ended(self, key: K, ending: _Ending[K]) -> bool:
-        """Let a name be used again; whether it waited for this ending."""
+        """Let a name be used again. Returns whether it waited for this clean-up."""
         if self._endings.get(key) is not ending:
             return False
         del self._endings[key]
@@ -202,17 +202,17 @@ class LateTable(Generic[K, V]):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Change and write the table at once, while the thread does not: it goes on from what is there afterwards.
+        """Change and write the table at once, while the thread is kept out. It continues from the table left behind.
 
-        A batch that the thread has written shows from then on, so who waits for it is told first: what comes later and
-        finds the names there must stand behind them.
+        A batch that the thread has written becomes visible here. So the requests that wait for it are told first:
+        later ones find its names in the table and must not overtake them.
         """
         with self._lock:
             self.finish()
             yield
 
     def hand_over(self) -> bool:
-        """Give what was gathered to the thread; whether there was something, and nothing is under way."""
+        """Make the gathered changes the batch to write. Returns False if there are none or a batch is being written."""
         if self._writing is not None or self._gathering is None:
             return False
         self._writing, self._gathering = self._gathering, None
@@ -248,7 +248,7 @@ class LateTable(Generic[K, V]):
             self._writer.schedule()
         if batch.error is not None:
             self._failed()
-        told, batch.waiting = batch.waiting, []  # a listener may have written at once, and told them
+        told, batch.waiting = batch.waiting, []  # nobody is told twice: a listener may call `alone`, so `finish`
         for waiting in told:
             waiting(batch.error)
 
@@ -261,7 +261,7 @@ class LateTable(Generic[K, V]):
         return items
 
     def settle(self) -> bool:
-        """Write in this thread what is on its way; whether there was something."""
+        """Write all pending changes in this thread. Returns whether there were any."""
         for ending in list(self._endings.values()):
             ending.write()
             ending.finish()

@@ -1,8 +1,8 @@
 """How far each consumer group has read each queue: ``config/consumerOffset.json``.
 
-Kept in memory, written every few seconds and at stop, so a crash takes groups back by that much: consumption is
-at least once. Offsets may survive a power cut that the queue's last messages did not; such an offset is set to the
-queue's end, or its group would skip what is written there next.
+Offsets are kept in memory and written every few seconds and at stop. A crash sets groups back by that much:
+consumption is at least once. An offset may survive a power cut that the queue's last messages did not. Such an offset
+is set to the queue's end; otherwise its group would skip the messages written there next.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ConsumerOffsets:
         self.table: dict[str, dict[int, int]] = {}
         """``topic@group`` to queue id to the offset that is read next."""
         self.resets: dict[str, dict[int, int]] = {}
-        """Offsets set by an administrator that the next pull of the queue is told."""
+        """Offsets set by an administrator; the next pull of each queue is told its one."""
         self.pulled: dict[str, dict[int, int]] = {}
         """How far the groups have pulled, which may be ahead of what they have committed."""
         self.data_version = DataVersion(now_ms())
@@ -87,7 +87,7 @@ class ConsumerOffsets:
         return found
 
     def get(self, group: str, topic: str, queue_id: int) -> int:
-        """Answer with the committed offset, or the one that was set by an administrator; -1 if there is none."""
+        """Return the committed offset, or the one set by an administrator; -1 if there is none."""
         name = f"{topic}{SEPARATOR}{group}"
         reset = self.resets.get(name)
         if reset is not None and queue_id in reset:
@@ -138,7 +138,7 @@ class ConsumerOffsets:
         queues[queue_id] = offset
 
     def get_pulled(self, group: str, topic: str, queue_id: int) -> int:
-        """Answer with how far a group has pulled, else with what it has committed; -1 if neither is known."""
+        """Return how far a group has pulled, else what it has committed; -1 if neither is known."""
         queues = self.pulled.get(f"{topic}{SEPARATOR}{group}")
         offset = None if queues is None else queues.get(queue_id)
         return self.get(group, topic, queue_id) if offset is None else offset
@@ -173,7 +173,7 @@ class ConsumerOffsets:
         return offset
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
-        """Answer with a group's offsets in one topic."""
+        """Return a group's offsets in one topic: queue id to offset."""
         return dict(self.table.get(f"{topic}{SEPARATOR}{group}", {}))
 
     def topics_of_group(self, group: str) -> list[str]:
@@ -210,7 +210,7 @@ class ConsumerOffsets:
         return found
 
     def take_over(self, copies: Mapping[str, dict[int, int]]) -> None:
-        """Put what `copies` has made into the table."""
+        """Put the result of `copies` into the table."""
         if copies:
             self.table.update(copies)
             self._changes += 1

@@ -28,7 +28,7 @@ class QueueLocks:
         self._groups: dict[str, dict[Queue, tuple[str, int]]] = {}
 
     def lock(self, group: str, client_id: str, queue: Queue, now_ms: int) -> bool:
-        """Take or renew a lock; whether the client has it now."""
+        """Take or renew a lock. Returns whether the client has it now."""
         held = self._groups.get(group)
         owner = None if held is None else held.get(queue)
         if owner is None:
@@ -60,7 +60,7 @@ class QueueLocks:
         return held is not None and any(now_ms - renewed_ms <= self._life_ms for _, renewed_ms in held.values())
 
     def expire(self, now_ms: int) -> None:
-        """Drop what no one renewed."""
+        """Drop locks that nobody renewed in time."""
         for group in list(self._groups):
             held = self._groups[group]
             for queue in [queue for queue, (_, renewed_ms) in held.items() if now_ms - renewed_ms > self._life_ms]:

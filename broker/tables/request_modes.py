@@ -1,8 +1,8 @@
 """`RequestModes`: whether a group pulls a topic or pops it, in ``config/messageRequestMode.json``.
 
-Consumers of Apache's remoting client that leave the balancing to the broker (``clientRebalance=false``) ask for their
-queues and are told the mode with them; ``mqadmin setConsumeMode`` sets it. A pair without a mode has the broker's own
-(``defaultMessageRequestMode``). As with Apache, a mode outlives the topic and the group that it was set for.
+Consumers of Apache's remoting client that leave balancing to the broker (``clientRebalance=false``) ask for their
+queues. The reply has the mode with each; ``mqadmin setConsumeMode`` sets it. A pair without a mode has the broker's
+default (``defaultMessageRequestMode``). As with Apache, a mode outlives the topic and the group it was set for.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ class RequestModes:
         return self.count >= MODES_MAX and self._late.newest((topic, group)) is None
 
     def put(self, topic: str, group: str, mode: Mode, then: Callable[[], Any]) -> None:
-        """Set a mode; durable when it returns. Raises StoreError, or NotYetError: then ``then`` makes the reply."""
+        """Set a mode; durable when it returns.
+
+        Raises StoreError; NotYetError if it is late, then ``then`` makes the reply.
+        """
         if self._late.late:
             raise NotYetError(lambda: self._late.change({(topic, group): mode}), then)
         batch = self._late.change({(topic, group): mode})

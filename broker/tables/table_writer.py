@@ -1,4 +1,4 @@
-"""The thread that writes tables, and what a request waits for that is late."""
+"""The thread that writes tables, and the batches that requests wait for."""
 
 from __future__ import annotations
 
@@ -37,15 +37,14 @@ class Waited(Protocol):
 
 
 class NotYetError(Exception):
-    """A request has to wait for a batch; then ``then`` makes its reply, or without one it is handled again.
+    """A request has to wait for a batch. Then ``then`` makes its reply; without ``then`` it is handled again.
 
-    ``begin`` gathers what the request changes and answers with the batch, or with None: the request goes on in one of
-    the next turns. The dispatcher calls it as soon as it has kept the request; if the request is refused, nothing has
-    happened. ``then`` is called even if the asker has left
-    meanwhile.
+    ``begin`` gathers the request's changes and returns the batch, or None: the request goes on in one of the next
+    turns. The dispatcher calls it as soon as it has kept the request; if the request is refused, nothing has happened.
+    ``then`` is called even if the client has left meanwhile.
 
-    With ``alone`` all that the connection sends behind the request waits until the batch is over, too; it is called
-    when the request waits, and sees to it that the batch gets over.
+    With ``alone``, later requests of the connection wait until the batch is over, too. ``alone`` is called when the
+    request waits, and makes sure that the batch ends.
     """
 
     def __init__(
@@ -76,11 +75,11 @@ class WrittenTable(Writing, Protocol):
     """A table whose changes the thread writes."""
 
     def hand_over(self) -> bool:
-        """Make a batch of what was gathered, unless one is being written; whether there is one to write."""
+        """Make a batch of the gathered changes, unless one is being written. Returns whether there is one to write."""
         ...
 
     def settle(self) -> bool:
-        """Write what is left, in the caller's thread; whether there was anything."""
+        """Write what is left, in the caller's thread. Returns whether there was anything."""
         ...
 
 
@@ -128,7 +127,7 @@ class TableWriter:
         self._queue.put(work)
 
     def step(self) -> bool:
-        """Write one batch, if there is one; whether there was. This is the whole thread but for its waiting."""
+        """Write one batch. Returns False if there is none. The thread does nothing but this and waiting."""
         try:
             table = self._queue.get_nowait()
         except Empty:
@@ -138,9 +137,9 @@ class TableWriter:
         return True
 
     def stop(self) -> None:
-        """End the thread when it has written what was handed over; nothing is late from now on. May take a while.
+        """End the thread once it has written what was handed over. From now on nothing is late. May take a while.
 
-        What has been gathered since is left to `settle`.
+        `settle` writes what was gathered since.
         """
         self.late = False
         if self._thread is not None:

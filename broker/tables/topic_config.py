@@ -11,15 +11,15 @@ from remoting.codes import Permission, SysFlag
 __all__ = ["READ_WRITE", "TopicConfig", "perm_text"]
 
 READ_WRITE = int(Permission.READ | Permission.WRITE)
-_READ, _WRITE = int(Permission.READ), int(Permission.WRITE)  # plain: an enum's & costs a microsecond
+_READ, _WRITE = int(Permission.READ), int(Permission.WRITE)  # plain ints: an enum's & takes a microsecond
 
 
 class TopicConfig:
     """The configuration of one topic; never changed, only replaced.
 
     ``queue_limit`` is the first queue id that a send may not name: 0 for a topic that clients may not write.
-    ``message_sys_flag`` is what its messages' sysflag has in addition. ``plain`` says that a send to it needs no more
-    checks than its queue id: it is no retry topic, and not an ordered one.
+    ``message_sys_flag`` is added to its messages' sysFlag. ``plain`` says that a send needs no check but that of its
+    queue id: the topic is neither a retry topic nor ordered.
     """
 
     __slots__ = (
@@ -72,10 +72,10 @@ class TopicConfig:
         return self.perm & _WRITE != 0
 
     def queue_for(self, queue_id: int) -> int:
-        """The queue for what was accepted for ``queue_id``, maybe when the topic had more of them.
+        """The queue for a message accepted for ``queue_id``, perhaps when the topic had more queues.
 
-        The same one while a send may name it. Else one that is both written and read today, always the same one for
-        the same ``queue_id``, so that what was in order stays so.
+        It is ``queue_id`` while a send may name it. Else it is a queue that is written and read today, always the same
+        one for the same ``queue_id``, so that ordered messages stay in order.
 
         >>> TopicConfig("T", read_queue_nums=4, write_queue_nums=4).queue_for(6)
         2

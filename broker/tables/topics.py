@@ -1,8 +1,8 @@
 """Topics: the table of all topics of this broker, and how one is made by the first send to it.
 
 The table is one dictionary from name to an immutable `TopicConfig`; a change replaces the entry, writes
-``config/topics.json`` and tells the listeners (registration with name servers, plug-ins). Messages carry what
-permits them in two numbers that are worked out beforehand, so that the check of a send is two comparisons.
+``config/topics.json`` and tells the listeners (registration with name servers, plug-ins). Two fields of an entry are
+computed in advance (``queue_limit`` and ``plain``), so that the check of a send is two comparisons.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TOPICS_MAX = 100_000
 class Topics:
     """All topics of this broker. Only the network loop changes it; `get` may be called from any thread.
 
-    What is made for a request may be late (see `broker.tables.late_tables`): then NotYetError says for what to wait.
+    Topics may be written late (see `broker.tables.late_tables`): then NotYetError carries the batch to wait for.
 
     Args:
         files: The door to the disk.
@@ -89,7 +89,7 @@ class Topics:
     def set_auto_create(self, enabled: bool, queue_nums: int) -> None:
         """Change whether a send to an unknown topic makes it, and with how many queues at most. Raises StoreError.
 
-        That counts at once, though the file may be written later: a start takes it from the configuration.
+        The change counts at once, although the file may be written later: a start reads it from the configuration.
         """
         self._auto_create = enabled
         perm = READ_WRITE | int(Permission.INHERIT)
@@ -120,7 +120,7 @@ class Topics:
                 raise self._file.damage(name, f"topic {name}: {error}") from error
 
     def adopt(self, on_disk: Iterable[tuple[str, int]]) -> list[str]:
-        """Take in topics that have messages but no configuration, given as (topic, queues); return their names."""
+        """Add topics that have messages but no configuration, given as (topic, queues). Returns their names."""
         lost = [(name, queues) for name, queues in on_disk if name not in self.table]
         for name, queues in lost:
             self.table[name] = TopicConfig(name, queues, queues)
@@ -129,16 +129,16 @@ class Topics:
         return [name for name, _ in lost]
 
     def get(self, name: str) -> TopicConfig | None:
-        """Answer with a topic's configuration, None for an unknown topic."""
+        """Return a topic's configuration; None for an unknown topic. Any thread."""
         return self.table.get(name)
 
     def queue_for(self, name: str, queue_id: int) -> int:
-        """Say to which queue of a topic goes what was accepted for this one. Any thread."""
+        """The queue for a message that was accepted for ``queue_id``, see `TopicConfig.queue_for`. Any thread."""
         config = self.table.get(name)
         return queue_id if config is None else config.queue_for(queue_id)
 
     def newest(self, name: str) -> TopicConfig | None:
-        """Answer with a topic's configuration as it will be when all changes are written."""
+        """Return a topic's configuration as it will be when all changes are written."""
         return self._late.newest(name)
 
     @property
@@ -159,9 +159,9 @@ class Topics:
             self._changed(before)
 
     def delete(self, name: str) -> bool:
-        """Forget a topic; whether there was one. Its messages are the store's business. Raises StoreError."""
+        """Forget a topic; the caller deletes its messages. Returns whether there was one. Raises StoreError."""
         if name not in self.table:
-            return False  # without a look at the lock: the thread holds it as long as the disk takes
+            return False  # do not take the lock: the thread holds it as long as the disk takes
         with self._late.alone():
             config = self.table.pop(name, None)
             if config is None:
@@ -170,7 +170,7 @@ class Topics:
             return True
 
     def write(self, configs: Mapping[str, TopicConfig], then: Callable[[], Any]) -> None:
-        """Create or replace topics. Raises StoreError, or NotYetError: then ``then`` makes the reply."""
+        """Create or replace topics. Raises StoreError; NotYetError if it is late, then ``then`` makes the reply."""
         if self._late.late:
             for name in configs:
                 self._late.wait_for_end(name)
@@ -178,14 +178,14 @@ class Topics:
         self.put(*configs.values())
 
     def forget_late(self, name: str, then: Callable[[], Any]) -> None:
-        """Raise NotYetError if forgetting a topic is late: ``then``, which deletes it, finds it gone and replies."""
+        """Raise NotYetError if a topic is forgotten late. ``then`` finds it gone, deletes the rest and replies."""
         if self._late.late:
             self._late.forget(name, then)
 
     def end(self, name: str, work: Callable[[list[str]], object], then: Callable[[], Any]) -> None:
-        """Do what goes with a topic that is forgotten. Raises what it raises, or NotYetError: then ``then`` replies.
+        """Clean up after a forgotten topic. Raises what ``work`` raises; NotYetError if it is late: ``then`` replies.
 
-        ``work`` may get other topics that go at the same time along with this one.
+        ``work`` gets a list of topics: others that are deleted at the same time may be in it.
         """
         if not self._late.late:
             work([name])
@@ -194,7 +194,7 @@ class Topics:
         raise NotYetError(lambda: self._late.end(name, work), then)
 
     def next_version(self, failed: Callable[[], object]) -> None:
-        """Let the table have a new version. Raises StoreError; if it is late, ``failed`` is called instead."""
+        """Give the table a new version. Raises StoreError; if the write is late, ``failed`` is called instead."""
         if not self._late.late:
             self.put()
             return
@@ -207,7 +207,10 @@ class Topics:
         self._late.change({}).waiting.append(told)
 
     def have(self, config: TopicConfig) -> bool:
-        """Whether a topic that the broker itself needs is there; if not, it is made. Raises StoreError."""
+        """Make a topic that the broker itself needs, if it is missing. Returns whether it is there.
+
+        Raises StoreError.
+        """
         if config.name in self.table:
             return True
         if not self._late.late:
@@ -226,7 +229,10 @@ class Topics:
         self.put(*configs)
 
     def create_for_send(self, name: str, default_topic: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig | None:
-        """Make the topic of a first send from the default topic that the sender names; None if that is not allowed."""
+        """Make the topic of a first send after the default topic that the sender names; None if that is not allowed.
+
+        Raises StoreError, or NotYetError while it is being written.
+        """
         self._late.wait_for(name)
         model = self.table.get(default_topic)
         if model is None or not model.perm & Permission.INHERIT or self.full():
@@ -309,12 +315,12 @@ class Topics:
             listener(names)
 
     def _changed(self, before: Mapping[str, TopicConfig | None]) -> None:
-        """Write the file after a change, or undo the change: what a restart forgets must not take a message."""
+        """Write the file after a change, or undo the change: no message may go to a topic that a restart forgets."""
         self.data_version.next(self._now_ms())
         try:
             self.before_save()
             self.save()
-        except Exception:  # also for what cannot be written: no change after it could be
+        except Exception:  # also for a value that is no JSON: if it stayed, no later write could succeed
             for name, config in before.items():
                 if config is None:
                     self.table.pop(name, None)
@@ -334,7 +340,7 @@ def _log_failure(error: Exception | None) -> None:
 def _system_topics(
     cluster_name: str, broker_name: str, auto_create_queues: int, trace_topic: str | None
 ) -> list[TopicConfig]:
-    """List what Apache's broker makes at start; topics of POP consumption, which is not served, are left out."""
+    """List the topics that Apache's broker makes at start, but for the internal topics of POP."""
     inherit = READ_WRITE | int(Permission.INHERIT)
     found = [
         TopicConfig("SELF_TEST_TOPIC", 1, 1),
