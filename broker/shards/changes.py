@@ -10,7 +10,8 @@ turn, and strikes out each shard that has confirmed. So
 * a supervisor that dies in between finds the change in its file, and finishes it. Every change is idempotent.
 
 A change that the first shard refuses is refused, and made nowhere. If a later shard does not confirm, the answer is
-SYSTEM_ERROR and names it, and the change stays written down for it.
+SYSTEM_ERROR and names it, and the change stays written down for it. A shard that dies before its answer may have made
+the change: if the next one refuses it, the answer is SYSTEM_ERROR, too, and names both.
 
 Settings (UPDATE_BROKER_CONFIG) are not written down: without a configuration file they last as long as the supervisor,
 which gives them to each shard that it starts.
@@ -150,12 +151,14 @@ async def spread(
     done: list[int] = []
     answer: RemotingCommand | None = None
     problems: list[str] = []
+    died: list[str] = []
     for index in serving:
         try:
             await catch_up(changes, index, ask, name, before=change)
             reply = await ask(index, change.code, change.ext, change.body)
         except ConnectionError:
-            continue  # it has died; the change still waits for it, so it gets it at its start
+            died.append(name(index))  # the change still waits for it, so it gets it at its start
+            continue
         except (OSError, TimeoutError, ProtocolError) as error:
             problems.append(f"{name(index)} has not confirmed it: {str(error) or type(error).__name__}")
             continue
@@ -163,12 +166,14 @@ async def spread(
         if reply.code == ResponseCode.SUCCESS:
             done.append(index)
             answer = answer or reply
-        elif not done and not problems:
+        elif not (done or problems or died):
             change.waiting.clear()
             answer = reply
             break
         else:
             problems.append(f"{name(index)} refuses it: {reply.remark}")
+    if problems:
+        problems += [f"{dead} has died and may have made it" for dead in died]
     if lasting:
         changes.save()
     return _answer(command, answer, problems, [name(index) for index in sorted(change.waiting)], list(map(name, done)))
@@ -196,7 +201,7 @@ def _answer(
     command: RemotingCommand, answer: RemotingCommand | None, problems: list[str], late: list[str], done: list[str]
 ) -> RemotingCommand:
     if problems or answer is None:
-        where = f"made on {', '.join(done)}" if done else "made on no shard"
+        where = f"made on {', '.join(done)}" if done else "confirmed by no shard"
         text = "; ".join([where, *(problems or ["no shard serves"])])
         return command.reply(ResponseCode.SYSTEM_ERROR, f"{text}: ask again")
     remark = answer.remark

@@ -26,12 +26,13 @@ from remoting.codes import ResponseCode
 from remoting.json_dialect import dumps, loads
 
 if TYPE_CHECKING:
+    from broker.shards.changes import SharedChanges
     from broker.shards.front import Front
     from broker.shards.keeper import ShardKeeper
     from broker.shards.layout import Layout
     from store.disk.files import Files
 
-__all__ = ["READ_ONLY", "READ_WRITE", "Draining", "left_of"]
+__all__ = ["READ_ONLY", "READ_WRITE", "Draining", "finish_taking_out", "left_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,6 +52,20 @@ def left_of(state: dict[str, Any], may_stay: frozenset[str]) -> dict[str, Any]:
     if unread:
         found["unread"] = unread
     return found
+
+
+def finish_taking_out(layout: Layout, files: Files, changes: SharedChanges) -> None:
+    """At a start, do what a crash has left undone of shards that are out: forget their changes, remove their marks.
+
+    A shard that comes back would make old changes over the tables that it inherits, and would be drained at once.
+    Raises StoreError.
+    """
+    for index in layout.out:
+        if changes.of(index):
+            changes.forget(index)
+        mark = layout.drain_mark(index)
+        if files.exists(mark):
+            files.remove(mark)
 
 
 class Draining:
@@ -106,7 +121,7 @@ class Draining:
             self._keeper.end(index)
 
     def _take_out(self, index: int) -> None:
-        self._layout.take_out(index)
+        self._layout.take_out(index)  # from here on a start finishes it (`finish_taking_out`)
         self._front.forget(index)
         self._files.remove(self._layout.drain_mark(index))
         self._read_only.discard(index)

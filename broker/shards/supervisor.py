@@ -14,7 +14,7 @@ from typing import Any
 from broker.config.broker_config import BrokerConfig
 from broker.net.clock import monotonic_ms
 from broker.shards.changes import SharedChanges
-from broker.shards.draining import Draining
+from broker.shards.draining import Draining, finish_taking_out
 from broker.shards.front import ROUTES_MS, Front
 from broker.shards.inheriting import inherit
 from broker.shards.keeper import ShardKeeper, ShardState
@@ -57,6 +57,7 @@ class Supervisor:
         try:
             self.layout = Layout(self._files, config.store_dir)
             self.changes = SharedChanges(self._files, self._shards_dir / "changes.json")
+            finish_taking_out(self.layout, self._files, self.changes)
             self.indexes = list(self.layout.choose(count, config.broker_name, self._admit))
             check_ports(config, self.indexes)
         except BaseException:

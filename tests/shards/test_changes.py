@@ -120,11 +120,27 @@ def test_a_later_shard_that_refuses_is_named(tmp_path: Path) -> None:
     assert reply.remark == "made on b-0, b-1; b-2 refuses it: no: ask again"
 
 
+def test_one_that_dies_may_have_made_what_the_next_refuses(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.shards[0].trouble = ConnectionResetError("gone")
+    world.shards[1].code = world.shards[2].code = 26
+    reply = world.spread(make("a"))
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    told = "b-1 refuses it: no; b-2 refuses it: no; b-0 has died and may have made it: ask again"
+    assert reply.remark == f"confirmed by no shard; {told}"
+    world.shards[0].trouble = None
+    world.again()
+    assert world.catch_up(0), "it is asked at its start: what it has made, it makes once more"
+
+
 def test_nobody_serves(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.serving = []
     reply = world.spread(make("a"))
-    assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "made on no shard; no shard serves: ask again")
+    assert (reply.code, reply.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        "confirmed by no shard; no shard serves: ask again",
+    )
 
 
 def test_one_that_dies_meanwhile_gets_it_at_its_start(tmp_path: Path) -> None:

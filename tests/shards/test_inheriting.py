@@ -75,6 +75,29 @@ def test_a_shard_that_comes_back_gets_the_tables_of_one_that_stayed(tmp_path: Pa
     assert [change.waiting for change in again.entries] == [{0, 1}], "what shard 1 has not made, shard 0 makes as well"
 
 
+def test_a_crash_while_a_shard_is_taken_out_leaves_it_neither_mark_nor_old_changes(tmp_path: Path) -> None:
+    """The layout is the first of three writes; what the shard had not confirmed is older than what it inherits."""
+    files = Files()
+    known = Layout(files, tmp_path)
+    known.choose(2, "broker-a")
+    fill(tmp_path)
+    known.drain_mark(1).parent.mkdir(parents=True, exist_ok=True)
+    known.drain_mark(1).write_text("")
+    changes = SharedChanges(files, tmp_path / "shards" / "changes.json")
+    for waiting in ([1], [0, 1]):
+        changes.entries.append(Change(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "Orders"}, b"", waiting))
+    changes.save()
+    known.take_out(1)
+    only = supervisor(tmp_path, 1)
+    assert only.indexes == [0]
+    assert [change.waiting for change in only.changes.entries] == [{0}], "nothing waits for a shard that is out"
+    only._unlock()
+    made = supervisor(tmp_path, 2)
+    assert made.indexes == [0, 1]
+    assert not known.drain_mark(1).exists(), "it would be drained at once"
+    assert [change.waiting for change in made.changes.entries] == [{0, 1}], "what shard 0 has not made, and no more"
+
+
 def test_a_start_that_fails_meanwhile_begins_again(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "config" / "subscriptionGroup.json").write_text("{broken")
