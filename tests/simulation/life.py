@@ -20,6 +20,7 @@ from tests.simulation.ledger import Ledger
 from tests.simulation.names import forget_name, put_name
 from tests.simulation.pops import INVISIBLE_MAX_MS
 from tests.simulation.swarm import ACTORS, Swarm
+from tests.simulation.troubles import TROUBLES
 from tests.simulation.world import QUEUES, ROOT, STEP_MS, TOPICS, Shape, World
 from tests.support.simdisk import PowerCut, SimDisk
 
@@ -330,8 +331,8 @@ class Aftermath(_Story):
 class Life(_Story):
     """The story of a seed. ``probe`` is called at each call of the disk, with its number.
 
-    ``fond``: what half of it is to be about (`tests.simulation.swarm.HAPPENS`). ``keys``: whether there may be messages
-    with delay keys, and what belongs to them.
+    ``fond``: what half of it is to be about (of `tests.simulation.swarm.HAPPENS`, or of `TROUBLES`). ``keys``: whether
+    there may be messages with delay keys, and what belongs to them.
     """
 
     def __init__(
@@ -388,7 +389,9 @@ class Life(_Story):
         """One thing."""
         world, rng = self.world, self.rng
         what = world.swarm.draw(world.swarm.happens, rng)
-        if what == "send":
+        if what in TROUBLES:
+            TROUBLES[what](self)
+        elif what == "send":
             self.send_some()
             world.turns(rng.randint(1, 20))
         elif what in ("command", "decide"):

@@ -37,11 +37,10 @@ class Plant:
         kinds: What it must be found by; any other finding does not count.
         make: Answers the context manager that puts it in.
         share: Share of the calls of the disk that are crash points.
-        fond: What half of each story is about, for a bug that shows in few stories: what happens, and where and when,
-            is drawn as always.
-        begin: The first of the seeds that are tried. Not 0 for a bug that the stories of the first ones do not show.
-        first: A seed whose story shows it, tried before those from ``begin``: a search costs up to a minute. It may
-            be out of date, as stories change with the product; then the search is as long as without it.
+        fond: What half of each story is about, for a bug that shows in few stories (`tests.simulation.swarm.HAPPENS`,
+            `tests.simulation.troubles.TROUBLES`): what happens, and where and when, is drawn as always.
+        first: A seed whose story shows it, tried before those from 0: a search costs up to ten minutes. It is out of
+            date as soon as stories change with the product. So prefer stories that are fond of what the bug needs.
     """
 
     def __init__(
@@ -50,14 +49,12 @@ class Plant:
         *kinds: Kind,
         share: float = 0.02,
         fond: str = "",
-        begin: int = 0,
         first: int | None = None,
     ) -> None:
         assert kinds
         self.kinds = frozenset(kinds)
         self.share = share
         self.fond = fond
-        self.begin = begin
         self.first = first
         self._make = make
 
@@ -65,7 +62,7 @@ class Plant:
         """The seeds that are tried, in their order."""
         if self.first is not None:
             yield self.first
-        yield from range(self.begin, self.begin + SEEDS)
+        yield from range(SEEDS)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:

@@ -360,7 +360,8 @@ PLANTED: dict[str, Plant] = {
     "a block's put that failed counts as done": Plant(
         swap((MessageStore, "put_batch", _failed_block_is_done)),
         *(Kind.LOST, Kind.COMMAND),
-        first=4,
+        share=0,
+        fond="write is torn",
     ),
     "the checkpoint does not wait for the log's sync": Plant(
         swap((DeliveryCheckpoint, "write", _checkpoint_before_sync)), *_GONE
@@ -368,12 +369,10 @@ PLANTED: dict[str, Plant] = {
     "the journal forgets to sync": Plant(swap((Journal, "sync", _sync_nothing)), *_GONE),
     "the log forgets to sync": Plant(swap((CommitLog, "sync", _sync_nothing)), *_GONE),
     "after a failed sync the journal is not written again": Plant(
-        swap((Journal, "_write_again", lambda *_: None)),
-        *_GONE,
-        first=19,
+        swap((Journal, "_write_again", lambda *_: None)), *_GONE, share=0, fond="sync is made up for"
     ),
     "after a failed sync the log is not written again": Plant(
-        swap((CommitLog, "_rewrite", lambda _: None)), *_GONE, first=11
+        swap((CommitLog, "_rewrite", lambda _: None)), *_GONE, share=0, fond="sync is made up for"
     ),
     "a reply does not wait for its sync": Plant(
         swap((Flusher, "submit", lambda _self, _ticket, tell: tell(True))), *_LOST
@@ -391,12 +390,14 @@ PLANTED: dict[str, Plant] = {
             (MessageStore, "put_batch", _clock_outside_lock("put_batch")),
         ),
         Kind.EARLY,
-        first=50,
+        share=0,
+        fond="clock at the lock",
     ),
     "a torn tail of the log is accepted": Plant(
         swap((store.log.commit_log, "walk", partial(store.log.commit_log.walk, check_crc=False))),
         *(Kind.CONTENT, Kind.CHECK, Kind.QUEUES, Kind.LOST),
-        first=4,
+        share=0,
+        fond="end is torn",
     ),
     "a torn frame of the journal is accepted": Plant(
         swap((store.spill.journal.replay, "records_are_whole", lambda *_: True)), *(*_LOST, Kind.CHECK), first=4
@@ -408,7 +409,9 @@ PLANTED: dict[str, Plant] = {
         fond="fail and crash",
     ),
     "the scan for delay ids is too short": Plant(swap((DelayPlugin, "_restore", _scan_too_short)), Kind.TWICE),
-    "the scan for level copies is left out": Plant(swap((LevelProgress, "_marks", lambda *_: {})), Kind.TWICE, first=6),
+    "the scan for level copies is left out": Plant(
+        swap((LevelProgress, "_marks", lambda *_: {})), Kind.TWICE, share=0, fond="crash"
+    ),
     "a claim is not checked against a cancel": Plant(
         swap((Deliverer, "deliver", _claim_unchecked), _UNNOTICED), *(Kind.COMMAND, Kind.TWICE)
     ),
@@ -420,7 +423,9 @@ PLANTED: dict[str, Plant] = {
         swap((SpillStore, "spill_step", _let_go_too_soon)), *(Kind.LOST, Kind.TWICE, Kind.START, Kind.ANSWER), first=4
     ),
     "a run is listed before it is synced": Plant(swap((RunWriter, "finish", _run_unsynced)), *_GONE, first=4),
-    "retention does not ask for pins": Plant(swap((Retention, "delete_expired", _no_pins)), *_GONE, first=8),
+    "retention does not ask for pins": Plant(
+        swap((Retention, "delete_expired", _no_pins)), *_GONE, share=0, fond="all expires"
+    ),
     "every start has the same epoch": Plant(swap((SpillStore, "next_id", _same_epoch)), *(Kind.ANSWER, Kind.LOST)),
     "a level's put that failed counts as done": Plant(
         swap((LevelScheduler, "_settle", _failed_put_is_done)), *_LOST, share=0, fond="level fails"
@@ -429,15 +434,10 @@ PLANTED: dict[str, Plant] = {
         swap((Turn, "_take_back_refused", lambda _, entries, results: (entries, results))),
         Kind.BATCH,
         share=0,
-        fond="between slices",
-        first=6,
+        fond="batch is refused",
     ),
     "what waits of a refused large batch is not taken back": Plant(
-        swap((GateAside, "take_back", lambda _: None)),
-        Kind.BATCH,
-        share=0,
-        fond="between slices",
-        first=9,
+        swap((GateAside, "take_back", lambda _: None)), Kind.BATCH, share=0, fond="batch is refused"
     ),
     "a message that cannot be read is forgotten": Plant(
         swap((Failures, "add", _what_fails_is_forgotten)), *_LOST, first=8
@@ -465,7 +465,8 @@ PLANTED: dict[str, Plant] = {
     "holes are punched by done bits that are not durable": Plant(
         swap((Run, "punchable", _punch_what_is_done), (Housekeeping, "_reclaimable", _reclaim_what_is_done)),
         *(*_LOST, Kind.CHECK),
-        first=9,
+        share=0,
+        fond="lost deliveries",
     ),
     "the journal's end is not zeroed": Plant(
         swap((store.spill.upkeep.opening, "cut_behind", lambda _: None)),
@@ -473,9 +474,7 @@ PLANTED: dict[str, Plant] = {
         first=2,
     ),
     "the log is not written again after an unclean end": Plant(
-        swap((CommitLog, "_write_again", lambda *_: None)),
-        *_GONE,
-        first=9,
+        swap((CommitLog, "_write_again", lambda *_: None)), *_GONE, share=0, fond="sync is made up for"
     ),
     "a state file is read without a sync of its name": Plant(
         swap((Files, "read_replaced", _read_only), (Files, "makedirs", _makedirs_believes)),
@@ -490,28 +489,20 @@ PLANTED: dict[str, Plant] = {
     "a record's checksum is not looked at": Plant(
         swap((store.log.log_scan, "is_proof", lambda _: False)),
         *(Kind.CONTENT, Kind.QUEUES, Kind.CHECK, Kind.TWICE),
-        first=4,
+        share=0,
+        fond="end is torn",
     ),
     "a command does not see to what a failed write has left behind": Plant(
-        swap((MessageStore, "settle", lambda _: None)),
-        *(Kind.COMMAND, Kind.TWICE),
-        share=0,
-        fond="fail and crash",
-        first=17,
+        swap((MessageStore, "settle", lambda _: None)), *(Kind.COMMAND, Kind.TWICE), share=0, fond="write is torn"
     ),
     "zeros over what a failed write has left behind are not synced": Plant(
         swap((CommitLog, "_sync_file", lambda *_: None)),
         *(Kind.COMMAND, Kind.TWICE, Kind.REFUSED, Kind.BATCH),
         share=0,
-        fond="fail and crash",
+        fond="write is torn",
     ),
     "zeros whose sync has failed are not written again": Plant(
-        swap((File, "clear", _clear_what_reads_as_something)),
-        *_GONE,
-        share=0,
-        fond="fail and crash",
-        begin=900,
-        first=943,
+        swap((File, "clear", _clear_what_reads_as_something)), *_GONE, share=0, fond="end is torn"
     ),
     "a directory of a killed process is built on as it is": Plant(
         swap((Files, "makedirs", _believe_what_is_there)), *_GONE, share=0
@@ -520,6 +511,7 @@ PLANTED: dict[str, Plant] = {
     "no checkpoint after all queues were derived": Plant(
         swap((BrokerCore, "_recover_transactions", _as_if_not_rebuilt)),
         *(Kind.LOST, Kind.TRANSACTION, Kind.DURABLE),
-        first=4,
+        share=0,
+        fond="derive anew",
     ),
 }

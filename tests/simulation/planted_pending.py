@@ -87,8 +87,9 @@ def _plant(
     kinds: tuple[Kind, ...],
     share: float = 0.005,
     first: int | None = None,
+    fond: str = "pending",
 ) -> Plant:
-    return Plant(swap(*wrong), *kinds, share=share, fond="pending", first=first)
+    return Plant(swap(*wrong), *kinds, share=share, fond=fond, first=first)
 
 
 PLANTED_PENDING: dict[str, Plant] = {
@@ -100,7 +101,9 @@ PLANTED_PENDING: dict[str, Plant] = {
     "delay keys are forgotten at a restart": _plant(
         (DelayKeys, "load", lambda *_: None), kinds=(Kind.ANSWER,), first=9
     ),
-    "rows of delay keys are not synced": _plant((MessageRows, "sync", lambda _: None), kinds=_WRONG),
+    "rows of delay keys are not synced": _plant(
+        (MessageRows, "sync", lambda _: None), kinds=_WRONG, share=0, fond="pending and crash"
+    ),
     "a restart forgets the delay of a moved message": _plant(
         (changes, "sent_delay_ms", _delay_until_due), kinds=(Kind.COMMAND,), share=0
     ),
@@ -123,9 +126,7 @@ PLANTED_PENDING: dict[str, Plant] = {
         first=69,
     ),
     "limits do not count what is there at a start": _plant(
-        (PendingLimits, "load", lambda _: None),
-        kinds=(Kind.ANSWER,),
-        first=4,
+        (PendingLimits, "load", lambda _: None), kinds=(Kind.ANSWER,), share=0, fond="pending and crash"
     ),
     "limits do not hear of cancels": _plant(
         (PendingLimits, "cancelled", lambda *_: None),
