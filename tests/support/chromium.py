@@ -97,6 +97,9 @@ class Chromium:
     def visit(self, url: str, width: int, *, dark: bool = False) -> Seen:
         """Open a URL like `open`."""
         self._events.clear()
+        self._ask("Page.navigate", url="about:blank")  # what the page before still asks for is not this one's
+        self._until("Page.loadEventFired")
+        self._events.clear()
         self._ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
