@@ -27,6 +27,7 @@ from timewheel_client import (
     WaitingMessage,
     Which,
 )
+from timewheel_client.net.client_core import now_ms
 from timewheel_client.pending.pending_values import waiting_of
 
 START_MS = 1_700_000_000_000
@@ -131,6 +132,42 @@ def test_a_bulk_change_tells_of_each_what_is_known(
     if verdict == "refused":
         with pytest.raises(NoRouteError):  # nothing was changed at all
             asyncio.run(cancel())
+
+
+def test_an_interval_is_a_time_when_a_message_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list that is old, or a call that is made again, leads to the same time: nothing is moved twice."""
+    base = now_ms()
+    dues = {"b/0/1": base + 60_000, "b/0/2": base + 61_000, "b/0/3": base - 50_000}
+    orders: list[tuple[str, str, dict[str, int | None]]] = []
+
+    async def listed(_: ServiceClient, *__: object) -> AsyncIterator[tuple[WaitingMessage, str]]:
+        for name, due_ms in dues.items():
+            yield waiting_of({"id": name, "topic": "T", "due_ms": due_ms}, "b/0"), ""
+
+    async def change(_: ServiceClient, verb: str, name: str, *__: Any, **times: int | None) -> ChangeResult:
+        orders.append((verb, name, times))
+        return ChangeResult(verdict="done", id=name)
+
+    async def brokers(_: ServiceClient) -> dict[str, str]:
+        return {"b/0": "b/0"}
+
+    monkeypatch.setattr(ServiceClient, "_list", listed)
+    monkeypatch.setattr(ServiceClient, "_change", change)
+    monkeypatch.setattr(ServiceClient, "brokers", brokers)
+
+    async def change_all(verb: str, **times: int) -> MatchingResult:
+        client = ServiceClient("127.0.0.1:1")
+        return await client.change_matching(Which(topic="T"), verb, dry_run=False, **times)
+
+    assert asyncio.run(change_all("move", by_ms=-30_000)).verdicts == {"done": 2, "refused": 1}
+    moved = [("move", name, {"dueMs": dues[name] - 30_000}) for name in ("b/0/1", "b/0/2")]
+    assert orders == moved
+    assert asyncio.run(change_all("move", by_ms=-30_000)).verdicts == {"done": 2, "refused": 1}
+    assert orders == moved * 2
+    assert asyncio.run(change_all("cancel")).verdicts == {"done": 3}
+    for wrong in ({}, {"by_ms": 5, "due_ms": base + 90_000}):
+        with pytest.raises(ValueError, match="one of the two"):
+            asyncio.run(change_all("move", **wrong))
 
 
 @pytest.mark.parametrize("text", ["x", "1" * 5000, "1.5", "--1", "-", "٣"])

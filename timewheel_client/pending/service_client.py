@@ -29,7 +29,14 @@ from timewheel_client.net.tls import Tls
 from timewheel_client.net.tries import STORED, send_header
 from timewheel_client.pending.cursors import cursors_in
 from timewheel_client.pending.pending_client import PendingClient
-from timewheel_client.pending.pending_values import ChangeResult, MatchingResult, TopicWaiting, Which, topic_of
+from timewheel_client.pending.pending_values import (
+    ChangeResult,
+    MatchingResult,
+    TopicWaiting,
+    WaitingMessage,
+    Which,
+    topic_of,
+)
 from timewheel_client.values.arguments import need_text
 from timewheel_client.values.errors import (
     BrokerError,
@@ -150,39 +157,53 @@ class ServiceClient(PendingClient):
 
         One without a verdict in time is ``undecided``: its command may stand. One whose command was not taken is
         ``refused``, and as it was; if that is so of the first ones, the error is raised: nothing was changed.
+
+        An interval becomes a time when a message is listed. So where the due range has both ends and is not longer than
+        the interval, a call that was cut short may be made again: what was moved does not match, or is told that time.
         """
+        if verb == "move" and (due_ms is None) == (by_ms is None):
+            raise ValueError("move takes due_ms (epoch ms) or by_ms (ms), one of the two")
         if purge or which.width_fault:
             raise ClientError(which.width_fault or "a service has no purge")
         cursors = cursors_in(after, await self.brokers())
-        names: list[str] = []
+        found: list[WaitingMessage] = []
         unfinished: dict[str, str] = {}
         async for message, cursor in self._list(which, None if limit is None else limit + 1, cursors):
-            if len(names) == limit:
+            if len(found) == limit:
                 # An instance of an older version tells no cursors.
-                unfinished = cursors if all(cursors[name.rpartition("/")[0]] for name in names) else {}
+                unfinished = cursors if all(cursors[listed.broker] for listed in found) else {}
                 break
-            names.append(message.id)
+            found.append(message)
             cursors[message.broker] = cursor
         answers: list[ChangeResult] = []
         verdicts: Counter[str] = Counter()
         if dry_run:
-            answers = [ChangeResult(verdict="done", detail="would be changed", id=name) for name in names]
-            verdicts["done"] = len(names)
-        for begin in range(0, 0 if dry_run else len(names), AT_ONCE):
-            times = {"dueMs": due_ms, "byMs": by_ms} if verb == "move" else {}
-            some = names[begin : begin + AT_ONCE]
-            found = await asyncio.gather(
-                *(self._change(verb, name, "", None, **times) for name in some), return_exceptions=True
+            answers = [ChangeResult(verdict="done", detail="would be changed", id=message.id) for message in found]
+            verdicts["done"] = len(found)
+        for begin in range(0, 0 if dry_run else len(found), AT_ONCE):
+            some = found[begin : begin + AT_ONCE]
+            told = await asyncio.gather(
+                *(self._change_listed(message, verb, due_ms, by_ms) for message in some), return_exceptions=True
             )
-            failed = [result for result in found if isinstance(result, BaseException)]
-            if not answers and len(failed) == len(found) and not any(map(_may_stand, failed)):
+            failed = [result for result in told if isinstance(result, BaseException)]
+            if not answers and len(failed) == len(told) and not any(map(_may_stand, failed)):
                 raise failed[0]
-            answers += [_told_of(name, result) for name, result in zip(some, found, strict=True)]
+            answers += [_told_of(message.id, result) for message, result in zip(some, told, strict=True)]
         if not dry_run:
             verdicts.update(result.verdict for result in answers)
         return MatchingResult(
             verdicts=dict(verdicts), answers=answers[:ANSWERS_KEPT], dry_run=dry_run, unfinished=unfinished
         )
+
+    async def _change_listed(
+        self, message: WaitingMessage, verb: str, due_ms: int | None, by_ms: int | None
+    ) -> ChangeResult:
+        if verb == "move" and by_ms is not None:
+            due_ms = message.due_ms + by_ms
+            fault = past_fault("due_ms", due_ms, now_ms())
+            if fault:
+                return ChangeResult(verdict="refused", detail=fault, id=message.id, broker=_broker_of(message.id))
+        return await self._change(verb, message.id, "", None, dueMs=due_ms if verb == "move" else None)
 
     async def topics(self, which: Which | None = None) -> list[TopicWaiting]:
         """Add up by topic what waits, largest first, over all shards; each message is read."""
@@ -347,4 +368,8 @@ def _told_of(name: str, result: ChangeResult | BaseException) -> ChangeResult:
     if not isinstance(result, ClientError):
         raise result
     verdict = "undecided" if _may_stand(result) else "refused"
-    return ChangeResult(verdict=verdict, detail=str(result), id=name, broker=name.rpartition("/")[0].rpartition("/")[0])
+    return ChangeResult(verdict=verdict, detail=str(result), id=name, broker=_broker_of(name))
+
+
+def _broker_of(name: str) -> str:
+    return name.rpartition("/")[0].rpartition("/")[0]
