@@ -45,6 +45,7 @@ function length(ms) {
 }
 function at(ms, short = false) {
   const d = new Date(ms);
+  if (ms == null) return "–";
   if (isNaN(d)) return String(ms);
   const day = `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())}`;
   const time = `${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}`;

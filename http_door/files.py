@@ -7,7 +7,12 @@ from importlib.resources import files
 
 from aiohttp import web
 
-__all__ = ["add_file", "text_of"]
+__all__ = ["add_file", "add_page_files", "text_of"]
+
+_COMMON = "http_door"
+_SCRIPTS = ("common.js", "topics.js", "bulk.js")
+_FORM = b"<!-- bulk.html -->\n"
+"""Where a page has the form for changes by a query."""
 
 
 def text_of(package: str, name: str) -> bytes:
@@ -18,6 +23,19 @@ def text_of(package: str, name: str) -> bytes:
 def add_file(app: web.Application, path: str, kind: str, texts: Sequence[bytes]) -> None:
     """Add a route that answers some texts, one behind the other."""
     app.router.add_get(path, _serving(b"\n".join(texts), kind))
+
+
+def add_page_files(app: web.Application, own: str, *, styles: bool = False) -> None:
+    """Add the routes of a page: what all pages share, and what the package ``own`` has of it behind that.
+
+    ``styles``: whether it has styles of its own, too.
+    """
+    page, form = text_of(own, "page.html"), text_of(_COMMON, "bulk.html")
+    own_styles = [text_of(own, "page.css")] if styles else []
+    add_file(app, "/", "text/html", [page.replace(_FORM, form)])
+    add_file(app, "/page.css", "text/css", [text_of(_COMMON, "page.css"), *own_styles])
+    scripts = [text_of(_COMMON, name) for name in _SCRIPTS]
+    add_file(app, "/page.js", "text/javascript", [*scripts, text_of(own, "page.js")])
 
 
 def _serving(text: bytes, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:

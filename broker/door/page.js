@@ -1,5 +1,4 @@
-// The page of a broker: `http_door/common.js` stands before it.
-let sort = {by: "count", down: true}, topics = [], counted = true, lastTopic = "";
+// The page of a broker: the scripts of `http_door` stand before it.
 
 // ---------------------------------------------------------------------------------------------- overview
 
@@ -58,43 +57,7 @@ async function showTopics() {
   topics = t.topics;
   counted = t.known;
   drawTopics();
-  const names = topics.map(row => row.topic).join("\n");
-  if (names !== lastTopic) {
-    lastTopic = names;
-    const wanted = $("of").value;
-    $("of").replaceChildren();
-    put("option", "all", $("of"), {value: ""});
-    $("names").replaceChildren();
-    for (const row of topics.slice(0, 200)) { put("option", row.topic, $("of"), {value: row.topic}); put("option", null, $("names"), {value: row.topic}); }
-    $("of").value = [...$("of").options].some(o => o.value === wanted) ? wanted : "";
-  }
 }
-
-function drawTopics() {
-  const shown = [...topics].sort((a, b) => (a[sort.by] < b[sort.by] ? -1 : a[sort.by] > b[sort.by] ? 1 : 0) * (sort.down ? -1 : 1)).slice(0, 200);
-  const body = $("topics").tBodies[0], held = document.activeElement?.dataset?.topic;
-  body.replaceChildren();
-  for (const row of shown) {
-    const tr = put("tr", null, body);
-    const button = put("button", row.topic, put("td", null, tr), {type: "button", "data-topic": row.topic});
-    put("td", number(row.count) + (row.known ? "" : " +"), tr, {class: "number"});
-    put("td", (row.bytes_exact ? "" : "≈ ") + size(row.bytes), tr, {class: "number", title: row.bytes_exact ? "" : "about: its share of all, by the count"});
-    if (row.topic === held) button.focus();
-  }
-  if (!shown.length) put("td", !pending ? "nothing is pending" : counted ? "not counted by topic" : "not counted yet", put("tr", null, body), {colspan: 3});
-}
-
-$("topics").addEventListener("click", event => {
-  const {sort: by, topic} = event.target.dataset;
-  if (by) {
-    sort = {by, down: sort.by === by ? !sort.down : by !== "topic"};
-    for (const th of $("topics").querySelectorAll("th")) {
-      const own = th.firstChild.dataset.sort === sort.by;
-      th.setAttribute("aria-sort", own ? (sort.down ? "descending" : "ascending") : "none");
-    }
-    drawTopics();
-  } else if (topic != null) { $("topic").value = topic; $("id").value = ""; find(); }
-});
 
 // ---------------------------------------------------------------------------------------------- what is a broker's own
 
@@ -107,10 +70,24 @@ const own = {
     ...(m.broker ? [["Shard", m.broker]] : []), ...(m.others || []).map(o => ["Same key on " + o.broker, twin(o)])],
   // What to look up first, and what to list if that is not found: of a key one that has it, then all that begin with it.
   named: (id, topic) => isId.test(id) ? {name: id, sure: true, topic} : {name: topic ? "key:" + id : "", topic, filter: {topic, key_prefix: id}},
+  offered: names => {
+    const wanted = $("of").value;
+    $("of").replaceChildren();
+    put("option", "all", $("of"), {value: ""});
+    for (const name of names) put("option", name, $("of"), {value: name});
+    $("of").value = names.includes(wanted) ? wanted : "";
+  },
+  bulk: {
+    verbs: {cancel: "cancel", now: "deliver now", restart: "restart the delay", "move-by": "move by", "move-to": "move to"},
+    keyName: "delay key, or its beginning",
+    key: text => ({key_prefix: text}),
+    limit: (verb, byMs) => verb === "restart" || byMs > 0 ? 10000 : 1000,  // what moves to later is done in one call
+  },
   more: async round => { if (round % 3 === 0) await turn(showTopics); },
 };
 
 // A delay key may name a message on each shard: the buttons change the one that is shown, the others are found by their id.
 const twin = o => o.verdict === "done" ? `waits, too, due ${at(o.due_ms)}: ${o.id}` : words({status: 200, found: o});
 
+prepareBulk();
 live();

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 
 from aiohttp import web
 
-from http_door.files import add_file, text_of
+from http_door.files import add_page_files
 from http_door.guard import BODY_MAX_BYTES, Handler, check_origin, guard, json_answer, shows_token
 from http_door.protocol import read_body
 from http_door.work import BusyError
@@ -31,7 +31,6 @@ _WHOSE = "instance"
 _HEALTH = frozenset(("/healthz", "/readyz", "/metrics"))
 _OPEN = frozenset(("/", "/page.css", "/page.js", "/api/v1/openapi.json"))
 """What anybody may read who may use the API with a token: no figure and no message is in it."""
-_OWN, _COMMON = "service.door", "http_door"
 
 
 def why_health_only(host: str, token: str) -> str:
@@ -80,9 +79,7 @@ def make_app(api: ServiceApi, view: InstanceView, metrics: MetricsText, token: s
     app.router.add_get("/metrics", _metrics(api, metrics))
     _add_health(app, api, view)
     add_api(app, api)
-    add_file(app, "/", "text/html", [text_of(_OWN, "page.html")])
-    add_file(app, "/page.css", "text/css", [text_of(_COMMON, "page.css"), text_of(_OWN, "page.css")])
-    add_file(app, "/page.js", "text/javascript", [text_of(_COMMON, "common.js"), text_of(_OWN, "page.js")])
+    add_page_files(app, "service.door", styles=True)
     return app
 
 

@@ -1,4 +1,4 @@
-// The page of an instance of the delay service: `http_door/common.js` stands before it.
+// The page of an instance of the delay service: the scripts of `http_door` stand before it.
 
 // ---------------------------------------------------------------------------------------------- overview
 
@@ -61,6 +61,50 @@ function drawShards(shards) {
   if (!shards.length) put("td", "not known yet", put("tr", null, body), {colspan: 9});
 }
 
+// ---------------------------------------------------------------------------------------------- topics
+
+const BY_ITSELF_MAX = 5000, TOPICS_MAX = 100000;
+let counting = false;
+counted = false;
+
+// Add up by topic, answer after answer, until all are read, or the button is pressed again.
+async function countTopics(loud) {
+  const sums = new Map();
+  let after = "";
+  counting = true;
+  try {
+    do {
+      const t = await need("topics?" + query({after}));
+      for (const row of t.topics) addTopic(sums, row);
+      after = t.next;
+      topics = [...sums.values()];
+      counted = after == null;
+      drawTopics();
+      sayCounted(after == null ? "all are counted" : "not all are counted yet");
+      if (loud || after != null) $("count-topics").textContent = after == null || !counting ? "Count by topic" : "Stop";
+    } while (after != null && counting && sums.size < TOPICS_MAX);
+    if (after != null) sayCounted(counting ? "more are not counted here" : "stopped: not all are counted");
+  } catch (error) { $("topics-text").textContent = `Not counted: ${error.message}`; }
+  finally { counting = false; $("count-topics").textContent = "Count by topic"; }
+}
+
+function addTopic(sums, row) {
+  const known = sums.get(row.topic);
+  if (!known) { sums.set(row.topic, {...row}); return; }
+  known.count += row.count;
+  known.bytes += row.bytes;
+  known.first_due_ms = Math.min(known.first_due_ms, row.first_due_ms);
+  known.last_due_ms = Math.max(known.last_due_ms, row.last_due_ms);
+}
+
+function sayCounted(how) {
+  const parts = [`${at(now, true)}: ${number(topics.length)} topics, ${how}`];
+  if (topics.length > SHOWN_TOPICS) parts.push(`the first ${number(SHOWN_TOPICS)} are shown`);
+  $("topics-text").textContent = parts.join("; ") + "." + (partial ? " Shards that are not shown are not counted." : "");
+}
+
+$("count-topics").addEventListener("click", () => { if (counting) counting = false; else countTopics(true); });
+
 // ---------------------------------------------------------------------------------------------- what is a service's own
 
 const elsewhere = m => m.properties ? [] : [["Content", `is at the instance that owns ${m.shard}; this one does not follow it`]];
@@ -76,7 +120,17 @@ const own = {
   named: (id, topic) => /^[^/]+\/\d{1,18}\/\d{1,18}$/.test(id) ? {name: id, sure: true}
     : {filter: {topic, property: (/^[0-9A-Fa-f]{32}$/.test(id) ? "UNIQ_KEY=" : "KEYS=") + id}},
   unsearched: () => partial ? "Shards that are not shown were not searched." : "",
-  more: async () => {},
+  bulk: {
+    verbs: {cancel: "cancel", now: "deliver now", "move-by": "move by", "move-to": "move to"},
+    keyName: "key",
+    key: text => ({property: text && "KEYS=" + text}),
+    limit: () => 200,  // each is a command with a verdict: so the page shows how far it is
+  },
+  more: async round => {
+    if (pending == null || pending > BY_ITSELF_MAX) { if (!topics.length) drawTopics(); }
+    else if (round % 15 === 0 && !counting) countTopics(false);
+  },
 };
 
+prepareBulk();
 live();

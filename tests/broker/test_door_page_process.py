@@ -227,6 +227,28 @@ def test_by_keys_alone(browser: Chromium, world: World) -> None:
     assert {"cancel", "move", "now", "restart", "close", "forecast", "id", "topic"} <= stops
 
 
+def test_what_matches_is_counted_then_changed(browser: Chromium, world: World) -> None:
+    page = Page(browser, world)
+    page.fill("#bulk-key", NASTY)
+    page.click("#bulk-count")
+    page.until("document.querySelector('#bulk-asked').innerText.startsWith('1 match')", "the number")
+    page.fill("#bulk-key", "order-1")
+    page.fill("#bulk-topic", "T1")
+    page.click("#bulk-count")
+    page.until("document.querySelector('#bulk-asked').innerText.startsWith('5 match, due from')", "the number")
+    assert world.list.orders == []
+    page.click("#bulk-go")
+    page.until("document.querySelector('#bulk-told').innerText == 'Ended: 5 done (of 5 counted).'", "the verdicts")
+    assert [order.verb for order in world.list.orders] == [PendingVerb.CANCEL] * 5
+    chosen = "e.value = 'move-by', e.dispatchEvent(new Event('input', {bubbles: true}))"
+    page.do(f"(e => ({chosen}))(document.querySelector('#bulk-verb'))")
+    page.click("#bulk-count")
+    page.until("document.querySelector('#bulk-asked').innerText.includes('needs both due times')", "the rule")
+    assert len(world.list.orders) == 5
+    assert page.do("document.querySelectorAll('img').length") == 0
+    assert [found for found in browser.complaints() if '"network"' not in found] == []
+
+
 def test_a_token_is_asked_for(browser: Chromium, tmp_path: Path) -> None:
     with World(tmp_path / "store", httpToken="a-token-of-sixteen") as world:
         browser.visit(f"http://127.0.0.1:{world.door.http_port}/", 1280)
