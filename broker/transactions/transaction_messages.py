@@ -80,14 +80,15 @@ def no_room(half: Message, record_bytes_max: int) -> str:
     A commit, a check and a discard each write it once more: under another topic, with the count of checks.
     """
     text, body_bytes = half.properties, len(half.body)
-    if len(text) < MAX_PROPERTIES_BYTES // 4 and body_bytes < record_bytes_max // 2:
+    room = record_bytes_max - _ROOM_BYTES - MAX_TOPIC_BYTES - 4
+    if len(text) < MAX_PROPERTIES_BYTES // 4 - _ROOM_BYTES and BODY_AT_MAX + body_bytes + 4 * len(text) <= room:
         return ""  # it fits even with four bytes a character
     own_bytes, most = len(text.encode("utf-8", "surrogatepass")), MAX_PROPERTIES_BYTES - _ROOM_BYTES
     if own_bytes > most:
         return f"the half message has {own_bytes} bytes of properties, with those that the broker adds; at most {most}"
-    size, most = BODY_AT_MAX + body_bytes + own_bytes, record_bytes_max - _ROOM_BYTES - MAX_TOPIC_BYTES - 4
-    if size > most:
-        return f"the half message has {size} bytes, with what the broker adds; at most {most} are possible"
+    size = BODY_AT_MAX + body_bytes + own_bytes
+    if size > room:
+        return f"the half message has {size} bytes, with what the broker adds; at most {room} are possible"
     return ""
 
 

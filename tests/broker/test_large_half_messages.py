@@ -10,7 +10,7 @@ import pytest
 from broker.transactions import transaction_messages
 from broker.transactions.transaction_messages import immunity_ms
 from remoting.codes import RequestCode, ResponseCode
-from remoting.messages.message import MAX_PROPERTIES_BYTES, record_fields
+from remoting.messages.message import MAX_PROPERTIES_BYTES, parse_message_id, record_fields
 from remoting.messages.properties import parse_properties
 from tests.broker.core_rig import Client, Rig, properties
 from tests.broker.test_transactions import (
@@ -258,4 +258,26 @@ def test_a_half_message_for_a_retry_topic_needs_its_group(tmp_path: Path) -> Non
             assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert rig.store.max_offset(HALF, 0) == 0
     assert bodies(client) == []
+    rig.close()
+
+
+def test_in_small_segments_what_is_accepted_can_be_committed(tmp_path: Path) -> None:
+    """The committed message and the op message behind it go into one segment together."""
+    rig, client = rig_of(tmp_path, mappedFileSizeCommitLog=16384, maxMessageSize=8100)
+    accepted = []
+    for pad in range(7400, 8100, 7):
+        text = properties(TRAN_MSG="true", PGROUP="pg", UNIQ_KEY=f"U{pad}", pad="p" * pad)
+        reply = client.send("T", text, bytes(8100), g=rig.now_ms, f=4)
+        if reply.code == 0:
+            accepted.append((pad, reply))
+    assert 0 < len(accepted) < 100
+    for pad, reply in accepted:
+        fields = {
+            "producerGroup": "pg",
+            "tranStateTableOffset": reply.ext["queueOffset"],
+            "commitLogOffset": parse_message_id(reply.ext["msgId"])[1],
+            "transactionId": f"U{pad}",
+            "commitOrRollback": COMMIT,
+        }
+        assert client.ask(RequestCode.END_TRANSACTION, fields).code == 0, pad
     rig.close()
