@@ -32,9 +32,9 @@ _OWN = {
     "consume": ("broker.cli.consume", "consume_command", "Receive messages and print them."),
     "pending": ("broker.cli.pending", "pending_command", "See, count and change the messages that wait."),
     "status": ("broker.cli.status", "status_command", "Show the figures of all brokers or shards together."),
-    "check": ("broker.cli.check", "check_command", "Walk a store and say what is wrong with it."),
-    "drain": ("broker.cli.drain", "drain_command", "Take a shard out, once nothing is left in it."),
-    "demo": ("broker.cli.demo", "demo_command", "Send a few hundred delayed messages and show how late each comes."),
+    "check": ("broker.cli.check", "check_command", "Check a stopped broker's store and list its faults."),
+    "drain": ("broker.cli.drain", "drain_command", "Remove a shard once all its messages are read."),
+    "demo": ("broker.cli.demo", "demo_command", "Send a few hundred delayed messages and show how late each is."),
 }
 
 

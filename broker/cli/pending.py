@@ -27,9 +27,9 @@ LIST_LIMIT = 100
 
 @click.group("pending")
 def pending_command() -> None:
-    """See, count and change the messages that wait, on all brokers of the cluster.
+    """List, count and change pending messages on all brokers of the cluster.
 
-    A message is NAMEd by its message id, its recall handle, its virtual offset, or key:KEY (with --topic).
+    NAME is a message id, a recall handle, a virtual offset, or key:KEY (with --topic).
     """
 
 
@@ -56,7 +56,7 @@ def _connected(function: Function) -> Function:
         function(run=run, **more)
 
     only = click.option("--broker", default="", metavar="NAME", help="Ask this broker only.")
-    beside = click.option("--service", is_flag=True, help="Of a delay service: a message is BROKER/QUEUE/OFFSET.")
+    beside = click.option("--service", is_flag=True, help="Ask a delay service; NAME is BROKER/QUEUE/OFFSET.")
     topic = click.option("--entry-topic", default="TIMEWHEEL", show_default=True, help="The service's entry topic.")
     return cast(Function, namesrv_option(account_option(tls_options(only(beside(topic(command)))))))
 
@@ -79,14 +79,14 @@ def _which(function: Function) -> Function:
         function(which=which, **given)
 
     options = (
-        click.option("--topic", help="Of this topic."),
-        click.option("--tag", help="With this tag."),
-        click.option("--key-prefix", help="Whose delay key begins like this."),
+        click.option("--topic", help="Only messages of this topic."),
+        click.option("--tag", help="Only messages with this tag."),
+        click.option("--key-prefix", help="Only messages whose delay key begins with this."),
         click.option("--due-from", help="Due at or after: ISO 8601 (without zone: local) or epoch ms.", metavar="TIME"),
         click.option("--due-to", help="Due before.", metavar="TIME"),
         click.option("--accepted-from", help="Accepted at or after.", metavar="TIME"),
         click.option("--accepted-to", help="Accepted before.", metavar="TIME"),
-        click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="With this property."),
+        click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Only with this property."),
     )
     decorated: Any = command
     for option in reversed(options):
@@ -99,8 +99,8 @@ def _say_lines(text: str) -> None:
         say(line)
 
 
-_after_option = click.option("--after", default="", metavar="CURSOR", help="Go on behind this place of an answer.")
-_json_option = click.option("--json", "as_json", is_flag=True, help="For programs: one JSON value a line.")
+_after_option = click.option("--after", default="", metavar="CURSOR", help="Continue after this cursor of an answer.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON value per line, for programs.")
 
 
 def _instant(text: str | None) -> int | None:
@@ -114,15 +114,15 @@ def _instant(text: str | None) -> int | None:
 
 @pending_command.command("list")
 @_which
-@click.option("--limit", type=click.IntRange(1), default=LIST_LIMIT, show_default=True, help="Most messages.")
+@click.option("--limit", type=click.IntRange(1), default=LIST_LIMIT, show_default=True, help="List at most this many.")
 @_after_option
 @_json_option
 @_connected
 def list_command(run: Callable[[Work], None], which: Which, limit: int, after: str, as_json: bool) -> None:
     """List what is pending, in due order.
 
-    Where there is more than the limit, the last line says so with a cursor: the rest comes with --after CURSOR. With
-    --json it is {"next": CURSOR}.
+    If there are more than the limit, the last line gives a cursor: continue with --after CURSOR. With --json the last
+    line is {"next": CURSOR}.
     """
 
     async def work(client: PendingClient) -> None:
@@ -165,7 +165,7 @@ def count_command(run: Callable[[Work], None], which: Which, as_json: bool) -> N
 @_json_option
 @_connected
 def topics_command(run: Callable[[Work], None], which: Which, as_json: bool) -> None:
-    """Add up by topic what waits in a delay service (--service). A broker tells it over HTTP."""
+    """Count by topic the pending messages of a delay service (--service). A broker offers this over HTTP."""
 
     async def work(client: PendingClient) -> None:
         if not isinstance(client, ServiceClient):
@@ -226,11 +226,11 @@ def _change(verb: str, text: str, *options: Callable[[Any], Any]) -> None:
 
     @_which
     @click.argument("names", nargs=-1, metavar="[NAME]…")
-    @click.option("--limit", type=click.IntRange(1), help="Most messages that are changed.")
+    @click.option("--limit", type=click.IntRange(1), help="Change at most this many.")
     @_after_option
     @click.option("--version", type=click.IntRange(0), help="Only if the message has this version (with NAME).")
-    @click.option("--dry-run", is_flag=True, help="Only say what would be changed (the default with a query).")
-    @click.option("--yes", is_flag=True, help="Change what a query finds.")
+    @click.option("--dry-run", is_flag=True, help="Only show what would change (the default for a query).")
+    @click.option("--yes", is_flag=True, help="Make the change to all messages that match.")
     @_json_option
     @_connected
     def command(
@@ -338,19 +338,19 @@ _change(
 _change(
     "move",
     "Give messages another due time: by NAME, or what the options describe (a dry run unless --yes).",
-    click.option("--by", metavar="SPAN", help="So much later: 47m, 1h30m; earlier with a minus: -5m."),
+    click.option("--by", metavar="SPAN", help="Later by this span: 47m, 1h30m. Earlier: -5m."),
     click.option("--to", metavar="TIME", help="To this time: ISO 8601 (without zone: local) or epoch ms."),
 )
 
 
 @pending_command.command("purge")
 @click.argument("topic")
-@click.option("--dry-run", is_flag=True, help="Only say what would be cancelled (the default).")
-@click.option("--yes", is_flag=True, help="Cancel it.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be cancelled (the default).")
+@click.option("--yes", is_flag=True, help="Cancel the messages.")
 @_json_option
 @_connected
 def purge_command(run: Callable[[Work], None], topic: str, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Cancel all that a deleted TOPIC has left pending. Exit status 1 if that is nothing: look at the name again."""
+    """Cancel the pending messages of a deleted TOPIC. Exit status 1 if there are none: check the name."""
     if dry_run and yes:
         raise click.UsageError("--dry-run and --yes exclude each other")
 
@@ -366,9 +366,9 @@ def purge_command(run: Callable[[Work], None], topic: str, dry_run: bool, yes: b
 
 
 @pending_command.command("forecast")
-@click.option("--topic", default="", help="Of this topic.")
+@click.option("--topic", default="", help="Only messages of this topic.")
 @click.option("--from", "from_text", metavar="TIME", help="Begin at (default: now).")
-@click.option("--for", "span", default="1h", show_default=True, metavar="SPAN", help="So long.")
+@click.option("--for", "span", default="1h", show_default=True, metavar="SPAN", help="Length of the forecast.")
 @click.option("--bars", type=click.IntRange(1, 2000), default=60, show_default=True, help="How many bars.")
 @_json_option
 @_connected

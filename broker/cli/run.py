@@ -33,10 +33,10 @@ FAILURE_LOOK_S = 1
 
 @click.command("broker")
 @click.option("--store", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Store directory.")
-@click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:10911]")
-@click.option("--namesrv-listen", metavar="HOST:PORT", help="Where the embedded name server listens.")
+@click.option("--listen", metavar="HOST:PORT", help="Listen on this address.  [default: 127.0.0.1:10911]")
+@click.option("--namesrv-listen", metavar="HOST:PORT", help="Address of the built-in name server.")
 @click.option("--namesrv-addr", metavar="LIST", help="External name servers to register with instead.")
-@click.option("--http-listen", metavar="HOST:PORT", help="Where to serve HTTP: the API, metrics, the page.")
+@click.option("--http-listen", metavar="HOST:PORT", help="Serve HTTP here: the API, metrics, the page.")
 @click.option(
     "-c", "--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="A broker.conf."
 )
@@ -54,13 +54,13 @@ def broker_command(
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C. It prints one line when it is ready. On SIGHUP it reads its files again.
 
-    --set takes precedence over the other options, these over the file, the file over the defaults. The keys are those
-    of Apache's broker.conf; docs/configuration.md lists them.
+    --set overrides the other options, which override the file, which overrides the defaults. The keys are those of
+    Apache's broker.conf; docs/configuration.md lists them.
 
-    RocketMQ 5's gRPC clients come through Apache's proxy (org.apache.rocketmq:rocketmq-proxy:5.5.0, unmodified),
-    started beside this broker and given its name server: java -cp 'lib/*' org.apache.rocketmq.proxy.ProxyStartup
-    -pm cluster -n NAMESRV_ADDRESS. docs/rocketmq5-clients.md has the whole of it, and what the proxy limits (delays:
-    one day).
+    RocketMQ 5's gRPC clients connect through Apache's proxy (org.apache.rocketmq:rocketmq-proxy:5.5.0, unmodified).
+    Start it beside this broker, with the address of its name server: java -cp 'lib/*'
+    org.apache.rocketmq.proxy.ProxyStartup -pm cluster -n NAMESRV_ADDRESS. docs/rocketmq5-clients.md describes this
+    and the proxy's limits (delays: one day).
     """
     options = options_to_values(store, listen, namesrv_listen, namesrv_addr, http_listen)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # ignored until the broker can reload its files
