@@ -1,43 +1,38 @@
-"""What is checked before the work begins: that the result can be written, and that Spark will take its settings."""
+"""What is checked before the work begins: that Spark will take its settings, and that options fit together."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.lateness.logs.storage import StorageError
-from bench.lateness.results.hdr import ENDING
-from bench.lateness.results.result import CELLS, GROUPS, HISTOGRAMS, RECEIVED, Result, ResultError, read_result
+from bench.lateness.results.result import Result, ResultError, read_result
 
 __all__ = [
-    "alone_in",
     "check_baseline",
     "check_bounds",
     "check_master",
     "check_memory",
-    "check_out",
+    "check_rounds",
     "check_storage",
     "executors",
     "pairs",
     "task_bytes",
 ]
 
-_MEMORY = re.compile(r"(\d+)([kmgt])b?", re.IGNORECASE)
+_MEMORY = re.compile(r"(\d{1,9})([kmgt])b?", re.IGNORECASE)
+_MEMORY_MIB_MAX = 64 << 20
 _MIB = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
 MEMORY_MIB_MIN = 512
 """Spark refuses to start with less than 450 MiB; a part of the log needs some besides."""
 _TASK_MIB_MIN = 256
 _MASTER = re.compile(
-    r"local|local\[(\d+|\*)(, *\d+)?\]|local-cluster\[ *\d+ *, *\d+ *, *\d+ *\]|spark://[^/]+|yarn|k8s://.+"
+    r"local|local\[([1-9]\d{0,3}|\*)(, *[1-9]\d{0,3})?\]|local-cluster\[ *\d+ *, *\d+ *, *\d+ *\]"
+    r"|spark://[^/\s,:]+:\d+(,[^/\s,:]+:\d+)*|spark://(\[[0-9a-fA-F:]+\]:\d+)|yarn|k8s://\S+"
 )
-_PERCENTILES = re.compile(r"(lateness|received)(-\d+)?" + re.escape(ENDING))
-_TABLES = {f"{name}{ending}.parquet" for name in (*GROUPS, *CELLS) for ending in ("", RECEIVED)}
+_HAVE_OPTIONS = {"spark.master": "--master", "spark.driver.memory": "--memory"}
 
 
 def check_memory(text: str, option: str = "--memory") -> str:
@@ -48,9 +43,11 @@ def check_memory(text: str, option: str = "--memory") -> str:
     """
     found = _MEMORY.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{option} {text}: a number with m or g is expected, such as 2g or 1500m")
+        raise ValueError(f"{option} {text:.100}: a number with m or g is expected, such as 2g or 1500m")
     if int(found[1]) * _MIB[found[2].lower()] < MEMORY_MIB_MIN:
         raise ValueError(f"{option} {text}: Spark needs at least {MEMORY_MIB_MIN}m")
+    if int(found[1]) * _MIB[found[2].lower()] > _MEMORY_MIB_MAX:
+        raise ValueError(f"{option} {text}: more than 64t is no machine's")
     return f"{found[1]}{found[2].lower()}"
 
 
@@ -72,8 +69,12 @@ def pairs(texts: tuple[str, ...]) -> dict[str, str]:
     found = {}
     for text in texts:
         name, separator, value = text.partition("=")
-        if not separator:
+        if not separator or not name:
             raise ValueError(f"--spark {text}: KEY=VALUE is expected")
+        if name in _HAVE_OPTIONS:
+            raise ValueError(f"--spark {name}=…: give it as {_HAVE_OPTIONS[name]}")
+        if name == "spark.executor.memory":
+            check_memory(value, f"--spark {name}")
         found[name] = value
     return found
 
@@ -118,42 +119,12 @@ def check_storage(text: str) -> None:
         raise ValueError('--storage is no JSON object: give one, such as \'{"key": "…", "secret": "…"}\'')
 
 
-def check_out(out: Path) -> None:
-    """Make the result folder and try to write there; StorageError if that fails or if it would remove another's files.
-
-    A run may take an hour: it must not find out at its end.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
-        present = out / HISTOGRAMS
-        names = {path.name for path in present.iterdir()} if present.exists() else set()
-    except OSError as error:
-        raise StorageError(f"--out {out}: nothing can be written there ({error.strerror})") from None
-    foreign = {name for name in names - _TABLES if not _PERCENTILES.fullmatch(name)}
-    if foreign:
-        raise StorageError(
-            f"--out {out}: {present} holds {min(foreign)!r}, which is no result of this command; "
-            "it is not removed: give another folder"
-        )
-
-
-@contextmanager
-def alone_in(out: Path) -> Iterator[None]:
-    """Hold the result folder; StorageError while another run holds it: each would remove the other's files."""
-    folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = f"--out {out}: another run is at work there: wait for it, or give another folder"
-            raise StorageError(text) from None
-        except OSError:
-            pass  # a file system without locks
-        yield
-    finally:
-        os.close(folder)
+def check_rounds(follows: bool, refresh: float, given: Sequence[str]) -> None:
+    """ValueError for a refresh that is no number, or for options of ``--follow`` that were ``given`` without it."""
+    if refresh != refresh:
+        raise ValueError(f"--refresh {refresh}: a number of seconds is expected")
+    if given and not follows:
+        raise ValueError(f"{given[0]} says how --follow goes on: give --follow, too, or leave it out")
 
 
 def check_bounds(since_ms: int | None, until_ms: int | None) -> None:
@@ -171,8 +142,10 @@ def check_baseline(folder: Path | None, out: Path) -> Result | None:
         raise ValueError(f"--baseline {folder} is --out too, and would be replaced: give two folders")
     try:
         found = read_result(folder)
-    except (ResultError, OSError) as error:
+    except ResultError as error:
         raise ValueError(f"--baseline: {error}") from None
+    except OSError as error:
+        raise ValueError(f"--baseline: {folder} cannot be read ({error.strerror})") from None
     for key in ("total", "sources", "target"):
         if key not in found.summary:
             raise ValueError(f"--baseline: {folder}: its summary has no {key}: run `timewheel lateness` there again")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,11 @@ from click.core import ParameterSource
 
 from bench.lateness.about import about_run
 from bench.lateness.checking import (
-    alone_in,
     check_baseline,
     check_bounds,
     check_master,
     check_memory,
-    check_out,
+    check_rounds,
     check_storage,
     executors,
     pairs,
@@ -30,10 +29,12 @@ from bench.lateness.engines.local_engine import LOCAL_BYTES_MAX, LocalEngine
 from bench.lateness.engines.session import JavaMissingError, is_brief, spark_session
 from bench.lateness.logs.packing import parts_for
 from bench.lateness.logs.reading import APACHE_LEVELS, DamagedLogError, parse_levels
+from bench.lateness.logs.receipt_lines import without_receipts
 from bench.lateness.logs.spill_files import SpillMovedError
 from bench.lateness.logs.storage import StorageError
 from bench.lateness.options import EXAMPLES, WORDS, ExpectType, InstantType, TablesType, TargetType, Words
 from bench.lateness.pipeline import Job, find_sources, look_around, run_job
+from bench.lateness.places import alone_in, check_places, check_received
 from bench.lateness.reading_progress import ReadingProgress, progress_for, watched
 from bench.lateness.results.result import Result
 from bench.lateness.saying import last_lines
@@ -84,11 +85,13 @@ _OUR_ERRORS = ("DamagedLogError", *_MOVED, "NoStoreError", "StorageError", "Stor
 @click.option("--spark", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's.")
 @click.option("--memory", default="2g", show_default=True, help="Memory of the driver (local: of everything).")
 @click.option("--executor-memory", metavar="SIZE", help="Memory of an executor, and of its Python workers.")
-@click.option("--executor-cores", type=click.IntRange(1), help="Tasks that an executor runs at once.")
-@click.option("--split-mb", type=click.IntRange(1), help="Log that one task reads; by the log's size.")
+@click.option("--executor-cores", type=click.IntRange(1, 1_024), help="Tasks that an executor runs at once.")
+@click.option("--split-mb", type=click.IntRange(1, 1 << 20), help="Log that one task reads; by the log's size.")
 @click.option("--state", metavar="DIR", help="Count closed segments once: keep their sums there for the next run.")
 @click.option("--follow", "follows", is_flag=True, help="Go on reading as the logs grow, until Ctrl-C.")
-@click.option("--refresh", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between results.")
+@click.option(
+    "--refresh", type=click.FloatRange(0.1, 604_800), default=10.0, show_default=True, help="Seconds between results."
+)
 @click.option("--rounds", type=click.IntRange(1), help="With --follow: end after so many results.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def lateness_command(
@@ -123,23 +126,23 @@ def lateness_command(
     say = _quiet if quiet else _say
     resources = click.get_current_context().with_resource(ExitStack())
     with _in_a_line(), ends_on_sigterm():
-        _check_words(levels, since_ms, until_ms, master, received)
-        check_storage(storage)
-        memory = check_memory(memory)
+        _check_words(levels, master, storage)
+        _check_together(follows, refresh, state, since_ms, until_ms, received)
+        received = check_received(received)
         given = executors(executor_memory, executor_cores) | pairs(settings)
-        memory_of_task = task_bytes(memory, given, master)
+        memory_of_task = task_bytes(memory := check_memory(memory), given, master)
         found = find_sources(sources, names, levels, storage)
         before = check_baseline(baseline, out)
-        check_out(out)
+        check_places(out, state, found, received, follows)
         resources.enter_context(alone_in(out))
         jobs = of_a_job | {"received": received, "since_ms": since_ms, "until_ms": until_ms}
         jobs |= {"tables": by, "task_bytes": memory_of_task, "split_bytes": (split_mb or 0) << 20}
-        check_state(state, since_ms, until_ms, received)
         kept = resources.enter_context(StateFolder(state, storage, found)) if state else None
         first = Job(found, out, **jobs)
         look_around(first, kept)
         size = first.bytes_to_read
         local = _is_local(engine, size, follows and not kept)
+        empty = without_receipts(check_received(received, local))
         first.about = _about("local" if local else "spark", before)
         make = _job_maker(first, jobs, again=follows and not kept)
         if local:
@@ -150,17 +153,35 @@ def lateness_command(
             brief, partitions = is_brief(master, size, follows), parts_for(size, memory_of_task)
             with spark_session(master, memory=memory, partitions=partitions, settings=given, brief=brief) as spark:
                 summary = _on_spark(spark, make, kept, follows, refresh, rounds, progress_for(size, quiet), out, say)
-    _finish(summary, out, before)
+    _finish(summary, out, before, empty)
 
 
-def _check_words(
-    levels: str, since_ms: int | None, until_ms: int | None, master: str, received: tuple[str, ...]
-) -> None:
+def _check_words(levels: str, master: str, storage: str) -> None:
     """Say what is wrong with options whose text has a form of its own."""
+    check_storage(storage)
     parse_levels(levels)
-    check_bounds(since_ms, until_ms)
     check_master(master)
-    _check_files(received)
+
+
+def _check_together(
+    follows: bool,
+    refresh: float,
+    state: str | None,
+    since_ms: int | None,
+    until_ms: int | None,
+    received: Sequence[str],
+) -> None:
+    """Say which options do not go together."""
+    check_rounds(follows, refresh, _given(("refresh", "rounds")))
+    check_bounds(since_ms, until_ms)
+    check_state(state, since_ms, until_ms, received)
+
+
+def _given(names: Sequence[str]) -> list[str]:
+    """Those of the options that stand on the command line, as they are written there."""
+    context = click.get_current_context()
+    spoke = [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    return ["--spark" if name == "settings" else f"--{name.replace('_', '-')}" for name in spoke]
 
 
 @contextmanager
@@ -192,11 +213,11 @@ def _about(engine: str, before: Result | None) -> dict[str, Any]:
     return about_run(words, engine) | ({"baseline": str(before.folder)} if before else {})
 
 
-def _finish(summary: dict[str, Any] | None, out: Path, before: Result | None) -> None:
+def _finish(summary: dict[str, Any] | None, out: Path, before: Result | None, empty: Sequence[str]) -> None:
     """Print the verdict and end with its exit status; without a summary the run was interrupted."""
     if summary is None:
         raise SystemExit(130)
-    for line in last_lines(summary, out, before):
+    for line in last_lines(summary, out, before, empty):
         click.echo(printable(line))
     raise SystemExit(0 if all(item["holds"] for item in summary["expectations"]) else 1)
 
@@ -217,19 +238,12 @@ def _quiet(text: str) -> None:
     del text
 
 
-def _check_files(paths: tuple[str, ...]) -> None:
-    for path in paths:
-        if "://" not in path and not Path(path).exists():
-            raise StorageError(f"{path}: there is no such file")
-
-
 def _is_local(engine: str, size: int, follows: bool) -> bool:
     """Whether this run needs no Spark: asked for, or small enough where nobody asked for anything of Spark's."""
-    context = click.get_current_context()
-    spoke = [name for name in _OF_SPARK if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    spoke = _given(_OF_SPARK)
     if engine == "local":
         if follows or spoke:
-            raise ValueError(f"--engine local has no --{'follow' if follows else spoke[0]}: leave one of them out")
+            raise ValueError(f"--engine local has no {'--follow' if follows else spoke[0]}: leave one of them out")
         return True
     return engine == "auto" and size <= LOCAL_BYTES_MAX and not follows and not spoke
 

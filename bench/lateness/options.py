@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from bench.lateness.results.expect import Expectation, ExpectationError, parse_expectation
 from bench.lateness.results.result import GROUPS
 from bench.lateness.results.target import Target, parse_target
+from remoting.printable import printable
 from timewheel_client.values.times import parse_instant
 
 __all__ = ["EXAMPLES", "WORDS", "ExpectType", "InstantType", "TablesType", "TargetType", "Words"]
@@ -40,9 +42,24 @@ class Words(click.Command):
     """A command that remembers the words that it was called with: a result tells them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words, then read them."""
+        """Keep the words, then read them; UsageError for one that is empty, or that no result can name."""
         ctx.meta[WORDS] = list(args)
+        for before, word in pairwise(["", *args]):
+            name, equals, value = word.partition("=")
+            if not word or (equals and not value and name.startswith("--")):
+                self._expects_a_value(ctx, before if not word else name)
+            try:
+                word.encode()
+            except UnicodeEncodeError:
+                raise click.UsageError(f"{printable(word)} is no UTF-8, which a result consists of", ctx) from None
         return super().parse_args(ctx, args)
+
+    def _expects_a_value(self, ctx: click.Context, name: str) -> None:
+        if name == "--storage":  # none is what it is without it
+            return
+        raise click.UsageError(
+            f"{name} '': a value is expected" if name[:1] == "-" else "SOURCE '': a path is expected", ctx
+        )
 
 
 class ExpectType(click.ParamType[Any]):
@@ -101,6 +118,8 @@ class TablesType(click.ParamType[Any]):
             return value
         names = [name.strip() for name in str(value).split(",") if name.strip()]
         wrong = [name for name in names if name not in _TABLES]
+        if not names:
+            self.fail(f"{value!r} names no grouping; there are {', '.join(_TABLES)}", param, ctx)
         if wrong:
             self.fail(f"no grouping {', '.join(wrong)}; there are {', '.join(_TABLES)}", param, ctx)
         return tuple(_TABLES[name] for name in names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,11 @@ from bench.lateness.summary import verdict
 __all__ = ["last_lines"]
 
 
-def last_lines(summary: dict[str, Any], out: Path, before: Result | None) -> Iterator[str]:
-    """Yield the lines, the verdict first; ``before`` is the result of ``--baseline``."""
+def last_lines(summary: dict[str, Any], out: Path, before: Result | None, empty: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the lines, the verdict first; ``before`` is the result of ``--baseline``.
+
+    ``empty``: files of ``--received`` that hold no receipt.
+    """
     yield verdict(summary)
     target = summary["target"]
     if not target["holds"]:
@@ -24,6 +27,11 @@ def last_lines(summary: dict[str, Any], out: Path, before: Result | None) -> Ite
         yield f"target missed: {wanted} is wanted, {found} came in time".replace("\u00a0", " ")
     for line in in_words(differences(before.summary, summary), brief=True) if before else ():
         yield f"against {before.folder if before else ''}: {line}"
+    for path in empty:
+        yield f"no receipt in {path}: a file of `timewheel consume --record` is expected"
+    end = summary["total"]["end_to_end"]
+    if end and end["unmatched"] and not end["received"]:
+        yield f"none of {end['unmatched']:,} receipts leads to a delivery in these logs"
     damaged = sum(source["damaged_count"] for source in summary["sources"])
     if damaged:
         yield f"{damaged} damaged region{'s' if damaged > 1 else ''}, see {out / 'summary.json'}"

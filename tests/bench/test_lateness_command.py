@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +39,33 @@ def store(tmp_path: Path) -> Path:
         (["STORE", "--out", "x", "--expect", "p99 <= soon"], "soon"),
         (["STORE", "--out", "x", "--by", "topic,colour"], "no grouping colour; there are topic"),
         (["STORE", "--out", "x", "--levels", "1s 5x"], "delay levels '1s 5x'"),
-        (["STORE", "--out", "x", "--levels", ""], "delay levels ''"),
+        (["STORE", "--out", "x", "--levels", ""], "--levels '': a value is expected"),
+        (["STORE", "--out", "x", "--levels", " "], "delay levels ' '"),
+        (["STORE", "--out", "x", "--levels", "1s -5s"], "delay levels '1s -5s'"),
+        (["STORE", "--out", "x", "--levels", "9" * 90 + "s"], "numbers with s, m, h or d are expected"),
+        (["STORE", "--out", "x", "--by", ","], "',' names no grouping; there are topic"),
+        (["STORE", "--out", "x", "--name", " "], "a source has an empty name"),
+        (["", "--out", "x"], "SOURCE '': a path is expected"),
+        (["s3://", "--out", "x"], "s3://: a path is expected behind ://"),
+        (["STORE", "--out", "x", "--rounds", "2"], "--rounds says how --follow goes on"),
+        (["STORE", "--out", "x", "--refresh", "5"], "--refresh says how --follow goes on"),
+        (["STORE", "--out", "x", "--follow", "--refresh", "nan"], "--refresh nan: a number of seconds"),
+        (["STORE", "--out", "x", "--follow", "--refresh", "inf"], "is not in the range"),
+        (["STORE", "--out", "x", "--expect", "lost <= " + "9" * 400], "the limit is too large"),
+        (["STORE", "--out", "x", "--expect", "within.10 >= 200%"], "a share is from 0 to 1"),
+        (["STORE", "--out", "x", "--target", "99% within 0.1ms"], "the time is whole milliseconds"),
+        (["STORE", "--out", "x", "--target", "99% within " + "9" * 400 + "s"], "at most 100 years"),
+        (["STORE", "--out", "x", "--target", "0.00000000000001% within 1s"], "the share is above 0"),
+        (["STORE", "--out", "x", "--spark", "=x"], "KEY=VALUE is expected"),
+        (["STORE", "--out", "x", "--spark", "spark.master=yarn"], "give it as --master"),
+        (["STORE", "--out", "x", "--spark", "spark.executor.memory=1m"], "spark.executor.memory 1m: Spark needs"),
+        (["STORE", "--out", "x", "--memory", "9" * 400 + "g"], "a number with m or g is expected"),
+        (["STORE", "--out", "x", "--executor-memory", "999999t"], "more than 64t is no machine's"),
+        (["STORE", "--out", "x", "--executor-cores", "9" * 90], "is not in the range"),
+        (["STORE", "--out", "x", "--split-mb", "9" * 90], "is not in the range"),
+        (["STORE", "--out", "x", "--master", "local[0]"], "local[N], spark://HOST:PORT"),
+        (["STORE", "--out", "x", "--master", "spark://host:port"], "local[N], spark://HOST:PORT"),
+        (["STORE", "--out", "x", "--baseline", "STORE/commitlog/00000000000000000000"], "cannot be read"),
         (["STORE", "--out", "x", "--storage", "{secret"], "Error: --storage is no JSON object: give one"),
         (["s3://x/y", "--out", "x", "--storage", "[1]"], "Error: --storage is no JSON object: give one"),
         (["STORE", "--out", "x", "--spark", "spark.executor.cores"], "KEY=VALUE is expected"),
@@ -49,24 +76,25 @@ def store(tmp_path: Path) -> Path:
         (["STORE", "--out", "x", "--rounds", "0"], "0 is not in the range x>=1"),
         (["STORE", "--out", "OUT", "--engine", "local", "--follow"], "--engine local has no --follow"),
         (["STORE", "--out", "OUT", "--engine", "local", "--memory", "3g"], "--engine local has no --memory"),
+        (["STORE", "--out", "OUT", "--engine", "local", "--spark", "a=b"], "--engine local has no --spark:"),
     ],
 )
 def test_called_wrongly(store: Path, arguments: list[str], said: str) -> None:
     places = {"STORE": store, "OUT": store.parent / "out"}
-    result = call(*[places.get(argument, argument) for argument in arguments])
+    head = f"STORE{os.sep}"
+    words = [str(store / word.removeprefix(head)) if word.startswith(head) else word for word in arguments]
+    result = call(*[places.get(word, word) for word in words])
     assert result.exit_code == 2
     assert said in result.output
     assert not Path("x").exists()
 
 
-def test_what_is_no_store_and_files_that_are_not_there(store: Path, tmp_path: Path) -> None:
+def test_what_is_no_store(tmp_path: Path) -> None:
     result = call(tmp_path / "none", "--out", tmp_path / "out")
     assert (result.exit_code, result.output) == (1, f"Error: {tmp_path / 'none'}: there is no such folder\n")
     result = call(tmp_path, "--out", tmp_path / "out")
     assert result.exit_code == 1
     assert "is no store" in result.output
-    result = call(store, "--out", tmp_path / "out", "--received", tmp_path / "seen.jsonl")
-    assert (result.exit_code, result.output) == (1, f"Error: {tmp_path / 'seen.jsonl'}: there is no such file\n")
     assert not (tmp_path / "out").exists()
 
 
@@ -131,7 +159,7 @@ def test_an_expectation_decides_the_exit_status(
 
 
 def test_one_run_at_a_time_in_a_folder(store: Path, tmp_path: Path) -> None:
-    from bench.lateness.checking import alone_in
+    from bench.lateness.places import alone_in
 
     (tmp_path / "out").mkdir()
     with alone_in(tmp_path / "out"):
@@ -184,7 +212,14 @@ def test_receipts_that_are_none(store: Path, tmp_path: Path) -> None:
     """A line with a number that no clock has is passed over like a torn one; a table of something else is said so."""
     seen = tmp_path / "seen.jsonl"
     seen.write_text(json.dumps({"offset_message_id": "A", "store_ms": 1 << 80, "received_ms": 1}))
-    assert call(store, "--out", tmp_path / "out", "--received", seen, "--quiet").exit_code == 0
+    result = call(store, "--out", tmp_path / "out", "--received", seen, "--quiet")
+    assert result.exit_code == 0
+    assert result.output.splitlines()[1:] == [
+        f"no receipt in {seen}: a file of `timewheel consume --record` is expected"
+    ]
+    seen.write_text(json.dumps({"offset_message_id": "A" * 32, "store_ms": 1, "received_ms": 1}))
+    result = call(store, "--out", tmp_path / "out", "--received", seen, "--quiet")
+    assert result.output.splitlines()[1:] == ["none of 1 receipts leads to a delivery in these logs"]
     other = tmp_path / "out" / "histograms" / "topic.parquet"
     result = call(store, "--out", tmp_path / "two", "--received", other, "--quiet")
     assert result.exit_code == 2

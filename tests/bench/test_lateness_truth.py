@@ -260,14 +260,13 @@ def test_a_result_folder_that_cannot_be_used_is_found_at_once(tmp_path: Path, mo
     strange.mkdir(parents=True)
     (strange / "holiday.jpg").write_bytes(b"!")
     found = CliRunner().invoke(command.lateness_command, [str(tmp_path / "store"), "--out", str(tmp_path / "out")])
-    assert found.exit_code == 1
+    assert found.exit_code == 2
     assert "'holiday.jpg', which is no result of this command" in found.output
     assert (strange / "holiday.jpg").exists()
     (tmp_path / "file").write_text("")
     found = CliRunner().invoke(
         command.lateness_command, [str(tmp_path / "store"), "--out", str(tmp_path / "file" / "x")]
     )
-    assert (found.exit_code, found.output) == (
-        1,
-        f"Error: --out {tmp_path / 'file' / 'x'}: nothing can be written there (Not a directory)\n",
-    )
+    assert found.exit_code == 2
+    text = f"Error: --out {tmp_path / 'file' / 'x'}: nothing can be written there (Not a directory)"
+    assert text in found.output

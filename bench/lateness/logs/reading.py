@@ -43,6 +43,7 @@ __all__ = [
 
 APACHE_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LEVEL_MS_MAX = 10_000 * 365 * 86_400_000
 SCHEMAS = {"records": RECORD_SCHEMA, "delays": DELAY_SCHEMA, "packed": PACKED_SCHEMA}
 _STAGES = np.array(["ordinary", "accepted", "delivered", "cancelled", "", "accepted"])
 _KINDS = np.array(["", "timed", "level"])
@@ -58,12 +59,12 @@ def parse_levels(text: str) -> tuple[int, ...]:
     >>> parse_levels("1s 5m")
     (1000, 300000)
     """
-    wrong = f"delay levels {text!r}: numbers with s, m, h or d are expected, as in '1s 5s 10s'"
+    wrong = f"delay levels {text!r:.200}: numbers with s, m, h or d are expected, as in '1s 5s 10s'"
     try:
         found = tuple(int(item[:-1]) * _UNITS_MS[item[-1]] for item in text.split())
     except (KeyError, ValueError) as error:
         raise ValueError(wrong) from error
-    if not found:
+    if not found or not all(0 <= delay_ms <= _LEVEL_MS_MAX for delay_ms in found):
         raise ValueError(wrong)
     return found
 

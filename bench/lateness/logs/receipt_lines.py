@@ -6,12 +6,12 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["RECEIVED_ROWS", "read_lines", "write_lines"]
+__all__ = ["RECEIVED_ROWS", "read_lines", "without_receipts", "write_lines"]
 
 RECEIVED_ROWS = "received.parquet"
 _SCHEMA = pa.schema([
@@ -24,7 +24,7 @@ _SCHEMA = pa.schema([
 def read_lines(paths: Sequence[str]) -> pa.Table:
     """Read the files one after the other; lines that are no receipts (a torn last one, say) are passed over.
 
-    Raises ValueError for Parquet of something else.
+    Raises ValueError for Parquet of something else, or for a file that cannot be read.
     """
     import pyarrow.parquet as pq
 
@@ -43,7 +43,7 @@ def read_lines(paths: Sequence[str]) -> pa.Table:
 
 def _receipts(path: str) -> Iterator[dict[str, Any]]:
     with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
+        for line in _lines_of(path, file):
             try:
                 value = json.loads(line)
             except ValueError:
@@ -54,6 +54,21 @@ def _receipts(path: str) -> Iterator[dict[str, Any]]:
                 isinstance(time_ms, int) and abs(time_ms) < 1 << 63 for time_ms in times
             ):
                 yield found
+
+
+def _lines_of(path: str, file: TextIO) -> Iterator[str]:
+    try:
+        yield from file
+    except OSError as error:
+        raise ValueError(f"--received {path}: it cannot be read ({error.strerror})") from None
+
+
+def without_receipts(paths: Sequence[str]) -> list[str]:
+    """Those of the files in which there is no receipt at all; ValueError as for `read_lines`."""
+    tables = [path for path in paths if path.rstrip("/").endswith(".parquet")]
+    texts = [path for path in paths if path not in tables and "://" not in path]
+    found = [path for path in tables if "://" not in path and not len(read_lines([path]))]
+    return found + [path for path in texts if next(_receipts(path), None) is None]
 
 
 def write_lines(lines: pa.Table, place: Path) -> None:

@@ -8,6 +8,7 @@ folder that was not copied, the messages that wait, cannot be known then, and th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -50,13 +51,28 @@ def find_sources(
     if names and len(names) != len(paths):
         raise ValueError(f"{len(names)} names for {len(paths)} sources: give --name once for each, or not at all")
     short = list(names) or _short_names(paths)
+    if not all(name.strip() for name in short):
+        raise ValueError("a source has an empty name: give --name a word")
     if len(set(short)) != len(short):
         raise ValueError(f"two sources have the same name: {', '.join(short)}")
     found = []
+    logs: dict[str, str] = {}
     for path, name in zip(paths, short, strict=True):
+        _, separator, rest = path.partition("://")
+        if separator and not rest.strip("/"):
+            raise ValueError(f"{path}: a path is expected behind ://")
+        folder = log_folder(storage_for(path, storage), path)
+        log = folder if separator and not path.startswith(("file://", "local://")) else _real(folder)
+        if log in logs:
+            raise ValueError(f"{logs[log]} and {path} are one log: give it once")
+        logs[log] = path
         kind, not_known = _kind_of(path, storage)
         found.append(LogSource(name, path.rstrip("/"), kind, levels, storage, not_known))
     return found
+
+
+def _real(folder: str) -> str:
+    return os.path.realpath(folder.rpartition("://")[2])
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:

@@ -97,6 +97,11 @@ def file_system(uri: str, options: Mapping[str, Any] | str = "") -> Any:
     return system
 
 
+def _line(error: Exception) -> str:
+    """What a library says, in one line."""
+    return " ".join(str(error).split())
+
+
 class _LocalFile:
     skips = True
 
@@ -207,7 +212,7 @@ class _Remote:
         except FileNotFoundError:
             return {}
         except Exception as error:
-            raise StorageError(f"{folder}: {error}") from error
+            raise StorageError(f"{folder}: {_line(error)}") from error
         return {
             item["name"].rstrip("/").rpartition("/")[2]: int(item["size"]) for item in found if item["type"] == "file"
         }
@@ -217,7 +222,7 @@ class _Remote:
         try:
             return bool(self._system.isdir(path))
         except Exception as error:
-            raise StorageError(f"{path}: {error}") from error
+            raise StorageError(f"{path}: {_line(error)}") from error
 
     def open(self, path: str) -> StoredFile:
         """Give a reader of a file; nothing is read yet."""

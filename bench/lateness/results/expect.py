@@ -13,6 +13,7 @@ A figure that does not exist (a percentile of nothing) does not hold.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -80,6 +81,8 @@ def parse_expectation(text: str) -> Expectation:
             f"{text!r}: {name} is no figure; there are {known}, and with e2e. before those of consumers"
         )
     limit = float(number)
+    if not math.isfinite(limit):
+        raise ExpectationError(f"{text!r:.60}…: the limit is too large")
     if kind == "time":
         if unit == "%":
             raise ExpectationError(f"{text!r}: a time is expected, as in 10ms or 2s")
@@ -88,6 +91,8 @@ def parse_expectation(text: str) -> Expectation:
         if unit not in (None, "%"):
             raise ExpectationError(f"{text!r}: a share is expected, as in 0.999 or 99.9%")
         limit = limit / 100 if unit else limit
+        if not 0 <= limit <= 1:
+            raise ExpectationError(f"{text!r}: a share is from 0 to 1, or from 0% to 100%")
     elif unit:
         raise ExpectationError(f"{text!r}: a number without unit is expected")
     return Expectation(text.strip(), (*prefix, *path), compare, limit)

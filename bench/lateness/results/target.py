@@ -9,6 +9,7 @@ from typing import Any
 __all__ = ["DEFAULT_TARGET", "Target", "parse_target"]
 
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*within\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)\s*")
+_LIMIT_MS_MAX = 100 * 365 * 86_400_000
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
@@ -39,6 +40,12 @@ def parse_target(text: str) -> Target:
     Target(share=0.999, limit_ms=10)
     """
     found = _PATTERN.fullmatch(text)
-    if not found or not 0 < float(found[1]) <= 100:
-        raise ValueError(f"{text!r}: a share and a time are expected, as in '99.9% within 10ms'")
-    return Target(round(float(found[1]) / 100, 12), round(float(found[2]) * _UNITS_MS[found[3]]))
+    expected = "a share and a time are expected, as in '99.9% within 10ms'"
+    if not found:
+        raise ValueError(f"{text!r:.200}: {expected}")
+    share, limit_ms = round(float(found[1]) / 100, 12), float(found[2]) * _UNITS_MS[found[3]]
+    if not 0 < share <= 1:
+        raise ValueError(f"{text!r:.200}: {expected}; the share is above 0 and at most 100 %")
+    if limit_ms > _LIMIT_MS_MAX or 0 < limit_ms < 1:
+        raise ValueError(f"{text!r:.200}: {expected}; the time is whole milliseconds, and at most 100 years")
+    return Target(share, round(limit_ms))
