@@ -134,6 +134,7 @@ class Bulk:
         wanted: list[Cursor] = []
         looked_at = 0
         has_time = self._looker.time_left()
+        self._changes.settle_owed()
         while cursor is not None and len(wanted) < limit and looked_at < LOOKED_AT_MAX and has_time():
             found = self._looker.slice(query, cursor, limit - len(wanted), records=False)
             wanted += zip(found.dues, found.ids, strict=True)
@@ -168,6 +169,7 @@ class Bulk:
     def _cancel_next(self, query: PendingQuery, cursor: Cursor, most: int, now_ms: int) -> tuple[Slice, Ticket | None]:
         changes, looker = self._changes, self._looker
         with self._lock:
+            changes.settle_owed()  # what a refused message has replaced for now may be what is asked for
             seen = looker.look(query, cursor, most, versions=True)
         found = looker.matching(query, seen, most)
         if not found.ids:

@@ -132,7 +132,11 @@ class Changes:
         )
 
     def still_wait(self, found: Slice) -> bool:
-        """Whether all messages of a slice still wait where they were read. Valid under this hold of the lock."""
+        """Whether all messages of a slice still wait where they were read. Valid under this hold of the lock.
+
+        What is owed is put back first: `cancel_slice` must find nothing that moves a message. Raises StoreError.
+        """
+        self.settle_owed()
         return self._spill.all_wait(found.refs)
 
     def past_rows(self, found: Slice, now_ms: int) -> bytes:
@@ -145,7 +149,6 @@ class Changes:
         Returns the ticket that makes it durable. Raises StoreError: nothing is cancelled.
         """
         after(State.SPILLED, Move.CANCEL)
-        self.settle_owed()
         self._settle()
         with self._noted(rows, found.ids, found.dues):
             ticket = self._spill.cancel_many(Columns(found.dues, found.ids, found.refs), found.versions)

@@ -163,6 +163,31 @@ def test_what_cannot_be_put_back_fails_nothing_else_and_is_later() -> None:
     assert plugin.check() == []
 
 
+@pytest.mark.parametrize("query", [PendingQuery(topic="T"), PendingQuery(due_from_ms=NOW + 850, due_to_ms=NOW + 999)])
+@pytest.mark.parametrize("verb", [PendingVerb.CANCEL, PendingVerb.MOVE])
+@pytest.mark.parametrize("how", ["", "kill"])
+def test_a_bulk_change_is_of_what_has_to_be_put_back(how: str, verb: PendingVerb, query: PendingQuery) -> None:
+    """A look alone would find the refused replacement, which is no longer there when the change is written."""
+    desk = Desk()
+    held(put(desk, NOW + 900))
+    plugin = desk.world.plugin
+    answer = held(plugin.before_put(message(NOW + 800, "k", b"second", "replace", "T"), desk.now))
+    with plugin.lock:
+        plugin.commit_turn()
+        desk.world.disk.fault = full("/journal/")
+        plugin.take_back(answer)
+        desk.world.disk.fault = None
+    due_ms = None if verb is PendingVerb.CANCEL else NOW + 1_500
+    done = desk.desk.change_matching(query, verb, desk.now, due_ms=due_ms, dry_run=False)
+    assert [found.verdict for found in done.answers] == [PendingVerdict.DONE]
+    if how:
+        desk.world.kill()
+    assert [row.due_ms for row in desk.desk.page(PendingQuery(), 9).rows] == ([] if due_ms is None else [due_ms])
+    desk.world.run(2_000)
+    assert [body for *_, body in desk.delivered().values()] == ([] if due_ms is None else [b"b"])
+    assert desk.world.plugin.check() == []
+
+
 @pytest.mark.parametrize("cursor", ["0-0", "1-ffff", "1--1"])
 def test_a_cursor_of_another_query_leads_to_nothing_that_this_one_does_not_ask_for(cursor: str) -> None:
     desk = Desk()
