@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.lateness.engines.ending import TERMINATED, ends_on_sigterm, terminated
+from bench.lateness.engines.ending import TERMINATED, ends_on_sigterm, held, terminated
 from tests.support.wait import wait_until
 
 
@@ -54,3 +54,5 @@ def test_a_signal_that_falls_where_nothing_can_be_raised(
     assert terminated()
     assert (sys.unraisablehook, signal.getsignal(signal.SIGTERM)) == (hook, handler)
     assert capfd.readouterr().err == ""
+    with held():
+        pass  # what comes behind a run that the signal has ended is not ended by it once more

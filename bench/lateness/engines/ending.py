@@ -29,6 +29,7 @@ class _Sigterm:
     def __init__(self) -> None:
         self.came = False
         self.holds = 0
+        self.at_work = False
 
     def caught(self, *_: object) -> None:
         """Handle the signal; all but the first one do nothing. Raises SystemExit."""
@@ -37,8 +38,8 @@ class _Sigterm:
             self.end()
 
     def end(self) -> None:
-        """Raise SystemExit if the signal came and nothing holds it back."""
-        if self.came and not self.holds:
+        """Raise SystemExit if the signal came, is not obeyed yet, and nothing holds it back."""
+        if self.came and self.at_work and not self.holds:
             raise SystemExit(TERMINATED)
 
     def unraisable(self, told: sys.UnraisableHookArgs) -> bool:
@@ -74,6 +75,7 @@ def ends_on_sigterm() -> Iterator[None]:
             hook(told)
 
     sys.unraisablehook = told_of
+    _SIGTERM.at_work = True
     try:
         yield
     except Exception:
@@ -81,6 +83,7 @@ def ends_on_sigterm() -> Iterator[None]:
             raise SystemExit(TERMINATED) from None
         raise
     finally:
+        _SIGTERM.at_work = False
         sys.unraisablehook = hook
         signal.signal(signal.SIGTERM, before)
 
