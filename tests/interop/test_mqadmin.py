@@ -25,6 +25,8 @@ from tests.support.wire import Wire, wait_committed
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.apache]
 
 TOPIC, GROUP = "administered", "admin-group"
+BEFORE_THE_RESET = "brokerConsumeStats"
+"""It prints how far behind all groups are: that of the reset, too, which catches up at any time."""
 RESET_TOPIC, RESET_GROUP = "reset", "reset-group"
 """Where offsets are reset while a consumer runs: it learns of that within a pull and a rebalance, half a minute."""
 POP_TOPIC, POP_GROUP = "popped", "pop-group"
@@ -140,8 +142,15 @@ class Side:
         client = Client("java-5.5.0", self.broker.namesrv, self.folder / "client")
         try:
             names = self._prepare(admin, client)
+            commands = SINGLY + COMMANDS
+            early = [command for command in commands if command.startswith(BEFORE_THE_RESET)]
+            for command in early:
+                words = [names.get(word, word) for word in command.split(" ")]
+                self.printed.setdefault(command, []).append(admin.run(*words))
             admin("resetOffsetByTime", "-g", RESET_GROUP, "-t", RESET_TOPIC, "-s", names["{MIDDLE}"])
-            for command in SINGLY + COMMANDS:
+            for command in commands:
+                if command in early:
+                    continue
                 if command.startswith(f"cloneGroupOffset -s {GROUP}"):
                     with Wire(self.broker.address) as wire:  # mqadmin has sent one more, and the consumer saves later
                         wait_committed(wire, GROUP, TOPIC, 4, COUNT + 1)
@@ -179,6 +188,7 @@ class Side:
         client.wait_received("reset", COUNT, 30)
         with Wire(address) as wire:
             wait_committed(wire, GROUP, TOPIC, 4, COUNT)
+            wait_committed(wire, RESET_GROUP, RESET_TOPIC, 4, COUNT)
         client.close_consumer("first")
         client.consume("second", GROUP, {TOPIC: "*"})
         one = next(event for event in sent if event["n"] == 1)
