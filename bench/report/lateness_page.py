@@ -25,19 +25,21 @@ from bench.lateness.results.result import (
 )
 from bench.report.charts.bars import rows_chart
 from bench.report.charts.ccdf import DrawnCurve, ccdf_chart
-from bench.report.charts.heatmap import MINUTE_MS, heatmap_chart
+from bench.report.charts.heatmap import MINUTE_MS, column_width, heatmap_chart
 from bench.report.pieces import groupings
 from bench.report.pieces.baseline import baseline_section, read_baseline
 from bench.report.pieces.budget import budget_section
 from bench.report.pieces.latest import latest_section
 from bench.report.pieces.page import Html, PageSection, details, document, figure, joined, note, table, terms
 from bench.report.pieces.run import about_run
-from bench.report.pieces.tables import Groups, by_group, by_source, delivered_only
+from bench.report.pieces.tables import Groups, Timeline, by_group, by_source, delivered_only, timelines
 from bench.report.pieces.verdict import compared, headline, headline_tiles, verdict_section
 
 __all__ = ["NAME", "render", "write"]
 
 NAME = "report.html"
+_DRAWN_CELLS = 1_500
+"""A day of minutes, and some; a picture has at most 120 columns of them."""
 
 
 def write(result: Result, path: Path) -> None:
@@ -57,8 +59,11 @@ def render(result: Result) -> str:
         return by_group(tables[name], (column,), sources) if name in tables else {}
 
     target = summary["target"]
+    name, column = (CELL, "cell_ms") if CELL in tables else (MINUTE, "minute_ms")
     cell_ms = summary.get("cell_ms", MINUTE_MS) if CELL in tables else MINUTE_MS
-    cells = grouped(CELL, "cell_ms") if CELL in tables else grouped(MINUTE, "minute_ms")
+    lines = timelines(tables[name], column, sources) if name in tables else {}
+    drawn_ms = _drawn_width(lines, cell_ms)
+    cells = by_group(tables[name], (column,), sources, drawn_ms) if name in tables else {}
     topics = by_group(tables[TOPIC], ("topic", "kind", "level"), sources)
     curves = by_source(topics)
     baseline = read_baseline(result)
@@ -66,13 +71,13 @@ def render(result: Result) -> str:
     sections = [
         PageSection("verdict", "Verdict", verdict_section(summary, curves, received)),
         *([PageSection("baseline", "Against the baseline", baseline_section(result, baseline))] if baseline else []),
-        PageSection("budget", "Target, error budget, worst intervals", budget_section(summary, cells, cell_ms)),
+        PageSection("budget", "Target, error budget, worst intervals", budget_section(summary, lines, cell_ms)),
         *([PageSection("latest", "The latest messages", latest_section(summary))] if "latest" in summary else []),
         PageSection("ccdf", "How many were later than x", _ccdf(
             curves, received, (target["share"], target["limit_ms"]))),
-        PageSection("heatmap", "Wall time and lateness", _heatmaps(cells, cell_ms)),
+        PageSection("heatmap", "Wall time and lateness", _heatmaps(cells, drawn_ms)),
         PageSection("over-time", "Percentiles and overdue messages over time", groupings.over_time(
-            cells, cell_ms, target["limit_ms"])),
+            cells, drawn_ms, target["limit_ms"])),
         PageSection("crowds", "Crowded seconds, and the ten after a hot one", groupings.crowds(
             delivered_only(grouped(DUE_IN_SECOND, "due_in_second_from")),
             delivered_only(grouped(AFTER_HOT, "after_hot_s")),
@@ -97,6 +102,14 @@ def render(result: Result) -> str:
         *(note(f"Not known of {s['name']}: {text}.") for s in summary["sources"] for text in s["not_known"]),
     ])  # fmt: skip
     return document("How late was every message", lead, sections)
+
+
+def _drawn_width(lines: Mapping[str, Timeline], cell_ms: int) -> int:
+    """How long the cells are that pictures are drawn from, at most `_DRAWN_CELLS` of them, however long the run."""
+    ends = [(int(line.starts[0]), int(line.starts[-1])) for line in lines.values() if len(line.starts)]
+    if not ends:
+        return cell_ms
+    return column_width(max(last for _, last in ends) - min(first for first, _ in ends), _DRAWN_CELLS, cell_ms)
 
 
 def _against(baseline: Result, summary: Mapping[str, Any]) -> list[str]:

@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from bench.lateness.results.target import Target
 from bench.report.charts.ccdf import DrawnCurve
 from bench.report.charts.histogram import EMPTY, Histogram
-from bench.report.pieces.budget import budget_section, cells_of, worst_intervals
+from bench.report.pieces.budget import Interval, budget_section, cells_of, worst_intervals
+from bench.report.pieces.tables import Timeline
 
 
 def curve(delivered: dict[int, int], overdue: dict[int, int] | None = None) -> DrawnCurve:
     return DrawnCurve(Histogram.of(delivered), Histogram.of(overdue) if overdue else EMPTY)
+
+
+def line_of(cells: dict[int, DrawnCurve]) -> Timeline:
+    """The cells as rows of a table."""
+    rows = [
+        (start, late, times, waits)
+        for start, one in sorted(cells.items())
+        for part, waits in ((one.delivered, False), (one.overdue, True))
+        for late, times in zip(part.values.tolist(), part.counts.tolist(), strict=True)
+    ]
+    columns = list(zip(*rows, strict=True)) or [()] * 4
+    starts, late, times = (np.array(column, np.int64) for column in columns[:3])
+    return Timeline(starts, late, times, np.array(columns[3], np.bool_))
+
+
+def worst(cells: dict[str, dict[int, DrawnCurve]], share: float, limit_ms: int) -> list[Interval]:
+    lines = {source: line_of(found) for source, found in cells.items()}
+    found, number = worst_intervals(lines, share, limit_ms, 1_000)
+    assert len(found) == number
+    assert worst_intervals(lines, share, limit_ms, 1_000, 1)[1] == number
+    return found
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -28,7 +51,7 @@ def test_windows_against_a_plain_count(seed: int) -> None:
             cells[rng.randrange(60) * width] = curve(late, waits)
     if not cells:
         return
-    judged = cells_of(cells, limit, width)
+    judged = cells_of(line_of(cells), limit, width)
 
     def plain(begin: int, end: int) -> tuple[int, int]:
         due = missed = 0
@@ -51,15 +74,15 @@ def test_windows_against_a_plain_count(seed: int) -> None:
 def test_neighbouring_cells_are_one_interval_and_the_worst_comes_first() -> None:
     good, bad = curve({1: 100}), curve({1: 90, 5_000: 10})
     cells = {"a": {0: bad, 1_000: bad, 2_000: good, 3_000: bad, 9_000: curve({}, {60_000: 100})}, "b": {0: good}}
-    found = worst_intervals(cells, 0.95, 1_000, 1_000)
+    found = worst(cells, 0.95, 1_000)
     places = [(one.source, one.begin_ms, one.end_ms, one.judged, one.missed, one.overdue) for one in found]
     assert places == [("a", 9_000, 10_000, 100, 100, 100), ("a", 0, 2_000, 200, 20, 0), ("a", 3_000, 4_000, 100, 10, 0)]
-    assert worst_intervals(cells, 0.5, 100_000, 1_000) == []
+    assert worst(cells, 0.5, 100_000) == []
 
 
 def test_a_cell_that_misses_exactly_what_it_may_is_not_bad() -> None:
-    assert worst_intervals({"a": {0: curve({0: 999, 2_000: 1})}}, 0.999, 1_000, 1_000) == []
-    assert worst_intervals({"a": {0: curve({0: 998, 2_000: 2})}}, 0.999, 1_000, 1_000) != []
+    assert worst({"a": {0: curve({0: 999, 2_000: 1})}}, 0.999, 1_000) == []
+    assert worst({"a": {0: curve({0: 998, 2_000: 2})}}, 0.999, 1_000) != []
 
 
 @pytest.mark.parametrize(
@@ -75,6 +98,6 @@ def test_a_cell_that_misses_exactly_what_it_may_is_not_bad() -> None:
 )
 def test_budgets_at_their_limits(share: float, cells: dict[int, DrawnCurve], says: str) -> None:
     summary = {"target": Target(share, 1_000).judge(None)}
-    text = budget_section(summary, {"a": cells}, 1_000)
+    text = budget_section(summary, {"a": line_of(cells)}, 1_000)
     assert says in text
     assert "nan" not in text

@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
+from bench.figures.text import utc
 from bench.lateness.results.result import Result
 from bench.lateness.results.target import Target
 from bench.report import lateness_page
 from bench.report.charts.canvas import drawn as drawn_svg
 from bench.report.charts.heatmap import coarser, heatmap_chart
 from bench.report.charts.histogram import Histogram
-from bench.report.pieces.tables import by_group
+from bench.report.pieces import groupings
+from bench.report.pieces.page import Html
+from bench.report.pieces.tables import Groups, by_group
 from tests.bench.report_world import AS_OF_MS, Message, apache_like, ours_like, result_of
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: extra bench")
@@ -385,6 +388,27 @@ def test_cells_are_as_short_as_the_run() -> None:
     chart = heatmap_chart("h", "a", {k: one.delivered for k, one in cells.items()}, result.summary["cell_ms"])
     assert chart is not None
     assert "messages due in a second" in drawn_svg(chart)
+
+
+@pytest.mark.usefixtures("words_only")
+def test_a_long_run_is_drawn_from_few_cells_and_judged_by_the_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A year has half a million minutes: no picture needs them, but the worst one is told by the minute."""
+    widths: list[tuple[int, int]] = []
+    over_time = groupings.over_time
+
+    def told(cells: Groups, least_ms: int, limit_ms: int) -> Html:
+        widths.append((len(cells["a"]), least_ms))
+        return over_time(cells, least_ms, limit_ms)
+
+    monkeypatch.setattr(groupings, "over_time", told)
+    begin = AS_OF_MS - AS_OF_MS % 86_400_000 - 30 * 86_400_000
+    messages = [Message("a", begin + k * 600_000, 3) for k in range(30 * 144)]
+    messages += [Message("a", begin + 7 * 60_000, 5_000, times=9), Message("a", begin + 9 * 60_000, 6_000)]
+    result = result_of(["a"], messages)
+    seen = words(drawn(result)).replace("\u00a0", " ")
+    assert widths == [(30 * 48, 30 * 60_000)]
+    assert f"{utc(begin + 7 * 60_000)} 1 min 9 100 % 5,000 ms 5,000 ms 0" in seen
+    assert f"{utc(begin + 9 * 60_000)} 1 min 1 100 % 6,000 ms 6,000 ms 0" in seen
 
 
 def test_columns_are_whole_numbers_of_cells() -> None:

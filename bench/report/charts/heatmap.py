@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["MINUTE_MS", "coarser", "heatmap_chart", "row_edges"]
+__all__ = ["MINUTE_MS", "coarser", "column_width", "heatmap_chart", "row_edges"]
 
 MINUTE_MS = 60_000
 _WIDTHS_MS = (
@@ -32,6 +32,16 @@ _WIDTHS_MS = (
 )
 
 
+def column_width(span_ms: int, at_most: int, least_ms: int = MINUTE_MS) -> int:
+    """Return the width in ms of at most so many columns over a span, a multiple of ``least_ms``.
+
+    >>> column_width(30 * 86_400_000, 1_500) // MINUTE_MS
+    30
+    """
+    width = next((w for w in _WIDTHS_MS if w % least_ms == 0 and span_ms // w + 2 <= at_most), None)
+    return width or -(-span_ms // (at_most - 2) // least_ms) * least_ms
+
+
 def coarser(
     cells: Mapping[int, Histogram], at_most: int, least_ms: int = MINUTE_MS
 ) -> tuple[int, dict[int, Histogram]]:
@@ -41,10 +51,7 @@ def coarser(
     """
     if not cells:
         return least_ms, {}
-    span = max(cells) - min(cells)
-    width = next((w for w in _WIDTHS_MS if w % least_ms == 0 and span // w + 2 <= at_most), None)
-    if width is None:
-        width = -(-span // (at_most - 2) // MINUTE_MS) * MINUTE_MS
+    width = column_width(max(cells) - min(cells), at_most, least_ms)
     parts: dict[int, list[Histogram]] = {}
     for start, histogram in cells.items():
         parts.setdefault(start // width * width, []).append(histogram)

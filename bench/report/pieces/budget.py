@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from bench.figures.text import count, lateness_text, limit_text, name_text, percent, short_ms, utc
-from bench.report.charts.ccdf import DrawnCurve
-from bench.report.charts.histogram import Histogram, Integers, merged
+from bench.report.charts.histogram import Histogram, Integers
 from bench.report.pieces.page import Cell, Html, Tile, joined, note, table, tiles
-from bench.report.pieces.tables import Groups
+from bench.report.pieces.tables import Timeline
 
 __all__ = ["Cells", "Interval", "budget_section", "cells_of", "worst_intervals"]
 
@@ -68,43 +67,50 @@ class Interval:
     overdue: int
 
 
-def cells_of(groups: Mapping[int, DrawnCurve], limit_ms: int, width_ms: int) -> Cells:
+def cells_of(line: Timeline, limit_ms: int, width_ms: int) -> Cells:
     """Judge the cells of one source by a limit."""
-    starts = sorted(groups)
-    within = [groups[start].delivered.at_most(limit_ms) for start in starts]
-    waited = [groups[start].overdue.total - groups[start].overdue.at_most(limit_ms) for start in starts]
-    judged = [groups[start].delivered.total + late for start, late in zip(starts, waited, strict=True)]
-    numbers = np.array(judged, np.int64)
-    return Cells(np.array(starts, np.int64), numbers, numbers - np.array(within, np.int64), width_ms)
+    fresh = np.ones(len(line.starts), np.bool_)
+    np.not_equal(line.starts[1:], line.starts[:-1], out=fresh[1:])
+    begins = np.flatnonzero(fresh)
+    late = line.lateness > limit_ms
+    judged, missed = (
+        np.add.reduceat(np.where(which, line.counts, 0), begins) if len(begins) else line.counts[:0]
+        for which in (late | ~line.overdue, late)
+    )
+    return Cells(line.starts[begins], judged, missed, width_ms)
 
 
-def worst_intervals(cells: Groups, share: float, limit_ms: int, width_ms: int) -> list[Interval]:
-    """The runs of neighbouring cells that missed the target, those with the most missed messages first."""
-    found = []
-    for source, groups in cells.items():
-        judged = cells_of(groups, limit_ms, width_ms)
+def worst_intervals(
+    lines: Mapping[str, Timeline], share: float, limit_ms: int, width_ms: int, most: int | None = None
+) -> tuple[list[Interval], int]:
+    """The runs of neighbouring cells that missed the target, those with the most missed messages first.
+
+    At ``most`` so many; and how many there are.
+    """
+    places = []
+    for source, line in lines.items():
+        judged = cells_of(line, limit_ms, width_ms)
         bad = np.flatnonzero(judged.missed > judged.judged * (1 - share) + 1e-9)
-        for run in np.split(bad, np.flatnonzero(np.diff(judged.starts[bad]) > width_ms) + 1):
-            if run.size:
-                curves = [groups[int(start)] for start in judged.starts[run]]
-                found.append(
-                    Interval(
-                        source,
-                        int(judged.starts[run[0]]),
-                        int(judged.starts[run[-1]]) + width_ms,
-                        int(judged.judged[run].sum()),
-                        int(judged.missed[run].sum()),
-                        merged(curve.all for curve in curves),
-                        sum(curve.overdue.total for curve in curves),
-                    )
-                )
-    return sorted(found, key=lambda one: (-one.missed, one.begin_ms, one.source))
+        if not bad.size:
+            continue
+        first = np.flatnonzero(np.diff(judged.starts[bad], prepend=judged.starts[bad[0]] - 2 * width_ms) > width_ms)
+        begins = judged.starts[bad[first]]
+        ends = judged.starts[bad[np.append(first[1:], len(bad)) - 1]] + width_ms
+        sums = (np.add.reduceat(column[bad], first) for column in (judged.missed, judged.judged))
+        missed, due = (column.tolist() for column in sums)
+        places += list(zip(missed, begins.tolist(), [source] * len(first), ends.tolist(), due, strict=True))
+    places.sort(key=lambda one: (-one[0], *one[1:3]))
+    found = []
+    for missed_count, begin, source, end, due_count in places[:most]:
+        curve = lines[source].curve(begin, end)
+        found.append(Interval(source, begin, end, due_count, missed_count, curve.all, curve.overdue.total))
+    return found, len(places)
 
 
-def budget_section(summary: Mapping[str, Any], cells: Groups, width_ms: int) -> Html:
+def budget_section(summary: Mapping[str, Any], lines: Mapping[str, Timeline], width_ms: int) -> Html:
     """Return the budget, the burn rates of windows, and the worst intervals."""
     share, limit_ms = summary["target"]["share"], summary["target"]["limit_ms"]
-    judged = {source: cells_of(groups, limit_ms, width_ms) for source, groups in cells.items() if groups}
+    judged = {source: cells_of(line, limit_ms, width_ms) for source, line in lines.items() if len(line.starts)}
     due = sum(int(one.judged.sum()) for one in judged.values())
     if not due:
         return note("Nothing was due: no budget was used.", "soft")
@@ -115,7 +121,9 @@ def budget_section(summary: Mapping[str, Any], cells: Groups, width_ms: int) -> 
         note(f"Target: {words}. The budget is what may miss it. At a burn rate of 1 it lasts as long as this run, "
              "at 10 a tenth of that.", "soft"),
         _burn(judged, 1 - share),
-        _intervals(worst_intervals(cells, share, limit_ms, width_ms), width_ms, len(cells) > 1),
+        _intervals(
+            *worst_intervals(lines, share, limit_ms, width_ms, _INTERVALS_MOST), width_ms, len(lines) > 1
+        ),
     ])  # fmt: skip
 
 
@@ -165,7 +173,7 @@ def _rate(missed: int, due: int, may: float) -> Cell:
     return Cell(f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}", rate)
 
 
-def _intervals(found: list[Interval], width_ms: int, several: bool) -> Html:
+def _intervals(found: list[Interval], count_of_all: int, width_ms: int, several: bool) -> Html:
     unit = {1_000: "second", 60_000: "minute"}.get(width_ms, f"interval of {short_ms(width_ms)}")
     if not found:
         return note(f"No {unit} missed the target by itself.")
@@ -180,9 +188,9 @@ def _intervals(found: list[Interval], width_ms: int, several: bool) -> Html:
             Cell(lateness_text(one.all.largest), one.all.largest),
             count(one.overdue),
         ]
-        for one in found[:_INTERVALS_MOST]
+        for one in found
     ]
     heads = ["due from", "for", *(["source"] if several else []), "missed", "of those due", "p99", "latest", "overdue"]
-    more = len(found) - len(rows)
+    more = count_of_all - len(rows)
     caption = f"The worst intervals: each {unit} of them missed the target"
     return table(f"{caption}; {count(more)} more with fewer messages" if more > 0 else caption, heads, rows, sorts=True)
