@@ -36,6 +36,9 @@ SETTLED_MS = 4_000
 USUAL_START_S = 2.0
 """What the first start of a broker takes at most if the machine has little else to do. All times above are of such a
 machine; where the first start takes longer, they all do by as much."""
+MOST_TRIES = 3
+"""How often a case is begun, each time at half the pace, until messages are due before, during and after the downtime:
+a machine that is slow in the middle of a case leaves none for after it."""
 
 CASES = [
     (client, flush, how)
@@ -57,6 +60,17 @@ class Restart:
     received: list[dict[str, Any]] = field(default_factory=list)
     records: dict[int, list[Record]] = field(default_factory=dict)
 
+    def when(self, due_ms: int) -> str:
+        """Whether it was due before, during or after the downtime."""
+        if due_ms < self.down_ms - 100:
+            return "before"
+        return "during" if due_ms < self.ready_ms + self.pace * SETTLED_MS else "after"
+
+    def has_all(self) -> bool:
+        """Whether enough were due at each of these times."""
+        counts = Counter(map(self.when, self.due.values()))
+        return min(counts["before"], counts["during"], counts["after"]) > COUNT // 30
+
 
 def _message(n: int, due_ms: int) -> dict[str, Any]:
     body = base64.b64encode(random.Random(n).randbytes(300)).decode()
@@ -72,12 +86,20 @@ def _sleep_until(at_ms: int) -> None:
 
 
 def _run(folder: Path, name: str, flush: str, how: str) -> Restart:
+    for n in range(MOST_TRIES):
+        seen = _try(folder / str(n), name, flush, how, 2**n)
+        if seen.has_all():
+            break
+    return seen
+
+
+def _try(folder: Path, name: str, flush: str, how: str, slower: int) -> Restart:
     broker = OurBroker(folder / "broker", settings={"flushDiskType": flush})
     client = None
     try:
         began = time.monotonic()
         broker.start()
-        pace = max(1.0, (time.monotonic() - began) / USUAL_START_S)
+        pace = slower * max(1.0, (time.monotonic() - began) / USUAL_START_S)
         with Wire(broker.address) as wire:
             wire.create_topic(TOPIC)
             wire.create_group("restart-group")
@@ -138,6 +160,9 @@ def test_pending_messages_survive(
 ) -> None:
     """Due before, during and after the downtime: one copy of each, none early, and soon."""
     seen = restarts[case]
+    assert seen.has_all(), (
+        f"the machine is too slow for this test: the broker was away for {seen.ready_ms - seen.down_ms} ms"
+    )
     assert {n: len(records) for n, records in seen.records.items()} == dict.fromkeys(range(COUNT), 1)
     late: dict[str, list[int]] = {"before": [], "during": [], "after": []}
     waited: list[int] = []
@@ -145,9 +170,7 @@ def test_pending_messages_survive(
     for n, (record,) in seen.records.items():
         due_ms = seen.due[n]
         assert record.store_ms >= due_ms, f"message {n} stored early"
-        when = "before" if due_ms < seen.down_ms - 100 else "after"
-        if seen.down_ms - 100 <= due_ms < seen.ready_ms + seen.pace * SETTLED_MS:
-            when = "during"
+        when = seen.when(due_ms)
         late[when].append(record.store_ms - (max(due_ms, seen.spawned_ms) if when == "during" else due_ms))
         if seen.down_ms - 100 <= due_ms < seen.spawned_ms:
             waited.append(record.store_ms)
@@ -158,7 +181,6 @@ def test_pending_messages_survive(
         + ", ".join(f"due {when} {sorted(ms)[len(ms) // 2]} / {max(ms)}" for when, ms in late.items())
         + " (during: from the start of the process)"
     )
-    assert min(map(len, late.values())) > COUNT // 30
     assert max(waited) <= min(after), "what was due in the downtime takes too long"
     # A clock that is behind by the downtime would make all of them late by as much.
     late_after = sum(ms > seen.pace * DOWN_MS / 2 for ms in late["after"])
