@@ -34,7 +34,7 @@ from bench.lateness.logs.spill_files import SpillMovedError
 from bench.lateness.logs.storage import StorageError
 from bench.lateness.options import EXAMPLES, WORDS, ExpectType, InstantType, TablesType, TargetType, Words
 from bench.lateness.pipeline import Job, find_sources, look_around, run_job
-from bench.lateness.places import alone_in, check_places, check_received
+from bench.lateness.places import alone_in, check_here, check_places, check_received
 from bench.lateness.reading_progress import ReadingProgress, progress_for, watched
 from bench.lateness.results.result import Result
 from bench.lateness.saying import last_lines
@@ -141,8 +141,8 @@ def lateness_command(
         first = Job(found, out, **jobs)
         look_around(first, kept)
         size = first.bytes_to_read
-        local = _is_local(engine, size, follows and not kept)
-        empty = without_receipts(check_received(received, local))
+        local = _is_local(engine, size, follows and not kept, received)
+        empty = without_receipts(received)
         first.about = _about("local" if local else "spark", before)
         make = _job_maker(first, jobs, again=follows and not kept)
         if local:
@@ -238,14 +238,15 @@ def _quiet(text: str) -> None:
     del text
 
 
-def _is_local(engine: str, size: int, follows: bool) -> bool:
+def _is_local(engine: str, size: int, follows: bool, received: Sequence[str]) -> bool:
     """Whether this run needs no Spark: asked for, or small enough where nobody asked for anything of Spark's."""
     spoke = _given(_OF_SPARK)
-    if engine == "local":
-        if follows or spoke:
-            raise ValueError(f"--engine local has no {'--follow' if follows else spoke[0]}: leave one of them out")
-        return True
-    return engine == "auto" and size <= LOCAL_BYTES_MAX and not follows and not spoke
+    if engine == "local" and (follows or spoke):
+        raise ValueError(f"--engine local has no {'--follow' if follows else spoke[0]}: leave one of them out")
+    local = engine == "local" or (engine == "auto" and size <= LOCAL_BYTES_MAX and not follows and not spoke)
+    if local:
+        check_here(received)
+    return local
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.lateness.logs.sources import LogSource
-from bench.lateness.logs.storage import StorageError
+from bench.lateness.logs.storage import StorageError, local_path
 from bench.lateness.results.hdr import ENDING
 from bench.lateness.results.result import CELLS, GROUPS, HISTOGRAMS, RECEIVED, SUMMARY
 
-__all__ = ["alone_in", "check_places", "check_received"]
+__all__ = ["alone_in", "check_here", "check_places", "check_received"]
 
 _PAGE, _ROWS = "report.html", "received.parquet"
 _TABLES = {f"{name}{ending}.parquet" for name in (*GROUPS, *CELLS) for ending in ("", RECEIVED)}
@@ -94,9 +94,10 @@ def _outside(option: str, folder: Path, sources: Iterable[LogSource]) -> None:
     """ValueError for a folder in which a broker keeps its files: a reading changes nothing there."""
     place = folder.resolve()
     for source in sources:
-        if "://" in source.path and not source.path.startswith(("file://", "local://")):
+        own = local_path(source.path)
+        if own is None:
             continue
-        root = Path(source.path.rpartition("://")[2]).resolve()
+        root = Path(own).resolve()
         root = root.parent if root.name == "commitlog" else root
         bare = not (root / "commitlog").is_dir()
         kept = [root / name for name in _OF_A_BROKER]
@@ -106,24 +107,20 @@ def _outside(option: str, folder: Path, sources: Iterable[LogSource]) -> None:
 
 def _check_state(state: str | None, sources: Sequence[LogSource]) -> None:
     """ValueError for a state that is no folder, or one of a store that is read."""
-    if state is None or ("://" in state and not state.startswith(("file://", "local://"))):
+    own = None if state is None else local_path(state)
+    if own is None:
         return
-    path = Path(state.rpartition("://")[2])
+    path = Path(own)
     if path.exists() and not path.is_dir():
         raise ValueError(f"--state {state} is no folder: give a folder, which is made if it is not there")
     _outside("--state", path, sources)
 
 
-def check_received(paths: Sequence[str], local: bool = False) -> tuple[str, ...]:
-    """The paths, without ``file://``; ValueError for one that cannot be read.
-
-    ``local``: what reads them knows files of this machine only.
-    """
-    plain = tuple(path.partition("://")[2] if path.startswith(("file://", "local://")) else path for path in paths)
+def check_received(paths: Sequence[str]) -> tuple[str, ...]:
+    """The paths, without ``file://``; ValueError for one that cannot be read."""
+    plain = tuple(local_path(path) or path for path in paths)
     for path in plain:
-        if "://" in path:
-            if local:
-                raise ValueError(f"--received {path}: without Spark a file of this machine is expected: copy it here")
+        if local_path(path) is None:
             continue
         try:
             if Path(path).is_dir():
@@ -139,6 +136,13 @@ def check_received(paths: Sequence[str], local: bool = False) -> tuple[str, ...]
         except OSError as error:
             raise ValueError(f"--received {path}: it cannot be read ({error.strerror})") from None
     return plain
+
+
+def check_here(received: Sequence[str]) -> None:
+    """ValueError for receipts that are elsewhere: the local engine knows files of this machine only."""
+    for path in received:
+        if local_path(path) is None:
+            raise ValueError(f"--received {path}: without Spark a file of this machine is expected: copy it here")
 
 
 @contextmanager

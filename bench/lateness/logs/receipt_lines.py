@@ -11,6 +11,8 @@ from typing import Any, TextIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bench.lateness.logs.storage import local_path
+
 __all__ = ["RECEIVED_ROWS", "read_lines", "without_receipts", "write_lines"]
 
 RECEIVED_ROWS = "received.parquet"
@@ -26,19 +28,30 @@ def read_lines(paths: Sequence[str]) -> pa.Table:
 
     Raises ValueError for Parquet of something else, or for a file that cannot be read.
     """
-    import pyarrow.parquet as pq
-
     parts = [_SCHEMA.empty_table()]
     for path in paths:
-        if path.rstrip("/").endswith(".parquet"):
-            try:
-                table = pq.read_table(path).select(_SCHEMA.names).cast(_SCHEMA)
-            except (KeyError, ValueError) as error:
-                raise ValueError(f"--received {path}: no receipts of `consume --record`: {error}") from error
-            parts.append(table.filter(pc.is_valid(table["received_ms"])))
+        if _is_table(path):
+            parts.append(_rows(path))
         else:
             parts.append(pa.Table.from_pylist(list(_receipts(path)), _SCHEMA))
     return pa.concat_tables(parts)
+
+
+def _is_table(path: str) -> bool:
+    return path.rstrip("/").endswith(".parquet")
+
+
+def _rows(path: str, most: int | None = None) -> pa.Table:
+    """The receipts of Parquet, or the first ones of them."""
+    import pyarrow.dataset as ds
+
+    try:
+        rows = ds.dataset(path, format="parquet").scanner(
+            columns=_SCHEMA.names, filter=pc.is_valid(pc.field("received_ms"))
+        )
+        return (rows.to_table() if most is None else rows.head(most)).cast(_SCHEMA)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"--received {path}: no receipts of `consume --record`: {error}") from error
 
 
 def _receipts(path: str) -> Iterator[dict[str, Any]]:
@@ -64,11 +77,12 @@ def _lines_of(path: str, file: TextIO) -> Iterator[str]:
 
 
 def without_receipts(paths: Sequence[str]) -> list[str]:
-    """Those of the files in which there is no receipt at all; ValueError as for `read_lines`."""
-    tables = [path for path in paths if path.rstrip("/").endswith(".parquet")]
-    texts = [path for path in paths if path not in tables and "://" not in path]
-    found = [path for path in tables if "://" not in path and not len(read_lines([path]))]
-    return found + [path for path in texts if next(_receipts(path), None) is None]
+    """Those of the files of this machine in which there is no receipt at all; ValueError as for `read_lines`.
+
+    A file is read up to its first receipt: all of it may be more than this process has memory for.
+    """
+    own = [path for path in paths if local_path(path) is not None]
+    return [path for path in own if not (len(_rows(path, 1)) if _is_table(path) else next(_receipts(path), None))]
 
 
 def write_lines(lines: pa.Table, place: Path) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from bench.lateness.logs.planning import log_folder, some_segments
 from bench.lateness.logs.reading import APACHE_LEVELS
 from bench.lateness.logs.records import LogSegment, SplitReader
-from bench.lateness.logs.storage import Storage, storage_for
+from bench.lateness.logs.storage import Storage, local_path, storage_for
 
 __all__ = ["NO_LEVELS", "LogSource", "find_sources"]
 
@@ -62,17 +62,14 @@ def find_sources(
         if separator and not rest.strip("/"):
             raise ValueError(f"{path}: a path is expected behind ://")
         folder = log_folder(storage_for(path, storage), path)
-        log = folder if separator and not path.startswith(("file://", "local://")) else _real(folder)
+        own = local_path(folder)
+        log = folder if own is None else os.path.realpath(own)
         if log in logs:
             raise ValueError(f"{logs[log]} and {path} are one log: give it once")
         logs[log] = path
         kind, not_known = _kind_of(path, storage)
         found.append(LogSource(name, path.rstrip("/"), kind, levels, storage, not_known))
     return found
-
-
-def _real(folder: str) -> str:
-    return os.path.realpath(folder.rpartition("://")[2])
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:

@@ -71,10 +71,21 @@ class Storage(Protocol):
         ...
 
 
+def local_path(path: str) -> str | None:
+    """The path of a file of this machine, without ``file://``; None for a URI of another storage.
+
+    >>> local_path("file:///logs/a"), local_path("logs/a"), local_path("s3://logs/a")
+    ('/logs/a', 'logs/a', None)
+    """
+    scheme, separator, rest = path.partition("://")
+    if not separator:
+        return path
+    return rest if scheme in ("file", "local") else None
+
+
 def storage_for(path: str, options: Mapping[str, Any] | str = "") -> Storage:
     """The storage that a path or URI belongs to; ``options`` (or their JSON) go to the file system of fsspec."""
-    scheme, separator, _ = path.partition("://")
-    if not separator or scheme in ("file", "local"):
+    if local_path(path) is not None:
         return _Local()
     values = json.loads(options) if isinstance(options, str) and options else dict(options or {})
     return _Remote(path, values)

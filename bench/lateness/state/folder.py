@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.lateness.logs.storage import StorageError, file_system
+from bench.lateness.logs.storage import StorageError, file_system, local_path
 
 __all__ = ["ChangedError", "Folder", "StateError", "folder_for"]
 
@@ -79,9 +79,8 @@ class Folder(Protocol):
 
 def folder_for(path: str, options: str = "") -> Folder:
     """The folder behind a path or URI."""
-    if "://" not in path or path.startswith(("file://", "local://")):
-        return _Local(Path(path.partition("://")[2] if "://" in path else path))
-    return _Remote(path, options)
+    own = local_path(path)
+    return _Remote(path, options) if own is None else _Local(Path(own))
 
 
 class _Local:
