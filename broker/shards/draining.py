@@ -55,10 +55,10 @@ def left_of(state: dict[str, Any], may_stay: frozenset[str]) -> dict[str, Any]:
 
 
 def finish_taking_out(layout: Layout, files: Files, changes: SharedChanges) -> None:
-    """At a start, do what a crash has left undone of shards that are out: forget their changes, remove their marks.
+    """Forget the changes of shards that are out, and remove their marks. Raises StoreError.
 
-    A shard that comes back would make old changes over the tables that it inherits, and would be drained at once.
-    Raises StoreError.
+    A start does it again, as a crash may have left it undone: a shard that comes back would make old changes over the
+    tables that it inherits, and would be drained at once.
     """
     for index in layout.out:
         if changes.of(index):
@@ -72,10 +72,17 @@ class Draining:
     """The shards that are marked. Only the network loop uses it."""
 
     def __init__(
-        self, layout: Layout, files: Files, front: Front, keeper: ShardKeeper, name: Callable[[int], str]
+        self,
+        layout: Layout,
+        files: Files,
+        changes: SharedChanges,
+        front: Front,
+        keeper: ShardKeeper,
+        name: Callable[[int], str],
     ) -> None:
         self._layout = layout
         self._files = files
+        self._changes = changes
         self._front = front
         self._keeper = keeper
         self._name = name
@@ -121,9 +128,9 @@ class Draining:
             self._keeper.end(index)
 
     def _take_out(self, index: int) -> None:
-        self._layout.take_out(index)  # from here on a start finishes it (`finish_taking_out`)
-        self._front.forget(index)
-        self._files.remove(self._layout.drain_mark(index))
+        self._layout.take_out(index)  # from here on a start finishes it
+        self._front.forget_routes(index)
+        finish_taking_out(self._layout, self._files, self._changes)
         self._read_only.discard(index)
         self._empty.discard(index)
         _LOG.warning("%s is out; its directory %s stays", self._name(index), self._layout.directory(index))

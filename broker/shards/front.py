@@ -236,11 +236,6 @@ class Front:
                     _LOG.warning("%s has not confirmed its changes: %s", self._name(index), error)
             await asyncio.to_thread(self._changes.save)
 
-    def forget(self, index: int) -> None:
-        """Forget a shard that was taken out. Raises StoreError."""
-        self.forget_routes(index)
-        self._changes.forget(index)
-
     async def ping(self) -> None:
         """Keep the links from being silent."""
         for index in sorted(self._serving):

@@ -105,7 +105,7 @@ class Supervisor:
             members=lambda: list(self.layout.members),
             connections_max=self._connections_max,
         )
-        self._draining = Draining(self.layout, self._files, self._front, self.keeper, self.name)
+        self._draining = Draining(self.layout, self._files, self.changes, self._front, self.keeper, self.name)
         looks = asyncio.create_task(self._look())
         stopping = asyncio.create_task(self._on(stop))
         try:
