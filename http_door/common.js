@@ -44,8 +44,8 @@ function length(ms) {
   return Math.round(s / 31536000).toLocaleString("en") + " years";
 }
 function at(ms, short = false) {
-  const d = new Date(ms);
   if (ms == null) return "–";
+  const d = new Date(ms);
   if (isNaN(d)) return String(ms);
   const day = `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())}`;
   const time = `${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}`;

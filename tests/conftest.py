@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import settings
 
 from tests.simulation.fresh import FRESH_SEED
 from tests.support import workers
+from tests.support.chromium import Chromium
 from tests.support.figures import FIGURES
+from tests.support.need import need
 
 # JVMs of tests live for seconds: the second compiler and the verifier of byte code would cost more than they bring
 # (half of a broker's start).
@@ -74,3 +77,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("lateness with stock clients")
         for line in sorted(FIGURES):
             terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chromium]:
+    """A headless Chromium for the tests of a file."""
+    with need(Chromium) as found:
+        yield found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from bench.report import bench_page, lateness_page
 from tests.bench.bench_world import results_of
 from tests.bench.report_world import AS_OF_MS, Message, apache_like, ours_like, result_of
 from tests.support.chromium import Chromium
-from tests.support.need import need
 
 pytestmark = pytest.mark.chromium
 
@@ -42,12 +40,6 @@ OVERLAPPING = """
   return hits;
 })
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Chromium]:
-    with need(Chromium) as found:
-        yield found
 
 
 def results() -> dict[str, Result]:

@@ -17,7 +17,6 @@ from tests.broker.core_rig import START_MS
 from tests.broker.test_door import World
 from tests.support.chromium import Chromium
 from tests.support.door import ask
-from tests.support.need import need
 from tests.support.ours import OurBroker
 from tests.support.plain_pending import row
 from tests.support.scrape import parse
@@ -45,12 +44,6 @@ CONTRAST = """(() => {
       return [(Math.max(l, g) + .05) / (Math.min(l, g) + .05), e.tagName + ' ' + e.textContent.trim().slice(0, 30)]; })
     .filter(([ratio]) => ratio < 4.5);
 })()"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Chromium]:
-    with need(Chromium) as found:
-        yield found
 
 
 @pytest.fixture

@@ -148,7 +148,8 @@ def test_a_refusal_waits_until_what_was_replaced_is_durably_back() -> None:
     assert [body for *_, body in desk.delivered().values()] == [b"b"]
 
 
-def test_what_cannot_be_put_back_fails_nothing_else_and_is_later() -> None:
+def owing() -> Desk:
+    """A refused message has replaced another one, due 900 ms from now, and the disk refuses to put that one back."""
     desk = Desk()
     held(put(desk, NOW + 900))
     plugin = desk.world.plugin
@@ -158,9 +159,14 @@ def test_what_cannot_be_put_back_fails_nothing_else_and_is_later() -> None:
         desk.world.disk.fault = full("/journal/")
         plugin.take_back(answer)
         desk.world.disk.fault = None
+    return desk
+
+
+def test_what_cannot_be_put_back_fails_nothing_else_and_is_later() -> None:
+    desk = owing()
     desk.world.run(2_000)
     assert [body for *_, body in desk.delivered().values()] == [b"b"]
-    assert plugin.check() == []
+    assert desk.world.plugin.check() == []
 
 
 @pytest.mark.parametrize("query", [PendingQuery(topic="T"), PendingQuery(due_from_ms=NOW + 850, due_to_ms=NOW + 999)])
@@ -168,15 +174,7 @@ def test_what_cannot_be_put_back_fails_nothing_else_and_is_later() -> None:
 @pytest.mark.parametrize("how", ["", "kill"])
 def test_a_bulk_change_is_of_what_has_to_be_put_back(how: str, verb: PendingVerb, query: PendingQuery) -> None:
     """A look alone would find the refused replacement, which is no longer there when the change is written."""
-    desk = Desk()
-    held(put(desk, NOW + 900))
-    plugin = desk.world.plugin
-    answer = held(plugin.before_put(message(NOW + 800, "k", b"second", "replace", "T"), desk.now))
-    with plugin.lock:
-        plugin.commit_turn()
-        desk.world.disk.fault = full("/journal/")
-        plugin.take_back(answer)
-        desk.world.disk.fault = None
+    desk = owing()
     due_ms = None if verb is PendingVerb.CANCEL else NOW + 1_500
     done = desk.desk.change_matching(query, verb, desk.now, due_ms=due_ms, dry_run=False)
     assert [found.verdict for found in done.answers] == [PendingVerdict.DONE]

@@ -144,24 +144,23 @@ class Side:
             names = self._prepare(admin, client)
             commands = SINGLY + COMMANDS
             early = [command for command in commands if command.startswith(BEFORE_THE_RESET)]
-            for command in early:
-                words = [names.get(word, word) for word in command.split(" ")]
-                self.printed.setdefault(command, []).append(admin.run(*words))
+            self._print(admin, names, early)
             admin("resetOffsetByTime", "-g", RESET_GROUP, "-t", RESET_TOPIC, "-s", names["{MIDDLE}"])
-            for command in commands:
-                if command in early:
-                    continue
-                if command.startswith(f"cloneGroupOffset -s {GROUP}"):
-                    with Wire(self.broker.address) as wire:  # mqadmin has sent one more, and the consumer saves later
-                        wait_committed(wire, GROUP, TOPIC, 4, COUNT + 1)
-                words = [names.get(word, word) for word in command.split(" ")]
-                self.printed.setdefault(command, []).append(admin.run(*words))
+            self._print(admin, names, [command for command in commands if command not in early])
             again = client.wait_received("reset", COUNT + COUNT // 2, 100)[COUNT:]
             self.received_again = sorted(int(event["keys"].removeprefix("key")) for event in again)
             self.popped = self._pop(admin, client)
         finally:
             client.stop()
             admin.stop()
+
+    def _print(self, admin: MqAdmin, names: dict[str, str], commands: list[str]) -> None:
+        for command in commands:
+            if command.startswith(f"cloneGroupOffset -s {GROUP}"):
+                with Wire(self.broker.address) as wire:  # mqadmin has sent one more, and the consumer saves later
+                    wait_committed(wire, GROUP, TOPIC, 4, COUNT + 1)
+            words = [names.get(word, word) for word in command.split(" ")]
+            self.printed.setdefault(command, []).append(admin.run(*words))
 
     def _pop(self, admin: MqAdmin, client: Client) -> list[dict[str, Any]]:
         """What a consumer gets in pop mode; last, as Apache's broker writes each pop into its CommitLog."""

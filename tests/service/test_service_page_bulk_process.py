@@ -13,7 +13,6 @@ from tests.service.cluster_world import NAME
 from tests.service.door_world import FAR, FOLLOWED, DoorWorld
 from tests.service.test_service_page_process import NASTY, TOKEN, Page
 from tests.support.chromium import Chromium
-from tests.support.need import need
 from tests.support.plain_pending import row
 from tests.support.wait import wait_until
 
@@ -21,12 +20,6 @@ pytestmark = pytest.mark.chromium
 
 AGAIN = "!document.querySelector('#bulk-go').hidden"
 CLEAN = {"lost": 0, "early": 0, "twice": 0, "undead": 0, "wrong": 0}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Chromium]:
-    with need(Chromium) as found:
-        yield found
 
 
 @pytest.fixture

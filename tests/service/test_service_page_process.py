@@ -12,7 +12,6 @@ import pytest
 from tests.broker.test_door_page_process import CONTRAST, CUT_OFF
 from tests.service.door_world import FAR, ME, OTHERS, DoorWorld
 from tests.support.chromium import Chromium
-from tests.support.need import need
 from tests.support.plain_pending import row
 from tests.support.wait import wait_until
 
@@ -20,12 +19,6 @@ pytestmark = pytest.mark.chromium
 
 NASTY = '<img src=x onerror="document.title=1">'
 TOKEN = "a-token-of-sixteen"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Chromium]:
-    with need(Chromium) as found:
-        yield found
 
 
 @pytest.fixture
