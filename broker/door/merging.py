@@ -39,13 +39,13 @@ def cursors_of_each(text: str, indexes: Iterable[int]) -> dict[int, str]:
     for part in text[:_CHARS_MAX].split(";"):
         index, equals, cursor = part.partition("=")
         if not equals or not index.isascii() or not index.isdecimal() or len(index) > 3 or len(text) > _CHARS_MAX:
-            raise PendingError(f"{text!r:.80} is no cursor: give back what an answer had as next, as it is")
+            raise PendingError(f"{text!r:.80} is no cursor: pass on `next` of an earlier answer as it is")
         if cursor:
             cursor_place(cursor)
         found[int(index)] = cursor
     missing = sorted(found.keys() - set(indexes))
     if missing:
-        raise PendingError(f"the cursor is of shards that are not there any more ({missing}): begin anew")
+        raise PendingError(f"the cursor is of shards that are gone ({missing}): begin again")
     return found
 
 

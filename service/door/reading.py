@@ -69,7 +69,7 @@ def cursors_of_shards(text: str, sights: Sequence[ShardSight]) -> dict[str, str 
     >>> cursors_of_shards("b%2F0=5-4000000000000005;b%2F1=.", [])
     Traceback (most recent call last):
         ...
-    store.put.pending_api.PendingError: the cursor is of b/0, which this instance does not own or follow: begin anew
+    store.put.pending_values.PendingError: the cursor is of b/0, which this instance does not own or follow: begin again
     """
     there = [sight.name for sight in covered(sights)]
     if not text:
@@ -79,13 +79,13 @@ def cursors_of_shards(text: str, sights: Sequence[ShardSight]) -> dict[str, str 
         name, equals, cursor = part.partition("=")
         name = unquote(name)
         if not equals or name in found or len(text) > _CURSOR_CHARS_MAX:
-            raise PendingError(f"{text!r:.80} is no cursor: give back what an answer had as next, as it is")
+            raise PendingError(f"{text!r:.80} is no cursor: pass on `next` of an earlier answer as it is")
         if cursor not in ("", _THROUGH):
             cursor_place(cursor)
         found[name] = None if cursor == _THROUGH else cursor
     for name in found:
         if name not in there:
-            raise PendingError(f"the cursor is of {name:.80}, which this instance does not own or follow: begin anew")
+            raise PendingError(f"the cursor is of {name:.80}, which this instance does not own or follow: begin again")
     return found
 
 
@@ -125,7 +125,7 @@ class _Reading:
                 found[sight.name] = ask(sight)
             except StoreError:
                 if self._goes_on:
-                    raise PendingError(f"the cursor is of {sight.name:.80}, and {_GIVEN_UP}: begin anew") from None
+                    raise PendingError(f"the cursor is of {sight.name:.80}, and {_GIVEN_UP}: begin again") from None
                 self.sights[place] = sight.without(_GIVEN_UP)
                 self.cursors.pop(sight.name)
         if not covered(self.sights):

@@ -30,4 +30,4 @@ def cursor_place(text: str) -> Place:
             return int(due), int(offset, 16)
         except ValueError:
             pass
-    raise PendingError(f"{text!r:.80} is no cursor: give back what an answer had as next, as it is")
+    raise PendingError(f"{text!r:.80} is no cursor: pass on `next` of an earlier answer as it is")

@@ -186,11 +186,11 @@ def test_the_instance_loses_its_shard_and_the_change_goes_on(browser: Chromium, 
     page.count("10 match")
     page.click("#bulk-go")
     page.told("Stopped: 4 done (of 10 counted).")
-    page.told("which this instance does not own or follow: begin anew")
+    page.told("which this instance does not own or follow: begin again")
     page.told("makes the last call again, and changes nothing twice")
     page.click("#bulk-go")
     page.until("!plan.running", "the second call")
-    page.told("begin anew")
+    page.told("begin again")
     world.before_verdict = lambda _: None
     world.forgotten = {FAR}
     assert page.text("#bulk-go") == "Go on"

@@ -32,9 +32,9 @@ def cursors_in(text: str, brokers: Collection[str]) -> dict[str, str]:
     for part in text.split(";"):
         name, equals, cursor = part.partition("=")
         if not equals or (name := unquote(name)) in found:
-            raise ClientError(f"{text!r:.80} is no cursor: give back what an answer had as next, as it is")
+            raise ClientError(f"{text!r:.80} is no cursor: pass on `next` of an earlier answer as it is")
         found[name] = cursor
     missing = [name for name in found if name not in brokers]
     if missing:
-        raise ClientError(f"the cursor is of brokers that are not asked ({', '.join(missing):.200}): begin anew")
+        raise ClientError(f"the cursor is of brokers that are not asked ({', '.join(missing):.200}): begin again")
     return found
