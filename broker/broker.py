@@ -226,7 +226,7 @@ class Broker:
         def own_setting(name: str, value: str) -> None:
             config = self.config
             check_change(config, name, value, frozenset())
-            _LOG.warning("%s until the next start, for this shard alone", shown(name, value))
+            _LOG.warning("set for this shard alone, until its next start: %s", shown(name, value))
             config.set_value(name, value)
             core.config_changed([name])
 
@@ -350,14 +350,14 @@ class Broker:
             return
         troubles = [part.trouble for part in (core.acl, server.tls) if part is not None and part.trouble]
         if troubles:
-            _LOG.error("reloaded, but for what cannot be used and stays as it was: %s", "; ".join(troubles))
+            _LOG.error("reloaded, except what cannot be used and stays as it was: %s", "; ".join(troubles))
         else:
             _LOG.info("reloaded")
 
     def _failed(self, error: BaseException) -> None:
         """Stop accepting: a thread has ended, and messages accepted from now on might be lost or never delivered."""
         self.failure = error
-        _LOG.critical("this broker takes nothing any more: %s", error, exc_info=error)
+        _LOG.critical("this broker accepts no more messages: %s", error, exc_info=error)
         if self._server is not None:
             self._server.close()
 

@@ -110,7 +110,7 @@ class BrokerCore(BrokerParts):
     def _open(self, clock: Callable[[], int] | None, spawn: Callable[[Coroutine[Any, Any, None]], None] | None) -> None:
         options = StoreOptions.from_config(self.config.values)
         if bits := self.files.open_to_others(self.config.store_dir):
-            text = "%s is open to others than its owner (mode bits %03o): chmod -R go= %s keeps them out"
+            text = "%s can be opened by users other than its owner (mode bits %03o): run chmod -R go= %s"
             _LOG.warning(text, self.config.store_dir, bits, self.config.store_dir)
         self.store = MessageStore.open(self.files, self.config.store_dir, options, self.now_ms, _LOG.warning)
         self.store.pops_open = not self.store.was_clean  # until their journal is closed
@@ -162,7 +162,7 @@ class BrokerCore(BrokerParts):
         self.topics.before_save = partial(self.save_offsets, if_forgotten=True)
         on_disk = [(name, max(store.queue_ids(name)) + 1) for name in store.topics_on_disk()]
         for name in self.topics.adopt(on_disk):
-            _LOG.warning("topic %s has messages but no configuration: it gets the usual one", name)
+            _LOG.warning("topic %s has messages but no configuration: it gets the default one", name)
         clamped = self.offsets.clamp(store.max_offset)
         for sentence in clamped:
             _LOG.warning("%s", sentence)
@@ -326,8 +326,8 @@ class BrokerCore(BrokerParts):
         try:
             self.store.delete_topics(names)
         except StoreError as error:
-            what = f"topic {', '.join(names):.300} is deleted, but not its messages"
-            raise type(error)(f"{what}: {error}. Delete it once more when this is mended") from error
+            what = f"topic {', '.join(names):.300} is deleted, but its messages are not"
+            raise type(error)(f"{what}: {error}. Mend this, then delete the topic again") from error
 
     def end_tables(self) -> None:
         """Write the tables and answer requests that wait for them, after the thread ended; later ones never wait."""

@@ -37,7 +37,7 @@ def take_over(config: BrokerConfig, fresh: BrokerConfig, changed_keys: Callable[
             _LOG.warning("%s from now on", shown(name, fresh.get_text(name)))
             config.set_value(name, fresh.get_text(name))
         else:
-            _LOG.warning("%s counts from the next start on", shown(name, fresh.get_text(name)))
+            _LOG.warning("%s takes effect at the next start", shown(name, fresh.get_text(name)))
     new = sorted({*fresh.unknown} - {*config.unknown})
     if new:
         _LOG.warning("unknown settings (typing mistakes?): %s", ", ".join(new))

@@ -51,7 +51,7 @@ class Lookout:
             more = self._long_poll.expire(now_ms)
             self._turn.look_at_disk()
         except Exception as error:
-            _LOG.error("looking for pulls that end, and at the disk, failed: %s", error, exc_info=True)
+            _LOG.error("the look at held pulls and at the disk failed: %s", error, exc_info=True)
         rest_ms = _ROUND_MS if more else _BUSY_MS
         if not more and not self._turn.unsynced_bytes:
             next_ms = self._long_poll.next_deadline_ms()

@@ -50,7 +50,7 @@ class Acl:
         self.trouble = ""
         """Why the present file cannot be used; empty if it can."""
         if files.open_to_others(path) & 0o007:
-            _LOG.warning("%s has secret keys in it and is open to everybody: chmod o= %s", path, path)
+            _LOG.warning("%s has secret keys in it and is open to all users: run chmod o= %s", path, path)
 
     def _read(self) -> bytes:
         try:
@@ -122,7 +122,7 @@ class Acl:
         if account.admin:
             return ""
         if not topic:
-            return f"Need admin permission for all topics, but accessKey={access_key:.100} is not: name a topic"
+            return f"Need admin permission for all topics, but accessKey={access_key:.100} is no admin: name a topic"
         return _denied(account, [(topic, right)]) or ""
 
     def _reply(self, channel: Channel, command: RemotingCommand, reason: str | None) -> RemotingCommand | None:
@@ -137,7 +137,7 @@ class Acl:
         if not isinstance(account, Account):
             return account
         if rule is None or rule.role is NOBODY:
-            return f"Nobody may send request code={command.code}: it is not in the table of access"
+            return f"No account may send request code={command.code}: the access table does not list it"
         if account.admin:
             return None
         if rule.role is ADMIN:
@@ -146,7 +146,7 @@ class Acl:
         try:
             needs = list(rule.of(command))
         except (ProtocolError, KeyError, TypeError, AttributeError) as error:
-            return f"Request code={command.code} does not say what it is about: {error!r:.200}"
+            return f"Request code={command.code} does not name its topic or group: {error!r:.200}"
         return _denied(account, needs)
 
     def _account(self, channel: Channel, command: RemotingCommand) -> Account | str | None:
@@ -165,7 +165,7 @@ class Acl:
         if account.is_white(address):
             return None
         if len(command.body) > self._body_max_bytes:
-            return f"A signed request has a body of at most {self._body_max_bytes} bytes, this one {len(command.body)}"
+            return f"A signed body may have {self._body_max_bytes} bytes at most, this one has {len(command.body)}"
         if not fits(ext.get(SIGNATURE), ext, command.body, account.secret_key, command.version):
             return f"Check signature failed for accessKey={access_key}"
         return account

@@ -49,7 +49,7 @@ class AclFileError(ConfigError):
 def quoted(value: object, above: str = "") -> str:
     """A value for an error's text; not if it, or what stands above it, has to do with a secret."""
     hidden = "secret" in f"{value!r} {above}".lower()
-    return "what is not shown (it may be a secret)" if hidden else f"{value!r:.80}"
+    return "a value that is not shown (it may be a secret)" if hidden else f"{value!r:.80}"
 
 
 def read_acl_file(data: bytes, loader: Any = Loader) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def read_acl_file(data: bytes, loader: Any = Loader) -> dict[str, Any]:
     {'accounts': [{'accessKey': 'reader', 'topicPerms': ['a=PUB|SUB']}]}
     """
     if len(data) > _BYTES_MAX:
-        raise AclFileError(f"{len(data)} bytes, more than {_BYTES_MAX}")
+        raise AclFileError(f"the file has {len(data)} bytes, at most {_BYTES_MAX} are read")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -148,7 +148,7 @@ class _Builder:
             self._put(event, None if written in ("", "null", "~") else event.value)
             return
         if written[0] in written[1:-1] or "\\" in written:
-            raise AclFileError(f"line {_line(event)}: a quoted text with quotes or backslashes inside")
+            raise AclFileError(f"line {_line(event)}: a quoted text must not contain its own quote or a backslash")
         self._put(event, event.value)
 
     def _key(self, event: Any) -> None:
@@ -158,7 +158,7 @@ class _Builder:
             found = quoted(key, " ".join(key or "" for key in self._keys))
             raise AclFileError(f"line {_line(event)}: expected KEY: VALUE, found {found}")
         if key in mapping:
-            raise AclFileError(f"line {_line(event)}: {key} stands there twice")
+            raise AclFileError(f"line {_line(event)}: {key} is given twice")
         self._keys[-1] = key
 
     def _is_explicit(self, event: Any) -> bool:
@@ -180,7 +180,7 @@ class _Builder:
     def _not_simple(self, event: Any) -> AclFileError:
         at = event.start_mark.index
         written = self._text[at:].split("\n", 1)[0]
-        advice = "write what is in brackets below its key, one a line" if written[:1] in ("[", "{") else _QUOTES
+        advice = "write each entry on its own line below the key" if written[:1] in ("[", "{") else _QUOTES
         found = quoted(written, " ".join(key or "" for key in self._keys))
         return AclFileError(f"line {_line(event)}: {found} is no simple value; {advice}")
 
@@ -207,7 +207,7 @@ def _trouble(error: yaml.MarkedYAMLError, text: str) -> str:
     elif "expected" in problem and any(
         word in problem for word in ("document start", "block end", "block mapping", "expected key", "'-' indicator")
     ):
-        trouble = "indentation that fits nothing before it"
+        trouble = "its indentation fits no line above it"
     else:
         trouble = f"no simple value; {_QUOTES}"
     return f"line {number + 1}: {trouble}"

@@ -91,10 +91,10 @@ class AclRules:
                 raise AclFileError(f"accounts: expected keys and values, found {quoted(entry)}")
             account = _account(entry)
             if account.access_key in accounts:
-                raise AclFileError(f"account {account.access_key} stands there twice")
+                raise AclFileError(f"account {account.access_key} is listed twice")
             accounts[account.access_key] = account
         if not accounts and not white:
-            raise AclFileError("no accounts and no globalWhiteRemoteAddresses: nobody could do anything")
+            raise AclFileError("it has neither accounts nor globalWhiteRemoteAddresses: every request would be refused")
         return cls(accounts, white)
 
 
@@ -129,7 +129,7 @@ def _account(entry: dict[str, Any]) -> Account:
 def _known(entry: dict[str, Any], known: set[str], where: str) -> None:
     unknown = sorted(entry.keys() - known)
     if unknown:
-        raise AclFileError(f"{where}: unknown key {unknown[0]}; there are {', '.join(sorted(known))}")
+        raise AclFileError(f"{where}: unknown key {unknown[0]}; known keys: {', '.join(sorted(known))}")
 
 
 def _texts(entry: dict[str, Any], key: str, where: str) -> list[str]:

@@ -75,7 +75,7 @@ def _load(name: str, entry: EntryPoint) -> click.Command:
         command = entry.load()
     except ImportError as error:
         extra = f"{DISTRIBUTION}[{','.join(entry.extras)}]" if entry.extras else DISTRIBUTION
-        text = f"timewheel {name} needs more than is installed ({error}): pip install '{extra}'"
+        text = f"timewheel {name} needs a package that is not installed ({error}): pip install '{extra}'"
         return _stub(name, text)
     if not isinstance(command, click.Command):
         return _stub(name, f"timewheel {name}: {entry.value} is not a click command")

@@ -74,7 +74,7 @@ def check_command(store: Path, file: Path | None, settings: tuple[str, ...], rep
 def _check(config: BrokerConfig, repair: bool, prefix: str) -> bool:
     """Check one store, after a repair of it, and print the findings; whether something is wrong."""
     if repair:
-        for text in repair_store(config) or ["nothing needed it"]:
+        for text in repair_store(config) or ["nothing to repair"]:
             say(f"{prefix}repair: {text}")
     findings = check_store(config)
     for text in findings.notes:
@@ -125,9 +125,7 @@ def _bytes_behind(core: BrokerCore) -> str:
             finally:
                 file.close()
             if any(data):
-                return (
-                    f"{segment.path}: what stands at CommitLog offset {log.end} is no whole record: it will be cut off"
-                )
+                return f"{segment.path}: no whole record at CommitLog offset {log.end}: a start cuts the log off there"
     return ""
 
 

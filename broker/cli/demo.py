@@ -49,7 +49,7 @@ def demo_command(messages: int, seconds: int, seed: int | None, plain: bool) -> 
         demo = _Demo(Path(directory), messages, seconds, random.Random(seed), plain or not sys.stdout.isatty())
         finished = run_until_signal(demo.run)
     if not finished:
-        say("broken off")
+        say("interrupted")
         raise SystemExit(130)
     say(demo.tally.verdict())
     raise SystemExit(0 if demo.tally.good else 1)

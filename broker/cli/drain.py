@@ -47,13 +47,13 @@ def drain_command(shard: str, store: Path, may_stay: tuple[str, ...], undo: bool
         if undo:
             if files.exists(mark):
                 files.remove(mark)
-            say(f"shard {index} is not drained any more")
+            say(f"shard {index} is no longer being drained")
             return
         if index in layout.out:
             say(f"shard {index} is out already; its directory is {layout.directory(index)}")
             return
         if layout.members == [index]:
-            raise click.ClickException(f"shard {index} is the only one that runs: there must be another one")
+            raise click.ClickException(f"shard {index} is the only one left: at least one must stay")
         if not _runs(files, store):
             count = len(layout.members)
             raise click.ClickException(f"no broker runs on {store}: start it with --shards {count}, then drain")
@@ -132,5 +132,5 @@ def left_text(left: dict[str, Any] | None) -> str:
         reader = f"unread by {entry['group']}" if entry["group"] else "that no group has read"
         parts.append(f"{entry['messages']} of {entry['topic']} {reader}")
     if len(unread) > _SHOWN:
-        parts.append(f"{len(unread) - _SHOWN} more of such")
+        parts.append(f"and of {len(unread) - _SHOWN} more topics and groups")
     return "left: " + ", ".join(parts)

@@ -169,7 +169,7 @@ def topics_command(run: Callable[[Work], None], which: Which, as_json: bool) -> 
 
     async def work(client: PendingClient) -> None:
         if not isinstance(client, ServiceClient):
-            raise click.UsageError("topics is for --service; a broker tells it over HTTP (/api/v1/topics), or by count")
+            raise click.UsageError("topics needs --service; for a broker, use count, or GET /api/v1/topics over HTTP")
         rows = await client.topics(which)
         if as_json:
             for row in rows:
@@ -323,21 +323,21 @@ def _show_bulk(found: MatchingResult, as_json: bool) -> None:
         say(f"… and {sum(found.verdicts.values()) - LIST_LIMIT} more")
     total = sum(found.verdicts.values())
     if found.dry_run:
-        say(f"{total} messages would be changed; nothing was. With --yes they are")
+        say(f"{total} messages would be changed; none was. --yes changes them")
     else:
         say(", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items()) or "nothing matches")
     if found.unfinished:
-        say(f"the limit is reached; there may be more on {', '.join(found.unfinished)}: --after '{found.next}'")
+        say(f"the limit is reached; more may match on {', '.join(found.unfinished)}: go on with --after '{found.next}'")
 
 
-_change("cancel", "Cancel messages: by NAME, or what the options describe (a dry run unless --yes).")
-_change("now", "Deliver messages now: by NAME, or what the options describe (a dry run unless --yes).")
+_change("cancel", "Cancel messages, by NAME or by the options (a dry run unless --yes).")
+_change("now", "Deliver messages now, by NAME or by the options (a dry run unless --yes).")
 _change(
-    "restart", "Give messages their first delay again, from now: by NAME or by the options (a dry run unless --yes)."
+    "restart", "Give messages their first delay again, from now on, by NAME or by the options (a dry run unless --yes)."
 )
 _change(
     "move",
-    "Give messages another due time: by NAME, or what the options describe (a dry run unless --yes).",
+    "Give messages another due time, by NAME or by the options (a dry run unless --yes).",
     click.option("--by", metavar="SPAN", help="Later by this span: 47m, 1h30m. Earlier: -5m."),
     click.option("--to", metavar="TIME", help="To this time: ISO 8601 (without zone: local) or epoch ms."),
 )
@@ -359,7 +359,7 @@ def purge_command(run: Callable[[Work], None], topic: str, dry_run: bool, yes: b
         if as_json or found.verdicts:
             _show_bulk(found, as_json)
         else:
-            say(f"topic {topic!r} has left nothing: no broker has such a topic, and nothing is pending of it")
+            say(f"nothing to purge: no broker has topic {topic!r}, and no message of it is pending")
         _fail_unless(bool(found.verdicts))
 
     run(work)

@@ -82,7 +82,7 @@ def broker_command(
             log.critical("%s", error, extra=IN_FILE_ONLY)
             raise
         except Exception:
-            log.critical("the broker ends with an error of its own", exc_info=True, extra=IN_FILE_ONLY)
+            log.critical("the broker stops because of an internal error", exc_info=True, extra=IN_FILE_ONLY)
             raise
         finally:
             stop_logging()
@@ -172,7 +172,7 @@ async def _until_stopped(broker: Broker, stop: asyncio.Event) -> None:
     """Wait for a signal; raises StoreError if the broker had to stop serving because of a disk error."""
     while not stop.is_set():
         if broker.failure is not None:
-            raise StoreError(f"the disk cannot be trusted any more: {broker.failure}") from broker.failure
+            raise StoreError(f"the broker accepts no more messages: {broker.failure}") from broker.failure
         try:
             async with asyncio.timeout(FAILURE_LOOK_S):
                 await stop.wait()

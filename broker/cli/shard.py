@@ -52,7 +52,7 @@ def main() -> None:
         log.critical("%s", error)
         sys.exit(1)
     except Exception:
-        log.critical("the broker ends with an error of its own", exc_info=True)
+        log.critical("the broker stops because of an internal error", exc_info=True)
         sys.exit(1)
     finally:
         end_logging()

@@ -52,7 +52,7 @@ def status_command(namesrv: str, access_key: str | None, tls: Tls, as_json: bool
                 say(line)
         silent = [name for name, figures in found.items() if isinstance(figures, Exception)]
         if silent:
-            raise click.ClickException(f"no figures of {', '.join(silent)}")
+            raise click.ClickException(f"these brokers gave no figures: {', '.join(silent)}")
 
 
 def _document(figures: Mapping[str, str] | Exception) -> dict[str, Any]:

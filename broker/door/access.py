@@ -53,7 +53,7 @@ def why_closed(config: BrokerConfig) -> str:
     if ip_address(host).is_loopback:
         return ""
     return (
-        f"HTTP on {host} would let everybody who reaches it change what is pending: set httpToken or aclEnable, or "
+        f"HTTP on {host} would let everybody who can connect change pending messages: set httpToken or aclEnable, or "
         "listen on 127.0.0.1"
     )
 
@@ -75,7 +75,7 @@ def allow(request: web.Request, config: BrokerConfig, acl: Acl | None) -> Caller
     words = " or ".join(
         text for text, there in (("the token (httpToken)", token), ("an account of the access rules", acl)) if there
     )
-    raise web.HTTPUnauthorized(text=f"show {words}", headers={"WWW-Authenticate": challenge})
+    raise web.HTTPUnauthorized(text=f"authenticate with {words}", headers={"WWW-Authenticate": challenge})
 
 
 def _decoded(text: str) -> str:

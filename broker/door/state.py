@@ -59,7 +59,7 @@ class DoorState:
     def core(self) -> BrokerCore:
         """The broker. Raises NotReadyError."""
         if not self.running or self._core is None:
-            raise NotReadyError("the broker recovers, or ends")
+            raise NotReadyError("the broker is recovering or stopping")
         return self._core
 
     @property
@@ -106,7 +106,7 @@ class DoorState:
         """Say why the broker is not ready; empty if it is. A worker of the door."""
         failure = self._failure()
         if failure is not None:
-            return [f"the broker takes nothing any more: {failure}"]
+            return [f"the broker accepts no more messages: {failure}"]
         try:
             core = self.core
         except NotReadyError as error:
@@ -116,7 +116,7 @@ class DoorState:
         if refusal:
             reasons.append(refusal)
         elif core.store.writable().value:
-            reasons.append("the store takes nothing: it is closed, or a sync has failed")
+            reasons.append("the store accepts no messages: it is closed, or a sync has failed")
         now_ms = core.now_ms()
         for plugin in core.plugins:
             if isinstance(plugin, PendingPlugin) and not plugin.pending.figures().failed:

@@ -59,16 +59,16 @@ def test_apaches_own_example_can_be_read():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: [1, 2]", "line 1: '[1, 2]' is no simple value; write what is in brackets below its key, one a line"),
+        ("a: [1, 2]", "line 1: '[1, 2]' is no simple value; write each entry on its own line below the key"),
         ("a: &x 1", "no simple value"),
         ("a: |\n  text", "no simple value"),
         ("a: *x", "no simple value"),
         ("a:\n\t- x", "line 2: indented by a tab"),
         ("a: 'x", "line 1: a quote without its end"),
-        ('a: "x\\n"', "quotes or backslashes inside"),
-        ("a: 1\na: 2", "line 2: a stands there twice"),
+        ('a: "x\\n"', "must not contain its own quote or a backslash"),
+        ("a: 1\na: 2", "line 2: a is given twice"),
         ("a: 1\n  b: 2", "line 2: indented more"),
-        ("  a: 1\nb: 2", "line 2: indentation that fits nothing"),
+        ("  a: 1\nb: 2", "line 2: its indentation fits no line above it"),
         ("just text", "line 1: expected KEY: VALUE, found 'just text'"),
         ("- a\n- b", "line 1: expected keys, found a list"),
         ("a: b: c", "no simple value"),
@@ -146,7 +146,7 @@ ONE = "accounts:\n- accessKey: 1234567\n  secretKey: 1234567\n  "
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "nobody could do anything"),
+        ("", "every request would be refused"),
         ("acounts:\n- accessKey: a", "the file: unknown key acounts"),
         (
             ONE.replace("accessKey: 1234567", "accessKey: 1"),
@@ -154,7 +154,7 @@ ONE = "accounts:\n- accessKey: 1234567\n  secretKey: 1234567\n  "
         ),
         ("accounts:\n- text", "accounts: expected keys and values, found 'text'"),
         (ONE + "admin: yes", "admin is true or false, found 'yes'"),
-        (ONE + "topicPerm: x", "unknown key topicPerm; there are accessKey, admin, "),
+        (ONE + "topicPerm: x", "unknown key topicPerm; known keys: accessKey, admin, "),
         (ONE.replace("secretKey", "secretkey"), "account 1234567: unknown key secretkey"),
         ("accounts:\n- accessKey: 1234567", "account 1234567: secretKey must be a text of 7 characters at least"),
         ("accounts:\n- secretKey: 1234567", "an account without accessKey: accessKey must be"),
@@ -169,7 +169,7 @@ ONE = "accounts:\n- accessKey: 1234567\n  secretKey: 1234567\n  "
         (ONE + "topicPerms: a=SUB", "topicPerms is a list"),
         ("globalWhiteRemoteAddresses:\n- 300.1.1.1", "numbers up to 255, found '300.1.1.1'"),
         ("globalWhiteRemoteAddresses:\n- here", "an address is like 10.1.2.3"),
-        ("accounts:\n" + "- accessKey: 1234567\n  secretKey: 1234567\n" * 2, "account 1234567 stands there twice"),
+        ("accounts:\n" + "- accessKey: 1234567\n  secretKey: 1234567\n" * 2, "account 1234567 is listed twice"),
     ],
 )
 def test_rules_that_cannot_be_meant(text, problem):
@@ -326,7 +326,7 @@ def test_heartbeats_name_topics_and_groups(rig):
     refused(beat(reader(rig), "Secret", "g"), "No default permission for topic Secret")
     refused(beat(writer(rig), "T", "g"), "No default permission for group g")
     reply = reader(rig).ask(RequestCode.HEART_BEAT, {}, b"[1]")
-    assert reply.code == ResponseCode.NO_PERMISSION and "does not say what it is about" in reply.remark
+    assert reply.code == ResponseCode.NO_PERMISSION and "does not name its topic or group" in reply.remark
 
 
 def test_traces_may_be_sent_with_any_account(rig):
@@ -370,4 +370,4 @@ def test_the_signature_of_a_long_body_is_not_worked_out(rig, monkeypatch):
     monkeypatch.setattr("broker.access.acl.fits", lambda *_: 1 / 0)
     refused = client.send("T", body=bytes((4 << 20) + 1))
     assert refused.code == ResponseCode.NO_PERMISSION
-    assert "a body of at most 4194304 bytes, this one 4194305" in str(refused.remark)
+    assert "may have 4194304 bytes at most, this one has 4194305" in str(refused.remark)

@@ -141,7 +141,7 @@ def test_commands_of_other_packages(capsys: Capture) -> None:
     status, out, err = run(capsys, "report", "--anything", "goes")
     assert (status, out) == (1, "")
     assert err == (
-        "timewheel: timewheel report needs more than is installed (No module named 'absent_module'): "
+        "timewheel: timewheel report needs a package that is not installed (No module named 'absent_module'): "
         "pip install 'rocketmq-timewheel[spark]'\n"
     )
     assert "is not a click command" in run(capsys, "odd")[2]
@@ -267,7 +267,7 @@ class _Failing:
 
 @pytest.mark.asyncio
 async def test_a_broker_that_the_disk_let_down_ends() -> None:
-    with pytest.raises(StoreError, match="the disk cannot be trusted any more: cannot sync"):
+    with pytest.raises(StoreError, match="the broker accepts no more messages: cannot sync"):
         await _until_stopped(_Failing(), asyncio.Event())  # type: ignore[arg-type]
     stopped = asyncio.Event()
     stopped.set()

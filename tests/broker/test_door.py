@@ -567,11 +567,11 @@ def test_ready_says_why_not(world: World) -> None:
     world.rig.store.retention.disk_remark = "the disk is 99 % full"
     assert world.get("/readyz").body.startswith(b"the disk is 99 % full\n")
     world.failure = OSError("no sync")
-    assert world.get("/readyz").body == b"the broker takes nothing any more: no sync\n"
+    assert world.get("/readyz").body == b"the broker accepts no more messages: no sync\n"
     assert world.get("/healthz").status == 200
     world.door.state.running = False
     world.failure = None
-    assert world.get("/readyz").body == b"the broker recovers, or ends\n"
+    assert world.get("/readyz").body == b"the broker is recovering or stopping\n"
     assert world.get("/api/v1/pending").status == 503
 
 

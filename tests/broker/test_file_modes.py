@@ -51,7 +51,7 @@ def test_a_store_that_is_open_to_others_is_left_and_warned_of(tmp_path, caplog):
     root.mkdir(0o755)
     Rig(root).close()
     assert mode(root) == 0o755
-    assert f"{root} is open to others than its owner (mode bits 055)" in caplog.text
+    assert f"{root} can be opened by users other than its owner (mode bits 055)" in caplog.text
     assert f"chmod -R go= {root}" in caplog.text
 
 
@@ -108,7 +108,7 @@ def test_rules_that_everybody_may_read_are_warned_of(tmp_path, caplog, bits, war
     path.write_bytes(RULES)
     path.chmod(bits)
     Acl(Files(), path)
-    assert (f"{path} has secret keys in it and is open to everybody: chmod o= {path}" in caplog.text) is warned
+    assert (f"{path} has secret keys in it and is open to all users: run chmod o= {path}" in caplog.text) is warned
 
 
 def test_rules_may_lie_where_nothing_can_be_written(tmp_path, monkeypatch):

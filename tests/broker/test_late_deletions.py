@@ -249,8 +249,8 @@ def test_a_deletion_whose_messages_cannot_go_says_so_and_can_be_asked_for_again(
     late.rest()
     (reply,) = client.take()
     assert reply.code == ResponseCode.SYSTEM_ERROR
-    assert "topic T is deleted, but not its messages: " in str(reply.remark)
-    assert str(reply.remark).endswith("the disk is broken. Delete it once more when this is mended")
+    assert "topic T is deleted, but its messages are not: " in str(reply.remark)
+    assert str(reply.remark).endswith("the disk is broken. Mend this, then delete the topic again")
     late.disk.fault = None
     client.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
     late.rest()

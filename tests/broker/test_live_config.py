@@ -213,7 +213,7 @@ def test_what_is_read_again_counts_as_far_as_it_can(rig, tmp_path, caplog):
     assert rig.core.config.get_int("fileReservedTime") == 9 and rig.core.permission() == 4
     assert rig.core.config.broker_name == "broker-a" and heard == ["changed"]
     assert "fileReservedTime=9 from now on" in caplog.text
-    assert "brokerName=other counts from the next start on" in caplog.text
+    assert "brokerName=other takes effect at the next start" in caplog.text
     assert "keyPassword=******" in caplog.text and "sesame" not in caplog.text
     assert take_over(rig.core.config, load_config(path), rig.core.config_changed) == [] and heard == ["changed"]
     path.write_bytes(path.read_bytes() + b"flushDisktype=SYNC_FLUSH\n")

@@ -85,7 +85,7 @@ def test_the_command_says_what_it_did(lives: list[Life], tmp_path: Path) -> None
     assert before.startswith(kept)
     assert str(segments[1]) in (folder / "report.txt").read_text()
     again = CliRunner().invoke(check_command, [str(store), "--repair", *settings])
-    assert "nothing needed it" in again.output
+    assert "nothing to repair" in again.output
     assert again.exit_code == 0
 
 
