@@ -340,7 +340,7 @@ class StoreReader:
             raise StoreError(f"more than {most} messages of {topic!r:.200} have the key {key!r:.200}: too many to read")
 
     def find_delivered(self, virtual_offset: int) -> bytes | None:
-        """Find the delivered copy of a delayed message by its virtual offset; None if there is none."""
+        """Find the delivered copy of a delayed message by its virtual offset; None if none can be read."""
         text = id_text(virtual_offset)
         for offset in self.index.find("", delivered_key(text), 0, _FOREVER, 64):
             record = self.commit_log.read_record(offset)
@@ -350,10 +350,6 @@ class StoreReader:
             if found is not None and found.partition(".")[0] == text:
                 return record
         return None
-
-    def has_all(self) -> bool:
-        """Whether nothing of the log was ever removed. Store times would not tell: the clock may have been set back."""
-        return self.commit_log.begin == 0
 
     # ------------------------------------------------------------------------------------------ checks
 

@@ -5,6 +5,10 @@ If the journal then refuses the cancel, the message will be delivered, and a sec
 refuse that row too. Then it is owed: it is written as soon as possible, and before any other row. So rows that should
 be void are at the end of the file, where a start looks for them (`MessageRows.void_tail`). Until then `find` does not
 return the row.
+
+A full disk refuses the row, but the message is cancelled all the same. Its row is kept in memory then, up to
+`LACKING_MAX` of them, and written as soon as there is room. Without a row nobody can tell a cancelled message from one
+whose delivery the log has lost or cannot read: it is not known then which of the two it was.
 """
 
 from __future__ import annotations
@@ -18,16 +22,18 @@ from broker_plugin.pending.records import key_hash
 from remoting.messages.message import record_fields
 from remoting.messages.properties import DELAY_KEY, get_property
 from store.disk.errors import StoreError, StoreFullError
-from store.spill.state.message_rows import MessageRow
+from store.spill.state.message_rows import decoded_rows
 
 if TYPE_CHECKING:
     from broker_plugin.pending.looking import Slice
     from store.spill.rows.model import Found
-    from store.spill.state.message_rows import MessageRows
+    from store.spill.state.message_rows import MessageRow, MessageRows
 
 __all__ = ["CancelledRows", "topic_crc"]
 
 _KEY_MARK = DELAY_KEY.encode()
+LACKING_MAX = 20_000
+"""Most rows that wait in memory for room on the disk."""
 
 
 class CancelledRows:
@@ -37,11 +43,18 @@ class CancelledRows:
         self._rows = rows
         self._owed: dict[int, int] = {}
         """Delay id to due time (epoch ms) of messages that are not cancelled although a row says so."""
+        self._lacking: dict[int, MessageRow] = {}
+        """By delay id: rows of cancelled messages that a full disk has refused."""
 
     @property
     def owed_count(self) -> int:
         """How many rows are still to be voided."""
         return len(self._owed)
+
+    @property
+    def lacking_count(self) -> int:
+        """How many rows wait for room on the disk."""
+        return len(self._lacking)
 
     def encoded(self, found: Slice, now_ms: int) -> bytes:
         """Make the rows of a slice, for `noted`. Needs no lock."""
@@ -62,10 +75,12 @@ class CancelledRows:
 
         Raises StoreError, and then nothing is cancelled.
         """
-        # Cancelling must work on a full disk as well. Without a row it is known for a shorter time.
-        with suppress(StoreFullError):
+        lacking: list[MessageRow] = []
+        try:
             self.settle()
             self._rows.add_encoded(rows, ids, dues)
+        except StoreFullError:  # cancelling must work on a full disk as well
+            lacking = decoded_rows(rows)
         try:
             yield
         except StoreError:
@@ -75,22 +90,31 @@ class CancelledRows:
             raise
         for delay_id in ids:
             self._owed.pop(delay_id, None)
+        for row in lacking[: LACKING_MAX - len(self._lacking)]:
+            self._lacking[row.delay_id] = row
 
     def settle(self) -> None:
-        """Void the rows that are owed. Raises StoreError."""
+        """Void the rows that are owed, then write those that are lacking. Raises StoreError."""
         if self._owed:
             self._rows.void(list(self._owed), list(self._owed.values()))
             self._owed.clear()
+        if self._lacking:
+            self._rows.add(list(self._lacking.values()))
+            self._lacking.clear()
 
     def find(self, delay_id: int) -> MessageRow | None:
         """The row of a cancelled message; None if there is none. Reads files."""
-        row = self._rows.find(delay_id)
+        row = self._lacking.get(delay_id) or self._rows.find(delay_id)
         return None if delay_id in self._owed else row
 
     def find_key(self, topic: str, key: str) -> int:
         """The delay id of the last message with a key that was cancelled; 0 if none is known. Reads files."""
-        row = self._rows.find_key(key_hash(topic, key))
-        return 0 if row is None else row.delay_id
+        wanted = key_hash(topic, key)
+        for row in reversed(list(self._lacking.values())):
+            if row.key_hash == wanted:
+                return row.delay_id
+        found = self._rows.find_key(wanted)
+        return 0 if found is None else found.delay_id
 
     def sync(self) -> None:
         """Make all rows durable. Raises SyncFailedError."""

@@ -11,13 +11,14 @@ count as delivered. Before a change the target makes sure that they are gone (`S
 change fails and nothing has happened.
 
 Where a message went that is no longer pending is looked up in this order: the CommitLog (delivered, when and where),
-the rows of cancelled messages (`store.spill.state.message_rows`), the delay store's own files.
+the rows of cancelled messages (`store.spill.state.message_rows`), the delay store's own files. Only what is found
+proves anything: a delivery that is not found may be damaged, expired, or behind a damaged block of the key index.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from broker_plugin.pending.cancelled import topic_crc
@@ -76,7 +77,7 @@ class Changes:
         target: DeliveryTarget,
         lock: RLock,
         stats: Stats,
-        past: CancelledRows | None = None,
+        past: CancelledRows,
     ) -> None:
         self._spill = spill
         self._sweeper = sweeper
@@ -114,7 +115,7 @@ class Changes:
                     return refusal
                 after(self._waiting(found), Move.CANCEL)
                 self._settle()
-                rows = b"" if self._past is None else self._past.row(found, record, now_ms)
+                rows = self._past.row(found, record, now_ms)
                 with self._noted(rows, (found.delay_id,), (found.due_ms,)):
                     ticket = self._spill.cancel(name.offset)
                 if ticket is None:
@@ -141,7 +142,7 @@ class Changes:
 
     def past_rows(self, found: Slice, now_ms: int) -> bytes:
         """Encode the rows of cancelled messages for a slice. Needs no lock."""
-        return b"" if self._past is None else self._past.encoded(found, now_ms)
+        return self._past.encoded(found, now_ms)
 
     def cancel_slice(self, found: Slice, rows: bytes) -> Ticket:
         """Cancel a slice for which `still_wait` is true under this hold of the lock; ``rows`` are its `past_rows`.
@@ -161,8 +162,7 @@ class Changes:
     def wait(self, ticket: Ticket) -> None:
         """Wait until changes are durable. Raises StoreError."""
         self._flusher.wait(ticket)
-        if self._past is not None:
-            self._past.sync()
+        self._past.sync()
 
     def wait_of(self, ticket: Ticket, count: int) -> None:
         """`wait` for ``count`` changes of one call. Raises StoreError, whose text says that they were made."""
@@ -219,7 +219,7 @@ class Changes:
 
     def cancelled_by_key(self, topic: str, key: str) -> int:
         """The delay id of the last message with a key that was cancelled; 0 if none is known. Reads files."""
-        return 0 if self._past is None else self._past.find_key(topic, key)
+        return self._past.find_key(topic, key)
 
     def past(self, name: PendingName, later: list[Ticket] | None = None) -> PendingAnswer:
         """The answer for a message that is not pending; `PendingVerdict.CANCELLED` if it was cancelled.
@@ -270,7 +270,7 @@ class Changes:
 
     def _noted(self, rows: bytes, ids: Sequence[int], dues: Sequence[int]) -> AbstractContextManager[None]:
         """Write rows of cancelled messages before the block cancels them (`CancelledRows.noted`)."""
-        return nullcontext() if self._past is None else self._past.noted(rows, ids, dues)
+        return self._past.noted(rows, ids, dues)
 
     def _gone(self, delay_id: int, due_ms: int, record: bytes, size: int) -> None:
         if record and self.watchers:
@@ -301,7 +301,7 @@ class Changes:
         if record is not None:
             return _delivered(name, record)
         past = self._past
-        if past is not None and (row := past.find(name.offset)) is not None:
+        if (row := past.find(name.offset)) is not None:
             if later is None:
                 past.sync()  # the row may be that of a cancel under way, or of one that a kill has cut short
             if name.topic and row.topic_crc != topic_crc(name.topic):
@@ -311,9 +311,7 @@ class Changes:
             return _unknown("no message is or was pending under this id, or it is long gone")
         if (name.topic or name.unique_key) and not self._is_named(name, found):
             return _unknown("the name does not fit the message, or it is long gone")
-        if lookup is not None and not lookup.has_all():
-            return _unknown("it was delivered or cancelled: the CommitLog has lost its oldest messages")
-        return _cancelled(verb, name.offset, found.version, found.due_ms, 0)
+        return _unknown("it was delivered or cancelled: neither its delivery nor the row of its cancel can be read")
 
     def _is_named(self, name: PendingName, found: Found) -> bool:
         """Whether a name fits a done message whose record can still be read."""

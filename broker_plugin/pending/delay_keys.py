@@ -281,6 +281,11 @@ class DelayKeys:
         """The delay id of a key's latest message; 0 if it is not known."""
         return self.owner(key_hash(topic, key))
 
+    def written_of(self, topic: str, key: str) -> int:
+        """The delay id of a key's latest message by the rows on disk; 0 if they do not have the key. Reads files."""
+        row = self.rows.find_key(key_hash(topic, key))
+        return 0 if row is None else row.delay_id
+
     def owner(self, hash_: int) -> int:
         """`offset_of` for the hash of a key."""
         with self._lock:

@@ -336,6 +336,8 @@ class PendingDesk:
         offset = 0 if self._keys is None else self._keys.offset_of(name.topic, name.key)
         if not offset:
             offset = self._changes.cancelled_by_key(name.topic, name.key)
+            if offset and self._keys is not None:  # a later message may have taken the key, and left the table
+                offset = self._keys.written_of(name.topic, name.key) or offset
         return PendingName(offset=offset or _NOBODY, topic=name.topic)
 
     # ------------------------------------------------------------------------------------------------ figures

@@ -11,7 +11,7 @@ verdict      of a change (cancel, move, now, restart)
 `TOO_LATE`   it was delivered: ``when_ms`` says when, ``where`` says where
 `CANCELLED`  it was cancelled, so it can be neither moved nor restarted
 `CHANGED`    its version is not the one that the caller named: look again; nothing was changed
-`UNKNOWN`    nothing is or was pending under this name, or it is long gone
+`UNKNOWN`    nothing is or was pending under this name, or it is long gone, or its delivery cannot be read
 `REFUSED`    the order is not possible (a due time beyond the year 9999); ``detail`` says what to do
 ===========  ==========================================================================================
 """

@@ -158,11 +158,7 @@ class LookupTarget(DeliveryTarget, Protocol):
     """A target that can look delivered messages up, so that a command can tell them from cancelled ones."""
 
     def find_delivered(self, virtual_offset: int) -> bytes | None:
-        """Read the record of a delivered message by its virtual offset; None if there is none."""
-        ...
-
-    def has_all(self) -> bool:
-        """Whether it has every record that it ever had: what it does not find was never delivered."""
+        """Read the record of a delivered message by its virtual offset; None if none can be read."""
         ...
 
 

@@ -52,7 +52,6 @@ def test_what_the_log_does_not_know_any_more_is_not_guessed() -> None:
     offset = sent(rig, at_ms=NOW + 5)
     rig.run(NOW + 10)
     rig.target.log.clear()  # retention
-    rig.target.is_whole = False
     result = rig.commands.cancel(offset)
     assert result.outcome is CommandOutcome.UNKNOWN
     assert "delivered or cancelled" in result.detail

@@ -236,9 +236,6 @@ class _ShortLog:
     def find_delivered(self, _offset: int) -> bytes | None:
         return None
 
-    def has_all(self) -> bool:
-        return False
-
 
 @pytest.mark.parametrize("bulk", [False, True])
 @pytest.mark.parametrize("how", ["", "kill", "power_cut"])

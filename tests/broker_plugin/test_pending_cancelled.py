@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from broker_plugin.pending import cancelled
 from store.disk.errors import StoreError, StoreFullError
-from store.put.pending_api import PendingQuery, PendingVerb, PendingVerdict
+from store.put.pending_api import PendingName, PendingQuery, PendingVerb, PendingVerdict
 from store.spill.spill_store import SpillStore
 from tests.broker_plugin.test_pending_desk import NOW, Desk
 
@@ -82,7 +83,49 @@ def test_no_row_is_written_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     desk.world.store.flusher.sync_all()
     desk.world.kill()
     assert not row_says(desk, offset)
-    assert desk.change(other).verdict is V.ALREADY
+    assert desk.change(other).verdict is V.UNKNOWN  # without a row nothing tells it from a delivery that is damaged
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+@pytest.mark.parametrize("how", ["tidy", "cancel", "stop"])
+def test_a_row_for_which_there_was_no_room_is_written_when_there_is(how: str, bulk: bool) -> None:
+    desk = Desk()
+    offset, other = desk.send(FAR, __DELAYKEY="k"), desk.send(FAR + 1)
+    full(desk, "cancelled")
+    if bulk:
+        query = PendingQuery(key_prefix="k")
+        assert desk.desk.change_matching(query, PendingVerb.CANCEL, NOW, dry_run=False).verdicts == {V.DONE: 1}
+    else:
+        assert desk.change(offset).verdict is V.DONE
+    rooms = desk.world.plugin.rooms
+    assert rooms is not None
+    rooms.tidy(NOW)
+    assert rooms.cancelled.lacking_count == 1
+    assert row_says(desk, offset)
+    assert rooms.cancelled.find_key("T", "k") == offset
+    assert desk.change(offset).verdict is V.ALREADY
+    full(desk)
+    if how == "tidy":
+        rooms.tidy(NOW)
+    elif how == "cancel":
+        assert desk.change(other).verdict is V.DONE
+    if how == "stop":
+        desk.world.stop_and_start()
+    else:
+        assert rooms.cancelled.lacking_count == 0
+        desk.world.store.flusher.sync_all()
+        desk.world.kill()
+    assert desk.change(offset).verdict is V.ALREADY
+    assert desk.desk.get(PendingName(topic="T", key="k")).verdict is V.CANCELLED
+
+
+def test_no_more_rows_wait_for_room_than_memory_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancelled, "LACKING_MAX", 3)
+    desk = Desk()
+    sent = [desk.send(FAR) for _ in range(5)]
+    full(desk, "cancelled")
+    assert [desk.change(offset).verdict for offset in sent] == [V.DONE] * 5
+    assert [desk.change(offset).verdict for offset in sent] == [V.ALREADY] * 3 + [V.UNKNOWN] * 2
 
 
 def test_a_cancel_that_comes_true_keeps_its_row(monkeypatch: pytest.MonkeyPatch) -> None:

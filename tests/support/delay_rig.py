@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from broker_plugin.delivery import Deliverer
 from broker_plugin.failures import Failures
 from broker_plugin.hook import Gate
+from broker_plugin.pending.cancelled import CancelledRows
 from broker_plugin.pending.changes import Changes
 from broker_plugin.pending.commands import Commands
 from broker_plugin.pending.desk import PendingDesk
@@ -29,6 +31,8 @@ from store.disk.flusher import Flusher, Ticket
 from store.disk.slab import Slab
 from store.put.plugin_api import Put, PutRecord, PutResult, PutStatus
 from store.spill.rows.model import Block, Columns, Found, RecordCorruptError
+from store.spill.state.message_rows import MessageRows
+from tests.support.simdisk import SimDisk
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 START_MS = 1_700_000_000_000
@@ -257,7 +261,6 @@ class FakeTarget:
         """Puts until the disk is full; None for any number."""
         self.batches: list[int] = []
         self.attempts = 0
-        self.is_whole = True
 
     def put_batch(self, puts: Sequence[Put]) -> list[PutResult]:
         now = self.clock()
@@ -294,9 +297,6 @@ class FakeTarget:
                 return bytes(put.record)
             assert found is not None
         return None
-
-    def has_all(self) -> bool:
-        return self.is_whole
 
     @property
     def bodies(self) -> list[bytes]:
@@ -345,6 +345,7 @@ class Rig:
         self.target = FakeTarget(self.clock)
         self.warnings: list[str] = []
         self.rung = 0
+        self.rows = MessageRows(SimDisk(), Path("/cancelled"), b"", 1 << 40)
         self.flusher = Flusher(self.clock)
         self.flusher.add(self.spill.journal, 500)
         self.flush_sync = flush_sync
@@ -392,8 +393,9 @@ class Rig:
             max_body_bytes=4 << 20,
             max_record_bytes=(4 << 20) + (64 << 10),
         )
+        past = CancelledRows(self.rows)
         self.changes = Changes(
-            self.spill, self.sweeper, self.recovery, self.flusher, self.target, self.lock, self.stats
+            self.spill, self.sweeper, self.recovery, self.flusher, self.target, self.lock, self.stats, past
         )
         self.commands = Commands(self.spill, self.sweeper, self.recovery, self.lock, self.changes)
         self.desk = PendingDesk(self.spill, self.sweeper, self.recovery, self.lock, self.stats, self.changes)
