@@ -206,12 +206,13 @@ class Popper:
     def _turn(self, wait_ms: int) -> bool:
         """Read what has come, and go on; whether the parent has said something."""
         came = [fd for fd, _ in self._poll.poll(wait_ms)]
-        received_us = time.time_ns() // 1000
         for fd in came:
             line = self._lines.get(fd)
             if line is None:
                 continue
-            for data in line.read():
+            frames = line.read()
+            received_us = time.time_ns() // 1000  # taken before, it would be early for what came meanwhile
+            for data in frames:
                 size = int.from_bytes(data[1:4], "big")
                 if data.find(_POPPED, 4, 4 + size) >= 0:
                     self._popped(line, json.loads(data[4 : 4 + size]), data[4 + size :], received_us)

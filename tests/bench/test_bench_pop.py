@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import socket
 import time
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import pytest
 
 from bench.figures.results import Section
 from bench.generator.load import Load
-from bench.generator.pop_frames import Portion, batch_ack_frame, records, taken_by_queue
-from bench.generator.popper import Popper, PopTask
+from bench.generator.pop_frames import POP, Portion, batch_ack_frame, frame, records, taken_by_queue
+from bench.generator.popper import Popper, PopTask, _Line
 from bench.generator.rocketmq import templates
 from bench.peers.catalogue import OURS
 from bench.peers.system import System
@@ -147,3 +148,28 @@ def test_what_comes_again_without_a_handle_of_its_own_is_acknowledged_by_the_hea
     (entry,) = json.loads(frame[8 + int.from_bytes(frame[5:8], "big") :])["acks"]
     assert (entry["r"], entry["so"], entry["q"]) == ("1", 5, 0)
     assert popper._rows == [(7, 4_000_000, 98_000, 5)]
+
+
+def test_what_has_come_is_stamped_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes while another connection is looked at would else be received before it was stored."""
+    clock_us = [10]
+    stamps: list[int] = []
+
+    def read(_: _Line) -> list[bytes]:
+        clock_us[0] = 20
+        return [frame(0, POP, {})[4:]]
+
+    def noted(_popper: Popper, _ext: dict[str, str], _body: bytes, received_us: int) -> list[bytes]:
+        stamps.append(received_us)
+        return []
+
+    monkeypatch.setattr(_Line, "read", read)
+    monkeypatch.setattr(Popper, "_noted", noted)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        popper = Popper(PopTask(server.getsockname()[1], "T", "G", "again", connections=1))
+        monkeypatch.setattr(time, "time_ns", lambda: clock_us[0] * 1_000)
+        popper._asks = False
+        with server.accept()[0] as broker, next(iter(popper._lines.values())).sock:
+            broker.send(b"x")
+            popper._turn(1_000)
+    assert stamps == [20]
