@@ -214,7 +214,7 @@ class PopService:
                 raise StoreError(f"there are {TOPICS_MAX} topics")
             self._topics.have(TopicConfig(name, 1, 1))
         except StoreError as error:
-            _LOG.error("topic %s cannot be made, messages that come again wait for it: %s", name, error)
+            _LOG.error("topic %s cannot be created, and messages to be delivered again wait for it: %s", name, error)
 
     def _moved(self, queues: list[PopQueue]) -> None:
         """Messages have come again: the offsets may move, and others may have what there was no room for."""

@@ -69,8 +69,8 @@ class KvConfig:
         more = _kv_size(namespace, key, value) - (0 if before is None else _kv_size(namespace, key, before))
         if more > 0 and self.bytes + more > self.bytes_max:
             remark = (
-                f"key-value configuration has {self.bytes} bytes and would have {more} more, "
-                f"at most {self.bytes_max} may be: delete some"
+                f"key-value configuration has {self.bytes} bytes, and {more} more would exceed "
+                f"the limit of {self.bytes_max}: delete some"
             )
             return command.reply(ResponseCode.SYSTEM_ERROR, remark)
         return self._change_kv(command, namespace, key, value)

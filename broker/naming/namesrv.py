@@ -376,7 +376,7 @@ class NameServer:
     def update_config(self, _channel: Channel, command: RemotingCommand, _now_ms: int) -> RemotingCommand:
         """UPDATE_NAMESRV_CONFIG: settings that are known here change until the next start, others are ignored."""
         if len(command.body) > _CHANGES_MAX_BYTES:
-            remark = f"a body of {len(command.body)} bytes of settings, at most {_CHANGES_MAX_BYTES} are taken"
+            remark = f"the settings have {len(command.body)} bytes, at most {_CHANGES_MAX_BYTES} are accepted"
             return command.reply(ResponseCode.SYSTEM_ERROR, remark)
         try:
             values = parse_properties_file(command.body)

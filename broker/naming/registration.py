@@ -174,7 +174,7 @@ class Registration:
             async with asyncio.timeout(_STOP_MS / 1000):
                 await self._ask(name_server, unregister_command(self._identity))
         except (OSError, EOFError, TimeoutError, ProtocolError) as error:
-            _LOG.info("name server %s did not confirm that this broker leaves: %s", name_server, error)
+            _LOG.info("name server %s did not confirm that this broker is unregistered: %s", name_server, error)
         self.status[name_server] = "unregistered"
 
 

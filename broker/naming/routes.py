@@ -204,8 +204,8 @@ class RouteTable:
     def _check_topics(self, more: int) -> None:
         if more and self.topic_count + more > self.topics_max:
             raise RoutesFullError(
-                f"{self.topic_count} topics are registered, each broker's counted for itself; with {more} more they "
-                f"are above {self.topics_max}"
+                f"{self.topic_count} topics are registered, counted for each broker; {more} more would exceed "
+                f"the limit of {self.topics_max}"
             )
 
     def check_room(self, name: str, topics: Mapping[str, QueueData]) -> None:

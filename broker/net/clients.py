@@ -209,9 +209,9 @@ class Clients:
         state = client.channel.state
         if self.memberships >= self.memberships_max or state.memberships >= MEMBERSHIPS_OF_ONE_MAX:
             raise ClientsFullError(
-                f"client {client.client_id:.100} cannot join group {group}: clients are in {self.memberships} groups, "
-                f"each counted for itself, at most {self.memberships_max} may be; this connection's in "
-                f"{state.memberships}, at most {MEMBERSHIPS_OF_ONE_MAX}"
+                f"client {client.client_id:.100} cannot join group {group}: all clients have {self.memberships} "
+                f"groups (limit {self.memberships_max}), counted for each client; those of this connection have "
+                f"{state.memberships} (limit {MEMBERSHIPS_OF_ONE_MAX})"
             )
         self.memberships += 1
         state.memberships += 1
@@ -229,8 +229,8 @@ class Clients:
     def _check_subscriptions(self, group: str, more: int) -> None:
         if more > 0 and self.subscription_bytes + more > self.subscription_bytes_max:
             raise ClientsFullError(
-                f"the subscriptions of group {group} take {more} bytes more, those of all groups take "
-                f"{self.subscription_bytes}, at most {self.subscription_bytes_max} may be"
+                f"the subscriptions of group {group} need {more} bytes more: those of all groups have "
+                f"{self.subscription_bytes}, and the limit is {self.subscription_bytes_max}"
             )
 
     def _forget_id(self, client: ClientInfo) -> None:

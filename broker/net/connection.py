@@ -94,7 +94,7 @@ class Sockets:
             if self.held_bytes <= self.held_max_bytes * 7 // 8:
                 break
             _LOG.warning(
-                "%s: connection closed, %d bytes were kept for it, %d for all (at most %d, connectionBytesMax)",
+                "%s: connection closed: it held %d of the %d bytes that all connections hold (connectionBytesMax=%d)",
                 peer_text(connection),
                 connection.held_bytes,
                 self.held_bytes,
@@ -346,7 +346,7 @@ class Connection:
         self._backlog.append(memoryview(data)[sent:])
         self._backlog_bytes += len(data) - sent
         if self._backlog_bytes > _BACKLOG_MAX_BYTES:
-            _LOG.warning("%s: takes nothing, %d bytes wait for it", peer_text(self), self._backlog_bytes)
+            _LOG.warning("%s: connection closed, it left %d bytes unread", peer_text(self), self._backlog_bytes)
             self._server.held_bytes += len(data) - sent
             self.shut()
             return

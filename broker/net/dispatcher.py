@@ -310,9 +310,9 @@ class Dispatcher(Asking):
         if self.running >= self.running_max or kept > KEPT_OF_ONE_MAX_BYTES:
             self.refused_count += 1
             remark = (
-                f"[OVERLOAD]system busy, start flow control for a while: {self.running} requests wait to be answered, "
-                f"at most {self.running_max} may (replyThreadPoolQueueCapacity); "
-                f"with this one {kept} bytes of this connection, at most {KEPT_OF_ONE_MAX_BYTES} may"
+                f"[OVERLOAD]system busy, start flow control for a while: {self.running} requests wait to be answered "
+                f"(limit replyThreadPoolQueueCapacity={self.running_max}); "
+                f"with this one, {kept} bytes of this connection wait (limit {KEPT_OF_ONE_MAX_BYTES})"
             )
             self.answer(channel, command, command.reply(ResponseCode.SYSTEM_BUSY, remark))
             return None

@@ -176,7 +176,7 @@ class Server(Accepting):
                 held = f", {connection.held_bytes} bytes wait for it" if connection.held_bytes else ""
                 connection.shut(f"silent for {self._idle_ms // 1000} s{held}")
         if self._turned_away:
-            text = "%d connections were turned away, there are %d: for more of them, raise the limit of open files "
+            text = "%d connections were refused, %d are open. To allow more, raise the limit of open files "
             text += "(LimitNOFILE of the service, or ulimit -n)"
             _LOG.warning(text, self._turned_away, len(self._connections))
             self._turned_away = 0
@@ -371,7 +371,7 @@ class Server(Accepting):
 
     def pause(self, listener: Listener, error: OSError) -> None:
         """Stop accepting for a second: there are no file descriptors (or no memory) left."""
-        text = "no connections are accepted for %g s, there are %d: %s"
+        text = "no connections are accepted for %g s, %d are open: %s"
         _LOG.error(text, _NO_FILES_PAUSE_S, len(self._connections), error.strerror)
         self._unregister(listener.fd)
         if self._loop is not None:

@@ -123,7 +123,7 @@ class Tls:
         try:
             self._context = self._make()
         except ConfigError as error:
-            _LOG.error("the certificate stays as it was: %s", error)
+            _LOG.error("the new certificate is not used, the old one stays: %s", error)
             self.trouble = str(error)
             return False
         self.trouble = ""

@@ -38,17 +38,17 @@ def read_name(text: str, topic: str = "", store_host: bytes = b"") -> PendingNam
     True
     """
     if not text or len(text) > NAME_CHARS_MAX:
-        raise PendingError(f"a message is named by 1 to {NAME_CHARS_MAX} characters, found {len(text)}: {text!r:.60}")
+        raise PendingError(f"a message's name has 1 to {NAME_CHARS_MAX} characters, found {len(text)}: {text!r:.60}")
     if text.startswith(KEY_PREFIX):
         key = text.removeprefix(KEY_PREFIX)
         if not key or not topic:
-            raise PendingError(f"a delay key is named with its topic, found {text!r:.80} and topic {topic!r:.80}")
+            raise PendingError(f"a delay key needs its topic: found {text!r:.80} and topic {topic!r:.80}")
         return PendingName(topic=topic, key=key)
     offset = _offset_of(text)
     if offset is not None:
         if not _may_wait(offset):
             raise PendingError(
-                f"{text!r:.80} names no message that waits: take the offsetMsgId of the send's answer (a message id "
+                f"{text!r:.80} names no pending message: take the offsetMsgId of the send's answer (a message id "
                 "that the client made is found by listing with the property UNIQ_KEY)"
             )
         if store_host and len(text) in _HOST_AND_OFFSET and bytes.fromhex(text[:-_OFFSET_HEX]) != store_host:
@@ -67,7 +67,7 @@ def read_name(text: str, topic: str = "", store_host: bytes = b"") -> PendingNam
     if topic and handle.topic != topic:
         raise PendingError(f"the recall handle is of topic {handle.topic!r:.80}, not of {topic!r:.80}")
     if not _may_wait(handle.offset):
-        raise PendingError(f"{text!r:.80} is a recall handle that no send was answered with")
+        raise PendingError(f"{text!r:.80} is a recall handle that no send has returned")
     return PendingName(offset=handle.offset, topic=handle.topic, unique_key=handle.unique_key)
 
 

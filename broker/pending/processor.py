@@ -83,7 +83,7 @@ class PendingProcessor:
 
         async def answer(_channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
             if self._plugin is None:
-                remark = "no plug-in of this broker keeps messages that can be seen and changed"
+                remark = "no plug-in of this broker can list or change pending messages: set plugins=delay"
                 return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
             try:
                 document, ext = await asyncio.to_thread(
@@ -125,7 +125,7 @@ class PendingProcessor:
             if not query.topic:
                 raise PendingError("purge needs the name of a deleted topic")
             if self._topics.get(query.topic) is not None:
-                raise PendingError(f"purge is for what a deleted topic has left: topic {query.topic!r:.80} exists")
+                raise PendingError(f"purge cancels what a deleted topic has left, and topic {query.topic!r:.80} exists")
         bulk = control.change_matching(
             query,
             _verb(ext),
@@ -151,7 +151,7 @@ def _verb(ext: Mapping[str, str]) -> PendingVerb:
     try:
         return PendingVerb(text)
     except ValueError:
-        raise PendingError(f"verb {text!r:.40}: there are {', '.join(verb.value for verb in PendingVerb)}") from None
+        raise PendingError(f"verb {text!r:.40}: expected {', '.join(verb.value for verb in PendingVerb)}") from None
 
 
 def _flag(ext: Mapping[str, str], field: str, otherwise: bool) -> bool:

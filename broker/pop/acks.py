@@ -240,5 +240,5 @@ class AckProcessor:
     def _unknown(header: MessageHeader) -> str:
         return (
             f"message {header.offset} of {header.topic}-{header.queue_id} is not in flight for group {header.group} "
-            f"by handle [{header.handle:.300}]: it was acknowledged, its time is over, or it never was"
+            f"by handle [{header.handle:.300}]: it was acknowledged, its invisible time is over, or it was never popped"
         )

@@ -81,12 +81,12 @@ class Answers:
             self._journal.commit()
         except StoreError as error:
             if not was_failing:
-                _LOG.error("the journal of pops cannot be written, nothing is popped until it can: %s", error)
-            remark = f"this may have to be done again after a restart, the journal of pops cannot be written: {error}"
+                _LOG.error("the journal of pops cannot be written, and nothing is popped until it can be: %s", error)
+            remark = f"a restart may undo this, because the journal of pops cannot be written: {error}"
             for channel, command, _ in waiting:
                 channel.send(encode_command(command.reply(ResponseCode.SYSTEM_ERROR, remark)))
             return
         if was_failing:
-            _LOG.warning("the journal of pops is written again")
+            _LOG.warning("the journal of pops can be written again")
         for channel, _, frame in waiting:
             channel.send_at_once(frame)

@@ -180,5 +180,5 @@ class Copier:
             return revived(record, topic, batch.pop_ms, batch.due_ms, mark_text(batch.name, offset))
         except RecordError as error:
             queue = batch.queue
-            _LOG.error("message %d of %s-%d cannot come again: %s", offset, queue.topic, queue.queue_id, error)
+            _LOG.error("message %d of %s-%d cannot be delivered again: %s", offset, queue.topic, queue.queue_id, error)
             return None

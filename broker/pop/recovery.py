@@ -70,10 +70,10 @@ class Recovering:
         """Fill `InFlight` with what counts; whether all of it did. Raises StoreError."""
         why = self._stale(state) if state.numbers else ""
         if why:
-            self._warn(f"the journal of pops does not count, groups go on from their stored offsets: {why}")
+            self._warn(f"the journal of pops is not used, groups continue at their stored offsets: {why}")
             state.queues.clear()
         for text in state.damage:
-            self._warn(f"the journal of pops: {text}; what happened behind it happens again")
+            self._warn(f"the journal of pops: {text}; pops and acknowledgements that it lacks are lost")
         self._in_flight.ref = max(state.queues, default=0)
         self._in_flight.number = state.highest
         if self._drop_copies(state):
@@ -92,7 +92,7 @@ class Recovering:
             if state.log_position != store.commit_log.end:
                 return f"it was closed at CommitLog offset {state.log_position}, the log ends at {store.commit_log.end}"
             return ""
-        return "" if store.knew_pops else "a broker that knows nothing of it has had the store"
+        return "" if store.knew_pops else "since then a broker that does not know this journal has used the store"
 
     def _drop_copies(self, state: PopState) -> int:
         """Take out messages whose copies stand in the log; how many."""

@@ -277,7 +277,7 @@ class Reviver:
         if batch.tries == 1:
             queue = batch.queue
             _LOG.warning(
-                "messages of %s-%d cannot come again to group %s now: %s; tried again until they can",
+                "messages of %s-%d cannot be delivered again to group %s now: %s; tried until it succeeds",
                 *(queue.topic, queue.queue_id, queue.group, why),
             )
         return now_ms + min(_BACK_OFF_MS * batch.tries, _BACK_OFF_MAX_MS)

@@ -36,7 +36,7 @@ def full_of(what: str, count: int, news: Collection[str], most: int) -> str:
     """Return why no more entries can be created; empty if there is room."""
     if not news or count + len(news) <= most:
         return ""
-    return f"there are {count} {what}, with {len(news)} more there would be too many: at most {most} may be"
+    return f"there are {count} {what}, and {len(news)} more would exceed the limit of {most}"
 
 
 def listed(body: bytes, name: str) -> list[Any]:

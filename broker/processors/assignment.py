@@ -140,7 +140,7 @@ class AssignmentProcessor:
             remark = f"subscription group does not exist: {group}"
             return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if self._modes.is_full(topic, group):
-            remark = f"{MODES_MAX} pairs of topic and group have a mode, as many as may be: {topic}, {group} gets none"
+            remark = f"{MODES_MAX} pairs of topic and group have a mode, which is the limit: {topic}, {group} gets none"
             return command.reply(ResponseCode.SYSTEM_ERROR, remark)
         self._modes.put(topic, group, (mode, share), command.reply)
         return command.reply()

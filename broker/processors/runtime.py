@@ -128,7 +128,7 @@ class RuntimeProcessor:
     def update_config(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
         """UPDATE_BROKER_CONFIG: changes all of the values or, if one of them is invalid, none."""
         if len(command.body) > CHANGES_MAX_BYTES:
-            remark = f"a body of {len(command.body)} bytes of settings, at most {CHANGES_MAX_BYTES} are taken"
+            remark = f"the settings have {len(command.body)} bytes, at most {CHANGES_MAX_BYTES} are accepted"
             return command.reply(ResponseCode.SYSTEM_ERROR, remark)
         try:
             values = parse_properties_file(command.body)

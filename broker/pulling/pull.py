@@ -170,9 +170,9 @@ class PullProcessor:
         if waiting < self.waiting_max and of_one < _WAITING_OF_ONE_MAX and kept < KEPT_OF_ONE_MAX_BYTES:
             return None
         remark = (
-            f"[OVERLOAD]system busy, start flow control for a while: {waiting} pulls wait, at most {self.waiting_max} "
-            f"may (pullThreadPoolQueueCapacity); {of_one} of this connection, at most {_WAITING_OF_ONE_MAX} may; "
-            f"{kept} bytes of its requests are kept, at most {KEPT_OF_ONE_MAX_BYTES} may be"
+            f"[OVERLOAD]system busy, start flow control for a while: {waiting} pulls wait "
+            f"(limit pullThreadPoolQueueCapacity={self.waiting_max}), {of_one} of them of this connection "
+            f"(limit {_WAITING_OF_ONE_MAX}); its requests have {kept} bytes (limit {KEPT_OF_ONE_MAX_BYTES})"
         )
         return pull.command.reply(ResponseCode.SYSTEM_BUSY, remark)
 

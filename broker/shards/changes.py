@@ -91,8 +91,8 @@ class SharedChanges:
         if len(self.entries) < CHANGES_MAX and size < CHANGES_MAX_BYTES:
             return ""
         return (
-            f"{len(self.entries)} changes of {size} bytes wait for shards that are down; at most {CHANGES_MAX} and "
-            f"{CHANGES_MAX_BYTES} bytes may: start these shards, or drain them"
+            f"{len(self.entries)} changes of {size} bytes wait for shards that are down (limits {CHANGES_MAX} and "
+            f"{CHANGES_MAX_BYTES} bytes): start these shards, or drain them"
         )
 
     def forget(self, index: int) -> None:
@@ -193,7 +193,7 @@ async def catch_up(
         reply = await ask(index, change.code, change.ext, change.body)
         change.waiting.discard(index)
         if reply.code != ResponseCode.SUCCESS:
-            _LOG.error("%s refuses a change that others have (request %d): %s", name(index), change.code, reply.remark)
+            _LOG.error("%s refuses a change that others made (request %d): %s", name(index), change.code, reply.remark)
     return bool(late)
 
 

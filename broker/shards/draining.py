@@ -98,7 +98,7 @@ class Draining:
             elif index in self._read_only:
                 await self._permit(index, READ_WRITE)
                 self._read_only.discard(index)
-                _LOG.warning("%s may be written again", self._name(index))
+                _LOG.warning("%s accepts messages again", self._name(index))
         for index in self._keeper.in_state(ShardState.ENDED):
             if index in self._layout.members:
                 self._take_out(index)
@@ -106,13 +106,13 @@ class Draining:
     async def _permit(self, index: int, permission: str) -> None:
         reply = await self._front.ask(index, PERMIT, {"brokerPermission": permission})
         if reply.code != ResponseCode.SUCCESS:
-            raise OSError(f"{self._name(index)} keeps its permission: {reply.remark}")
+            raise OSError(f"the permission of {self._name(index)} was not changed: {reply.remark}")
 
     async def _drain(self, index: int) -> None:
         if index not in self._read_only:
             await self._permit(index, READ_ONLY)
             self._read_only.add(index)
-            _LOG.warning("%s is drained: it is not written any more", self._name(index))
+            _LOG.warning("%s is being drained: it accepts no new messages", self._name(index))
         reply = await self._front.ask(index, STATE, {"whole": "true"})
         mark = self._layout.drain_mark(index)
         may_stay = frozenset(self._files.read_file(mark).decode(errors="replace").split())
@@ -123,7 +123,7 @@ class Draining:
         elif index not in self._empty:
             self._empty.add(index)  # look twice: a send that was under way may have arrived after this state was read
         elif len(self._layout.members) > 1:
-            _LOG.warning("%s is empty: it leaves the routes and ends", self._name(index))
+            _LOG.warning("%s is empty: it is taken out of the routes and stopped", self._name(index))
             self._front.forget_routes(index)
             self._keeper.end(index)
 

@@ -148,7 +148,7 @@ class Front:
         """Have a shard answer a request. Raises OSError or TimeoutError."""
         channel = self._links.get(index)
         if channel is None:
-            raise ConnectionError(f"{self._name(index)} does not run")
+            raise ConnectionError(f"{self._name(index)} is not running")
         return await self._dispatcher.ask_command(channel, request(code, dict(ext or {}), body), timeout_ms)
 
     async def is_ready(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
@@ -219,7 +219,7 @@ class Front:
         asked = [self.ask(index, REGISTER, timeout_ms=_REGISTER_MS) for index in sorted(self._serving)]
         for result in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(result, BaseException):
-                _LOG.warning("a shard has not registered in time, clients learn of a topic later: %r", result)
+                _LOG.warning("a shard has not registered in time, so clients learn of a new topic later: %r", result)
 
     async def catch_up(self) -> None:
         """Have shards that serve make the changes they did not confirm in time. Call it every few seconds.

@@ -273,7 +273,7 @@ class _Forwarding:
 
     def _own(self, command: RemotingCommand, values: Mapping[str, str]) -> RemotingCommand:
         if len(values) > 1:
-            text = f"{_OWN_SETTING} is a setting of one shard, all others are for all of them: change it on its own"
+            text = f"{_OWN_SETTING} is a setting of one shard, the others of all shards: change it on its own"
             return command.reply(ResponseCode.SYSTEM_ERROR, text)
         try:
             self._link.own_setting(_OWN_SETTING, values[_OWN_SETTING])

@@ -169,7 +169,7 @@ class Supervisor:
                     await self._draining.look()
                     self._write_scrape_list()
             except Exception as error:
-                _LOG.error("looking after the shards failed: %s", error, exc_info=not isinstance(error, StoreError))
+                _LOG.error("the check of the shards failed: %s", error, exc_info=not isinstance(error, StoreError))
 
     def _write_scrape_list(self) -> None:
         """Keep the list for Prometheus as the shards are."""

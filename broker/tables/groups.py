@@ -203,8 +203,8 @@ class SubscriptionGroups:
         if count < self.auto_create_max:
             return ""
         return (
-            f" None is made when it is first seen any more: there are {count} groups, {self.auto_create_max} "
-            "are the most for that (maxAutoCreateSubscriptionGroupNum)."
+            f" Unknown groups are no longer created: there are {count} groups "
+            f"(limit maxAutoCreateSubscriptionGroupNum={self.auto_create_max})."
         )
 
     def put(self, *groups: SubscriptionGroup) -> None:

@@ -66,9 +66,9 @@ class JsonFile:
         """Rename the unreadable file: otherwise the next write would replace the good ``.bak`` by it."""
         if self._files.exists(self.path):
             kept = self._files.move_aside(self.path)
-            _LOG.warning("%s: the version before is used, this one is kept as %s", "; ".join(problems), kept)
+            _LOG.warning("%s: the previous version is used, the damaged one is kept as %s", "; ".join(problems), kept)
         else:
-            _LOG.warning("%s is missing: the version before is used", self.path)
+            _LOG.warning("%s is missing: the previous version is used", self.path)
 
     def damage(self, name: str, problem: str) -> StoreCorruptError:
         """Make the error for a document that is JSON, but has something wrong at ``name``."""

@@ -248,8 +248,8 @@ class Topics:
         if count < self.auto_create_max:
             return ""
         return (
-            f" None is made for a send any more: there are {count} topics, {self.auto_create_max} are the "
-            "most for that (maxAutoCreateTopicNum)."
+            f" Sends no longer create topics: there are {count} topics "
+            f"(limit maxAutoCreateTopicNum={self.auto_create_max})."
         )
 
     def create_for_group(self, name: str, queue_nums: int, sys_flag: int = 0, order: bool = False) -> TopicConfig:

@@ -130,7 +130,7 @@ class Tracer:
             except (
                 StoreError
             ) as error:  # retention was faster, or the log is damaged: what is behind it has spans again
-                _LOG.warning("spans: %s; they go on at the end of the log", error)
+                _LOG.warning("spans: %s; they continue at the end of the log", error)
                 assert self._core is not None
                 self._position = self._core.store.commit_log.end
                 more = False

@@ -81,7 +81,7 @@ class ResumeProcessor:
         except MessageError as error:
             return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
         if offset in self._resuming:
-            return command.reply(ResponseCode.SYSTEM_ERROR, f"{text} is just being resumed")
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"{text} is already being resumed")
         self._resuming.add(offset)
         try:
             reply = await self._resume(channel, command, text, offset)
@@ -102,7 +102,7 @@ class ResumeProcessor:
         try:
             outcome = await asyncio.to_thread(self._outcome, given_up)
         except StoreError as error:
-            remark = f"what has become of the transaction of {text} since cannot be told: {error}"
+            remark = f"the state of the transaction of {text} cannot be read: {error}"
             return command.reply(ResponseCode.SYSTEM_ERROR, remark)
         if outcome == HALF_TOPIC:
             return command.reply()

@@ -263,7 +263,7 @@ class TransactionProcessor:
             return None
         if number not in self._halves.undecided:
             if isinstance(outcome, StoreError):
-                remark = f"half message {number} is decided, and how cannot be told: {outcome}"
+                remark = f"half message {number} is decided, but the decision cannot be read: {outcome}"
                 return command.reply(ResponseCode.SYSTEM_ERROR, remark)
             return self._decided_before(command, header.end, outcome)
         return self._decide(channel, command, header.end, stored, now_ms)
@@ -369,7 +369,7 @@ class TransactionProcessor:
             code, text = failure(failed.status, failed.remark, self._store.options.max_message_bytes)
             return command.reply(code, text)
         if any(result.status is not PutStatus.PUT_OK for result in results):
-            return command.reply(ResponseCode.FLUSH_DISK_TIMEOUT, "decided, but not known to be on the disk")
+            return command.reply(ResponseCode.FLUSH_DISK_TIMEOUT, "decided, but not known to be durable")
         return command.reply()
 
     def runtime_info(self) -> dict[str, str]:

@@ -84,7 +84,7 @@ def says(reply: RemotingCommand, *parts: object) -> bool:
 def test_topics_made_by_sends(rig: Rig, client: Client) -> None:
     refused = attack(bound_of(rig, "Topics"), lambda n: client.send(f"hostile-{n}"))
     assert {reply.code for reply in refused} == {ResponseCode.TOPIC_NOT_EXIST}
-    assert says(refused[0], "there are 30 topics", "30 are the most", "maxAutoCreateTopicNum")
+    assert says(refused[0], "there are 30 topics", "maxAutoCreateTopicNum=30")
     assert client.send("hostile-0").code == OK, "what is there is served"
     header = {"topic": "wanted", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
     more = {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
@@ -99,7 +99,7 @@ def test_retry_topics_are_made_for_groups_only(rig: Rig, client: Client) -> None
     answers = [client.send(f"%RETRY%hostile-{n}") for n in range(40)]
     assert len(rig.core.groups.table) == 30
     assert [reply.code for reply in answers].count(OK) == 30 - before
-    assert says(answers[-1], "there are 30 groups", "maxAutoCreateSubscriptionGroupNum")
+    assert says(answers[-1], "there are 30 groups", "maxAutoCreateSubscriptionGroupNum=30")
     assert answers[-1].code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
@@ -107,7 +107,7 @@ def test_groups_made_by_pulls(rig: Rig, client: Client) -> None:
     client.send("T")
     refused = attack(bound_of(rig, "SubscriptionGroups"), lambda n: client.pull("T", consumerGroup=f"hostile-{n}"))
     assert {reply.code for reply in refused} == {ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}
-    assert says(refused[0], "there are 30 groups", "30 are the most", "maxAutoCreateSubscriptionGroupNum")
+    assert says(refused[0], "there are 30 groups", "maxAutoCreateSubscriptionGroupNum=30")
     back = client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": 0, "group": "another", "delayLevel": 0})
     assert back.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST and says(back, "there are 30 groups")
     assert client.heartbeat("c", "another").code == OK, "passed over, as where groups are not made"
@@ -227,7 +227,7 @@ def producer_heartbeat(client: Client, client_id: str, *groups: str) -> Remoting
 def test_producer_groups_of_heartbeats(rig: Rig, client: Client) -> None:
     refused = attack(bound_of(rig, "ClientMemberships"), lambda n: producer_heartbeat(client, "c", f"hostile-{n}"))
     assert {reply.code for reply in refused} == {ResponseCode.SYSTEM_ERROR}
-    assert says(refused[0], "hostile-15", "15 groups", "at most 15")
+    assert says(refused[0], "hostile-15", "15 groups (limit 15)")
     assert producer_heartbeat(client, "c", "hostile-0").code == OK, "who is there stays"
     rig.core.channel_closed(client.channel)
     assert rig.core.clients.memberships == 0 == client.channel.state.memberships
@@ -238,7 +238,7 @@ def test_one_connections_groups(rig: Rig, client: Client, monkeypatch: pytest.Mo
     monkeypatch.setattr(clients_module, "MEMBERSHIPS_OF_ONE_MAX", 10)
     answers = [producer_heartbeat(client, "c", f"hostile-{n}") for n in range(12)]
     assert [reply.code for reply in answers] == [OK] * 10 + [ResponseCode.SYSTEM_ERROR] * 2
-    assert says(answers[-1], "this connection's in 10", "at most 10")
+    assert says(answers[-1], "of this connection have 10 (limit 10)")
     assert producer_heartbeat(rig.client(50002), "d", "pg").code == OK
 
 
@@ -272,7 +272,7 @@ def test_subscriptions(rig: Rig, client: Client) -> None:
     heartbeats = [client.heartbeat("c", "g", expression="x" * 1_000 * n, version=n) for n in range(1, 20)]
     refused = [reply for reply in heartbeats if reply.code != OK]
     assert len(refused) > 5 and {reply.code for reply in refused} == {ResponseCode.SYSTEM_ERROR}
-    assert says(refused[0], "the subscriptions of group g", "at most 10000")
+    assert says(refused[0], "the subscriptions of group g", "the limit is 10000")
     assert 5_000 < bound.now() <= bound.most()
     assert client.heartbeat("c", "g", version=50).code == OK, "smaller ones take the place of larger ones"
     assert bound.now() < 1_000
@@ -291,7 +291,7 @@ def test_pulls_that_wait(rig: Rig, client: Client) -> None:
         assert bound.now() <= bound.most()
     refused = client.take()
     assert len(refused) == 40 and bound.now() == 20
-    assert says(refused[0], "20 pulls wait", "at most 20", "pullThreadPoolQueueCapacity")
+    assert says(refused[0], "20 pulls wait", "pullThreadPoolQueueCapacity=20")
 
 
 def test_requests_that_wait_for_a_client(rig: Rig, client: Client) -> None:
@@ -306,7 +306,7 @@ def test_requests_that_wait_for_a_client(rig: Rig, client: Client) -> None:
             assert bound.now() <= bound.most()
         refused = asker.take()
         assert len(refused) == 20 and bound.now() == 10 == len(client.channel.state.waiting)
-        assert says(refused[0], "10 requests wait", "at most 10", "replyThreadPoolQueueCapacity")
+        assert says(refused[0], "10 requests wait", "replyThreadPoolQueueCapacity=10")
         rig.core.dispatcher.channel_closed(client.channel)
         await asyncio.gather(*tasks)
         assert bound.now() == 0
@@ -458,10 +458,10 @@ def test_topics_that_are_registered(names: NameRig) -> None:
         reply = names.register("b", "192.0.2.2:1", *topics, version={"counter": number})
         assert bound.now() <= bound.most()
     assert bound.now() == 18 and reply.code == ResponseCode.SYSTEM_ERROR
-    assert says(reply, "18 topics are registered", "6 more", "above 20")
+    assert says(reply, "18 topics are registered", "6 more", "the limit of 20")
     queues = dumps({"queueDatas": [{"brokerName": "broker-a"}]})
     refused = attack(bound, lambda n: names.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": f"T{n}"}, queues), 30)
-    assert says(refused[0], "above 20")
+    assert says(refused[0], "the limit of 20")
     for topic in names.routes.topics():
         names.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
     assert bound.now() == 0
@@ -502,7 +502,7 @@ def test_key_values(names: NameRig, tmp_path: Path) -> None:
 
     answers = [put(n) for n in range(40)]
     assert {reply.code for reply in answers[20:]} == {ResponseCode.SYSTEM_ERROR}
-    assert 1_850 < bound.now() <= 2_000 and says(answers[-1], bound.now(), "at most 2000")
+    assert 1_850 < bound.now() <= 2_000 and says(answers[-1], bound.now(), "the limit of 2000")
     assert put(0, "w").code == OK and put(0, "w" * 1_000).code == ResponseCode.SYSTEM_ERROR
     again = NameServer(kv_file=JsonFile(Files(), tmp_path / "kvConfig.json"))
     assert again.kv.bytes == bound.now(), "counted when it is read, too"

@@ -201,8 +201,8 @@ BAD_LOOKS = [
     ("pending/forecast?from=1700000000000&to=1600000000000", "no length"),
     ("pending/forecast?bars=100000", "bars"),
     ("pending/nonsense", "neither a message id"),
-    ("pending/key:x", "with its topic"),
-    ("pending/1", "names no message"),
+    ("pending/key:x", "needs its topic"),
+    ("pending/1", "names no pending message"),
     (f"pending/{'f' * 6000}", "characters"),
 ]
 

@@ -133,13 +133,13 @@ def test_requests_that_wait_are_bounded_by_bytes_of_a_connection_and_by_number()
         refused = replies(greedy)
         assert len(refused) == 18 - allowed == dispatcher.refused_count
         assert {reply.code for reply in refused} == {ResponseCode.SYSTEM_BUSY}
-        assert f"at most {KEPT_OF_ONE_MAX_BYTES} may" in (refused[0].remark or "")
+        assert f"(limit {KEPT_OF_ONE_MAX_BYTES})" in (refused[0].remark or "")
         assert greedy.kept_bytes == allowed * kept_size(large) <= KEPT_OF_ONE_MAX_BYTES
         dispatcher.received(modest, [RemotingCommand(1, number) for number in range(20)])
         await settle()
         refused = replies(modest)
         assert len(refused) == allowed and dispatcher.running == 20
-        assert "at most 20 may (replyThreadPoolQueueCapacity)" in (refused[0].remark or "")
+        assert "(limit replyThreadPoolQueueCapacity=20)" in (refused[0].remark or "")
         slow.gate.set()
         await settle()
         assert len(replies(greedy)) == allowed and len(replies(modest)) == 20 - allowed

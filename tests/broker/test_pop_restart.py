@@ -305,7 +305,7 @@ class TestWrongJournals:
         machine.start()
         assert machine.bodies() == [b"a", b"b", b"c"]
         assert "what stands there is no whole frame" in caplog.text
-        assert "does not count, groups go on from their stored offsets" in caplog.text
+        assert "is not used, groups continue at their stored offsets" in caplog.text
         assert machine.disk.listdir(PLACE) == [f"{name}.aside", file_name(2)]
 
     def test_missing(self, machine):
@@ -336,7 +336,7 @@ class TestWrongJournals:
             machine.disk = machine.disk.crashed(Random(1), None)
         machine.start()
         assert machine.bodies()[:3] == [b"a", b"b", b"c"]
-        assert "does not count" in caplog.text
+        assert "is not used" in caplog.text
 
     def test_the_stored_offset_was_set_back(self, machine):
         self.prepared(machine)

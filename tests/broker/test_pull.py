@@ -300,7 +300,9 @@ def test_more_pulls_than_may_wait_are_told_that_it_is_busy(tmp_path):
         client.submit(RequestCode.PULL_MESSAGE, client.pull_fields("T", 1, sysFlag=6))
     (busy,) = client.take()
     assert busy.code == ResponseCode.SYSTEM_BUSY
-    assert busy.remark.startswith("[OVERLOAD]system busy, start flow control for a while: 2 pulls wait, at most 2 may")
+    assert busy.remark.startswith(
+        "[OVERLOAD]system busy, start flow control for a while: 2 pulls wait (limit pullThreadPoolQueueCapacity=2)"
+    )
     assert client.pull("T", 0).code == 0, "what need not wait is served"
     fill(rig.client(50009), "B")
     assert [bodies(reply) for reply in client.take()] == [[b"B"], [b"B"]]

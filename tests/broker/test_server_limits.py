@@ -53,7 +53,7 @@ def test_unfinished_frames_beyond_the_bound_end_the_connections_with_the_most(ca
             assert rig.server.held_bytes == 0
 
     asyncio.run(run())
-    assert "bytes were kept for it" in caplog.text and "connectionBytesMax" in caplog.text
+    assert "connection closed: it held" in caplog.text and "connectionBytesMax=" in caplog.text
 
 
 def test_a_whole_frame_in_pieces_is_not_counted_any_more():
@@ -142,7 +142,7 @@ def test_one_connection_too_many_is_turned_away_and_the_log_says_what_to_do(capl
                 client.close()
 
     asyncio.run(run())
-    assert "1 connections were turned away, there are 2: " in caplog.text and "LimitNOFILE" in caplog.text
+    assert "1 connections were refused, 2 are open. " in caplog.text and "LimitNOFILE" in caplog.text
 
 
 @pytest.mark.pure

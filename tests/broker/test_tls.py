@@ -219,7 +219,7 @@ def test_a_new_certificate_counts_for_new_connections(own, other, tmp_path, capl
         assert not tls.reload()
         certificate.unlink()
         assert not tls.reload()
-        assert "the certificate stays as it was" in caplog.text
+        assert "the new certificate is not used, the old one stays" in caplog.text
         newer = await Client.connect(rig.port, other)
         for client in (old, new, newer):
             assert (await client.ask(echo(1))).body == b"x"
