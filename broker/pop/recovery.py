@@ -18,6 +18,7 @@ what this version writes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from broker.pop.handle import NORMAL, retry_flag, retry_topic
@@ -130,7 +131,7 @@ class Recovering:
         queue = in_flight.open(*key, max(min(saved.next, end), stored))
         if queue is None:
             return
-        for batch in saved.batches.values():
+        for batch in sorted(saved.batches.values(), key=attrgetter("start")):  # in order they can be packed
             bits, there = batch.bits, max(0, end - batch.start)
             if there < bits.bit_length():
                 bits &= (1 << there) - 1

@@ -7,7 +7,7 @@ The problem
 The idea
     An un-acknowledged message's reappearance is a delayed event without a body. One `Batch` stands for all that one
     pop got from one queue: where it begins, a bit for each message that is not acknowledged, the pop's time and a due
-    time, which is a timer of a `timewheel.TimingWheel`. 32 messages take some 16 bytes each, alone one takes 500.
+    time, for a `timewheel.TimingWheel`. As long as nothing happens to it but acks it is a row (`store.pop.packed`).
 
     ============  ===================================================================================================
     ``record``    a pop got messages: a new batch, ``next`` moves on
@@ -21,8 +21,8 @@ The idea
     ``forget_…``  a topic or a group was deleted: its queues are gone at once, what was in flight by and by (``claim``)
     ============  ===================================================================================================
 
-    ``committed`` of a queue is its lowest message in flight, else ``next``. Batches stand in a heap by what was their
-    lowest message; the first entry is corrected when it is looked at, so an ack costs no search.
+    ``committed`` of a queue is its lowest message in flight, else ``next``. Rows stand in order; objects in a heap by
+    what was their lowest message, whose first entry is corrected when it is looked at. So an ack costs no search.
 
 What a crash does
     All of this is memory. ``notes`` has what happens to it, for a journal (`store.pop.journal`), and `open` and
@@ -34,155 +34,36 @@ Threads: the network loop records, acknowledges and changes; the reviver claims 
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from heapq import heappush
+from operator import itemgetter
 
 from store.pop.due_tail import DueTail
-from store.pop.notes import Notes
 from store.pop.order_block import OrderBlock
-from store.pop.pop_queue import Batch, PopQueue
-from timewheel import TimingWheel
+from store.pop.packed import NEVER_MS, PACKED_MAX, ROW_BITS_MAX
+from store.pop.pop_queue import Batch, PopQueue, QueueRows
+from store.pop.popped_queues import PoppedQueues
 
 __all__ = ["InFlight"]
 
 _GO_MAX = 1_000
 """Batches of deleted topics and groups that one `InFlight.claim` lets go: a millisecond."""
 _DUE_MAX = 1_000
-"""Timers that one `InFlight.claim` takes out of the wheel: a millisecond."""
+"""Batches that one `InFlight.claim` takes out of wheel and rows: a millisecond."""
+_DUE_STEP = _DUE_MAX // PACKED_MAX + 1
+_DUE_MS = itemgetter(0)
 
 
-Groups = dict[str, dict[int, PopQueue]]
-
-
-class InFlight:
-    """All queues that are popped.
+class InFlight(PoppedQueues):
+    """What is handed out of all queues that are popped.
 
     Args:
-        now_ms: Where the wheel starts. Pops begin later: see `pop_ms`.
-        queues_max: Most queues, of all groups.
-        count_max: Most messages in flight, of all queues.
+        now_ms, queues_max, count_max: As `PoppedQueues` says.
     """
 
     def __init__(self, now_ms: int, queues_max: int = 500_000, count_max: int = 2_000_000) -> None:
-        self.lock = threading.Lock()
-        self.notes: Notes | None = None
-        """What a journal has to write; None without one."""
-        self._wheel, self._first_ms = TimingWheel(now_ms), now_ms + 1
+        super().__init__(now_ms, queues_max, count_max)
         self._tail = DueTail()
-        self._topics: dict[str, Groups] = {}
-        self._going: deque[PopQueue] = deque()
-        self.number = 0
-        """The last number that was given to a batch."""
-        self.ref = 0
-        """The last reference that was given to a queue."""
-        self.queues_max = queues_max
-        self.count_max = count_max
-        self.queue_count = 0
-        """Queues that are popped."""
-        self.count = 0
-        """Messages that are handed out, or whose copies are not durable yet."""
-        self.forgotten = False
-        """Whether queues were forgotten since somebody last set this to False."""
-
-    # ------------------------------------------------------------------------------------------------ queues
-
-    def find(self, group: str, topic: str, queue_id: int) -> PopQueue | None:
-        """A queue that is popped already."""
-        groups = self._topics.get(topic)
-        queues = None if groups is None else groups.get(group)
-        return None if queues is None else queues.get(queue_id)
-
-    def open(self, group: str, topic: str, queue_id: int, begin: int) -> PopQueue | None:
-        """Begin to pop a queue from an offset on; None if there are too many queues."""
-        if self.queue_count >= self.queues_max:
-            return None
-        with self.lock:
-            self.ref += 1
-            queue = PopQueue(group, topic, queue_id, begin, self.ref)
-            self._topics.setdefault(topic, {}).setdefault(group, {})[queue_id] = queue
-            self.queue_count += 1
-            self._note_opened(queue)
-        return queue
-
-    def _note_opened(self, queue: PopQueue) -> None:
-        if self.notes is not None:
-            self.notes.opened(queue.ref, queue.group, queue.topic, queue.queue_id, queue.next)
-
-    def _note_gone(self, queue: PopQueue) -> None:
-        if self.notes is not None:
-            self.notes.gone(queue.ref)
-
-    def restart(self, queue: PopQueue, offset: int) -> None:
-        """Go on from an offset that an administrator has set; what is in flight is forgotten."""
-        with self.lock:
-            self._empty(queue)
-            self._note_gone(queue)
-            queue.next = queue.published = offset
-            self.ref += 1
-            queue.ref = self.ref
-            self._note_opened(queue)
-
-    def skip(self, queue: PopQueue, offset: int) -> None:
-        """Go on from an offset further on, which the group has come to otherwise; what is in flight stays."""
-        with self.lock:
-            self._move(queue, offset)
-
-    def _move(self, queue: PopQueue, offset: int) -> None:
-        queue.next = offset
-        if self.notes is not None:
-            self.notes.moved(queue.ref, offset)
-
-    def forget_topic(self, topic: str) -> None:
-        """Forget a topic's queues: it was deleted."""
-        with self.lock:
-            for queues in self._topics.pop(topic, {}).values():
-                self._forget(queues)
-
-    def forget_group(self, group: str) -> None:
-        """Forget a group's queues: it was deleted."""
-        with self.lock:
-            for topic in [topic for topic, groups in self._topics.items() if group in groups]:
-                groups = self._topics[topic]
-                self._forget(groups.pop(group))
-                if not groups:
-                    del self._topics[topic]
-
-    def _forget(self, queues: dict[int, PopQueue]) -> None:
-        """Nothing of these queues is found any more; their batches, of which there may be a million, go later."""
-        for queue in queues.values():
-            queue.gone = self.forgotten = True
-            self._note_gone(queue)
-            self.queue_count -= 1
-            self._going.append(queue)
-
-    def _let_go(self, batches_max: int) -> None:
-        """Let some of what queues that are gone have had in flight go."""
-        going = self._going
-        while going and batches_max > 0:
-            queue = going[0]
-            heap = queue.heap
-            rest = heap[-batches_max:]
-            del heap[-batches_max:]
-            for _, _, batch in rest:
-                self._take(batch, -1)
-            batches_max -= len(rest) or 1
-            if not heap:
-                self._empty(queue)
-                going.popleft()
-
-    def _empty(self, queue: PopQueue) -> None:
-        for _, _, batch in queue.heap:
-            batch.waiting = 0
-            self._wheel.cancel(batch.timer)
-        if queue.block is not None:
-            self._wheel.cancel(queue.block.timer)
-            queue.block = None
-        self.count -= queue.count
-        queue.count = 0
-        queue.batches.clear()
-        queue.heap.clear()
 
     # ------------------------------------------------------------------------------------------------ one message
 
@@ -204,32 +85,61 @@ class InFlight:
         with self.lock:
             if offsets:
                 queue.next = next_offset
-                self._add(queue, start, waiting, pop_ms, pop_ms + invisible_ms, next_offset)
+                due_ms = pop_ms + invisible_ms
+                self.number = name = self.number + 1
+                self.restored(queue, name, start, waiting, pop_ms, due_ms)
+                if self.notes is not None:
+                    self.notes.added(queue.ref, name, start, waiting, pop_ms, due_ms, next_offset)
             else:
                 self._move(queue, next_offset)
 
-    def _add(self, queue: PopQueue, start: int, waiting: int, pop_ms: int, due_ms: int, next_offset: int) -> Batch:
-        self.number += 1
-        batch = self.restored(queue, self.number, start, waiting, pop_ms, due_ms)
-        if self.notes is not None:
-            self.notes.added(queue.ref, batch.name, start, waiting, pop_ms, due_ms, next_offset)
-        return batch
-
-    def restored(self, queue: PopQueue, name: int, start: int, waiting: int, pop_ms: int, due_ms: int) -> Batch:
+    def restored(self, queue: PopQueue, name: int, start: int, waiting: int, pop_ms: int, due_ms: int) -> None:
         """Add a batch that has a name already. The caller holds the lock, or nobody else is there yet."""
-        batch = Batch(queue, start, waiting, pop_ms, due_ms, name, name)
-        batch.timer = self._wheel.insert(due_ms, batch)
-        queue.batches[start, pop_ms] = batch
-        heappush(queue.heap, (start + (waiting & -waiting).bit_length() - 1, batch.number, batch))
-        queue.count += waiting.bit_count()
-        self.count += waiting.bit_count()
-        return batch
+        packed = queue.packed_for(start, waiting, due_ms)
+        if packed is None:
+            self._timed(Batch(queue, start, waiting, pop_ms, due_ms, name, name))
+        else:
+            packed.add(name, start, waiting, pop_ms, due_ms)
+            if due_ms < packed.armed_ms:
+                self._arm(packed, due_ms)
+        count = waiting.bit_count()
+        queue.count += count
+        self.count += count
 
-    def _find(self, queue: PopQueue, start: int, pop_ms: int, offset: int) -> Batch | None:
-        batch = queue.batches.get((start, pop_ms))
-        if batch is None or batch.claimed or not 0 <= offset - start < batch.waiting.bit_length():
-            return None
-        return batch if batch.waiting >> (offset - start) & 1 else None
+    def _timed(self, batch: Batch) -> None:
+        batch.timer = self._wheel.insert(batch.due_ms, batch)
+        self._keep(batch)
+
+    def _keep(self, batch: Batch) -> None:
+        """Have an object found by its handle, and keep the offset back; its messages are counted by the caller."""
+        waiting = batch.waiting
+        batch.queue.batches[batch.start, batch.pop_ms] = batch
+        heappush(batch.queue.heap, (batch.start + (waiting & -waiting).bit_length() - 1, batch.number, batch))
+
+    def _arm(self, packed: QueueRows, due_ms: int) -> None:
+        self._wheel.cancel(packed.timer)
+        packed.timer = self._wheel.insert(due_ms, packed)
+        packed.armed_ms = due_ms
+
+    def _take_row(self, queue: PopQueue, start: int, pop_ms: int, bits: int) -> int:
+        """Take messages that are done with out of the row of a handle; how many, or -1 if there is no such row."""
+        rows = queue.packed
+        if not rows:
+            return -1
+        packed = rows[-1]
+        if start < packed.first:
+            at = queue.packed_at(start)
+            if at < 0:
+                return -1
+            packed = rows[at]
+        count = packed.take(start, pop_ms, bits, self.notes)
+        if count > 0:
+            queue.count -= count
+            self.count -= count
+            if not packed.live and packed is not rows[-1]:  # the last ones stay, to be added to
+                self._wheel.cancel(packed.timer)
+                del rows[queue.packed_at(packed.first)]
+        return count
 
     def _take(self, batch: Batch, bits: int, done: bool = True) -> int:
         """Take messages out of a batch, as a rule since they are done with; how many."""
@@ -239,8 +149,7 @@ class InFlight:
         count = taken.bit_count()
         batch.waiting ^= taken
         queue = batch.queue
-        queue.count -= count
-        self.count -= count
+        self._count_out(queue, count)
         if not batch.waiting:
             queue.batches.pop((batch.start, batch.pop_ms), None)
             self._wheel.cancel(batch.timer)
@@ -249,6 +158,9 @@ class InFlight:
     def ack(self, queue: PopQueue, start: int, pop_ms: int, bits: int) -> int:
         """Acknowledge messages, as bits from ``start``; how many of them were in flight under that handle."""
         with self.lock:
+            count = self._take_row(queue, start, pop_ms, bits)
+            if count >= 0:
+                return count
             batch = queue.batches.get((start, pop_ms))
             return 0 if batch is None or batch.claimed else self._take(batch, bits)
 
@@ -257,15 +169,30 @@ class InFlight:
     ) -> Batch | None:
         """Give one message another due time, and with it another handle; None if it was not in flight."""
         with self.lock:
-            batch = self._find(queue, start, pop_ms, offset)
-            if batch is None:
+            if not self._take_one(queue, start, pop_ms, offset):
                 return None
             # A handle names one batch, and one of before nothing: pop times of one message's own batches only grow.
-            new_ms = max(now_ms, batch.pop_ms + 1) if batch.start == offset else self.pop_ms(now_ms)
+            new_ms = max(now_ms, pop_ms + 1) if start == offset else self.pop_ms(now_ms)
             while (offset, new_ms) in queue.batches:
                 new_ms += 1
-            self._take(batch, 1 << (offset - start))
-            return self._add(queue, offset, 1, new_ms, new_ms + invisible_ms, -1)
+            self.number = name = self.number + 1
+            batch = Batch(queue, offset, 1, new_ms, new_ms + invisible_ms, name, name)
+            self._timed(batch)
+            self._count_out(queue, -1)
+            if self.notes is not None:
+                self.notes.added(queue.ref, name, offset, 1, new_ms, batch.due_ms, -1)
+            return batch
+
+    def _take_one(self, queue: PopQueue, start: int, pop_ms: int, offset: int) -> bool:
+        """Take one message out of the batch that a handle names; False if it is not there."""
+        place = offset - start
+        count = self._take_row(queue, start, pop_ms, 1 << place if 0 <= place < ROW_BITS_MAX else 0)
+        if count >= 0:
+            return count == 1
+        batch = queue.batches.get((start, pop_ms))
+        if batch is None or batch.claimed or not 0 <= place < batch.waiting.bit_length():
+            return False
+        return self._take(batch, 1 << place) == 1
 
     # ------------------------------------------------------------------------------------------------ in order
 
@@ -333,19 +260,50 @@ class InFlight:
 
         And queues that are unblocked. What is due later passes what did not fit (`store.pop.due_tail`).
         """
-        due: list[Batch] = []
         unblocked: list[PopQueue] = []
         with self.lock:
             self._let_go(_GO_MAX)
-            for item in self._wheel.advance(now_ms, _DUE_MAX)[1]:
-                if isinstance(item, PopQueue):
-                    unblocked.append(item)
-                elif item.waiting and not item.queue.gone:
-                    due.append(item)
+            due = self._come_due(now_ms, unblocked)
             batches = self._tail.choose(due, count_max)
             for batch in batches:
                 batch.claimed = True
         return batches, unblocked
+
+    def _come_due(self, now_ms: int, unblocked: list[PopQueue]) -> list[Batch]:
+        """Take what is due out of the wheel, and out of rows; in order, unless that is more than `_DUE_MAX`."""
+        due: list[tuple[int, Batch]] = []
+        room = _DUE_MAX
+        while room > 0:
+            times, items = self._wheel.advance(now_ms, _DUE_STEP)
+            for due_ms, item in zip(times, items, strict=True):
+                room -= 1
+                if isinstance(item, QueueRows):
+                    room -= self._unpack(item, now_ms, due)
+                elif isinstance(item, PopQueue):
+                    unblocked.append(item)
+                elif item.waiting and not item.queue.gone:
+                    due.append((due_ms, item))
+            if len(items) < _DUE_STEP:
+                break
+        due.sort(key=_DUE_MS)
+        return [batch for _, batch in due]
+
+    def _unpack(self, packed: QueueRows, now_ms: int, due: list[tuple[int, Batch]]) -> int:
+        """Make objects of the rows that are due, as others hold them from now on; how many. The timer has fired."""
+        packed.timer, packed.armed_ms = -1, NEVER_MS
+        queue = packed.queue
+        if queue.gone:
+            return 0
+        rows = packed.take_due(now_ms)
+        for name, start, waiting, pop_ms, due_ms in rows:
+            batch = Batch(queue, start, waiting, pop_ms, due_ms, name, name)
+            self._keep(batch)
+            due.append((due_ms, batch))
+        if packed.live:
+            self._arm(packed, packed.earliest_ms())
+        else:
+            del queue.packed[queue.packed_at(packed.first)]
+        return len(rows)
 
     def next_due_ms(self) -> int | None:
         """When `claim` has something to do (0: at once); None if nothing is in flight."""
@@ -378,20 +336,3 @@ class InFlight:
         """Messages of a claimed batch are done with: their copies are durable, or they are not there any more."""
         with self.lock:
             self._take(batch, bits)
-
-    # ------------------------------------------------------------------------------------------------ checks
-
-    def queues(self) -> Iterator[PopQueue]:
-        """List all queues."""
-        return (queue for groups in self._topics.values() for queues in groups.values() for queue in queues.values())
-
-    def check(self) -> list[str]:
-        """Say everything that is wrong; empty when nothing is."""
-        queues = [*self.queues(), *self._going]
-        wrong = [sentence for queue in queues for sentence in queue.check()]
-        count, number = sum(len(queue.in_flight()) for queue in queues), len(queues) - len(self._going)
-        if (count, number) != (self.count, self.queue_count):
-            wrong.append(
-                f"{self.count} messages of {self.queue_count} queues are counted, there are {count} of {number}"
-            )
-        return wrong

@@ -32,21 +32,20 @@ Threads: any. Locks, outer first: this journal's, the one of `InFlight`.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remoting.layout import FILE_HEADER_BYTES
 from store.disk.errors import StoreError, SyncFailedError
+from store.pop.listing import Listing
 from store.pop.notes import Notes
-from store.pop.rows import CLOSED, WHOLE, batch_row, block_row, encode_frame, file_header, queue_row, seed_of
+from store.pop.rows import CLOSED, WHOLE, batch_row, encode_frame, file_header, seed_of
 
 if TYPE_CHECKING:
     from store.disk.file import File
     from store.disk.files import Files
     from store.pop.in_flight import InFlight
-    from store.pop.pop_queue import Batch, PopQueue
 
 __all__ = ["PopJournal", "file_name"]
 
@@ -95,8 +94,7 @@ class PopJournal:
         self._left: list[bytes] = []
         self._taken = False  # whether rows are in the hands of a thread that writes them
         self._before: list[tuple[int, File | None]] = []  # needed until the present file is whole
-        self._todo: deque[PopQueue] | None = None  # queues that the present file has not got yet
-        self._batches: list[Batch] = []
+        self._listing: Listing | None = None  # what the present file has not got yet
         self._sync_failed = False
         self._closed = False
         self._written_name = 0
@@ -135,7 +133,7 @@ class PopJournal:
             return
         self._before = [(number, None) for number in numbers]
         self._make(0, 0)
-        self._todo = deque(self._in_flight.queues())
+        self._listing = Listing(self._in_flight.queues())
         while self._slice():
             pass
         self._finish(aside)
@@ -236,7 +234,7 @@ class PopJournal:
         """Do a slice of what is due; answers when to come back. Raises StoreError: ask again."""
         if self._closed:
             return None
-        if self._todo is None:
+        if self._listing is None:
             tail = self._end - self._base
             if self._file is None or (tail <= max(self.tail_bytes, self._base) and not self._sync_failed):
                 self._mark()
@@ -266,32 +264,16 @@ class PopJournal:
             self._make(self._number, self._end)
             self._before.append(before)
         with self._in_flight.lock:
-            self._todo = deque(self._in_flight.queues())
-            self._batches = []
+            self._listing = Listing(self._in_flight.queues())
 
     def _slice(self) -> bool:
         """Write some of what there is; whether there is more."""
-        if self._todo or self._batches:
+        if self._listing:
             self.commit(more=self._rows)
-        return bool(self._todo or self._batches)
+        return bool(self._listing)
 
     def _rows(self) -> list[bytes]:
-        rows: list[bytes] = []
-        todo = self._todo
-        while len(rows) < _SLICE_ROWS and (self._batches or todo):
-            if self._batches:
-                one = self._batches.pop()
-                if one.waiting:
-                    data = one.start, one.waiting, one.pop_ms, one.due_ms
-                    rows.append(batch_row(one.queue.ref, one.name, *data, -1))
-            elif todo:
-                queue = todo.popleft()
-                if not queue.gone:
-                    rows.append(queue_row(queue.ref, queue.group, queue.topic, queue.queue_id, queue.next))
-                    if queue.block is not None:
-                        rows.append(block_row(queue.ref, queue.block))
-                    self._batches = [batch for _, _, batch in queue.heap if batch.waiting]
-        return rows
+        return [] if self._listing is None else self._listing.rows(_SLICE_ROWS)
 
     def _highest(self) -> list[bytes]:
         """A batch of nothing, in no queue, with the highest name: names are never given again, or marks would be."""
@@ -304,7 +286,7 @@ class PopJournal:
             with self._writing:
                 assert self._file is not None
                 file, written, name = self._file, self.written, self._written_name
-            self._todo = None
+            self._listing = None
             self._base = self._end
             self._sync([file], written, name)
             self._sync_failed = False

@@ -1,13 +1,22 @@
-"""`Batch` and `PopQueue`: what one pop got, and one queue as one group pops it; `store.pop.in_flight` has the rules."""
+"""`Batch` and `PopQueue`: what one pop got, and one queue as one group pops it; `store.pop.in_flight` has the rules.
+
+Most batches are rows, `QueueRows` (`store.pop.packed` says how). Those that are not are a `Batch` each.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from heapq import heappop, heapreplace
+from itertools import pairwise
+from operator import attrgetter
 
 from store.pop.order_block import OrderBlock
+from store.pop.packed import PACKED_MAX, Packed, Row
 
-__all__ = ["Batch", "PopQueue", "numbers_of"]
+__all__ = ["Batch", "PopQueue", "QueueRows", "numbers_of"]
+
+_FIRST = attrgetter("first")
 
 
 def numbers_of(start: int, bits: int) -> Iterator[int]:
@@ -49,11 +58,25 @@ class Batch:
         return numbers_of(self.start, self.waiting)
 
 
+class QueueRows(Packed):
+    """Some rows of a queue."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: PopQueue, first: int) -> None:
+        super().__init__(first)
+        self.queue = queue
+
+
 class PopQueue:
-    """One queue as one group pops it. ``next`` is offered next; ``gone``: its topic or its group was deleted."""
+    """One queue as one group pops it. ``next`` is offered next; ``gone``: its topic or its group was deleted.
+
+    ``packed`` has most batches, in order; ``batches`` the others by handle, and ``heap`` by their lowest message.
+    """
 
     __slots__ = (
-        "batches", "block", "busy", "count", "gone", "group", "heap", "next", "published", "queue_id", "ref", "topic"
+        "batches", "block", "busy", "count", "gone", "group", "heap", "next", "packed", "published", "queue_id", "ref",
+        "topic",
     )  # fmt: skip
 
     def __init__(self, group: str, topic: str, queue_id: int, begin: int, ref: int = 0) -> None:
@@ -63,6 +86,7 @@ class PopQueue:
         self.ref = ref
         self.next = begin
         self.published = begin
+        self.packed: list[QueueRows] = []
         self.batches: dict[tuple[int, int], Batch] = {}
         self.heap: list[tuple[int, int, Batch]] = []
         self.block: OrderBlock | None = None
@@ -70,10 +94,33 @@ class PopQueue:
         self.busy = False
         self.gone = False
 
+    def packed_for(self, start: int, waiting: int, due_ms: int) -> QueueRows | None:
+        """Rows that a batch can be added to; None if it can be no row."""
+        packed = self.packed
+        if packed:
+            last = packed[-1]
+            if not last.takes(start, waiting, due_ms):
+                return None
+            if len(last) < PACKED_MAX:
+                return last
+        new = QueueRows(self, start)
+        if not new.takes(start, waiting, due_ms):
+            return None
+        packed.append(new)
+        return new
+
+    def packed_at(self, start: int) -> int:
+        """Which of ``packed`` may have a row that begins there; -1 if none has."""
+        return bisect_right(self.packed, start, key=_FIRST) - 1
+
     def committed(self) -> int:
         """The first message that is not done with. The caller holds the lock, or no reviver runs."""
         heap = self.heap
         lowest = self.next
+        if self.packed:
+            low = self.packed[0].lowest()
+            if low < lowest:
+                lowest = low
         while heap:
             key, number, batch = heap[0]
             waiting = batch.waiting
@@ -91,7 +138,15 @@ class PopQueue:
 
     def in_flight(self) -> list[int]:
         """List the messages in flight, those whose copies are not durable yet among them."""
-        return [offset for _, _, batch in self.heap for offset in batch.offsets()]
+        return [offset for _, start, bits, _, _ in self.rows() for offset in numbers_of(start, bits)]
+
+    def rows(self) -> Iterator[Row]:
+        """List all batches with messages in flight, those whose copies are not durable yet with the name they had."""
+        for packed in self.packed:
+            yield from packed.rows()
+        for _, _, batch in self.heap:
+            if batch.waiting:
+                yield batch.name, batch.start, batch.waiting, max(batch.pop_ms, ~batch.pop_ms), batch.due_ms
 
     def check(self) -> list[str]:
         """Say everything that is wrong; empty when nothing is."""
@@ -109,6 +164,11 @@ class PopQueue:
         live = {id(batch) for _, _, batch in self.heap if batch.waiting and batch.pop_ms >= 0}
         if live != {id(batch) for batch in self.batches.values()}:
             wrong.append(f"{name}: batches by handle are not those of the heap")
+        wrong += [f"{name}: {sentence}" for packed in self.packed for sentence in packed.check()]
+        if any(later.first <= one.last for one, later in pairwise(self.packed)):
+            wrong.append(f"{name}: packed rows are not in order")
+        if not all(packed.live for packed in self.packed[:-1]):
+            wrong.append(f"{name}: there are packed rows of nothing")
         waiting = [] if self.block is None else self.block.waiting
         if self.committed() != min([self.next, *offsets, *waiting]):
             wrong.append(f"{name}: committed is {self.committed()}")

@@ -278,15 +278,15 @@ def test_of_what_the_power_has_taken_numbers_are_given_again(machine):
 def test_a_mark_is_only_a_brokers(machine):
     machine.send(b"a")
     machine.popper.pop(invisibleTime=1_000)
-    (batch,) = next(iter(machine.pops.in_flight.queues())).batches.values()
-    text = properties(**{TW_POP: f"{batch.name:x}.1"})
+    ((name, *_),) = next(iter(machine.pops.in_flight.queues())).rows()
+    text = properties(**{TW_POP: f"{name:x}.1"})
     assert machine.rig.client().send("%RETRY%G_T", text, b"forged").code == 0
     machine.kill()
     machine.rig.pass_ms(1_000)
     machine.revive()
     assert sorted(machine.bodies()) == [b"a", b"forged"]
     marks = [get_property(decode_record(r).properties, TW_POP) for _, r in machine.rig.store.scan(0)]
-    assert [mark for mark in marks if mark] == [f"{batch.name:x}.1"]
+    assert [mark for mark in marks if mark] == [f"{name:x}.1"]
 
 
 class TestWrongJournals:

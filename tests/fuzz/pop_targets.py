@@ -146,7 +146,7 @@ def run_pop_journal(data: bytes) -> Hashable:
     in_flight = _restored(state)
     count = 0
     for queue in in_flight.queues():
-        offsets = [offset for _, _, batch in queue.heap for offset in batch.offsets()]
+        offsets = queue.in_flight()
         count += len(offsets)
         assert all(offset < QUEUE_END for offset in offsets), "in flight behind the queue's end"
         assert queue.committed() <= min([queue.next, *offsets])

@@ -15,6 +15,7 @@ from store.disk.errors import StoreError, StoreFormatError, StoreFullError, Sync
 from store.pop.in_flight import InFlight
 from store.pop.journal import PopJournal, file_name
 from store.pop.order_block import OrderBlock
+from store.pop.pop_queue import numbers_of
 from store.pop.replay import read_journal
 from store.pop.rows import VERSION, file_header
 from tests.support.simdisk import SimDisk
@@ -42,10 +43,8 @@ class Rig:
         found: State = {}
         for queue in self.in_flight.queues():
             live = {}
-            for _, _, batch in queue.heap:
-                if batch.waiting:
-                    bits, pop_ms = live.get(batch.name, (0, 0))[0], max(batch.pop_ms, ~batch.pop_ms)
-                    live[batch.name] = bits | batch.waiting, batch.start, pop_ms, batch.due_ms
+            for name, start, bits, pop_ms, due_ms in queue.rows():
+                live[name] = live.get(name, (0,))[0] | bits, start, pop_ms, due_ms
             found[queue.group, queue.topic, queue.queue_id] = queue.next, live, block_of(queue.block)
         return found
 
@@ -81,18 +80,19 @@ class Doer:
         key = rng.choice(NAMES[0]), rng.choice(NAMES[1]), rng.randrange(2)
         queue = flight.find(*key) or flight.open(*key, rng.choice((0, 7, 1 << 40)))
         assert queue is not None
-        live = [batch for _, _, batch in queue.heap if batch.waiting and not batch.claimed]
+        claimed = {one.name for _, _, one in queue.heap if one.claimed}
+        live = [row for row in queue.rows() if row[0] not in claimed]
         what = rng.choice(("pop", "pop", "ack", "ack", "change", "order", "revive", "skip", "forget", "log"))
         if what == "pop":
             span = rng.randint(1, 40)
             offsets = sorted(rng.sample(range(queue.next, queue.next + span), rng.randint(0, min(span, 32))))
             flight.record(queue, queue.next, offsets, self.now_ms, rng.choice((1, 60_000)), queue.next + span)
         elif what == "ack" and live:
-            one = rng.choice(live)
-            flight.ack(queue, one.start, one.pop_ms, rng.getrandbits(40))
+            _, start, _, pop_ms, _ = rng.choice(live)
+            flight.ack(queue, start, pop_ms, rng.getrandbits(40))
         elif what == "change" and live:
-            one = rng.choice(live)
-            flight.change(queue, one.start, one.pop_ms, rng.choice(list(one.offsets())), 10, self.now_ms)
+            _, start, bits, pop_ms, _ = rng.choice(live)
+            flight.change(queue, start, pop_ms, rng.choice([*numbers_of(start, bits)]), 10, self.now_ms)
         elif what == "order":
             block = queue.block if queue.block is not None and queue.block.waiting else None
             if block is None:
