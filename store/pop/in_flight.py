@@ -330,6 +330,8 @@ class InFlight(PoppedQueues):
                 queue.count += count
                 self.count += count
                 heappush(queue.heap, (batch.start + (taken & -taken).bit_length() - 1, rest.number, rest))
+                if self.notes is not None and self.notes.listing:  # it may have taken only the object of before
+                    self.notes.added(queue.ref, batch.name, batch.start, taken, batch.pop_ms, batch.due_ms, -1)
             return rest
 
     def settle(self, batch: Batch, bits: int = -1) -> None:

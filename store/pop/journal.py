@@ -265,6 +265,7 @@ class PopJournal:
             self._before.append(before)
         with self._in_flight.lock:
             self._listing = Listing(self._in_flight.queues())
+            self._notes.listing = True
 
     def _slice(self) -> bool:
         """Write some of what there is; whether there is more."""
@@ -287,6 +288,7 @@ class PopJournal:
                 assert self._file is not None
                 file, written, name = self._file, self.written, self._written_name
             self._listing = None
+            self._notes.listing = False
             self._base = self._end
             self._sync([file], written, name)
             self._sync_failed = False

@@ -19,6 +19,8 @@ class Notes:
         self._rows: list[bytes] = []
         self._taken: dict[int, int] = {}
         self._blocks: dict[int, OrderBlock] = {}
+        self.listing = False
+        """Whether a listing (`store.pop.listing`) is under way: a batch that becomes another object is noted, too."""
 
     def __bool__(self) -> bool:
         return bool(self._rows or self._taken or self._blocks)

@@ -274,6 +274,28 @@ def test_a_start_begins_a_new_file_and_an_end_says_so():
     assert not read_journal(rig.disk, PLACE, STORE_ID).closed, "the log has grown behind what is known"
 
 
+def test_what_is_copied_while_the_next_file_is_begun_is_in_it_until_the_copies_are_durable(monkeypatch):
+    """A power cut may take the copies; the file before is gone by then."""
+    monkeypatch.setattr("store.pop.journal._SLICE_ROWS", 1)
+    rig = Rig(SimDisk(1))
+    queue = rig.in_flight.open("G", "T", 0, 0)
+    for offset in range(6):
+        rig.in_flight.record(queue, offset, (offset,), 7, 1, offset + 1)
+    rig.journal.commit()
+    batches, _ = rig.in_flight.claim(100, 64)
+    for _ in range(3):
+        rig.journal.step(100)
+    copies = [rig.in_flight.copied(batch, 1) for batch in batches]
+    while rig.journal.step(100) == 100:
+        pass
+    assert len(rig.disk.listdir(PLACE)) == 1
+    assert said(rig.disk.crashed(Random(1), 0.0)) == rig.state()
+    for copy in copies:
+        rig.in_flight.settle(copy)
+    rig.journal.commit()
+    assert said(rig.disk) == rig.state() == {("G", "T", 0): (6, {}, None)}
+
+
 def test_without_pops_there_is_no_file():
     rig = Rig(SimDisk())
     rig.journal.begin([])
