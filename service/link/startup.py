@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 
 from remoting.codes import RequestCode
 from remoting.json_dialect import loads
@@ -63,15 +64,32 @@ async def _routes(cluster: ClusterLink, topics: Iterable[str]) -> dict[str, Topi
     return routes
 
 
+async def _settled(cluster: ClusterLink, wanted: Collection[str]) -> dict[str, TopicRoute]:
+    """The routes, as soon as the name server knows brokers; ClientError if nobody answers.
+
+    That it answers once shows that its address is right: it may be away for a while then.
+    """
+    routes = await _routes(cluster, wanted)
+    until_ms = mono_ms() + SETTLED_MS
+    while len(routes) < len(wanted):
+        try:
+            if await cluster.core.masters() or mono_ms() >= until_ms:
+                break
+            _tell.info("the name server knows no broker: if it has just started, some will tell it within a minute")
+        except ClientError as error:
+            if mono_ms() >= until_ms:
+                raise
+            _tell.info(f"the name server has answered before, and does not now: {error}")
+        await asyncio.sleep(1)
+        with suppress(ClientError):
+            routes = await _routes(cluster, wanted)
+    return routes
+
+
 async def check_topics(cluster: ClusterLink, namesrv: str, rejected: str) -> list[TargetQueue]:
     """Answer the shards; raises SetupError for what is missing, ClientError for a cluster that does not answer."""
     wanted = {cluster.topic: 8, PROGRESS_TOPIC: 8, rejected: 4}
-    routes = await _routes(cluster, wanted)
-    until_ms = mono_ms() + SETTLED_MS
-    while len(routes) < len(wanted) and mono_ms() < until_ms and not await cluster.core.masters():
-        _tell.info("the name server knows no broker: if it has just started, some will tell it within a minute")
-        await asyncio.sleep(1)
-        routes = await _routes(cluster, wanted)
+    routes = await _settled(cluster, wanted)
     missing = [topic for topic in wanted if topic not in routes]
     if missing:
         name = await _cluster_name(cluster)

@@ -32,6 +32,7 @@ __all__ = ["Storm", "main"]
 TARGET = "orders"
 DELAY_MS = (500, 15_000)
 CALM_S = 600
+INSTANCES = 3
 
 
 @dataclass
@@ -84,7 +85,7 @@ class Storm:
 
     def run(self, seconds: float, pause_s: float = 6.0) -> dict[str, int]:
         """Load and faults for so long, then calm until all is there; the verdict."""
-        for _ in range(3):
+        for _ in range(INSTANCES):
             self.cluster.service()
         self.cluster.wait_owned(self.shards, 120)
         sender = threading.Thread(target=lambda: asyncio.run(self._load()), daemon=True)
@@ -121,6 +122,9 @@ class Storm:
             self._cut()
             return
         alive = [child for child in cluster.services if child.running()]
+        while len(alive) < INSTANCES:  # as a supervisor does: one that finds no name server at its start ends
+            alive.append(cluster.service())
+            self.faults["instance started again"] += 1
         luck = draw.random() * (0.80 if cluster.names is None else 1)
         if luck < 0.60:
             draw.choice(alive).kill()
