@@ -24,10 +24,14 @@ from store.put.put_record import PutRecord
 from store.retention import Retention
 from store.store_reader import StoreReader
 
-__all__ = ["DIRTY_BYTES_MAX", "StoreWriter"]
+__all__ = ["COPY_BYTES", "DIRTY_BYTES_MAX", "StoreWriter"]
 
 DIRTY_BYTES_MAX = 32 << 20
 """If more CommitLog bytes than this are unsynced, the flusher is woken before its interval ends."""
+COPY_BYTES = 384
+"""A popped message that is not acknowledged comes again as a copy, which is longer than the message: by the name of its
+retry topic and two properties (205 bytes), and of a level message by the name of its topic (108). A message is accepted
+only if a segment has room for the copy."""
 
 _OK = PutStatus.PUT_OK
 _NOTHING = PutResult(PutStatus.UNKNOWN_ERROR)
@@ -106,6 +110,7 @@ class StoreWriter(StoreReader):
         """Number, write and derive; returns a result for each put. The caller holds the append lock."""
         queues, index = self.queues, self.index
         limit = self.commit_log.record_bytes_max
+        usual = limit - COPY_BYTES
         results: list[PutResult] = [_NOTHING] * len(puts)
         # Queues that the guard has allowed in this call, each with the queue id to which its deliveries go now: asked
         # once for each queue.
@@ -114,7 +119,7 @@ class StoreWriter(StoreReader):
         places: list[int] = []
         count = 0
         for place, put in enumerate(puts):
-            if put.due_ms > now_ms or put.guarded or put.accepted or put.data_bytes > limit:
+            if put.due_ms > now_ms or put.guarded or put.accepted or put.data_bytes > usual:
                 refused = self._why_not(put, now_ms, limit, allowed)
                 if refused is not None:
                     results[place] = refused
@@ -162,11 +167,12 @@ class StoreWriter(StoreReader):
                         if status is not _OK:
                             return PutResult(status, remark=f"topic {topic}: {status.name}")
                     allowed[queue] = queue_id if self.queue_for is None else self.queue_for(topic, queue_id)
-        if put.data_bytes > limit:
-            longest = put.longest
-            if longest > limit:
-                remark = f"record of {longest} bytes, at most {limit} are possible"
+        if put.data_bytes > limit - COPY_BYTES:
+            longest, most = put.longest, limit if put.guarded or put.accepted else limit - COPY_BYTES
+            if longest > most:
+                remark = f"record of {longest} bytes, at most {most} are possible"
                 return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)
+        if put.data_bytes > limit:
             remark = f"{put.data_bytes} bytes do not fit into a segment of {self.commit_log.segment_bytes}"
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, remark=remark)
         return None
@@ -194,9 +200,10 @@ class StoreWriter(StoreReader):
     def record_bytes_max(self) -> int:
         """The largest record that is accepted now, in bytes; delayed messages are checked against it at acceptance.
 
-        A put takes larger ones, up to a segment's capacity: they were accepted when the limit was higher.
+        A put takes larger ones, up to a segment's capacity, if they are copies or were accepted when the limit was
+        higher.
         """
-        return min(self.options.max_record_bytes, self.commit_log.record_bytes_max)
+        return min(self.options.max_record_bytes, self.commit_log.record_bytes_max - COPY_BYTES)
 
     @property
     def put_bytes_max(self) -> int:

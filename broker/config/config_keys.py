@@ -202,7 +202,12 @@ _STORE = (
     Key("storePathCommitLog", "", "CommitLog directory. Empty: commitlog in the store directory.", one_path),
     Key("flushDiskType", "ASYNC_FLUSH", "SYNC_FLUSH: reply after a sync.", one_of("ASYNC_FLUSH", "SYNC_FLUSH")),
     Key("flushIntervalCommitLog", "500", "ASYNC_FLUSH: milliseconds between syncs.", a_whole_number(1, 60_000)),
-    Key("mappedFileSizeCommitLog", str(1 << 30), "Bytes of a CommitLog segment.", a_whole_number(4096, 2**31 - 1)),
+    Key(
+        "mappedFileSizeCommitLog",
+        str(1 << 30),
+        "Bytes of a CommitLog segment. A record that is sent may have 392 bytes less.",
+        a_whole_number(4096, 2**31 - 1),
+    ),
     Key("mappedFileSizeConsumeQueue", "6000000", "Bytes of a ConsumeQueue file.", a_whole_number(20, 2**31 - 1)),
     Key("maxMessageSize", str(4 * _MIB), "Most bytes of a message.", a_whole_number(1, 15 * _MIB)),
     Key(

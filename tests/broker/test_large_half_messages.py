@@ -265,7 +265,7 @@ def test_in_small_segments_what_is_accepted_can_be_committed(tmp_path: Path) -> 
     """The committed message and the op message behind it go into one segment together."""
     rig, client = rig_of(tmp_path, mappedFileSizeCommitLog=16384, maxMessageSize=8100)
     accepted = []
-    for pad in range(7400, 8100, 7):
+    for pad in range(7000, 8100, 11):
         text = properties(TRAN_MSG="true", PGROUP="pg", UNIQ_KEY=f"U{pad}", pad="p" * pad)
         reply = client.send("T", text, bytes(8100), g=rig.now_ms, f=4)
         if reply.code == 0:

@@ -76,7 +76,7 @@ def test_a_write_that_fails_leaves_none(torn: bool) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("fill", range(0, 1900, 150))
+@pytest.mark.parametrize("fill", range(0, 1500, 120))
 def test_a_group_does_not_cross_segments(fill: int) -> None:
     disk = SimDisk(1)
     store = opened(disk)

@@ -175,8 +175,8 @@ def test_what_does_not_fit_is_refused_alone() -> None:
 
 def test_units_are_whole_or_not_there() -> None:
     store = opened(SimDisk())
-    store.put_batch([made(b"x" * 1700)])
-    results = store.put_batch([made(b"1"), PutGroup([made(b"2" * 20), made(b"3" * 20)]), made(b"4")])
+    store.put_batch([made(b"x" * 1500)])
+    results = store.put_batch([made(b"1"), PutGroup([made(b"2" * 120), made(b"3" * 120)]), made(b"4")])
     assert [r.offset // 2000 for r in results] == [0, 1, 1]
     results = store.put_batch([PutGroup([made(b"x" * 900) for _ in range(3)]), made(b"5")])
     assert [r.status for r in results] == [PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.PUT_OK]
@@ -552,7 +552,7 @@ def test_the_checkpoint_and_pending_levels_hold_segments() -> None:
     clock = Clock()
     disk = SimDisk()
     options = StoreOptions(
-        commit_log_segment_bytes=500, file_reserved_hours=0, delete_when=tuple(range(24)), delete_batch_max=99
+        commit_log_segment_bytes=700, file_reserved_hours=0, delete_when=tuple(range(24)), delete_batch_max=99
     )
     store = opened(disk, clock, options)
     store.put_batch([made(b"%d" % n) for n in range(20)])
@@ -567,7 +567,7 @@ def test_the_checkpoint_and_pending_levels_hold_segments() -> None:
     store.checkpoint.write(lambda: store.commit_log.end, lambda: None)
     store._keeper.finish()
     assert store.delete_expired(clock.now_ms) > 0
-    assert store.commit_log.begin <= level.offset < store.commit_log.begin + 500
+    assert store.commit_log.begin <= level.offset < store.commit_log.begin + 700
     clock.now_ms += 3 * 3_600_000 + 1
     assert store.delete_expired(clock.now_ms) > 0
     assert len(store.commit_log.segments()) == 1

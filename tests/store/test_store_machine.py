@@ -21,7 +21,7 @@ from tests.support.simdisk import PowerCut, SimDisk
 
 HOST = encode_host("127.0.0.1", 10911)
 ROOT = Path("/store")
-OPTIONS = StoreOptions(commit_log_segment_bytes=600, consume_queue_segment_bytes=60)
+OPTIONS = StoreOptions(commit_log_segment_bytes=984, consume_queue_segment_bytes=60)
 TOPICS = ("A", "B")
 QUEUES = 2
 Key = tuple[str, int]
