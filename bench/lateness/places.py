@@ -91,8 +91,10 @@ def _check_folder(out: Path, name: str, ours: re.Pattern[str]) -> None:
 
 
 def _outside(option: str, folder: Path, sources: Iterable[LogSource]) -> None:
-    """ValueError for a folder in which a broker keeps its files: a reading changes nothing there."""
+    """ValueError for a folder in which a broker keeps its files, and for one that holds a store, as a root does."""
     place = folder.resolve()
+    if place == Path(place.anchor):
+        raise ValueError(f"{option} {folder} is the root of all files of this machine: give a folder of its own")
     for source in sources:
         own = local_path(source.path)
         if own is None:
@@ -103,6 +105,8 @@ def _outside(option: str, folder: Path, sources: Iterable[LogSource]) -> None:
         kept = [root / name for name in _OF_A_BROKER]
         if place == root or any(one in (place, *place.parents) for one in ([root] if bare else kept)):
             raise ValueError(f"{option} {folder} is in the store that is read: give a folder outside of it")
+        if place in root.parents:
+            raise ValueError(f"{option} {folder} holds the store that is read: give a folder beside it")
 
 
 def _check_state(state: str | None, sources: Sequence[LogSource]) -> None:

@@ -90,6 +90,19 @@ def test_a_store_that_is_read_stays_as_it_is(store: Path, tmp_path: Path, option
     assert entries(store) == before
 
 
+@pytest.mark.parametrize("option", ["--out", "--state"])
+def test_a_folder_that_holds_a_store(store: Path, tmp_path: Path, option: str) -> None:
+    before = entries(tmp_path)
+    out = [] if option == "--out" else ["--out", tmp_path / "out"]
+    for source in (store, store / "commitlog", f"file://{store}"):
+        assert_refused(call(source, option, tmp_path, *out), "holds the store that is read: give a folder beside it")
+        assert_refused(call(source, option, "/", *out), "is the root of all files of this machine")
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert_refused(call(store, option, tmp_path / "link", *out), "holds the store that is read")
+    (tmp_path / "link").unlink()
+    assert entries(tmp_path) == before
+
+
 def test_segments_without_a_store(store: Path, tmp_path: Path) -> None:
     (store / "commitlog").rename(tmp_path / "segments")
     assert_refused(call(tmp_path / "segments", "--out", tmp_path / "segments" / "x"), "is in the store that is read")
