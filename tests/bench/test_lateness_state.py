@@ -144,6 +144,68 @@ def test_thirty_days_are_read_a_day_at_a_time(tmp_path: Path) -> None:
     assert_same(tmp_path / "out", tmp_path / "beside")
 
 
+def hours(folder: Path) -> tuple[Path, int]:
+    """A log of twelve segments, each of a thousand seconds with a message; some come thousands of seconds late."""
+    late = spread_lateness(12_000, seed=6)
+    late[::700] = 2_500_000
+    late[1::900] += 9_000
+    make_log(folder, late, record_bytes=300, segment_bytes=300 * 1_000 + 8, per_second=1)
+    return folder, FIRST_DUE_MS + 100_000_000
+
+
+def test_days_that_nothing_touches_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.lateness.state.state.DAY_S", 1_000)
+    full, as_of_ms = hours(tmp_path / "full")
+    read: list[int] = []
+    load = StateFolder._day
+
+    def noted(state: StateFolder, day: int) -> pa.Table:
+        read.append(day)
+        return load(state, day)
+
+    monkeypatch.setattr(StateFolder, "_day", noted)
+    for segments in range(1, 13):
+        read.clear()
+        prefix(full, tmp_path / "store", segments, 200_000 if segments < 12 else 1 << 30)
+        run(tmp_path / "store", tmp_path / "out", tmp_path / "state", as_of_ms=as_of_ms)
+        run(tmp_path / "store", tmp_path / "beside", None, as_of_ms=as_of_ms)
+        assert_same(tmp_path / "out", tmp_path / "beside")
+    assert len(list((tmp_path / "state").glob("*-day[0-9]*.parquet"))) - len(set(read)) > 2
+
+
+def as_version_1(state: Path) -> None:
+    """Make of a state what this command kept before: sums with the pairs of all days among them."""
+    from zlib import crc32
+
+    import pyarrow.parquet as pq
+
+    value = json.loads((state / "state.json").read_text().splitlines()[1])
+    value.pop("days")
+    names = [one["name"] for one in value["sums"]] + [name for _, name, *_ in value.pop("pairs")]
+    pq.write_table(pa.concat_tables([pq.read_table(state / name) for name in names]), state / names[0])
+    data = (state / names[0]).read_bytes()
+    value |= {"version": 1, "sums": [{"name": names[0], "size": len(data), "crc": crc32(data)}]}
+    text = json.dumps(value)
+    (state / "state.json").write_text(f"{crc32(text.encode()):08x}\n{text}\n")
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_state_of_version_1_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: bool) -> None:
+    monkeypatch.setattr("bench.lateness.state.state.DAY_S", 1_000)
+    full, as_of_ms = hours(tmp_path / "full")
+    prefix(full, tmp_path / "store", 10, 200_000)
+    run(tmp_path / "store", tmp_path / "out", tmp_path / "state", as_of_ms=as_of_ms)
+    as_version_1(tmp_path / "state")
+    if more:
+        prefix(full, tmp_path / "store", 11, 200_000)
+    for _ in range(2):
+        run(tmp_path / "store", tmp_path / "out", tmp_path / "state", as_of_ms=as_of_ms)
+        run(tmp_path / "store", tmp_path / "beside", None, as_of_ms=as_of_ms)
+        assert_same(tmp_path / "out", tmp_path / "beside")
+    record = json.loads((tmp_path / "state" / "state.json").read_text().splitlines()[1])
+    assert record["version"] == (2 if more else 1)
+
+
 def test_what_retention_deletes_stays_counted(tmp_path: Path) -> None:
     rng = random.Random(3)
     world = make_world(rng, 300)
@@ -288,8 +350,8 @@ def test_a_failure_at_any_file_operation_changes_no_result(
         assert count(full, tmp_path / "out", tmp_path / "again", engine) == expected
         names = {path.name for path in (tmp_path / "again").iterdir()} - {"lock", "state.json"}
         record = json.loads((tmp_path / "again" / "state.json").read_text().splitlines()[1])
-        listed = [*record["sums"], record["open"], record["finished"], record["small"]]
-        assert names == {one["name"] for one in listed}
+        listed = [*record["sums"], record["open"], record["finished"], record["small"], record["days"]]
+        assert names == {one["name"] for one in listed} | {name for _, name, *_ in record["pairs"]}
     assert at > 20
 
 
@@ -330,7 +392,7 @@ def test_a_state_that_cannot_be_used_is_said_in_a_line(tmp_path: Path) -> None:
     with StateFolder(str(state), "", find_sources([str(full)], ["store"], levels=LEVELS)):
         assert "another run is at work on it" in said(state, "--name", "store")
     with changed_state(state, lambda value: value.update(version=9)):
-        assert "has version 9; this software reads 1" in said(state, "--name", "store")
+        assert "has version 9; this software reads 1 and 2" in said(state, "--name", "store")
     record = (state / "state.json").read_bytes()
     (state / "state.json").write_bytes(record.replace(b'"generation":1', b'"generation":2'))
     assert "state.json is damaged" in said(state, "--name", "store")
@@ -340,7 +402,7 @@ def test_a_state_that_cannot_be_used_is_said_in_a_line(tmp_path: Path) -> None:
     sums.write_bytes(kept[:-1] + b"?")
     assert "sums.parquet is damaged" in said(state, "--name", "store")
     sums.unlink()
-    assert "sums.parquet cannot be read" in said(state, "--name", "store")
+    assert "sums.parquet is missing" in said(state, "--name", "store")
     sums.write_bytes(kept)
     shutil.rmtree(full)
     make_log(full, np.zeros(180, np.int64), record_bytes=310, segment_bytes=60 * 310 + 8)

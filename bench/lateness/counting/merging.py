@@ -30,7 +30,19 @@ from bench.lateness.counting.sums import HOT_AT_LEAST, HOT_ROWS, HOT_TIMES_MEAN,
 from bench.lateness.logs.schemas import FINE_SCHEMA, arrow_schema
 from bench.lateness.results.result import AFTER_HOT, AFTER_HOT_MAX_S, CELL, DUE_IN_SECOND, NOT_AFTER_HOT
 
-__all__ = ["Marks", "finish", "hot_rows", "marks_of", "merge", "spread"]
+__all__ = [
+    "Marks",
+    "added_up",
+    "finish",
+    "hot_limit",
+    "hot_rows",
+    "limit_rows",
+    "marks_by",
+    "marks_of",
+    "merge",
+    "spread",
+    "spread_one",
+]
 
 _FINE = arrow_schema(FINE_SCHEMA)
 _ROWS_AT_ONCE = 1 << 20
@@ -68,12 +80,13 @@ def merge(batches: Iterable[pa.RecordBatch], pairs: bool = False) -> Iterator[pa
             if len(parts) > 1 and sum(len(part["count"]) for part in parts) > max(
                 _ROWS_AT_ONCE, 2 * len(parts[0]["count"])
             ):
-                held[place] = [_one(parts)]
+                held[place] = [added_up(parts)]
     for (source, table, bucket), parts in sorted(held.items()):
-        yield sum_rows(source, table, _one(parts), bucket=bucket)
+        yield sum_rows(source, table, added_up(parts), bucket=bucket)
 
 
-def _one(parts: list[dict[str, Longs]]) -> dict[str, Longs]:
+def added_up(parts: list[dict[str, Longs]]) -> dict[str, Longs]:
+    """Make one of sums of one table and source, given as columns; takes them out of the list."""
     if len(parts) == 1:
         return parts[0]
     whole = {name: np.concatenate([part[name] for part in parts]) for name in SUM_COLUMNS}
@@ -89,7 +102,7 @@ def marks_of(merged: pa.Table) -> dict[int, Marks]:
     rows = merged.filter(pc.equal(merged["table"], SECOND_ROWS))
     for source, packed in zip(rows["source"].to_pylist(), rows["packed"].to_pylist(), strict=True):
         found.setdefault(source, []).append(decode(packed))
-    dues = {source: _one(parts) for source, parts in found.items()}
+    dues = {source: added_up(parts) for source, parts in found.items()}
     ends = [(int(one["key"].min()), int(one["key"].max())) for one in dues.values()]
     cell_s = cell_seconds(min(first for first, _ in ends), max(last for _, last in ends)) if ends else MINUTE_S
     return {source: _marks(one, cell_s) for source, one in dues.items()}
@@ -97,8 +110,20 @@ def marks_of(merged: pa.Table) -> dict[int, Marks]:
 
 def _marks(dues: Mapping[str, Longs], cell_s: int) -> Marks:
     seconds, due = dues["key"], dues["count"]
-    hot_from = max(int(np.ceil(int(due.sum()) / len(due) * HOT_TIMES_MEAN)), HOT_AT_LEAST)
+    return marks_by(seconds, due, hot_limit(int(due.sum()), len(due)), cell_s)
+
+
+def hot_limit(due: int, seconds: int) -> int:
+    """From how many messages on a second is hot, if so many were due in so many different seconds."""
+    return max(int(np.ceil(due / seconds * HOT_TIMES_MEAN)), HOT_AT_LEAST)
+
+
+def marks_by(seconds: Longs, due: Longs, hot_from: int, cell_s: int, before: NDArray[np.int64] | None = None) -> Marks:
+    """The marks of some seconds (ascending) by how many messages were due in each; ``before``: hot seconds that came
+    before all of them (ascending)."""
     hot = seconds[due >= hot_from]
+    if before is not None:
+        hot = np.concatenate([before, hot])
     last = np.searchsorted(hot, seconds, side="right") - 1
     since = seconds - hot[np.maximum(last, 0)] if len(hot) else np.full(len(seconds), AFTER_HOT_MAX_S + 1)
     near = (last >= 0) & (since <= AFTER_HOT_MAX_S)
@@ -111,10 +136,11 @@ def spread(batches: Iterable[pa.RecordBatch], marks: Mapping[int, Marks], bucket
     for batch in batches:
         pairs = batch.filter(pc.equal(batch["table"], PAIR_ROWS))
         for source, packed in zip(pairs["source"].to_pylist(), pairs["packed"].to_pylist(), strict=True):
-            yield from _spread(source, decode(packed), marks[source], buckets)
+            yield from spread_one(source, decode(packed), marks[source], buckets)
 
 
-def _spread(source: int, columns: dict[str, Longs], marks: Marks, buckets: int) -> Iterator[pa.RecordBatch]:
+def spread_one(source: int, columns: Mapping[str, Longs], marks: Marks, buckets: int = 1) -> Iterator[pa.RecordBatch]:
+    """`spread` for the pairs of one source, in the order of their seconds."""
     # Pairs are in the order of their seconds, so few seconds are looked up, however many pairs.
     fresh = np.ones(len(columns["key"]), np.bool_)
     np.not_equal(columns["key"][1:], columns["key"][:-1], out=fresh[1:])
@@ -134,10 +160,15 @@ def _spread(source: int, columns: dict[str, Longs], marks: Marks, buckets: int) 
 
 def hot_rows(marks: Mapping[int, Marks]) -> pa.Table:
     """A row for each source: from how many messages on a second is hot (key), how many seconds a cell has (count)."""
-    values: dict[str, list[Any]] = {name: [None] * len(marks) for name in _FINE.names}
-    values |= {"source": list(marks), "table": [HOT_ROWS] * len(marks)}
-    values["key"] = [some.hot_from for some in marks.values()]
-    values["count"] = [some.cell_s for some in marks.values()]
+    cell_s = next((some.cell_s for some in marks.values()), MINUTE_S)
+    return limit_rows({source: some.hot_from for source, some in marks.items()}, cell_s)
+
+
+def limit_rows(limits: Mapping[int, int], cell_s: int) -> pa.Table:
+    """`hot_rows` from the limits by source and the length of a cell."""
+    values: dict[str, list[Any]] = {name: [None] * len(limits) for name in _FINE.names}
+    values |= {"source": list(limits), "table": [HOT_ROWS] * len(limits)}
+    values |= {"key": list(limits.values()), "count": [cell_s] * len(limits)}
     return pa.table(values, schema=_FINE)
 
 

@@ -15,8 +15,10 @@ from bench.lateness.state.identity import Identity
 __all__ = ["NAME", "Kept", "OfSource", "Record", "read_record", "write_record"]
 
 NAME = "state.json"
-VERSION = 1
-_OURS = re.compile(r"\d{10}(-[0-9a-f]{16})?-(sums|open|finished|small)\.parquet(\.new)?|state\.json\.new")
+VERSION = 2
+_READ = (1, VERSION)
+"""In version 1 the sums had the pairs of all days in them."""
+_OURS = re.compile(r"\d{10}(-[0-9a-f]{16})?-(sums|open|finished|small|days|day-?\d+)\.parquet(\.new)?|state\.json\.new")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +54,21 @@ class Record:
     open: Kept | None = None
     finished: Kept | None = None
     small: Kept | None = None
+    days: Kept | None = None
+    pairs: dict[int, Kept] = field(default_factory=dict)
+    """By day (`bench.lateness.state.days`)."""
     said: dict[tuple[int, int], list[str | None]] = field(default_factory=dict)
 
     def files(self) -> list[Kept]:
         """Every file that belongs to it."""
-        return [*self.sums, *(one for one in (self.open, self.finished, self.small) if one)]
+        single = (self.open, self.finished, self.small, self.days)
+        return [*self.sums, *(one for one in single if one), *self.pairs.values()]
 
 
 def write_record(folder: Folder, record: Record, version: str) -> None:
     """Replace the one of this version: the moment at which the state changes. ChangedError if it is another by now."""
     value: dict[str, Any] = {"version": VERSION} | asdict(record)
+    value["pairs"] = [[day, *one.values()] for day, one in value["pairs"].items()]
     value["said"] = [[*place, *words] for place, words in record.said.items()]
     for one in value["sources"]:
         one["segments"] = list(one["segments"].values())
@@ -78,6 +85,10 @@ def read_record(path: str, folder: Folder, levels: str, sources: Sequence[tuple[
             raise StateError(f"--state {path} is no state of this command: it holds {foreign[0]!r}, and no {NAME}")
         return Record(levels, [OfSource(*one) for one in sources])
     record = _parsed(path, folder.read(NAME))
+    # Without a lock another run may have changed the state since the files were listed: reading them will tell.
+    gone = [one.name for one in record.files() if one.name not in names] if folder.locks else []
+    if gone:
+        raise StateError(f"--state {path}: {gone[0]} is missing; bring it back, or give a new folder")
     had = ", ".join(f"{one.name} ({one.kind})" for one in record.sources)
     have = ", ".join(f"{name} ({kind})" for name, kind in sources)
     if had != have:
@@ -93,14 +104,17 @@ def _parsed(path: str, data: bytes) -> Record:
     if head != b"%08x" % crc32(text):
         raise StateError(f"--state {path}: {NAME} is damaged; bring it back from a copy, or give a new folder")
     value = json.loads(text)
-    if value.pop("version", None) != VERSION:
-        version = json.loads(text).get("version")
-        raise StateError(f"--state {path} has version {version}; this software reads {VERSION}: give a new folder")
+    version = value.pop("version", None)
+    if version not in _READ:
+        raise StateError(f"--state {path} has version {version}; this software reads 1 and 2: give a new folder")
     sources = []
     for one in value.pop("sources"):
         found = [Identity(**segment) for segment in one.pop("segments")]
         sources.append(OfSource(**one, segments={segment.base: segment for segment in found}))
-    kept = {name: Kept(**value[name]) if value[name] else None for name in ("open", "finished", "small")}
+    kept: dict[str, Any] = {
+        name: Kept(**value[name]) if value.get(name) else None for name in ("open", "finished", "small", "days")
+    }
+    kept["pairs"] = {day: Kept(*words) for day, *words in value.get("pairs", [])}
     said = {(number, place): words for number, place, *words in value.pop("said")}
     sums = [Kept(**one) for one in value.pop("sums")]
     return Record(**{**value, **kept}, sources=sources, sums=sums, said=said)

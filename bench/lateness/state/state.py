@@ -30,8 +30,8 @@ import pyarrow.parquet as pq
 
 from bench.lateness.counting.counted import CLOSED_ROWS, OPEN_ROWS, Counted, FinishedIds, finished_rows
 from bench.lateness.counting.latest import said_of
-from bench.lateness.counting.merging import finish, merge
-from bench.lateness.counting.settle import NOTE_ROWS
+from bench.lateness.counting.merging import merge
+from bench.lateness.counting.settle import NOTE_ROWS, PAIR_ROWS, SECOND_ROWS
 from bench.lateness.engines.job import Engine, Job, root_of
 from bench.lateness.logs.delays import ACCEPTED, LEVEL, SEEN
 from bench.lateness.logs.packing import unpack
@@ -40,6 +40,7 @@ from bench.lateness.logs.progress import queue_progress
 from bench.lateness.logs.schemas import DELAY_SCHEMA, FINE_SCHEMA, STATISTICS, arrow_schema, make_batch
 from bench.lateness.logs.sources import LogSource
 from bench.lateness.logs.storage import storage_for
+from bench.lateness.state.days import DAY_S, Added, Place, Settled, add_up_days, settled_from, settled_table
 from bench.lateness.state.folder import ChangedError, Folder, StateError, folder_for
 from bench.lateness.state.identity import changed, identity_of
 from bench.lateness.state.record import NAME, Kept, OfSource, Record, read_record, remove_unlisted, write_record
@@ -137,15 +138,20 @@ class StateFolder:
         rest = rest.set_column(0, "source", shifted)
         fresh = others.filter(mine)
         packed = pc.is_valid(fresh["packed"])
-        sums = pa.Table.from_batches(merge(fresh.filter(packed).to_batches(), pairs=True), _FINE)
         small = condensed(pa.concat_tables([self._small(), fresh.filter(pc.invert(packed)), for_good]))
         kept = [self._table(one) for one in self._record.sums]
+        # Of version 1 the pairs are among the sums: they go to their days like those that have come.
+        pairs = pa.concat_tables([_pairs(one) for one in (*kept, fresh)])
+        kept = [_without_seconds(one) for one in kept]
+        sums = pa.Table.from_batches(merge(_without_seconds(fresh.filter(packed)).to_batches()), _FINE)
+        added = add_up_days(self._settled(), self._day, pairs, _pairs(rest), DAY_S)
         if not self._record.generation or list(job.counted.ends) != [one.end for one in self._record.sources]:
             shown = places_of(condensed(pa.concat_tables([small, rest.filter(pc.is_null(rest["packed"]))])))
             finished = finished_rows(closed, job.counted.finished)
-            self._keep(job, sums, small, opened, finished, shown, _records(for_good))
+            self._keep(job, sums, added, small, opened, finished, shown, _records(for_good))
         self._tell(job, _records(notes))
-        return finish(pa.concat_tables([*kept, sums, small, rest, for_now]))
+        others = pa.concat_tables([*kept, sums, small, _without_seconds(rest), for_now])
+        return pa.concat_tables([pa.Table.from_batches(merge(others.to_batches()), _FINE), added.rows])
 
     def said(self) -> dict[tuple[int, int], list[str | None]]:
         """What the records of the latest messages say, by source number and place: they may be gone by now."""
@@ -164,6 +170,7 @@ class StateFolder:
         self,
         job: Job,
         sums: pa.Table,
+        added: Added,
         small: pa.Table,
         opened: pa.Table,
         finished: list[FinishedIds],
@@ -176,14 +183,7 @@ class StateFolder:
         number = old.generation + 1
         # Where nobody is kept out, another run may be making files of the same number.
         lead = f"{number:010d}" if self._folder.locks else f"{number:010d}-{token_hex(8)}"
-        files = list(old.sums)
-        if len(sums):
-            data = _parquet(sums)
-            while files and files[-1].size < _TIMES_AS_LARGE * len(data):
-                both = pa.concat_tables([self._table(files.pop()), sums])
-                sums = pa.Table.from_batches(merge(both.to_batches(), pairs=True), _FINE)
-                data = _parquet(sums)
-            files.append(self._write(f"{lead}-sums.parquet", data))
+        days = {day: self._write(f"{lead}-day{day}.parquet", _parquet(pairs)) for day, pairs in added.files.items()}
         rows = unpack([value.as_py() for value in opened["packed"]])
         batch = make_batch(_DELAY, dict(rows), len(rows["source"]))
         record = Record(
@@ -191,10 +191,12 @@ class StateFolder:
             [self._source(job, place) for place in range(len(job.sources))],
             number,
             old.records + records,
-            files,
+            self._sums(sums, lead),
             self._write(f"{lead}-open.parquet", _parquet(pa.Table.from_batches([batch]))),
             self._write(f"{lead}-finished.parquet", _parquet(_ids(finished))),
             self._write(f"{lead}-small.parquet", _parquet(small)),
+            self._write(f"{lead}-days.parquet", _parquet(settled_table(added.settled))),
+            dict(sorted((old.pairs | days).items())),
             {place: old.said.get(place) or self._said(job, *place) for place in shown},
         )
         version = self._folder.version(NAME)
@@ -204,6 +206,24 @@ class StateFolder:
         write_record(self._folder, record, version)
         self._record = record
         remove_unlisted(self._folder, record)
+
+    def _sums(self, sums: pa.Table, lead: str) -> list[Kept]:
+        """The files of sums, these added to those before them where it is time."""
+        files, first_version = list(self._record.sums), self._record.days is None
+        if not len(sums) and not first_version:
+            return files
+        data = _parquet(sums)
+        while files and (first_version or files[-1].size < _TIMES_AS_LARGE * len(data)):
+            both = pa.concat_tables([_without_seconds(self._table(files.pop())), sums])
+            sums = pa.Table.from_batches(merge(both.to_batches()), _FINE)
+            data = _parquet(sums)
+        return [*files, self._write(f"{lead}-sums.parquet", data)]
+
+    def _settled(self) -> dict[Place, Settled]:
+        return settled_from(self._table(self._record.days).cast(_FINE)) if self._record.days else {}
+
+    def _day(self, day: int) -> pa.Table:
+        return self._table(self._record.pairs[day]).cast(_FINE)
 
     def _source(self, job: Job, number: int) -> OfSource:
         """What is known of a source from now on; of segments that are gone nothing has to be known."""
@@ -269,6 +289,15 @@ class StateFolder:
 def _records(notes: pa.Table) -> int:
     seen = notes.filter(pc.equal(notes["key"], STATISTICS))
     return sum(int(json.loads(text)["records"]) for text in seen["text"].to_pylist())
+
+
+def _pairs(table: pa.Table) -> pa.Table:
+    return table.filter(pc.equal(table["table"], PAIR_ROWS))
+
+
+def _without_seconds(table: pa.Table) -> pa.Table:
+    """Without what is kept by day."""
+    return table.filter(pc.invert(pc.is_in(table["table"], pa.array([PAIR_ROWS, SECOND_ROWS]))))
 
 
 def _parquet(table: pa.Table) -> bytes:
