@@ -41,9 +41,7 @@ _BEGUN = frozenset({OwnerState.READING_BACK, OwnerState.OWNING, OwnerState.RELEA
 class Shard:
     """One takeover of one shard.
 
-    Args:
-        name: The shard: broker name and queue id of the entry topic, as ``broker-a/3``.
-        timing: How long leases and waits are.
+    ``name`` is the broker name and queue id of the entry topic, as ``broker-a/3``; ``timing``: of leases and waits.
     """
 
     def __init__(self, name: str, timing: Timing | None = None) -> None:
@@ -55,8 +53,7 @@ class Shard:
         self.done = DoneEntries()
         self.read_to = 0
         self.doubts: list[Doubt] = []
-        self.lost: dict[int, TargetQueue] = {}
-        """Own sends of which nobody knows what became: entry to target queue."""
+        self.lost: dict[int, TargetQueue] = {}  # own sends of which nobody knows what became: entry to target queue
         self.lease = Lease(self.timing.lease_ms)
         self.tails: dict[TargetQueue, int] = {}
         self._named: frozenset[TargetQueue] = frozenset()  # those of the last saved progress
@@ -64,10 +61,8 @@ class Shard:
         self._open: Counter[TargetQueue] = Counter()  # how many are under way to a queue, or lost
         self._top: dict[TargetQueue, int] = {}  # behind the last acknowledged delivery
         self._held: dict[int, int] = {}  # entry to the command or roll that was decided and is not read yet
-        self.takeovers = Takeovers()
-        """Who has taken the shard over, as far as its queue was read."""
-        self.blind_at = -1
-        """What has ended the ownership, if it is a record that cannot be read: its offset."""
+        self.takeovers = Takeovers()  # who has taken the shard over, as far as its queue was read
+        self.blind_at = -1  # what has ended the ownership, if it is a record that cannot be read: its offset
         self._settled = self._was_released = False
         self._fence_ms: int | None = None
         self._fresh: list[int] = []  # done since the last record
@@ -248,13 +243,17 @@ class Shard:
         """Say whether an entry may be delivered now; ``topics``: those that it may have been delivered to."""
         if offset in self.done:
             return MaySend.ALREADY
-        if self.state is not OwnerState.OWNING or not self.lease.holds(mono_ms):
+        if not self.may_write(mono_ms):
             return MaySend.NOT_OWNER
         if wall_ms < due_ms:
             return MaySend.NOT_DUE
-        in_doubt = any(doubt.concerns(offset, due_ms, topics) for doubt in self.doubts)
-        is_held = in_doubt or self._is_busy(offset) or self.commands.may_change(offset)
+        is_held = self._is_busy(offset) or self.commands.may_change(offset)
+        is_held |= any(doubt.concerns(offset, due_ms, topics) for doubt in self.doubts)
         return MaySend.DOUBT if is_held else MaySend.GO
+
+    def may_write(self, mono_ms: int) -> bool:
+        """Whether it owns its queue and has read that to its end within the lease: asked again just before a write."""
+        return self.state is OwnerState.OWNING and self.lease.holds(mono_ms)
 
     def aim(self, queue: TargetQueue, end: int) -> None:
         """A target queue that was not used so far ends there; it may be used once that is saved (`is_named`)."""

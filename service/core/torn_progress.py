@@ -10,7 +10,8 @@ missing                                     what is left
 ==========================================  ==========================================================================
 a change                                    the chain before it, and what later changes say
 the snapshot that began a generation        the chain of the generation before it, and the changes
-the last record                             the chain; a queue that only it has named is not known
+the last record of a generation             the chain; a queue that only it has named is not known, unless a later
+                                            snapshot says what was delivered there
 every snapshot                              nothing: `TornProgressError`
 ==========================================  ==========================================================================
 """

@@ -21,7 +21,7 @@ from timewheel_client.net.credentials import Credentials
 from timewheel_client.net.refusals import refusal_of
 from timewheel_client.net.tls import Tls
 from timewheel_client.net.tries import STORED, send_header
-from timewheel_client.values.errors import BrokerError, ClientError, NoRouteError
+from timewheel_client.values.errors import BrokerError, ClientError, NoRouteError, NotWrittenError
 
 __all__ = ["ClusterLink", "Fate", "Pull", "Sent"]
 
@@ -44,6 +44,7 @@ class Fate(Enum):
     STORED = "stored"
     REFUSED = "refused"
     UNKNOWN = "unknown"
+    UNWRITTEN = "unwritten"
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +239,11 @@ class ClusterLink:
         body: bytes,
         *,
         like: StoredMessage | None = None,
+        may: Callable[[], bool] | None = None,
     ) -> asyncio.Future[RemotingCommand]:
         """Write a send to one queue at once; `fate_of` reads what became of it. ``like``: whose flags and times it has.
+
+        ``may`` is asked immediately before the system call that writes; if it says no, nothing is written.
 
         Raises ClientError: then nothing was written.
         """
@@ -251,7 +255,7 @@ class ClusterLink:
             ext["f"], ext["g"], ext["h"] = str(like.sys_flag & _BODY_FLAGS), str(like.born_ms), str(like.flag)
             ext["j"] = str(like.reconsume_times)
         try:
-            return connection.request_now(RequestCode.SEND_MESSAGE_V2, ext, body, timeout_ms=SEND_TIMEOUT_MS)
+            return connection.request_now(RequestCode.SEND_MESSAGE_V2, ext, body, timeout_ms=SEND_TIMEOUT_MS, may=may)
         except ProtocolError as error:
             raise ClientError(f"cannot be sent to {topic}: {error}") from None
 
@@ -295,6 +299,8 @@ async def fate_of(reply: asyncio.Future[RemotingCommand]) -> Sent:
     """What became of a send; never raises ClientError."""
     try:
         answer = await reply
+    except NotWrittenError as error:
+        return Sent(Fate.UNWRITTEN, remark=str(error))
     except (ClientError, ProtocolError) as error:
         return Sent(Fate.UNKNOWN, remark=str(error))
     return fate_of_answer(answer)

@@ -319,7 +319,7 @@ class RemoteTarget:
             self._account(parcel, await fate_of(reply))
 
     def _write(self, connection: ClientConnection, parcel: _Parcel) -> asyncio.Future[RemotingCommand] | None:
-        """The last look and the write, in one turn of the loop."""
+        """The last look at the entry and the write, in one turn of the loop; `_may_write` is asked right before it."""
         shard, queue = self._owner.shard, parcel.queue
         assert queue is not None
         if parcel.result is not None:
@@ -330,15 +330,20 @@ class RemoteTarget:
         if not self._admitted(parcel):
             return None
         message = parcel.message
-        reply = self._owner.cluster.send_now(connection, queue, message.properties, message.body, like=message)
+        reply = self._owner.cluster.send_now(
+            connection, queue, message.properties, message.body, like=message, may=self._may_write
+        )
         shard.sending(parcel.offset, queue)
         return reply
+
+    def _may_write(self) -> bool:
+        return self._owner.shard.may_write(mono_ms())
 
     def _account(self, parcel: _Parcel, sent: Sent) -> None:
         shard, queue = self._owner.shard, parcel.queue
         assert queue is not None
         self.outcomes[sent.fate.name] += 1
-        if sent.fate is not Fate.UNKNOWN:
+        if sent.fate in (Fate.STORED, Fate.REFUSED):
             self._suspects.answered(queue[1])
         if sent.fate is Fate.STORED:
             shard.acknowledged(parcel.offset, queue, sent.at)
@@ -348,6 +353,9 @@ class RemoteTarget:
             tally.lateness.add(wall_ms(), (parcel.due_ms,))
             self._refusals.pop(parcel.offset, None)
             tally.rejected += queue[0] == REJECTED_TOPIC
+        elif sent.fate is Fate.UNWRITTEN:
+            shard.refused(parcel.offset)
+            parcel.result = PutResult(_STATUS[MaySend.NOT_OWNER], remark=sent.remark)
         elif sent.fate is Fate.UNKNOWN:
             shard.lose(parcel.offset)
             self._suspects.suspect(queue)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from broker_plugin.due_record import due_record
 from remoting.command import RemotingCommand
 from remoting.messages.message import Message, StoredMessage, decode_record, encode_record
 from remoting.messages.properties import get_property, with_property
-from service.core.lease import Timing
+from service.core.lease import Lease, Timing
 from service.core.lines import Line, LineKind
 from service.core.progress import Picture, TargetQueue
 from service.core.shard import Shard
@@ -23,7 +23,7 @@ from service.running.entries import waiting_of
 from service.running.instance_counts import InstanceCounts
 from service.running.target import RemoteTarget
 from store.put.plugin_api import PutResult
-from timewheel_client.values.errors import ConnectionFailedError, NoRouteError
+from timewheel_client.values.errors import ConnectionFailedError, NoRouteError, NotWrittenError
 from timewheel_client.values.routes import MessageQueue, TopicRoute
 
 NAME = "broker-e/0"
@@ -55,6 +55,7 @@ class TargetWorld:
         self.targets = Targets(self, self.addresses.get, lambda: self.now_ms)
         self.cluster = cast(ClusterLink, self)
         self.is_writable, self.closed = True, False
+        self.stands_still = False
         self.shard = Shard(NAME, Timing(lease_ms=1 << 40))
         self.shard.take_over("me")
         self.shard.load(Picture(), 0)
@@ -139,12 +140,23 @@ class TargetWorld:
         return self
 
     def send_now(
-        self, connection: object, queue: TargetQueue, properties: str, body: bytes, *, like: StoredMessage
+        self,
+        connection: object,
+        queue: TargetQueue,
+        properties: str,
+        body: bytes,
+        *,
+        like: StoredMessage,
+        may: Callable[[], bool],
     ) -> asyncio.Future[RemotingCommand]:
         assert connection is self and like is not None and get_property(properties, "TW_DELAY_ID")
         reply: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        if self.stands_still:  # as a process that is stopped between the look and the system call that writes
+            self.shard.lease = Lease(0)
         if queue[1] in self.hanging:
             self.waiting.append(reply)
+        elif not may():
+            reply.set_exception(NotWrittenError("its sender may not write any more"))
         else:
             self.stored.append((queue, body))
             reply.set_result(RemotingCommand(0, 0, ext={"queueOffset": str(len(self.stored))}))

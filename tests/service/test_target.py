@@ -258,8 +258,10 @@ def test_a_delivery_makes_no_topic() -> None:
     """Apache's brokers make what a send names, after the model that it names: the topic itself is there, or is none."""
     asked: list[dict[str, str]] = []
 
-    def request_now(_code: int, ext: dict[str, str], _body: bytes, *, timeout_ms: int) -> asyncio.Future[None]:
-        assert timeout_ms > 0
+    def request_now(
+        _code: int, ext: dict[str, str], _body: bytes, *, timeout_ms: int, may: Callable[[], bool] | None
+    ) -> asyncio.Future[None]:
+        assert timeout_ms > 0 and may is None
         asked.append(ext)
         return asyncio.get_running_loop().create_future()
 
@@ -270,3 +272,20 @@ def test_a_delivery_makes_no_topic() -> None:
 
     asyncio.run(send())
     assert (asked[0]["b"], asked[0]["c"]) == ("orders", "orders")
+
+
+def test_what_stood_still_between_the_look_and_the_write_is_not_written() -> None:
+    """Its successor has delivered it meanwhile. It was written, and so came twice."""
+
+    async def story(world: TargetWorld) -> None:
+        world.routes["orders"] = world.topic("orders", "broker-0", "broker-1")
+        entries = [world.entry(offset, "orders") for offset in range(1, 5)]
+        world.stands_still = True
+        lease = world.shard.lease
+        assert names(await world.put(*entries)) == ["SERVICE_NOT_AVAILABLE"] * 4
+        assert world.stored == [] and world.lost_queues == [], "nothing was written, so nothing is in doubt"
+        world.stands_still, world.shard.lease = False, lease
+        assert names(await world.put(*entries)) == ["PUT_OK"] * 4
+        assert len(world.stored) == 4
+
+    in_world(story)

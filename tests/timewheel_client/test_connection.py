@@ -11,7 +11,7 @@ from timewheel_client import Consumer, Producer
 from timewheel_client.net.connection import ClientConnection, split_address
 from timewheel_client.net.connection_table import ConnectionTable
 from timewheel_client.net.credentials import Credentials, credentials_of
-from timewheel_client.values.errors import ClosedError, ConnectionFailedError, RequestTimeoutError
+from timewheel_client.values.errors import ClosedError, ConnectionFailedError, NotWrittenError, RequestTimeoutError
 
 
 def test_split_address() -> None:
@@ -58,6 +58,34 @@ async def test_what_one_turn_sends_goes_out_as_one_write() -> None:
         await asyncio.gather(*(connection.request(10) for _ in range(50)))
         assert len(writes) == 1
         await connection.close()
+
+
+@pytest.mark.asyncio
+async def test_a_request_is_written_only_if_its_sender_may_right_before_the_write() -> None:
+    """Between a look and the write all of a turn's requests are made, and a process may stand still."""
+    async with FakeBroker() as broker:
+        seen: list[bytes] = []
+        broker.handlers[10] = lambda command: seen.append(command.body) or command.reply()
+        connection = await ClientConnection.open(broker.address)
+        allowed = True
+        sent = {
+            body: connection.request_now(10, {}, body, timeout_ms=5_000, may=may)
+            for body, may in ((b"a", lambda: allowed), (b"b", lambda: True), (b"c", None), (b"d", lambda: allowed))
+        }
+        allowed = False
+        for body, reply in sent.items():
+            if body in b"ad":
+                with pytest.raises(NotWrittenError):
+                    await reply
+            else:
+                assert (await reply).code == 0
+        allowed = True
+        await connection.request_now(10, {}, b"e", timeout_ms=5_000, may=lambda: allowed)
+        assert sorted(seen) == [b"b", b"c", b"e"]
+        assert connection.in_flight == 0
+        await connection.close()
+        with pytest.raises(ConnectionFailedError):
+            connection.request_now(10, {}, b"f", timeout_ms=5_000, may=lambda: True)
 
 
 @pytest.mark.asyncio

@@ -23,7 +23,7 @@ from remoting.codes import ResponseCode
 from remoting.command import ProtocolError, RemotingCommand, encode_command, request
 from remoting.connection import FrameDecoder
 from timewheel_client.net.credentials import Credentials
-from timewheel_client.values.errors import ConnectionFailedError, RequestTimeoutError
+from timewheel_client.values.errors import ConnectionFailedError, NotWrittenError, RequestTimeoutError
 from timewheel_client.values.log import log
 
 __all__ = ["CONNECT_TIMEOUT_MS", "REQUEST_TIMEOUT_MS", "ClientConnection", "RequestHandler", "split_address"]
@@ -70,6 +70,8 @@ class ClientConnection(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._next_opaque = 0
         self._frames: list[bytes] = []
+        self._guarded: list[tuple[int, bytes, Callable[[], bool]]] = []
+        """Requests that are written only if their sender still may then: number, frame, whether it may."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._lost = self._loop.create_future()
@@ -217,16 +219,27 @@ class ClientConnection(asyncio.Protocol):
         return self._transport is not None and self._writable.is_set()
 
     def request_now(
-        self, code: int, ext: Mapping[str, str], body: bytes, *, timeout_ms: int
+        self,
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes,
+        *,
+        timeout_ms: int,
+        may: Callable[[], bool] | None = None,
     ) -> asyncio.Future[RemotingCommand]:
         """Write a request in this turn of the loop, without waiting for anything; the future has its reply or error.
 
-        For a sender who may write now and perhaps not a moment later. Raises as `request` does, but for timeouts; if it
-        raises, nothing was written.
+        For a sender who may write now and perhaps not a moment later: ``may`` is asked immediately before the system
+        call that writes. If it says no, nothing is written, and the future has a NotWrittenError. Raises as `request`
+        does, but for timeouts; if it raises, nothing was written.
         """
         opaque = self._free_opaque()
         waiter: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        self._write(encode_command(request(code, self._fields(ext, body), body, opaque=opaque)))
+        frame = encode_command(request(code, self._fields(ext, body), body, opaque=opaque))
+        if may is None:
+            self._write(frame)
+        else:
+            self._write_guarded(opaque, frame, may)
         self._waiting[opaque] = waiter
         if self._unanswered_since is None:
             self._unanswered_since = self._loop.time()
@@ -324,10 +337,28 @@ class ClientConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         self._frames.append(frame)
 
+    def _write_guarded(self, opaque: int, frame: bytes, may: Callable[[], bool]) -> None:
+        if self._transport is None:
+            raise self._broken()
+        if not self._guarded:
+            self._loop.call_soon(self._flush)
+        self._guarded.append((opaque, frame, may))
+
     def _flush(self) -> None:
         frames, self._frames = self._frames, []
+        guarded, self._guarded = self._guarded, []
+        for opaque, frame, may in guarded:  # since they were made, this process may have stood still
+            if may():
+                frames.append(frame)
+            else:
+                self._drop(opaque)
         if frames and self._transport is not None:
             self._transport.write(b"".join(frames))
+
+    def _drop(self, opaque: int) -> None:
+        waiter = self._waiting.pop(opaque, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(NotWrittenError(f"{self.address}: not written: its sender may not write any more"))
 
     def _expire(self, opaque: int, code: int, timeout_ms: int) -> None:
         waiter = self._waiting.pop(opaque, None)

@@ -4,6 +4,7 @@ ClientError
 ├── ConnectionFailedError   (ConnectionError)  could not connect, or the connection broke
 ├── RequestTimeoutError     (TimeoutError)     no reply in time; the request may have taken effect
 ├── NoRouteError            (LookupError)      no name server knows a broker for the topic
+├── NotWrittenError                            it was to be written in time only, and was not
 ├── ClosedError                                used before it was started or after it was closed
 └── BrokerError                                a reply with an error code
     └── SendError                              the same for a send
@@ -20,6 +21,7 @@ __all__ = [
     "ClosedError",
     "ConnectionFailedError",
     "NoRouteError",
+    "NotWrittenError",
     "RequestTimeoutError",
     "SendError",
 ]
@@ -39,6 +41,10 @@ class RequestTimeoutError(ClientError, TimeoutError):
 
 class NoRouteError(ClientError, LookupError):
     """No name server knows a broker that serves the topic."""
+
+
+class NotWrittenError(ClientError):
+    """A request was to be written only while its sender may, and nothing of it was written."""
 
 
 class ClosedError(ClientError):
