@@ -158,7 +158,7 @@ async def _open_http(
 ) -> HttpDoor:
     """Open the door: until the broker has recovered, it only says that the process lives.
 
-    ``failure`` tells why the broker takes nothing any more. Raises ConfigError if a library is missing, or if everybody
+    ``failure`` is why the broker accepts no more messages. Raises ConfigError if a library is missing, or if everybody
     could change what is pending; OSError if an address cannot be had.
     """
     if config.http_listen is None and config.metrics_listen is None:

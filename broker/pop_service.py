@@ -41,9 +41,9 @@ class PopService:
 
     Args:
         parts: The broker's.
-        limits: The most that one look gets.
-        waiting: Says how many pulls wait for messages or the disk, and how many may.
-        got: Told group, topic, messages and bytes of what a queue gave.
+        limits: Most bytes and messages of one reply.
+        waiting: Returns how many pulls wait for messages or the disk, and how many may.
+        got: Is told group, topic, messages and bytes handed out of a queue.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PopService:
         parts.topics.before_save = self._before_topics
 
     def _open_journal(self, parts: BrokerParts) -> PopJournal:
-        """Read what was handed out when the broker ended, and go on with it. Raises StoreError."""
+        """Read from the journal which messages were in flight, and continue with them. Raises StoreError."""
         store = parts.store
         directory = parts.config.store_dir / "timewheel" / "pop"
         state = read_journal(parts.files, directory, store.store_id)
@@ -176,24 +176,23 @@ class PopService:
         self.polls.arrived(queues)
 
     def _topics_changed(self, names: list[str]) -> None:
-        """Of a topic that was deleted nothing comes again, and nobody waits for it."""
+        """Forget the messages in flight of a deleted topic, and answer the pops that wait for it."""
         for name in names:
             if self._topics.get(name) is None:
                 self.in_flight.forget_topic(name)
                 self.polls.release(name)
 
     def _reset(self, group: str, topic: str, targets: Mapping[int, int]) -> None:
-        """An administrator has set offsets: what is in flight is forgotten, in the journal, too."""
+        """Forget what is in flight, in the journal too: an administrator has set offsets."""
         for queue_id, offset in targets.items():
             queue = self.in_flight.find(group, topic, queue_id)
             if queue is not None:
                 self.in_flight.restart(queue, offset)
 
     def _before_topics(self) -> None:
-        """Have the journal say durably which queues are gone, before they can be made anew. Any thread; StoreError.
+        """Make it durable which queues are gone, before they can be created again. Any thread. Raises StoreError.
 
-        A topic that is made again numbers its messages from 0 on: what was handed out of the one before must not
-        come back over them.
+        A topic that is created again numbers its messages from 0. Pops of the deleted topic must not apply to them.
         """
         self._before_save()
         if self.in_flight.forgotten:
@@ -206,7 +205,7 @@ class PopService:
                 raise
 
     def _make_topic(self, name: str) -> None:
-        """Make the topic of a group's retries of a topic, which the reviver waits for."""
+        """Create a retry topic that the reviver waits for."""
         if self._topics.get(name) is not None:
             return
         try:
@@ -217,7 +216,7 @@ class PopService:
             _LOG.error("topic %s cannot be created, and messages to be delivered again wait for it: %s", name, error)
 
     def _moved(self, queues: list[PopQueue]) -> None:
-        """Messages have come again: the offsets may move, and others may have what there was no room for."""
+        """Commit offsets after messages were revived, and wake pops: there may be room in flight again."""
         self.queues.moved(queues)
         for queue in dict.fromkeys(queues):
             if self.queues.offers(queue):
@@ -239,11 +238,11 @@ class PopService:
         self.reviver.stop()
 
     def settle(self) -> None:
-        """End a turn: what has happened is written, and answered."""
+        """End a turn: write its changes, then send its replies."""
         self.answers.settle()
 
     def close(self) -> None:
-        """Write that this was all, with what the groups' offsets can pass. Raises StoreError."""
+        """Close the journal, after the copies are durable and offsets have moved. Raises StoreError."""
         try:
             self.reviver.finish()
             self.queues.moved(self.in_flight.queues())
@@ -252,7 +251,7 @@ class PopService:
             self._store.pops_open = not self.journal.close(self._store.commit_log.end)
 
     def check(self) -> list[str]:
-        """Say everything that is wrong with what is in flight; empty when nothing is."""
+        """List what is wrong with the messages in flight; empty if nothing is."""
         return self.in_flight.check()
 
     def runtime_info(self) -> dict[str, str]:

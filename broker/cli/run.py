@@ -169,7 +169,7 @@ async def _supervise(config: BrokerConfig, start: Start, count: int, stop: async
 
 
 async def _until_stopped(broker: Broker, stop: asyncio.Event) -> None:
-    """Wait for a signal; raises StoreError if the broker had to stop serving because of a disk error."""
+    """Wait for a signal; raises StoreError if the broker had to stop serving because a thread has failed."""
     while not stop.is_set():
         if broker.failure is not None:
             raise StoreError(f"the broker accepts no more messages: {broker.failure}") from broker.failure

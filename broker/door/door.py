@@ -31,7 +31,7 @@ class Door:
 
     Args:
         config: Says where to listen, and who may come in.
-        failure: Why the broker takes nothing any more; None while it does.
+        failure: The error after which the broker accepts no more messages; None while it does.
         who: Lists the shards, if this broker is one of several.
     """
 
@@ -44,7 +44,7 @@ class Door:
         self._config = config
         self.state = DoorState(config, failure, who)
         self.http_port = self.metrics_port = 0
-        """Where it listens, once bound; 0: not there."""
+        """The port, once bound; 0 if there is none."""
         self._thread = DoorThread(self.state.sample)
 
     def bind(self) -> None:

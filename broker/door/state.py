@@ -64,7 +64,7 @@ class DoorState:
 
     @property
     def control(self) -> PendingControl:
-        """What pending messages can be asked. Raises NotReadyError."""
+        """The control of pending messages. Raises NotReadyError."""
         for plugin in self.core.plugins:
             if isinstance(plugin, PendingPlugin):
                 return plugin.pending
@@ -94,7 +94,7 @@ class DoorState:
             self.control.forecast(now_ms, now_ms + 1, 1)
 
     def sample(self) -> None:
-        """Take what the history wants; to be called every few seconds."""
+        """Sample the lateness for the history; call it every few seconds."""
         if self.running and self._history is not None and self._core is not None:
             self._history.sample(self._core.now_ms())
 

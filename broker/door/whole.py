@@ -46,7 +46,7 @@ Pairs = Sequence[tuple[str, str]]
 
 
 class _ShardError(Exception):
-    """A shard refuses; its answer is the whole's."""
+    """A shard refuses: its answer is the answer for all of them."""
 
     def __init__(self, answer: PeerAnswer) -> None:
         super().__init__(answer.peer.name)

@@ -1,9 +1,9 @@
 """Acknowledgements: ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151) and CHANGE_MESSAGE_INVISIBLETIME (200053).
 
-Nothing that a handle says is believed: it only finds what is in flight. A handle that finds nothing (acknowledged
-already, come again, of another group, or invented) is answered as Apache's broker answers it: an ack with SUCCESS, and
-a remark that says so; nothing changes. A change of such a message is NO_MESSAGE: Apache's broker says SUCCESS and
-delivers the message once more.
+The broker does not trust a handle: it only uses it to look up messages in flight. A handle may find nothing, because
+its message was acknowledged or delivered again, or it is of another group, or invented. An ack then gets SUCCESS, as
+from Apache's broker, with a remark that says so; nothing changes. A change of the invisible time gets NO_MESSAGE;
+Apache's broker answers SUCCESS and delivers the message once more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["AckProcessor"]
 BATCH_COUNT_MAX = 1_000
 """Most entries of one BATCH_ACK_MESSAGE, each of which may acknowledge a whole pop."""
 _BITS_MAX = 1 << 16
-"""A pop never spans more messages of a queue than are looked at for one."""
+"""Most messages of a queue that one pop spans, so most bits of a set."""
 _SHORT_CHARS_MAX = 12
 
 
@@ -45,7 +45,7 @@ def _short_bits(text: str) -> int:
 
 
 def _bits(text: Any) -> int:
-    """Read a bit set in base64: most name one message of 32, or all. Raises Base64Error, TypeError, ValueError."""
+    """Read a bit set in base64. Raises Base64Error, TypeError, ValueError."""
     if isinstance(text, str) and len(text) <= _SHORT_CHARS_MAX:
         return _short_bits(text)
     raw = b64decode(text, validate=True)
@@ -58,13 +58,13 @@ class AckProcessor:
     """Answers acknowledgements and changes.
 
     Args:
-        store: The bounds of queues.
-        checks: Refuses queues that are not there.
+        store: Tells the first and last offset of queues.
+        checks: Refuses requests for queues that do not exist.
         queues: The queues that are popped.
-        polls: Told when a queue is not blocked any more.
-        broker_name: What a handle has to name.
-        answers: Has replies wait until what they say is written.
-        due: Told when something comes again.
+        polls: Is told when a queue is no longer blocked.
+        broker_name: The broker name that a handle must have.
+        answers: Holds replies back until the journal of pops has their changes.
+        due: Is told when a message is to be delivered again (epoch ms).
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class AckProcessor:
         self.ack_count = 0
         """Messages acknowledged since the start."""
         self.unknown_count = 0
-        """Acknowledgements of what was not in flight: too late, twice, or of nothing."""
+        """Acknowledgements of messages not in flight: too late, repeated, or invented."""
 
     def handlers(self) -> Mapping[int, Handler]:
         """List what it answers."""
@@ -118,9 +118,9 @@ class AckProcessor:
         return command.reply()
 
     def _ack(self, queue: PopQueue, handle: Handle, bits: int, now_ms: int) -> int:
-        """Acknowledge messages, as bits from where a handle begins; how many were in flight.
+        """Acknowledge messages; returns how many were in flight. Bit 0 of ``bits`` is the first message of the handle.
 
-        The caller has the queue's offset noted, if there were any.
+        If there were any, the caller then notes the queue's offset (`PopQueues.moved`).
         """
         if handle.in_order:
             return self._ack_in_order(queue, handle, bits, now_ms)
@@ -157,7 +157,7 @@ class AckProcessor:
             raise ProtocolError(f"acks is not a list: {acks!r:.200}")
         if len(acks) > BATCH_COUNT_MAX:
             raise ProtocolError(f"{len(acks)} entries in acks, at most {BATCH_COUNT_MAX} are taken")
-        wanted = [self._entry(entry) for entry in acks]  # all are read before one counts
+        wanted = [self._entry(entry) for entry in acks]  # a bad entry refuses all of them
         moved: list[PopQueue] = []
         for group, topic, queue_id, handle, bits in wanted:
             queue = self._find(handle, group, topic, queue_id)
@@ -188,7 +188,7 @@ class AckProcessor:
     # ------------------------------------------------------------------------------------------------ changes
 
     def change(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
-        """CHANGE_MESSAGE_INVISIBLETIME: another time, from now on, and another handle."""
+        """CHANGE_MESSAGE_INVISIBLETIME: a new invisible time that begins now, and a new handle."""
         header = MessageHeader(command.ext)
         invisible_ms = need_long(command.ext, "invisibleTime")
         refused = self._checks.queue_there(channel, command, header) or self._outside(command, header, 0)
@@ -223,7 +223,7 @@ class AckProcessor:
     # ------------------------------------------------------------------------------------------------ what is meant
 
     def _find(self, handle: Handle, group: str, topic: str, queue_id: int) -> PopQueue | None:
-        """The queue that a handle is of, if it can be one of ours."""
+        """Find the queue of a handle; None if the handle names another broker or nobody pops the queue."""
         return self._in_flight.find(group, topic, queue_id) if handle.broker == self._broker_name else None
 
     def _outside(self, command: RemotingCommand, header: MessageHeader, behind: int) -> RemotingCommand | None:

@@ -1,8 +1,9 @@
-"""`Answers`: replies about pops, which go out when the journal of pops has what they say.
+"""`Answers`: holds replies about pops back until the journal of pops has their changes.
 
-A broker that is killed after a reply must know of it. So a reply that something has changed for waits for the end of
-its turn, where all changes of the turn are written as one; if they cannot be, an error takes its place. The change
-itself stays: an acknowledged message is not handed out again as long as this process lives.
+A broker that is killed after a reply must still know what the reply said. So a reply whose request has changed
+something waits for the end of its turn. All changes of the turn are then written at once. If that fails, the client
+gets an error instead. The change itself stays: an acknowledged message is not handed out again while this process
+lives.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ __all__ = ["Answers"]
 _LOG = logging.getLogger(__name__)
 
 _BYTES_MAX = 1 << 20
-"""More replies than that do not wait for the end of their turn."""
+"""Bytes of waiting replies beyond which the journal is written at once, before the turn ends."""
 
 
 class Answers:
     """The replies that wait. Network loop only.
 
     Args:
-        journal: What they wait for.
-        schedule: Has the turn end soon.
+        journal: The journal of pops.
+        schedule: Makes the turn end soon.
     """
 
     def __init__(self, journal: PopJournal, schedule: Callable[[], object]) -> None:
@@ -40,7 +41,7 @@ class Answers:
         self._bytes = 0
 
     def after(self, handler: Callable[[Channel, RemotingCommand, int], RemotingCommand]) -> Handler:
-        """The same handler, whose reply waits for the journal."""
+        """Wrap a handler so that its reply waits for the journal."""
 
         def handle(channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand | None:
             reply = handler(channel, command, now_ms)
@@ -54,7 +55,7 @@ class Answers:
         return handle
 
     def send(self, channel: Channel, command: RemotingCommand, reply: RemotingCommand) -> None:
-        """Send a reply when the journal has what has happened so far; at once if it has."""
+        """Send a reply once the journal has all changes made so far; at once if it has them already."""
         frame = encode_command(reply)
         if not self._journal.pending and not self._waiting:
             channel.send_at_once(frame)
@@ -72,7 +73,7 @@ class Answers:
         return self._journal.failure
 
     def settle(self) -> None:
-        """Write what has happened, and send what waits for that."""
+        """Write the changes made so far, then send the replies that wait for them."""
         if not self._journal.pending and not self._waiting:
             return
         waiting, self._waiting, self._bytes = self._waiting, [], 0

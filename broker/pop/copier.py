@@ -1,4 +1,4 @@
-"""`Copier`: reads messages that come again, and makes their copies for the retry topic of their group."""
+"""`Copier`: reads messages whose invisible time is over, and makes the copies for the retry topic of their group."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["PUT_BYTES_MAX", "Claim", "Copier"]
 _LOG = logging.getLogger(__name__)
 
 _SPARSE = 4
-"""Up to so many entries of a queue are read for each message that is wanted."""
+"""Most ConsumeQueue entries that are read for each wanted message; sparser batches are read one by one."""
 PUT_BYTES_MAX = 1 << 20
-"""Copies that are put together have so many bytes, at most, unless one alone has more: a put holds the append lock, and
-all of it is in memory twice."""
+"""Most bytes of copies in one put, unless a single copy has more. A put holds the append lock, and all of it is in
+memory twice."""
 
 Claim = tuple[Batch, int]
 """A batch, and the bits of some of its messages."""
@@ -43,16 +43,17 @@ class Copier:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self.block_min = 24
-        """Fewer messages are copied one by one: a block costs 0.2 ms, whatever is in it."""
+        """Least messages of a block; fewer are copied one by one, because a block costs 0.2 ms whatever its size."""
         self.block_count = 0
         """Blocks made since the start."""
 
     # ------------------------------------------------------------------------------------------------ many
 
     def together(self, batches: list[Batch], topic: str) -> list[tuple[Put, list[Claim]]] | None:
-        """Make the copies of several batches, as a rule as one put; with each put, whose messages it has.
+        """Make the copies of several batches, usually as one put; each put comes with the messages that it copies.
 
-        None where they have to be read one by one: they are few, or not all in memory, or unusual. Raises StoreError.
+        Returns None if the messages must be read one by one: they are few, not all in memory, or unusual records.
+        Raises StoreError.
         """
         if sum([batch.waiting.bit_count() for batch in batches]) < self.block_min:
             return None
@@ -60,7 +61,7 @@ class Copier:
         claims: list[Claim] = []
         positions: list[tuple[int, int]] = []
         for batch in batches:
-            bits = batch.waiting  # once: an offset that is set meanwhile takes all of them
+            bits = batch.waiting  # read once: a reset of the offset clears it from another thread
             offsets = [*numbers_of(batch.start, bits)]
             own = self._places(batch, offsets)
             if own is None:
@@ -91,9 +92,9 @@ class Copier:
         return puts
 
     def _places(self, batch: Batch, offsets: list[int]) -> list[tuple[int, int]] | None:
-        """Where the messages of a batch stand in the log, and their sizes; None if that takes a closer look."""
+        """Look up position and size of a batch's messages; None if the batch is sparse or entries are missing."""
         if not offsets:
-            return []  # an offset was set meanwhile: nothing of it is in flight any more
+            return []  # the group's offset was reset meanwhile: none of the batch is in flight now
         first, span = offsets[0], offsets[-1] - offsets[0] + 1
         if span > _SPARSE * len(offsets):
             return None
@@ -110,9 +111,9 @@ class Copier:
     # ------------------------------------------------------------------------------------------------ one by one
 
     def singly(self, batch: Batch, topic: str) -> Iterator[list[tuple[int, PutRecord | None]]]:
-        """Make the copies of one batch: the bit of each message, and its copy; None for one that is not there any more.
+        """Make the copies of one batch: the bit of each message with its copy, or with None if the message is gone.
 
-        As much at a time as a put may have. May wait for the disk. Raises StoreError.
+        Each yield is at most one put. May wait for the disk. Raises StoreError.
         """
         offsets = [*batch.offsets()]
         if not offsets:
@@ -120,14 +121,14 @@ class Copier:
         positions = self._places(batch, offsets) if len(offsets) > 1 else None
         for begin, end in self._parts(batch, offsets, positions):
             found = self._read(batch, offsets[begin:end], None if positions is None else positions[begin:end])
-            if batch.queue.gone:  # what was read may be of a topic that has taken the deleted one's name
+            if batch.queue.gone:  # the topic may have been deleted and created anew: these may be the new one's records
                 return
             yield [(1 << (offset - batch.start), self._copy(batch, offset, topic, data)) for offset, data in found]
 
     def _parts(
         self, batch: Batch, offsets: list[int], positions: list[tuple[int, int]] | None
     ) -> Iterator[tuple[int, int]]:
-        """Where parts of a batch begin and end that a put may have."""
+        """Split a batch into parts that fit a put: begin and end of each."""
         if positions is not None:
             sizes = [size for _, size in positions]
         else:
@@ -145,7 +146,7 @@ class Copier:
     def _read(
         self, batch: Batch, offsets: list[int], positions: list[tuple[int, int]] | None
     ) -> list[tuple[int, bytes | None]]:
-        """Read messages of a batch, those in memory by one call; None for one that is not there any more."""
+        """Read messages of a batch, those in memory by one call; None for a message that is gone."""
         store, queue = self._store, batch.queue
         if positions is not None:
             records = self._read_hot(positions)
@@ -158,7 +159,7 @@ class Copier:
         return found
 
     def _read_hot(self, positions: list[tuple[int, int]]) -> list[bytes] | None:
-        """Read records if all of them are in memory and are what stands at their positions; None otherwise."""
+        """Read records; None unless all of them are in memory and each one is the record of its position."""
         body = self._read_runs(positions)
         if body is None:
             return None
@@ -173,7 +174,7 @@ class Copier:
 
     @staticmethod
     def _copy(batch: Batch, offset: int, topic: str, record: bytes | None) -> PutRecord | None:
-        """Copy one message; None if it is not there any more."""
+        """Copy one message; None if it is gone or damaged."""
         if record is None:
             return None
         try:

@@ -1,8 +1,8 @@
-"""Handles: what a consumer of a popped message names it by, and the names of the topics of its retries.
+"""Handles, by which a consumer names a popped message, and the names of retry topics.
 
 A handle is a text of blank-separated parts, ``start popTime invisible reviveQid retry broker queue offset``. A client
-makes it from the fields of a pop's reply, so that its parts are what that reply has said. The proxy adds a ninth part
-and signs nothing: anybody who knows a queue can write one, so no part of it is believed.
+makes it from the fields of a pop's reply. The proxy adds a ninth part. A handle has no signature: anybody who knows a
+queue can write one, so the broker trusts none of its parts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
-"""The part that says whether a message was popped from its own topic or from one of its retries."""
+"""The part ``retry``: popped from the topic itself, or from its retry topic of name format V1 or V2."""
 ORDER_QID = 999
 """The reviveQid of messages that were popped in order."""
 _PARTS_MIN = 6
@@ -59,14 +59,14 @@ class Handle:
         return f"{self.lead(queue_id)}{offset}"
 
     def lead(self, queue_id: int) -> str:
-        """Write what the handles of all messages of one pop from one queue begin with: all but the number."""
+        """Write the common beginning of the handles of one pop from one queue: all parts but the offset."""
         return (
             f"{self.start} {self.pop_ms} {self.invisible_ms} {self.revive_qid} {self.retry} {self.broker} {queue_id} "
         )
 
 
 def parse_handle(text: str) -> Handle:
-    """Read a handle. Raises HeaderError for what is none.
+    """Read a handle. Raises HeaderError for any other text.
 
     >>> parse_handle("3 1000 60000 0 0 broker-a 2 5").start
     3
@@ -87,7 +87,7 @@ def parse_handle(text: str) -> Handle:
 
 
 def retry_topic(topic: str, group: str, version: str = RETRY_V1) -> str:
-    """Name the topic of a group's retries of a topic.
+    """Return the name of a group's retry topic of a topic.
 
     >>> retry_topic("Orders", "billing"), retry_topic("Orders", "billing", RETRY_V2)
     ('%RETRY%billing_Orders', '%RETRY%billing+Orders')
@@ -96,7 +96,7 @@ def retry_topic(topic: str, group: str, version: str = RETRY_V1) -> str:
 
 
 def real_topic(topic: str, group: str, retry: str) -> str:
-    """Name the topic that a message stands in, by a handle's part. Raises HeaderError for an unknown part."""
+    """Return the topic that stores a message, by its handle's part ``retry``. Raises HeaderError for an unknown one."""
     if retry == NORMAL:
         return topic
     if retry in (RETRY_V1, RETRY_V2):
@@ -105,14 +105,14 @@ def real_topic(topic: str, group: str, retry: str) -> str:
 
 
 def retry_flag(topic: str) -> str:
-    """Say by a topic's name what a handle's part is for it."""
+    """Return the part ``retry`` of handles for messages of a topic."""
     if not topic.startswith(RETRY_PREFIX):
         return NORMAL
     return RETRY_V2 if "+" in topic else RETRY_V1
 
 
 def normal_topic(topic: str, group: str) -> str:
-    """Name the topic whose retries a topic has for a group; the topic itself if it has none."""
+    """Return the topic that a retry topic of a group belongs to; any other topic is returned as it is."""
     for separator in "_+":
         begin = f"{RETRY_PREFIX}{group}{separator}"
         if topic.startswith(begin):

@@ -1,4 +1,4 @@
-"""Looks that take nothing: PEEK_MESSAGE (200052), NOTIFICATION (200054) and POLLING_INFO (200055)."""
+"""Requests that read without popping: PEEK_MESSAGE (200052), NOTIFICATION (200054) and POLLING_INFO (200055)."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 __all__ = ["LookProcessor"]
 
 _QUEUES_MAX = 1_024
-"""Queues of a topic that one look takes; another one begins elsewhere."""
+"""Most queues of a topic that one request looks at; the next one begins at another queue."""
 _KEPT_BYTES = 2_000
 _OF_ONE_MAX = 4_096
 _HOLD_MAX_MS = 300_000
 
 
 class LookProcessor:
-    """Answers looks.
+    """Answers these requests.
 
     Args:
-        store: Where messages are read.
-        topics: Which topics of retries there are.
-        checks: Refuses what may not be read.
+        store: Messages are read from it.
+        topics: Tells which retry topics exist.
+        checks: Refuses requests that may not read a topic.
         queues: The queues that are popped.
-        polls: Which holds are woken by what.
-        long_poll: Keeps what waits.
-        cold_reads: Reads bodies.
-        limits: The most bytes of one reply.
-        now_ms: The clock, for requests that waited.
-        waiting: Says how many requests wait for messages or the disk, and how many may.
+        polls: Knows which held requests an arrival wakes.
+        long_poll: Holds requests that wait.
+        cold_reads: Reads message records.
+        limits: Most bytes of one reply.
+        now_ms: The clock, for requests that have waited.
+        waiting: Returns how many requests wait for messages or the disk, and how many may.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LookProcessor:
         }
 
     def _queue_list(self, header: PopHeader, topic: TopicConfig) -> list[tuple[str, int]]:
-        """The queues that a request is about, in the order of this look."""
+        """List the queues that a request is about, with their retry queues, in the order to look at them."""
         self._turn += 1
         turn = self._turn
         if header.queue_id >= 0:
@@ -101,7 +101,7 @@ class LookProcessor:
     # ------------------------------------------------------------------------------------------------ peek
 
     async def peek(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand:
-        """PEEK_MESSAGE: what a pop would get first; it stays where it is."""
+        """PEEK_MESSAGE: the messages that a pop would get first. They are not popped."""
         header = PopHeader(command.ext, now_ms, "maxMsgNums")
         topic = self._checks.readable(channel, command, header)
         if isinstance(topic, RemotingCommand):
@@ -131,7 +131,7 @@ class LookProcessor:
     # ------------------------------------------------------------------------------------------------ notification
 
     def notify(self, channel: Channel, command: RemotingCommand, now_ms: int) -> RemotingCommand | None:
-        """NOTIFICATION: whether there is something to pop, now or within the time that the request waits."""
+        """NOTIFICATION: whether there is a message to pop, now or within the request's pollTime."""
         header = PopHeader(command.ext, now_ms, "pollTime")
         topic = self._checks.readable(channel, command, header)
         if isinstance(topic, RemotingCommand):

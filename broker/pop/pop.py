@@ -1,9 +1,10 @@
 """Pops: POP_MESSAGE (200050), with long polling.
 
-A pop names a topic and a group, and gets messages of any queue that nobody else of the group holds: for a time, in
-which they are to be acknowledged (`broker.pop.acks`), or they come again (`broker.pop.reviver`). Every fifth pop asks
-the topics of the group's retries first, the others last; the queues take turns at being the first. A pop that finds
-nothing waits, as a pull does, until something arrives, comes again, or is not blocked any more.
+A pop names a topic and a group. It gets messages, of any queue, that no other consumer of the group holds. The
+consumer acknowledges them within their invisible time (`broker.pop.acks`); otherwise they are delivered again
+(`broker.pop.reviver`). Every fifth pop looks at the group's retry topics first, the others look at them last. The
+queues take turns at being first. A pop that finds nothing waits, as a pull does, until a message arrives, is delivered
+again, or is no longer blocked.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ class PopProcessor:
 
     Args:
         reader: Looks at queues.
-        checks: Refuses what may not be read.
-        polls: Which holds are woken by what.
-        long_poll: Keeps what waits.
+        checks: Refuses pops that may not read a topic.
+        polls: Knows which held pops an arrival wakes.
+        long_poll: Holds pops that wait.
         spawn: Runs a coroutine that answers later.
-        now_ms: The clock, for pops that waited.
-        send: Sends a reply to a request when its time has come (`broker.pop.answers`).
-        waiting: Says how many requests wait for messages or the disk, and how many may.
+        now_ms: The clock, for pops that have waited.
+        send: Sends a reply once the journal of pops has its changes (`broker.pop.answers`).
+        waiting: Returns how many requests wait for messages or the disk, and how many may.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class PopProcessor:
         needed = ("maxMsgNums", "invisibleTime", "pollTime", "initMode")
         header = PopHeader(command.ext, now_ms, *needed)
         if command.is_oneway:
-            return None  # it asks for messages that it does not want
+            return None  # nobody would get the messages
         if header.end_ms + _LATE_MS < now_ms:
             remark = (
                 f"pop message is timeout too much: bornTime {header.born_ms} and pollTime {header.poll_ms} are over"
@@ -117,7 +118,7 @@ class PopProcessor:
         return None
 
     def _select(self, pop: Pop) -> RemotingCommand | None:
-        """Read the expression; the reply that refuses it if it cannot be.
+        """Read the expression into the pop; returns the reply that refuses a bad one.
 
         As with Apache's broker, pops may filter by properties whatever ``enablePropertyFilter`` says of pulls.
         """
@@ -140,7 +141,7 @@ class PopProcessor:
         return None
 
     def _try(self, pop: Pop, now_ms: int, later: Callable[[Pop, int], None]) -> bool:
-        """Look at all queues; whether the pop is answered by that, or ``later`` sees to it when bodies are read."""
+        """Look at all queues; returns whether the pop is answered, or will be after disk reads (else by ``later``)."""
         header = pop.header
         mark = self._polls.add(header.topic, header.group, header.queue_id)
         pop.begin(self._reader.pop_ms(now_ms), mark)
@@ -155,7 +156,7 @@ class PopProcessor:
         return True
 
     async def _go_on(self, pop: Pop, work: Work, need: Cold | None, later: Callable[[Pop, int], None]) -> None:
-        """The rest of a look that has to wait, for the disk or for its turn among all that take long."""
+        """Go on with a look that waits for the disk, or for its turn among other long looks."""
         ASKER.set(pop.channel)
         try:
             while True:
@@ -182,7 +183,7 @@ class PopProcessor:
             pop.channel.keep(-_KEPT_BYTES)
 
     async def _read(self, pop: Pop, need: Cold) -> Read | None:
-        """Read what a look needs; None if that fails, which keeps only its own queue from the pop."""
+        """Read what a look needs; None if that fails. The pop then goes on with other queues."""
         try:
             return await self._reader.read(pop, need)
         except StoreError as error:
@@ -216,7 +217,7 @@ class PopProcessor:
         self._send(pop.channel, pop.command, pop.command.reply(code, remark, ext, b"".join(pop.bodies)))
 
     def _found(self, pop: Pop) -> bool:
-        """Answer a pop that has got something, or that cannot be served."""
+        """Answer a pop that has got messages or has failed; returns whether it was answered."""
         if pop.count:
             self.message_count += pop.count
             self._answer(pop, ResponseCode.SUCCESS, "FOUND")
@@ -226,7 +227,7 @@ class PopProcessor:
         return bool(pop.problem)
 
     def _answer_or_hold(self, pop: Pop, now_ms: int) -> None:
-        """Hold a pop that got nothing, or say so if it may not wait."""
+        """Hold a pop that got nothing, or answer it if it may not wait."""
         header, channel = pop.header, pop.channel
         waiting, most = self._waiting()
         if channel.closed:
@@ -243,10 +244,10 @@ class PopProcessor:
         kind = f"{header.order} {header.attempt_id}\0{header.expression_type}\0{header.expression}"
         self._long_poll.hold(Hold(channel, key, until_ms, lambda final: self._look_again(pop, final), size, kind))
         if pop.more or self._polls.add(header.topic, header.group, header.queue_id) != pop.mark:
-            self._polls.wake(header.topic, header.group)  # something has arrived since, and found no one to wake
+            self._polls.wake(header.topic, header.group)  # a message has arrived since, and found no held pop to wake
 
     def _look_again(self, pop: Pop, final: bool) -> bool:
-        """Look again for a pop that was held; whether it has been answered, or will be."""
+        """Look again for a held pop; returns whether it has been answered, or will be."""
         topic = self._checks.readable(pop.channel, pop.command, pop.header, "pop", held=True)
         if isinstance(topic, RemotingCommand):
             pop.channel.send(encode_command(topic))
@@ -254,7 +255,7 @@ class PopProcessor:
         pop.queue_nums = topic.read_queue_nums
         try:
             answered = self._try(pop, self._now_ms(), self._end if final else self._answer_or_hold)
-        except Exception as error:  # others that are held must not suffer for it
+        except Exception as error:  # other held pops must still be served
             self._failed(pop, error)
             return True
         if final and not answered:

@@ -1,7 +1,7 @@
-"""`PopPolls`: pops that found nothing and wait, in the registry of all long polls, by topic and group.
+"""`PopPolls`: the keys under which waiting pops are held in `LongPoll`, and which arrivals wake which keys.
 
-A pop waits for a topic's queues all at once, and for the topics of its group's retries. So it is held under a key of
-its own, ``(topic NUL group, queue id or -1)``, and this says which keys an arrival in a queue wakes.
+A pop may wait for all queues of a topic, and for the retry topics of its group. So it is held under a key of its own,
+``(topic NUL group, queue id or -1)``. `PopPolls` knows which keys an arrival in a queue wakes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Mark", "PopPolls"]
 
 Queue = tuple[str, int]
 Mark = list[tuple["_Name", int]]
-"""What had arrived when a pop began to look: the same later means that nothing was missed."""
+"""The last arrivals when a pop began to look. If they are the same later, the pop has missed nothing."""
 
 
 class _Name:
@@ -30,7 +30,7 @@ class _Name:
 
 
 class PopPolls:
-    """Which holds an arrival wakes. `arrived` by any thread, the rest by the network loop only."""
+    """Knows which held pops an arrival wakes. `arrived`: any thread; the rest: network loop only."""
 
     def __init__(self, long_poll: LongPoll) -> None:
         self._long_poll = long_poll
@@ -43,7 +43,7 @@ class PopPolls:
         return f"{topic}\0{group}", max(queue_id, -1)
 
     def add(self, topic: str, group: str, queue_id: int) -> Mark:
-        """Have arrivals wake what is held under a pop's key, from now on; what has arrived so far."""
+        """From now on, let arrivals wake the pops held under a key; returns the last arrivals so far."""
         key = self.key(topic, group, queue_id)
         mark: Mark = []
         if len(self._names) > 64 + 8 * (self._long_poll.count + 1):
@@ -57,7 +57,7 @@ class PopPolls:
         return mark
 
     def _clear(self) -> None:
-        """Forget the keys under which nothing is held any more. A pop under way sees it by its mark."""
+        """Forget keys under which no pop is held. A pop that is still looking notices by its mark."""
         held, table = self._long_poll.held, {}
         for name, entry in self._names.items():
             entry.keys = {key for key in entry.keys if held(key)}
@@ -66,7 +66,7 @@ class PopPolls:
         self._names = table
 
     def arrived(self, queues: Sequence[Queue]) -> None:
-        """Messages can be popped from these queues (any thread)."""
+        """Wake pops: messages have arrived in these queues (any thread)."""
         names = self._names
         if not names:
             return
@@ -81,7 +81,7 @@ class PopPolls:
             self._long_poll.arrived(woken)
 
     def wake(self, topic: str, group: str) -> None:
-        """Messages of a topic can be popped by a group that could not be before."""
+        """Wake a group's pops of a topic: messages can be popped that could not be before."""
         entry = self._names.get(topic)
         if entry is not None and self._long_poll.count:
             self._long_poll.arrived([key for key in entry.keys if key[0] == f"{topic}\0{group}"])

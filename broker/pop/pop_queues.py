@@ -1,4 +1,4 @@
-"""`PopQueues`: the queues that are popped, with their groups' offsets: where each begins, and how far it has come."""
+"""`PopQueues`: opens popped queues at their groups' offsets, and commits how far each group has come."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["FROM_MIN", "PopQueues"]
 
 FROM_MIN = 0
-"""The initMode of a group that begins at a queue's first message."""
+"""The initMode of pops whose group, if it has no offset yet, begins at a queue's first message."""
 
 
 class PopQueues:
@@ -25,8 +25,8 @@ class PopQueues:
     Args:
         store: The queues.
         offsets: The groups' offsets.
-        in_flight: What is handed out.
-        in_memory_bytes: The part of the log's end that is taken to be in memory.
+        in_flight: The messages that are handed out.
+        in_memory_bytes: Bytes at the end of the log that are assumed to be in memory.
         per_queue: Most messages of a queue in flight for a group (``popInflightMessageThreshold``).
     """
 
@@ -45,11 +45,11 @@ class PopQueues:
         self._per_queue = per_queue
 
     def open(self, group: str, topic: str, queue_id: int, init_mode: int) -> PopQueue | None:
-        """The queue for a pop, with what others have done to its offset meanwhile; None if there are too many."""
+        """Open a queue for a pop, at an offset that may have been reset or pulled past; None if there are too many."""
         offsets = self._offsets
         queue = self.in_flight.find(group, topic, queue_id)
         stored, end = offsets.get(group, topic, queue_id), self._store.max_offset(topic, queue_id)
-        if stored > end:  # nothing stands there: as with Apache, the group goes on at the end
+        if stored > end:  # no message has that offset: as with Apache, the group continues at the end
             stored = end
             offsets.commit(group, topic, queue_id, end)
         if queue is None:
@@ -68,7 +68,7 @@ class PopQueues:
         return queue
 
     def next_of(self, group: str, topic: str, queue_id: int) -> int:
-        """What a pop of a queue would begin with; nothing is opened."""
+        """Return the offset at which a pop of a queue would begin; opens nothing."""
         queue = self.in_flight.find(group, topic, queue_id)
         stored = self._offsets.get(group, topic, queue_id)
         if queue is not None and not self._offsets.has_reset(group, topic, queue_id):
@@ -76,7 +76,10 @@ class PopQueues:
         return self._store.min_offset(topic, queue_id) if stored < 0 else stored
 
     def _begin(self, topic: str, queue_id: int, init_mode: int) -> int:
-        """Where a group without an offset begins: as with Apache, at a young queue's first message in any case."""
+        """Return where a group without an offset begins.
+
+        As with Apache, a queue whose first message is still in memory is read from there whatever the initMode.
+        """
         store = self._store
         first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
         if init_mode == FROM_MIN or retry_flag(topic) != NORMAL or end == 0:
@@ -92,7 +95,7 @@ class PopQueues:
         return min(self._per_queue() - queue.count, self.in_flight.count_max - self.in_flight.count)
 
     def moved(self, queues: Iterable[PopQueue]) -> None:
-        """Note how far groups have come. What is deleted is not noted, nor what somebody else has moved further."""
+        """Commit how far groups have come, except in deleted queues and where the offset was moved further or reset."""
         for queue in dict.fromkeys(queues):
             with self.in_flight.lock:
                 committed = -1 if queue.gone else queue.committed()
@@ -101,11 +104,11 @@ class PopQueues:
                 queue.published = committed
 
     def offers(self, queue: PopQueue) -> bool:
-        """Whether a queue has something that nobody holds, and room to hand it out."""
+        """Whether a queue has messages not handed out yet, and room in flight for them."""
         end = self._store.max_offset(queue.topic, queue.queue_id)
         return end > queue.next and not queue.gone and self.room(queue) > 0
 
     def full(self) -> str:
-        """Why no more queues are popped."""
+        """Say why no further queue can be popped."""
         most = self.in_flight.queues_max
         return self._offsets.full() or f"{self.in_flight.queue_count} queues are popped, at most {most} may be"

@@ -1,7 +1,8 @@
-"""`PopReader`: looks at the queues that a pop may have messages of, and hands out what they have.
+"""`PopReader`: looks at the queues of a pop, and hands out their messages.
 
-A look never waits: where bodies are not in memory it says so, and goes on when they have been read. Meanwhile other
-pops pass that queue over. A topic may have tens of thousands of queues: after some hundred of them others get a turn.
+A look never blocks. Where records are not in memory it yields, and goes on when they have been read; meanwhile other
+pops skip that queue. A topic may have tens of thousands of queues, so a look pauses after some hundred of them and lets
+other requests run.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ __all__ = ["Cold", "Pop", "PopReader", "Read", "Work"]
 
 _REPLY_BYTES_MAX = 8 << 20
 _QUEUES_MAX = 256
-"""Queues of a topic of retries that are looked at."""
+"""Most queues of a retry topic that are looked at."""
 _WORK_MAX = 4_096
-"""What is done in one go: entries of queues that a filter is asked about; some milliseconds at most."""
+"""ConsumeQueue entries that a look checks before it pauses: some milliseconds at most."""
 _QUEUE_WORK = 16
-"""What an empty queue counts for, in entries."""
+"""Cost of a queue, in entries, whatever it has."""
 _SQL_WORK = 8
-"""What an entry counts for at least, where its message's properties have to be read."""
+"""Least cost of an entry, in entries, if a SQL92 filter has to read the message's properties."""
 _LOOKS_MAX = 4
 _FOUND = PullStatus.FOUND
 _OUTSIDE = (PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_OVERFLOW_BADLY)
 
 Cold = tuple[str, int, int, int] | list[tuple[int, int]]
-"""What has to be read from the disk: topic, queue, offset and how many; or positions and sizes."""
+"""A read from the disk: topic, queue, offset and number of messages; or positions and sizes."""
 Read = tuple[PullResult, bytes]
 Work = Generator[Cold | None, Read | None, None]
-"""Looks at queues; yields what it cannot read without waiting, or None for a pause."""
+"""A look at queues. It yields what it cannot read without waiting, or None for a pause."""
 
 
 class Pop:
-    """One pop under way: the request, and what it has got."""
+    """One pop under way: the request, and the messages it has got."""
 
     __slots__ = (
         "bodies", "bytes", "channel", "command", "count", "counts", "filter", "header", "mark", "more", "offsets",
@@ -72,7 +73,7 @@ class Pop:
         self.begin(0, [])
 
     def begin(self, now_ms: int, mark: Mark) -> None:
-        """Begin a look at all queues; ``mark`` is what had arrived before."""
+        """Begin a look at all queues; ``mark`` has the last arrivals before it."""
         self.pop_ms = now_ms
         self.mark = mark
         self.bodies: list[bytes] = []
@@ -81,7 +82,7 @@ class Pop:
         self.counts: list[str] = []
         self.count = self.bytes = self.rest = self.work = 0
         self.more = False
-        """Whether a queue has messages that this look has not come to: it has passed over many that are not wanted."""
+        """Whether a queue has messages left that this look has not checked, after many that the filter refused."""
         self.problem = ""
 
 
@@ -89,17 +90,17 @@ class PopReader:
     """Reads queues for pops.
 
     Args:
-        store: Where messages are read.
-        topics: Which topics of retries there are.
+        store: Messages are read from it.
+        topics: Tells which retry topics exist.
         queues: The queues that are popped.
-        polls: Which holds are woken by what.
-        cold_reads: Reads bodies.
+        polls: Knows which held pops an arrival wakes.
+        cold_reads: Reads message records.
         broker_name: A part of handles.
-        limits: The most bytes that one pop gets.
-        got: Told group, topic, messages and bytes of what a queue gave.
-        due: Told when something comes again that was just handed out.
+        limits: Most bytes that one pop gets.
+        got: Is told group, topic, messages and bytes handed out of a queue.
+        due: Is told when the invisible time of messages just handed out ends (epoch ms).
         now_ms: The clock.
-        refusal: Why nothing may be handed out now; empty if it may.
+        refusal: Returns why nothing may be handed out now; empty if it may.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class PopReader:
         topic, queue_id, offset, count = need
         limits = self._limits
         result = PullResult(PullStatus.MESSAGE_WAS_REMOVING, offset, 0, 0, [])
-        for most in (min(count, limits.cold_count), 1):  # alone, if one of several is not there
+        for most in (min(count, limits.cold_count), 1):  # then one alone: one of several may be gone
             if pop.wants is None:
                 result = self._store.pull(topic, queue_id, offset, most, limits.cold_bytes, pop.filter)
             else:
@@ -153,11 +154,11 @@ class PopReader:
     # ------------------------------------------------------------------------------------------------ queues
 
     def pop_ms(self, now_ms: int) -> int:
-        """The time by which a pop of now goes (`InFlight.pop_ms`)."""
+        """Return the popTime of a pop at ``now_ms`` (`InFlight.pop_ms`)."""
         return self._queues.in_flight.pop_ms(now_ms)
 
     def look(self, pop: Pop) -> Work:
-        """Look at the queues of a topic and of its retries, until there are as many messages as are wanted."""
+        """Look at the queues of a topic and of its retry topics, until the pop has as many messages as it wants."""
         header = pop.header
         self.turn += 1
         turn = self.turn
@@ -198,7 +199,7 @@ class PopReader:
                     yield None
 
     def _open(self, pop: Pop, topic: str, queue_id: int) -> PopQueue | None:
-        """A queue that may have something for a pop; None if not, which is so of most queues at most looks."""
+        """Open a queue; None if it cannot have messages for the pop, as most queues at most looks."""
         end = self._store.max_offset(topic, queue_id)
         if end == 0 or pop.channel.closed:
             return None
@@ -210,13 +211,13 @@ class PopReader:
         return queue if end > queue.next or queue.block is not None else None
 
     def _one(self, pop: Pop, queue: PopQueue) -> Work:
-        """Take what a queue has."""
+        """Hand out messages of one queue."""
         header, topic, queue_id = pop.header, queue.topic, queue.queue_id
         block = queue.block
         if header.order and block is not None and block.waiting:
             yield from self._again(pop, queue, block)
             if block.waiting or queue.block is not block or queue.gone:
-                return  # else retention has taken all of it
+                return  # otherwise retention has deleted the whole block
         end = self._store.max_offset(topic, queue_id)
         for _ in range(_LOOKS_MAX):
             rest = end - queue.next
@@ -247,7 +248,7 @@ class PopReader:
         pop.more = pop.more or end > queue.next
 
     def _read_hot(self, pop: Pop, topic: str, queue_id: int, start: int, room: int) -> Read | None:
-        """Look at a queue and read what it has, if all of that is in memory; None also where that fails."""
+        """Read messages of a queue if all are in memory; None if not, or if reading fails."""
         try:
             return self._look_at(pop, topic, queue_id, start, room)
         except StoreError:
@@ -270,7 +271,7 @@ class PopReader:
         return None if body is None else (result, body)
 
     def _take(self, pop: Pop, queue: PopQueue, start: int, result: PullResult, body: bytes) -> bool:
-        """Hand out what was found; False if the queue is to be looked at again."""
+        """Hand out what was read; False if the queue has to be looked at again."""
         header = pop.header
         if not body:
             if result.next_offset != start and (result.next_offset > start or result.status in _OUTSIDE):
@@ -295,10 +296,10 @@ class PopReader:
         return True
 
     def _is_over(self, pop: Pop, copy: bytes) -> bool:
-        """Whether a copy was there when a pop's time began: a thread puts copies while a pop looks.
+        """Whether a copy was stored by the popTime of this pop. A thread stores copies while pops look.
 
-        Else its last holder's time would end after the next one's begins. A pop that has got nothing yet begins later
-        instead; another one leaves it to the next.
+        Otherwise the next invisible time would begin before the last one ended. A pop that has got nothing yet moves
+        its popTime to now instead; any other leaves the copy to the next pop.
         """
         (stored_ms,) = LONG.unpack_from(copy, store_ms_at(copy))
         if stored_ms <= pop.pop_ms:
@@ -306,7 +307,7 @@ class PopReader:
         now_ms = self._now_ms()
         if not pop.count:
             pop.pop_ms = max(pop.pop_ms, now_ms)
-        return not pop.count or stored_ms > now_ms  # the clock was set back: nobody knows
+        return not pop.count or stored_ms > now_ms  # stored after now: the clock was set back
 
     def _give(self, pop: Pop, queue: PopQueue, start: int, records: list[bytes], offsets: list[int]) -> None:
         """Add records to the reply."""
@@ -326,7 +327,7 @@ class PopReader:
     # ------------------------------------------------------------------------------------------------ in order
 
     def _again(self, pop: Pop, queue: PopQueue, block: OrderBlock) -> Work:
-        """Hand out again what was popped in order and is not acknowledged, unless that blocks the queue still."""
+        """Hand out again messages popped in order and not acknowledged, unless they still block the queue."""
         header, store = pop.header, self._store
         room = header.max_count - pop.count
         if queue.busy or room <= 0 or block.blocks(header.attempt_id, pop.pop_ms):

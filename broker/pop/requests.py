@@ -1,4 +1,4 @@
-"""The headers of the requests about popping, and what is checked of all of them, in Apache's order and words."""
+"""Headers of the requests about popping, and the checks they share, in Apache's order and words."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ INVISIBLE_MAX_MS = 12 * 3_600_000
 """The longest invisible time; the proxy's own limit (``maxInvisibleTimeMills``)."""
 _READ = int(Permission.READ)
 _ATTEMPT_CHARS_MAX = 128
-"""The proxy's have 36."""
+"""Longest attempt id kept as it is; the proxy's have 36 characters."""
 
 
 def _short(attempt_id: str) -> str:
-    """The name of an attempt, or what stands for it: one is kept for each queue that is popped in order."""
+    """Return an attempt id, or a hash of a long one: one is kept for each queue popped in order."""
     if len(attempt_id) <= _ATTEMPT_CHARS_MAX:
         return attempt_id
     return sha256(attempt_id.encode()).hexdigest()
 
 
 class PopHeader:
-    """The header of POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION and POLLING_INFO; each needs some of it."""
+    """The header of POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION and POLLING_INFO; each uses some of the fields."""
 
     __slots__ = (
         "attempt_id", "born_ms", "expression", "expression_type", "group", "init_mode", "invisible_ms", "max_count",
@@ -43,7 +43,7 @@ class PopHeader:
     )  # fmt: skip
 
     def __init__(self, ext: Mapping[str, str], now_ms: int, *needed: str) -> None:
-        """Raises HeaderError for what is missing or unreadable; ``needed`` names numbers that must be there."""
+        """``needed`` names numbers that must be there. Raises HeaderError for a field that is missing or unreadable."""
         self.group = need_str(ext, "consumerGroup")
         self.topic = need_str(ext, "topic")
         self.queue_id = need_int(ext, "queueId")
@@ -60,7 +60,7 @@ class PopHeader:
 
     @property
     def end_ms(self) -> int:
-        """Until when it may be held."""
+        """Epoch ms until which the request may be held."""
         return self.born_ms + self.poll_ms
 
 
@@ -78,7 +78,7 @@ class MessageHeader:
 
 
 def bare(command: RemotingCommand) -> RemotingCommand:
-    """A request without its fields and its body: what the answer of one that waits needs."""
+    """Copy a request without fields and body; a request that waits needs no more to be answered."""
     return RemotingCommand(
         command.code, command.opaque, command.flag, command.language, command.version,
         serialize_type=command.serialize_type,
@@ -86,7 +86,7 @@ def bare(command: RemotingCommand) -> RemotingCommand:
 
 
 class Checks:
-    """What is checked before a queue is looked at.
+    """Checks a request before its queues are looked at.
 
     Args:
         topics, groups: The broker's tables.
@@ -101,15 +101,15 @@ class Checks:
         self._address = address
 
     def topic(self, name: str) -> TopicConfig | None:
-        """A topic, if it is there."""
+        """Find a topic; None if it does not exist."""
         return self._topics.get(name)
 
     def readable(
         self, channel: Channel, command: RemotingCommand, header: PopHeader, verb: str = "peeking", held: bool = False
     ) -> TopicConfig | RemotingCommand:
-        """Whether a group may read a topic; the topic, or the reply that refuses.
+        """Check that a group may read a topic; returns the topic, or the reply that refuses.
 
-        For a request that was held no group is made: it was there.
+        A request that was held creates no group: its group existed before.
         """
         if not self._permission() & _READ:
             return command.reply(ResponseCode.NO_PERMISSION, f"the broker[{self._address}] {verb} message is forbidden")
@@ -135,7 +135,7 @@ class Checks:
         return topic
 
     def queue_there(self, channel: Channel, command: RemotingCommand, header: MessageHeader) -> RemotingCommand | None:
-        """Refuse an ack or a change of a queue that is not there."""
+        """Refuse an ack or a change if its queue does not exist."""
         topic = self._topics.get(header.topic)
         if topic is None:
             return command.reply(ResponseCode.TOPIC_NOT_EXIST, topic_not_exist(header.topic, " "))

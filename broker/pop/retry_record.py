@@ -1,4 +1,4 @@
-"""Messages that come again: the copy for the retry topic, and how a popped copy shows its consumer where it was."""
+"""Records of messages delivered again: the copy for the retry topic, and the form in which a pop returns the copy."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def mark_text(name: int, offset: int) -> str:
 
 
 def revived(record: bytes, topic: str, pop_ms: int, due_ms: int, mark: str) -> PutRecord:
-    """Make the copy of a message that was not acknowledged in time, to be put when that time is over.
+    """Make the copy of a message that was not acknowledged, to be stored when its invisible time is over.
 
-    It keeps what its sender gave it; its tries are one more, 1ST_POP_TIME says when it was popped first, and ``mark``
-    which message it is of (`mark_text`), for a start that finds it. Raises RecordError for bytes that are no whole
-    record.
+    The copy keeps the sender's body and properties. reconsumeTimes is one more. 1ST_POP_TIME is the time of the first
+    pop. ``mark`` (`mark_text`) names the original, so that a start can match them. Raises RecordError for bytes that
+    are no whole record.
     """
     found = plain_text(record, check_crc=True)
     if found is None:
@@ -58,7 +58,7 @@ def revived(record: bytes, topic: str, pop_ms: int, due_ms: int, mark: str) -> P
 
 
 def _revived_by_fields(record: bytes, topic: str, pop_ms: int, due_ms: int, mark: str) -> PutRecord:
-    """The same for any record: by reading and writing it as a whole."""
+    """Make the copy of any record, by decoding and encoding it."""
     stored = decode_record(record)
     properties = without_own(stored.properties)
     message = _like(stored, topic, properties)
@@ -68,7 +68,7 @@ def _revived_by_fields(record: bytes, topic: str, pop_ms: int, due_ms: int, mark
     if not is_queued(message.sys_flag):
         message.sys_flag &= ~_TRANSACTION
     marked = with_property(properties, TW_POP, mark)
-    tries = [marked, properties]  # without room for the mark: a crash may leave two of it
+    tries = [marked, properties]  # if there is no room for the mark, a crash may leave two copies
     if stored.reconsume_times == 0 or get_property(properties, FIRST_POP_TIME) is None:
         tries.insert(0, with_property(marked, FIRST_POP_TIME, str(pop_ms)))
     for text in tries:
@@ -85,9 +85,9 @@ def _revived_by_fields(record: bytes, topic: str, pop_ms: int, due_ms: int, mark
 
 
 def all_for_reply(records: list[bytes], topic: str, lead: str, offsets: list[int]) -> list[bytes]:
-    """Write records of a retry topic as their consumer is to see them; ``lead`` is their handle up to its last part.
+    """Make the records of a retry topic ready for a pop's reply; ``lead`` is their handle without the offset.
 
-    Each is what `for_reply` makes of it.
+    The result is the same as that of `for_reply` for each of them.
     """
     if "\x01" in lead or "\x02" in lead:  # in the broker's name
         return records
@@ -100,7 +100,7 @@ def all_for_reply(records: list[bytes], topic: str, lead: str, offsets: list[int
 
 
 def for_reply(record: bytes, topic: str, handle: str) -> bytes:
-    """Write a record of a retry topic as its consumer is to see it: under the topic that it popped, with its handle."""
+    """Make a record of a retry topic ready for a pop's reply: with the topic that was popped, and with its handle."""
     found = plain_text(record, check_crc=False)
     if found is not None:
         try:
@@ -117,7 +117,7 @@ def _for_reply_by_fields(record: bytes, topic: str, handle: str) -> bytes:
         stored = decode_record(record, check_crc=False)
         message = _like(stored, topic, with_property(stored.properties, POP_CK, handle))
         data = bytearray(encode_record(message, stored.store_host))
-    except (MessageError, RecordError):  # no room for the handle: a client works it out by the retry topic's name
+    except (MessageError, RecordError):  # no room for the handle: clients derive it from the retry topic's name
         return record
     LONG.pack_into(data, QUEUE_OFFSET_AT, stored.queue_offset)
     LONG.pack_into(data, OFFSET_AT, stored.offset)

@@ -1,9 +1,9 @@
-"""`RetryTopics`: the topics of retries that go with a topic which is deleted.
+"""`RetryTopics`: finds the retry topics to delete together with a topic.
 
-What comes again of a topic for a group that pops stands in ``%RETRY%group_topic``. A name may be read in several ways:
-``%RETRY%app_eu_orders`` belongs to the group ``app_eu`` and the topic ``orders``, or to ``app`` and ``eu_orders``, or
-it has what the group ``app_eu_orders`` has sent back. It is kept if one of the other readings is in use: its messages
-are nowhere else.
+Messages of a topic that are delivered again to a popping group are stored in ``%RETRY%group_topic``. Such a name is
+ambiguous: ``%RETRY%app_eu_orders`` may belong to the group ``app_eu`` and the topic ``orders``, or to ``app`` and
+``eu_orders``, or it may hold messages that the group ``app_eu_orders`` has sent back. If another reading is in use, the
+topic is kept: its messages have no other copy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["RetryTopics"]
 
 
 class RetryTopics:
-    """Finds topics of retries by their topic. Network loop only.
+    """Finds the retry topics of a topic. Network loop only.
 
     Args:
         topics, groups, offsets: The broker's tables.
@@ -34,10 +34,10 @@ class RetryTopics:
         self._groups = groups
         self._offsets = offsets
         self._as_of = -1, -1
-        self._backwards: list[str] = []  # all topics of retries, each name reversed, sorted
+        self._backwards: list[str] = []  # names of all retry topics, each reversed, sorted
 
     def of(self, topic: str) -> list[str]:
-        """List the topics of a topic's retries, for groups that have no offsets any more, too."""
+        """List the retry topics of a topic, including those of groups that no longer have offsets."""
         known = [
             name
             for group in self._offsets.groups_of_topic(topic)
@@ -61,7 +61,7 @@ class RetryTopics:
         return found
 
     def _is_of_another(self, name: str, topic: str) -> bool:
-        """Whether a topic of retries is, or may be, of a group that sends back, or of another topic."""
+        """Whether a retry topic belongs, or may belong, to a group that sends messages back, or to another topic."""
         rest = name.removeprefix(RETRY_PREFIX)
         if rest in self._groups.table:
             return True

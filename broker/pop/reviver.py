@@ -1,20 +1,20 @@
-"""`Reviver`: has messages come again whose time is over: copies them into the retry topic of their group.
+"""`Reviver`: delivers messages again whose invisible time is over, by copying them into the retry topic of their group.
 
-A thread of its own, as a disk may have to be read. What is due is claimed under the lock of `InFlight`; from then on an
-acknowledgement comes too late. Each message is read by its number in its queue, and its copy is put by the same
-narrow interface as delayed messages: the append lock's clock is asked once more, so that none is early.
+It has a thread of its own, because it may read from the disk. It claims due messages under the lock of `InFlight`; from
+then on an acknowledgement is too late. It reads each message by its queue offset. It stores the copy as delayed
+messages are stored: the clock is checked again inside the append lock, so no copy is early.
 
 =====================================  ===============================================================================
-put                                    the copy can be popped at once; the group's offset passes the original only when
-                                       the log is synced that far, or a power cut could take the copy alone; a start
-                                       that finds a copy in the log makes no second one (`broker.pop.recovery`)
-not due by the clock of the append     the clock was set back: again when it is due
-refused, or the disk cannot be read    again after a while that grows to ten seconds, for ever; until then its handles
-                                       still acknowledge it
-its pop is not durable yet             the journal of pops is synced first: a power cut that took the pop, and left
-                                       the copy, would hand out both
-no retry topic yet                     the network loop is asked to make it, and this tried again in a moment
-message gone (retention), topic or     nothing comes again: there is nothing left to hand out, or nobody to take it
+stored                                 the copy can be popped at once; the group's offset passes the original only when
+                                       the copy is synced, because a power cut could lose the copy alone; a start that
+                                       finds a copy in the log makes no second one (`broker.pop.recovery`)
+not due by the append lock's clock     the clock was set back: tried again when the message is due
+refused, or the disk cannot be read    tried again without end, after pauses that grow to ten seconds; until then its
+                                       handles still acknowledge the message
+its pop is not durable yet             the journal of pops is synced first: after a power cut that loses the pop and
+                                       keeps the copy, both would be handed out
+no retry topic yet                     the network loop is asked to create it, and the reviver tries again soon
+message gone (retention), topic or     nothing is copied: there is no message, or no group to read it
 group deleted
 =====================================  ===============================================================================
 """
@@ -44,7 +44,7 @@ __all__ = ["Reviver"]
 _LOG = logging.getLogger(__name__)
 
 Puts = list[tuple[Put, list[Claim]]]
-"""Copies, and which messages each is of."""
+"""Copies, each with the messages that it is made of."""
 _BACK_OFF_MS = 100
 _BACK_OFF_MAX_MS = 10_000
 _TOPIC_WAIT_MS = 5
@@ -56,17 +56,17 @@ _YIELD_SECONDS = 0.0005
 
 
 class Reviver:
-    """Revives what is due. `step` by one thread; `wake` by any.
+    """Revives due messages. `step` by one thread; `wake` by any.
 
     Args:
-        store: Where messages are read and copies are put.
-        in_flight: What is due.
+        store: Messages are read from it, and copies stored in it.
+        in_flight: Tells which messages are due.
         now_ms: The clock of the thread.
-        has_topic: Whether there is a topic. Any thread.
-        need_topic: Has the network loop make a retry topic.
-        journal: Gives the journal of pops, which knows what is durable.
-        moved: Told the queues whose offsets may move.
-        unblocked: Told the queues that are not blocked any more.
+        has_topic: Whether a topic exists. Any thread.
+        need_topic: Makes the network loop create a retry topic.
+        journal: Returns the journal of pops, which knows which pops are durable.
+        moved: Is told the queues whose offsets may move.
+        unblocked: Is told the queues that are no longer blocked.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class Reviver:
         self._journal = journal
         self._moved = moved
         self._unblocked = unblocked
-        self._unsynced: deque[tuple[int, int, Batch]] = deque()  # where copies begin and end in the log, and of what
-        self._missing: dict[str, tuple[int, int]] = {}  # topics that are not there: since when, when to ask again
-        self._putting = -1  # where the copies that are being put begin at the earliest
+        self._unsynced: deque[tuple[int, int, Batch]] = deque()  # begin and end of copies in the log, and their batch
+        self._missing: dict[str, tuple[int, int]] = {}  # missing topics: since when, and when to ask again
+        self._putting = -1  # least log position of the copies being stored; -1: none
         self.slice_count = 128
-        """Messages that are copied before other threads get a turn: two or three milliseconds."""
+        """Messages copied before other threads get a turn: two or three milliseconds of work."""
         self.revived_count = 0
-        """Messages that were copied since the start."""
+        """Messages copied since the start."""
         self.failed_count = 0
         self.gone_count = 0
         self.on_failure: Callable[[BaseException], None] | None = None
@@ -109,7 +109,7 @@ class Reviver:
     # ------------------------------------------------------------------------------------------------ a slice
 
     def step(self, now_ms: int) -> int | None:
-        """Revive a slice of what is due; when to come back (now: at once), None for no hurry."""
+        """Revive a slice of the due messages; returns when to call it again (now_ms: at once), None: in no hurry."""
         moved = self._settle_synced()
         batches, unblocked = self._in_flight.claim(now_ms, self.slice_count)
         if unblocked:
@@ -121,7 +121,7 @@ class Reviver:
             self._moved(moved)
         if batches or unblocked:
             return now_ms
-        self._wake_ms = None  # what comes from here on wakes this thread: the answer may not know it
+        self._wake_ms = None  # from here on `wake` ends the sleep: the due time read below may miss a new pop
         due_ms = self._in_flight.next_due_ms()
         if self._unsynced:
             due_ms = now_ms + _SYNC_WAIT_MS if due_ms is None else min(due_ms, now_ms + _SYNC_WAIT_MS)
@@ -139,19 +139,19 @@ class Reviver:
         return moved
 
     def settled_to(self) -> int:
-        """The CommitLog position below which no copy waits to be durable. The caller holds the lock of `InFlight`."""
+        """Return the CommitLog position below which all copies are durable. The caller holds the lock of `InFlight`."""
         if self._unsynced:
             return self._unsynced[0][0]
         return self._store.commit_log.end if self._putting < 0 else self._putting
 
     def finish(self) -> None:
-        """Have all copies durable and settled, as the last act. Raises StoreError."""
+        """Sync and settle all copies, at the end of the broker. Raises StoreError."""
         if self._unsynced:
             self._store.commit_log.sync()
             self._moved(self._settle_synced())
 
     def _secured(self, batches: list[Batch], now_ms: int) -> list[Batch]:
-        """Those of claimed batches whose pop is durable; the others are due again later."""
+        """Return the claimed batches whose pop is durable; the others are put back, due later."""
         journal = self._journal()
         try:
             journal.secure(max(batch.name for batch in batches))
@@ -162,7 +162,7 @@ class Reviver:
         return [batch for batch in batches if batch.claimed]
 
     def _revive(self, batches: list[Batch], now_ms: int) -> None:
-        """Copy the messages of claimed batches, as one put unless they are large."""
+        """Copy the messages of claimed batches, in one put unless they are large."""
         topics: dict[str, list[Batch]] = {}
         for batch in batches:
             topic = self._topic_of(batch, now_ms)
@@ -195,10 +195,10 @@ class Reviver:
             self._putting = -1
 
     def _copies(self, batches: list[Batch], topic: str, late: dict[int, int], now_ms: int) -> Iterator[Puts]:
-        """Make copies for one retry topic; what cannot be read is added to ``late``."""
+        """Make the copies for one retry topic; batches that cannot be read are added to ``late``."""
         try:
             found = self.copier.together(batches, topic)
-        except StoreError:  # one by one: each batch has its own fate
+        except StoreError:  # read one by one: a bad batch must not stop the others
             found = None
         if found is None:
             yield from self._single_copies(batches, topic, late, now_ms)
@@ -221,7 +221,7 @@ class Reviver:
                 late[batch.number] = self._back_off(batch, now_ms, str(error))
 
     def _topic_of(self, batch: Batch, now_ms: int) -> str | None:
-        """The topic that a batch comes again in; None if it does not come now."""
+        """Return the retry topic for a batch; None if the batch is not copied now."""
         queue = batch.queue
         if queue.gone or not self._has_topic(queue.topic):
             self._in_flight.settle(batch)
@@ -239,9 +239,9 @@ class Reviver:
         return topic
 
     def _ask_for(self, topic: str, now_ms: int) -> int:
-        """Have a retry topic made, unless that was asked for just now; when to look again.
+        """Ask for a retry topic unless that was done just now; returns when to look again.
 
-        As long as it cannot be made, as on a full disk, it is asked for less and less often, for all batches at once.
+        While it cannot be created, as on a full disk, the pauses grow. All batches share them.
         """
         since_ms, again_ms = self._missing.get(topic, (now_ms, now_ms))
         if again_ms > now_ms + _TOPIC_WAIT_MAX_MS:  # the clock was set back
@@ -255,10 +255,10 @@ class Reviver:
         return again_ms
 
     def _put(self, puts: Puts, done: dict[int, int], late: dict[int, int], now_ms: int) -> None:
-        """Put copies; ``done`` gets for each batch the bits of those that were put, ``late`` what failed."""
+        """Store copies. ``done`` gets the bits of stored copies by batch, ``late`` the batches that failed."""
         for (put, claims), result in zip(puts, self._store.put_batch([put for put, _ in puts]), strict=True):
             if result.status is not PutStatus.PUT_OK and isinstance(put, PutBlock):
-                own = [batch for batch, _ in claims]  # what is refused of it, and why, each copy says by itself
+                own = [batch for batch, _ in claims]  # stored singly, each copy gets its own result
                 for again in self._single_copies(own, put.topics[0], late, now_ms):
                     self._put(again, done, late, now_ms)
                 continue
@@ -285,7 +285,7 @@ class Reviver:
     # ------------------------------------------------------------------------------------------------ the thread
 
     def wake(self, due_ms: int) -> None:
-        """Something is due at ``due_ms``: the thread looks up if it means to sleep longer."""
+        """Wake the thread if it would sleep beyond ``due_ms``."""
         if self._worker is not None and (self._wake_ms is None or due_ms < self._wake_ms):
             with self._condition:
                 self._woken = True
@@ -318,7 +318,7 @@ class Reviver:
             self.on_failure(failure)
 
     def _wait(self, wait_ms: int | None) -> None:
-        """Sleep until something is due, at most a quarter of a second: a clock that is set is seen."""
+        """Sleep until a message is due, but at most a quarter of a second: the clock may be set meanwhile."""
         seconds = _WAIT_MAX_MS / 1000 if wait_ms is None else min(_WAIT_MAX_MS, wait_ms - 1) / 1000
         with self._condition:
             if not self._woken:
