@@ -60,7 +60,7 @@ class DoorThread:
                 asyncio.run(self._serve(opened.set))
             except BaseException as error:
                 failures.append(error)
-                _LOG.error("HTTP is not served any more: %s", error, exc_info=not isinstance(error, OSError))
+                _LOG.error("HTTP is no longer served: %s", error, exc_info=not isinstance(error, OSError))
             finally:
                 opened.set()
 

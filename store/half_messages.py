@@ -242,7 +242,7 @@ class HalfMessages:
             tag = get_property(stored.properties, TAGS) or ""
             return tag, [int(word) for word in stored.body.decode("ascii").split(",") if word]
         except (RecordError, ValueError) as error:
-            self._warn(f"op message {op_number} at {offset} is passed over: {error}")
+            self._warn(f"op message {op_number} at {offset} is skipped: {error}")
             return "", []
 
     # ------------------------------------------------------------------------------------------ restart

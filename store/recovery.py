@@ -107,9 +107,9 @@ class Recovery:
         self._fill_index()
         if self._log.cut_aside is not None:
             end, kept = self._log.end, self._log.cut_aside
-            self._warn(f"what stood behind the log's end, {end}, was not known to be durable: it is kept as {kept}")
+            self._warn(f"the bytes after the log's end, {end}, were not known to be durable: they are kept as {kept}")
         if self.clashes:
-            self._warn(f"{self.clashes} records have a number in their queue that another record has: not reachable")
+            self._warn(f"{self.clashes} records have the queue offset of another one: they cannot be reached")
 
     # ------------------------------------------------------------------------------------------ where to begin
 
@@ -262,7 +262,7 @@ class Recovery:
         end = self._log.end
         known = max(self._index.open(end), self._log.begin)
         if known < end and self._log.read_record(known) is None and not self._is_blank(known):
-            self._warn(f"{self._root}: the key index is of another log, and is made anew")
+            self._warn(f"{self._root}: the key index is of another log: it is built anew")
             self._index.reset()
             known = self._log.begin
         if self._kept is not None and known >= self.start:

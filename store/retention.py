@@ -126,7 +126,7 @@ class Retention:
         before, self.disk_state = self.disk_state, state
         full = f"{self._root}: the disk is {self.disk_used:.1%} full"
         if state == REFUSING:
-            text = f"{self._root}: {self.disk_remark}: sends are refused, what is pending goes on being delivered"
+            text = f"{self._root}: {self.disk_remark}: sends are refused, pending messages are still delivered"
         elif state == WARNING:
             options = self._options
             text = (

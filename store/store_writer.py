@@ -126,7 +126,7 @@ class StoreWriter(StoreReader):
                     continue
                 today = self._moved(put, allowed)
                 if today is None:
-                    results[place] = PutResult(PutStatus.NOT_AS_ONE, remark="its queues are others today")
+                    results[place] = PutResult(PutStatus.NOT_AS_ONE, remark="its queues have changed meanwhile")
                     continue
                 put = today
             if put.scheduled:

@@ -56,7 +56,7 @@ class OutOfTimeError(StoreError):
     """The time of a call is over; the text asks to repeat the request."""
 
     def __init__(self) -> None:
-        super().__init__(f"there was no time for it within {CALL_NS / 1e9:g} s: ask for it again")
+        super().__init__(f"its turn did not come within {CALL_NS / 1e9:g} s: ask for it again")
 
 
 class Bulk:
@@ -102,8 +102,8 @@ class Bulk:
         wanted, looked_at, cursor = self._gather(query, cursor, BULK_MAX + 1 if later else limit)
         if later and (len(wanted) > limit or cursor is not None):
             raise PendingError(
-                f"more than {min(limit, len(wanted))} messages match, or {looked_at} that were looked at are not all: "
-                "moving them to later times would meet some of them twice; narrow the query, by its due range for one"
+                f"more than {min(limit, len(wanted))} messages match, or only {looked_at} could be looked at: several "
+                "calls that move to later times would move some twice. Narrow the query, or its due range"
             )
         tickets: list[Ticket] = []
         answers: list[PendingAnswer] = []

@@ -345,6 +345,6 @@ def _second(taken: Taken, key: str, mode: str, whose: str = "a pending message")
         return taken
     return Refused(
         PutStatus.MESSAGE_ILLEGAL,
-        f"the delay key {key[:80]!r} is that of {whose}, due at {found.due_ms}; {DELAY_KEY_MODE} keep or "
-        "replace says what to do with it",
+        f"the delay key {key[:80]!r} is that of {whose}, due at {found.due_ms}: set {DELAY_KEY_MODE} to keep or "
+        "replace to say which of the two stays",
     )

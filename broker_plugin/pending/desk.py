@@ -373,13 +373,13 @@ def _check_order(verb: PendingVerb, due_ms: int | None, by_ms: int | None, now_m
     """Refuse bad times with PendingError: in the past, beyond the year 9999, or for a verb that takes none."""
     if verb is not PendingVerb.MOVE:
         if due_ms is not None or by_ms is not None:
-            raise PendingError(f"{verb.value} takes no time: it is for move alone")
+            raise PendingError(f"{verb.value} takes no time: only move does")
         return
     if (due_ms is None) == (by_ms is None):
         raise PendingError("move takes a time (epoch ms) or an interval (ms), one of the two")
     for name, value in (("time", due_ms), ("interval", by_ms)):
         if value is not None and not -DUE_MAX_MS <= value <= DUE_MAX_MS:
-            raise PendingError(f"move by a {name} of {shown(value)} ms leads beyond the year 9999")
+            raise PendingError(f"move with a {name} of {shown(value)} ms leads beyond the year 9999")
     if due_ms is not None:
         fault = time_fault("due", due_ms) or past_fault("due", due_ms, now_ms)
         if fault:

@@ -54,8 +54,8 @@ class Foresight:
         while cursor is not None:
             if looked_at and not has_time():
                 raise PendingError(
-                    f"{looked_at} of the messages due from {from_ms} to {to_ms} were looked at within "
-                    f"{CALL_NS / 1e9:g} s, and that is not all: take a shorter range"
+                    f"only {looked_at} of the messages due from {from_ms} to {to_ms} could be looked at within "
+                    f"{CALL_NS / 1e9:g} s: take a shorter range"
                 )
             found = self._looker.slice(query, cursor)
             looked_at += found.looked_at

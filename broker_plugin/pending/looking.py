@@ -240,7 +240,7 @@ def checked(query: PendingQuery) -> None:
             if value is not None and (fault := time_fault(f"{what} time", value)):
                 raise PendingError(fault)
         if first is not None and last is not None and first >= last:
-            raise PendingError(f"{what} times from {first} to {last}: the end lies behind the beginning")
+            raise PendingError(f"{what} times from {first} to {last}: the end must lie after the beginning")
 
 
 def limited(limit: int, most: int) -> int:

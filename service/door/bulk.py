@@ -118,8 +118,8 @@ def _shift_fault(query: PendingQuery, by_ms: int) -> str:
         return "by_ms=0 moves nothing"
     if first is None or last is None or last - first > abs(by_ms):
         return (
-            f"by_ms={by_ms} needs due_from and due_to, at most {abs(by_ms)} ms apart: else what was moved would match "
-            "once more, and be moved twice where a call is made again; or give due_ms"
+            f"by_ms={by_ms} needs due_from and due_to, at most {abs(by_ms)} ms apart: otherwise a moved message still "
+            "matches, and a repeated call moves it again. Or give due_ms"
         )
     return ""
 
@@ -165,7 +165,7 @@ class BulkDesk:
             answers = [_told(row, *_would(row, order, past_ms)) for row in found.rows]
             return _document(found, order, answers, [True] * len(answers))
         if self._busy:
-            raise BusyError("another bulk change is under way, one may be: nothing was changed, ask again")
+            raise BusyError("another bulk change is under way, and only one may be: nothing was changed, ask again")
         self._busy = True
         try:
             told = await self._give_all(found.rows, order)

@@ -162,7 +162,7 @@ class SenderFront:
     def enter(self, passage: Passage) -> bool:
         """Count a sender."""
         if len(self._passages) >= CONNECTIONS_MAX:
-            self.say(f"more than {CONNECTIONS_MAX} connections of senders: some were turned away")
+            self.say(f"there are {CONNECTIONS_MAX} connections, the limit: more were refused")
             return False
         self._passages.add(passage)
         return True
@@ -177,7 +177,7 @@ class SenderFront:
         if self._held_bytes > HELD_MAX_BYTES and more_bytes > 0:
             greedy = max(self._passages, key=lambda passage: passage.counted_bytes, default=None)
             if greedy is not None:
-                greedy.give_up("too much waits for all senders, and most of it for this one")
+                greedy.give_up("the bytes kept for all senders are too many, and most are for this one")
 
     def say(self, text: str) -> None:
         """Tell what has happened, at most one line of a kind in ten seconds: senders may be many."""

@@ -138,7 +138,7 @@ class EntrySender:
             target = await core.route(entry.topic)
         except NoRouteError as error:
             core.forget(entry.topic)
-            text = f"{error}; a message with a due time creates no topic: make it first"
+            text = f"{error}; a message with a due time creates no topic: create it first"
             raise SendRefusedError(ResponseCode.TOPIC_NOT_EXIST, text) from None
         except ClientError:
             if core.cached_route(entry.topic) is None:

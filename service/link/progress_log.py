@@ -40,7 +40,7 @@ class ProgressLog:
                 f"the progress of {self._shard} speaks of offset {max(picture.generation, picture.low)}, but its queue "
                 f"ends at {end}: topic {self._cluster.topic} was made anew, its broker has lost the end of its log, or "
                 f"somebody else has written into {PROGRESS_TOPIC}. Nothing is delivered: make {PROGRESS_TOPIC} anew as "
-                "well if what it says does not count any more"
+                "well if its records are obsolete"
             )
         self._cluster.targets.learn(picture.targets())
         if picture.is_torn:
@@ -66,8 +66,8 @@ class ProgressLog:
                 except TornProgressError as error:
                     raise ClientError(
                         f"the progress of {self._shard}: {error}. Which entries were delivered is not known, and "
-                        f"nothing is delivered. If {PROGRESS_TOPIC} is made anew, all that its queue of "
-                        f"{self._cluster.topic} still has is delivered once more"
+                        f"nothing is delivered. If {PROGRESS_TOPIC} is made anew, everything still in its "
+                        f"queue of {self._cluster.topic} is delivered once more"
                     ) from None
             look *= LOOK_MORE
 

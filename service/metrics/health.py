@@ -24,15 +24,15 @@ def why_not_ready(service: DelayService) -> list[str]:
     """The reasons, one line each; empty if it is ready. An instance to which no shard falls is ready."""
     seen_ms = service.seen_ms
     if seen_ms is None:
-        return ["it has not begun: no broker of the cluster has told the members of the service yet"]
+        return ["it has not begun: no broker of the cluster has listed the members of the service yet"]
     reasons = []
     silent_ms = mono_ms() - seen_ms
     if silent_ms > SILENCE_MAX_MS:
-        reasons.append(f"no broker of the cluster has told the members of the service for {silent_ms / 1000:.0f} s")
+        reasons.append(f"no broker of the cluster has listed the members of the service for {silent_ms / 1000:.0f} s")
     owners = {owner.queue: owner for owner in service.owners()}
     without = sorted(service.wanted() - owners.keys())
     reasons += [
-        f"{queue[1]}/{queue[2]}: falls to this instance and has no owner; the log says why" for queue in without
+        f"{queue[1]}/{queue[2]}: assigned to this instance, but has no owner; the log says why" for queue in without
     ]
     for _, owner in sorted(owners.items()):
         reasons += _of_shard(owner)

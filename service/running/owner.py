@@ -173,9 +173,9 @@ class Owner:
         if self.took_ms:
             self.has_owned_ms = mono_ms() - begin_ms - self.took_ms
         if self.shard_was_lost:
-            self.tell.warning(f"{why_fenced(shard)}, after {self.has_owned_ms} ms")
+            self.tell.warning(f"{why_fenced(shard)}, after {self.has_owned_ms} ms of ownership")
         elif shard.state is not OwnerState.FOLLOWER:
-            self.tell.info(f"given up while {shard.state.value}, after {self.has_owned_ms} ms")
+            self.tell.info(f"given up while {shard.state.value}, after {self.has_owned_ms} ms of ownership")
         shard.ended()
 
     def _works(self) -> list[Callable[[], Coroutine[None, None, None]]]:

@@ -25,7 +25,7 @@ def need_whole_log(shard: Shard, next_offset: int) -> None:
     if next_offset < shard.read_from:
         raise TakeoverError(
             f"{shard.name}: the queue ends at {next_offset}, but {shard.read_from} was read already: the broker has "
-            "lost the end of its log. Its offsets would mean other messages than before"
+            "lost the end of its log. The same offsets now name other messages"
         )
 
 
@@ -38,7 +38,7 @@ def need_own_record(shard: Shard, stored_at: int) -> None:
         broker = shard.name.rpartition("/")[0]
         raise TakeoverError(
             f"{shard.name}: the takeover record was stored at offset {stored_at} and cannot be read there: it is "
-            f"damaged in the broker's log. The next try writes another one; if this is said again, look at the disk of "
+            f"damaged in the broker's log. The next try writes another one; if this comes again, look at the disk of "
             f"{broker}"
         )
 

@@ -31,8 +31,8 @@ def store_identity(files: Files, path: Path) -> bytes:
         for other in (path.with_name("checkpoint"), path.with_name("delay") / "manifest"):
             if files.exists(other):
                 raise StoreCorruptError(
-                    f"{path} at 0: it is missing, but {other} is there: with a new id all other files would be another "
-                    "store's"
+                    f"{path} at 0: it is missing, but {other} is there: bring it back, because a new id would make the "
+                    "other files those of another store"
                 )
         store_id = uuid.uuid4().bytes
         files.makedirs(path.parent)

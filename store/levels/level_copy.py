@@ -38,7 +38,7 @@ def copy_of(record: bytes, level: int, number: int, due_ms: int, bytes_max: int 
     """
     stored = decode_record(record, check_crc=False)
     if (stored.topic, stored.queue_id, stored.queue_offset) != (SCHEDULE_TOPIC, level - 1, number):
-        raise RecordError(f"message {stored.queue_offset} of {stored.topic}, queue {stored.queue_id}, stands there")
+        raise RecordError(f"it is message {stored.queue_offset} of {stored.topic}, queue {stored.queue_id}")
     properties = stored.properties
     topic = get_property(properties, REAL_TOPIC)
     queue_id = get_property(properties, REAL_QID)

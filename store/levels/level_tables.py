@@ -50,9 +50,7 @@ class LevelTables:
             tables = _decode(data)
         except (ProtocolError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             kept = self._files.move_aside(self._path)
-            warn(
-                f"{self._path} is damaged ({error}) and kept as {kept.name}: all level messages go by messageDelayLevel"
-            )
+            warn(f"{self._path} is damaged ({error}) and kept as {kept.name}: all level messages use messageDelayLevel")
             return
         if tables is None:
             raise StoreFormatError(f"{self._path} at 9: it has another format than {_FORMAT}: {data[:80]!r}")

@@ -184,7 +184,7 @@ class _Log:
         segment.file.pwrite(data, position)
         segment.file.sync()
         self.aside.say(
-            f"{segment.path} at {position}: {size} bytes were no whole records; they are covered, and kept in {kept}"
+            f"{segment.path} at {position}: {size} bytes were no whole records; filler covers them, a copy is {kept}"
         )
 
     def mend(self, segment: Segment, more: bool) -> int:

@@ -106,7 +106,7 @@ def test_what_there_is_no_time_for_is_as_before(dry_run: bool) -> None:
     slow(desk, 3)
     answers = desk.desk.change_many([order(offset) for offset in offsets], NOW, dry_run=dry_run)
     assert verdicts(answers) == [V.DONE] * 4 + [V.REFUSED] * 2
-    assert "no time for it within 8 s" in answers[-1].detail
+    assert "its turn did not come within 8 s" in answers[-1].detail
     slow(desk, 100)
     rest = desk.desk.change_many([order(offset) for offset in offsets], NOW, dry_run=True)
     assert verdicts(rest) == [V.DONE if dry_run else V.CANCELLED] * 4 + [V.DONE] * 2

@@ -82,7 +82,7 @@ def test_through_both_thresholds_and_back(broker: Broker, caplog: pytest.LogCapt
     broker.fill(0.93)
     broker.fill(0.94)
     (text,) = said(caplog)
-    assert "sends are refused, what is pending goes on being delivered" in text
+    assert "sends are refused, pending messages are still delivered" in text
     assert broker.figures()["timewheelDiskState"] == "refusing"
     for values in ({}, {"DELAY": 2}, {"TIMER_DELIVER_MS": broker.machine.now_ms + 1000}):
         reply = broker.send(**values)

@@ -313,7 +313,7 @@ def test_a_run_that_cannot_look_as_the_manifest_says() -> None:
     manifest.runs = [RunEntry(7, 0, 9, shape)]
     assert Manifest.decode(manifest.encode(), STORE_ID, ROOT).runs[0].shape.count == 9
     shape.page_bytes = 40  # no room for a row: a division by zero at the first look
-    with pytest.raises(StoreCorruptError, match="run 7 cannot look as it says"):
+    with pytest.raises(StoreCorruptError, match="the entry of run 7 contradicts itself"):
         Manifest.decode(manifest.encode(), STORE_ID, ROOT)
 
 

@@ -211,7 +211,7 @@ def test_it_is_stopped_and_another_one_is_under_way(browser: Chromium, world: Do
     desk = world.api._bulk
     desk._busy = True  # as by another tab
     page.click("#bulk-go")
-    page.told("another bulk change is under way, one may be: nothing was changed")
+    page.told("another bulk change is under way, and only one may be: nothing was changed")
     desk._busy = False
     page.do("plan.stop = false, (p => Object.defineProperty(p, 'stop', {get: () => true, set: () => {}}))(plan)")
     page.click("#bulk-go")

@@ -299,7 +299,7 @@ class QueueReader:
             self._fruitless = 0 if self._take(window, reply) else self._fruitless + 1
             if window.next_offset == offset and not self._alone:
                 raise ProtocolError(
-                    f"the broker says FOUND at offset {offset}, and neither a message nor the next offset"
+                    f"the broker says FOUND at offset {offset}, but sends no message and no next offset"
                 )
         elif reply.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
             window.pulled((), max(window.next_offset, need_long(reply.ext, "nextBeginOffset")))

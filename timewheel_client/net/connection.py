@@ -298,7 +298,7 @@ class ClientConnection(asyncio.Protocol):
             except TimeoutError:
                 self.abort("closed while the peer did not read")
             except asyncio.CancelledError:
-                self.abort("closed in haste")
+                self.abort("closed because its close was cancelled")
                 raise
 
     # -------------------------------------------------------------------------------------- inside

@@ -65,7 +65,7 @@ def named_brokers(name: str, brokers: Mapping[str, str]) -> dict[str, str]:
         found = {broker: address for broker, address in brokers.items() if address == f"{ip}:{port}"}
         if found:
             return found
-        raise NoRouteError(f"{name} was given by a broker at {ip}:{port}, which is not there now: name its broker")
+        raise NoRouteError(f"{name} is of a broker at {ip}:{port}, which is not registered: name its broker")
     try:
         words = urlsafe_b64decode(name.encode()).decode().split(" ")
     except ValueError:
@@ -74,4 +74,4 @@ def named_brokers(name: str, brokers: Mapping[str, str]) -> dict[str, str]:
         if words[2] not in brokers:
             raise NoRouteError(f"the recall handle is of broker {words[2]!r:.80}: there are {', '.join(brokers)}")
         return {words[2]: brokers[words[2]]}
-    raise NoRouteError(f"{name:.80} may be a message of each of {', '.join(brokers)}: name its broker")
+    raise NoRouteError(f"{name:.80} may be a message of any of {', '.join(brokers)}: name its broker")

@@ -158,7 +158,7 @@ class PendingClient:
                 messages.append(message)
                 cursors[message.broker] = cursor
             elif not all(cursors[shown.broker] for shown in messages):
-                raise ClientError("a broker of an older version has more, and tells no cursor: take a larger limit")
+                raise ClientError("a broker of an older version has more and gives no cursor: take a larger limit")
             else:
                 return WaitingPage(messages=messages, next=cursor_of(cursors))
         return WaitingPage(messages=messages, next="")

@@ -93,7 +93,7 @@ def route_of(topic: str, data: Any) -> TopicRoute:
                 raise ValueError(f"{counts} queues of broker {name}, at most {MAX_QUEUES} are possible")
             total += max(counts)
             if total > MAX_ALL_QUEUES:
-                raise ValueError(f"more than {MAX_ALL_QUEUES} queues, at most so many are possible at all brokers")
+                raise ValueError(f"more than {MAX_ALL_QUEUES} queues at all brokers together, which is the limit")
             if perm & Permission.WRITE and MASTER_ID in addresses:
                 write += (MessageQueue(topic, name, number) for number in range(counts[0]))
             if perm & Permission.READ and addresses:

@@ -239,7 +239,7 @@ class DoneSet:
             kinds = np.frombuffer(data, np.uint8, pages, at)
             at += pages
             if pages > _PAGES_MAX or (pages and (kinds.max() > 2 or not kinds[-1])):
-                raise ValueError(f"a table of {pages} pages that is none")
+                raise ValueError(f"not a table of {pages} pages")
             stored = int(np.count_nonzero(kinds == 2))
             if stored * _PAGE > len(data) - at or 8 * _PAGE * int(np.count_nonzero(kinds == 1)) > count:
                 raise ValueError(f"{stored} pages do not fit, or are more than {count} bits")

@@ -154,7 +154,7 @@ class Manifest:
             place = _DATA.unpack_from(data, at + run_bytes - _DATA.size) if version > 2 else _NO_DATA
             segment = DataEntry(*place) if place[0] else None
             if not shape.fits or not first <= end <= shape.count or shape.is_index != (segment is not None):
-                raise StoreCorruptError(f"{path} at {at}: run {no} cannot look as it says")
+                raise StoreCorruptError(f"{path} at {at}: the entry of run {no} contradicts itself")
             manifest.runs.append(RunEntry(no, first, end, shape, segment))
             at += run_bytes
         return manifest

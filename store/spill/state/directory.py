@@ -76,11 +76,12 @@ class SpillDirectory:
         folders = (self.journal_path, self.runs_path)
         found, instead = read_manifest(self.files, self.manifest_path, self.store_id)
         if instead:
-            kept = self.manifest_path
-            if self.files.exists(kept):
-                kept = self.files.move_aside(kept)
+            note = f"{instead}: its copy is used"
+            if self.files.exists(self.manifest_path):
+                kept = self.files.move_aside(self.manifest_path)
                 self.moved_aside.append(kept)
-            self.notes.append(f"{instead}: its copy is used, the damaged one kept as {kept}")
+                note += f", the old file is kept as {kept}"
+            self.notes.append(note)
         if found is not None:
             self.manifest = found
         else:

@@ -59,17 +59,15 @@ def mended_section(files: Files, path: Path, store_id: bytes, section: bytes | N
             claim, done, number = decode_section(section)
             if number >= manifest.relied_on:
                 return section
-            aside.say(
-                "the checkpoint is an older one: messages that were cancelled or moved since may come as they were"
-            )
+            aside.say("the checkpoint is an older one: messages cancelled or moved since may be delivered as they were")
         except (StoreCorruptError, StoreFormatError) as error:
             aside.say(f"the checkpoint's section of the delay store cannot be read ({error})")
     elif not manifest.relied:
         return None
     if section is None or not done:
         aside.say(
-            "what was delivered is taken from the CommitLog; what was cancelled or moved is known from the journal, "
-            "as far as that is still there: messages that were cancelled before may come"
+            "the CommitLog tells what was delivered; the journal tells what was cancelled or moved, as far back as it "
+            "goes: messages that were cancelled before that may be delivered"
         )
     for entry in manifest.runs:
         if entry.data is not None:
@@ -105,8 +103,8 @@ def repair_spill(files: Files, path: Path, store_id: bytes, section: bytes | Non
         return
     claim, done, _ = (0, {}, 0) if section is None else decode_section(section)
     if instead:
-        kept = aside.move(path / "manifest") if files.exists(path / "manifest") else path / "manifest.copy"
-        aside.say(f"{instead}: its copy is used, it is in {kept}")
+        kept = f", the old file is {aside.move(path / 'manifest')}" if files.exists(path / "manifest") else ""
+        aside.say(f"{instead}: its copy is used{kept}")
     before = manifest.encode()
     JournalRepair(files, path / "journal", store_id, manifest, claim, done, aside).mend()
     _mend_data(files, path / "journal", store_id, manifest, aside)

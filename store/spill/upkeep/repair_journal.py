@@ -195,9 +195,9 @@ class JournalRepair:
         text = f"{file.path} at {position}: {len(data)} bytes were no frame, their content is in {kept}"
         if lost:
             text += f"; of {lost} messages {len(found)} were whole"
-            text += f", {unclear} more may be pending or not, and are only there" if unclear else ""
+            text += f"; {unclear} more may or may not be pending, and are only in that file" if unclear else ""
         else:
-            text += "; they held cancels, and what was cancelled there may come after all"
+            text += "; they held cancels, so messages cancelled there may be delivered after all"
         self.aside.say(text)
 
     def _encode(
