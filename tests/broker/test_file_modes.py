@@ -43,7 +43,7 @@ def test_a_new_store_is_for_its_owner_alone(tmp_path, caplog):
     loose = {str(path): oct(mode(path)) for path in found if mode(path) != (0o700 if path.is_dir() else 0o600)}
     assert len(found) > 15 and (root / "logs" / "broker.log") in found
     assert not loose
-    assert "open to others" not in caplog.text
+    assert "users other than its owner" not in caplog.text
 
 
 def test_a_store_that_is_open_to_others_is_left_and_warned_of(tmp_path, caplog):
