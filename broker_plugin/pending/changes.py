@@ -17,8 +17,7 @@ proves anything: a delivery that is not found may be damaged, expired, or behind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from broker_plugin.pending.cancelled import topic_crc
@@ -116,7 +115,7 @@ class Changes:
                 after(self._waiting(found), Move.CANCEL)
                 self._settle()
                 rows = self._past.row(found, record, now_ms)
-                with self._noted(rows, (found.delay_id,), (found.due_ms,)):
+                with self._past.noted(rows, (found.delay_id,), (found.due_ms,)):
                     ticket = self._spill.cancel(name.offset)
                 if ticket is None:
                     after(State.CANCELLED, Move.CANCEL)
@@ -151,7 +150,7 @@ class Changes:
         """
         after(State.SPILLED, Move.CANCEL)
         self._settle()
-        with self._noted(rows, found.ids, found.dues):
+        with self._past.noted(rows, found.ids, found.dues):
             ticket = self._spill.cancel_many(Columns(found.dues, found.ids, found.refs), found.versions)
         if self.watchers or self._recovery.failed_count:
             for due_ms, delay_id, record, size in zip(found.dues, found.ids, found.records, found.sizes, strict=True):
@@ -267,10 +266,6 @@ class Changes:
                 due_ms=found.due_ms,
             )
         return record, None
-
-    def _noted(self, rows: bytes, ids: Sequence[int], dues: Sequence[int]) -> AbstractContextManager[None]:
-        """Write rows of cancelled messages before the block cancels them (`CancelledRows.noted`)."""
-        return self._past.noted(rows, ids, dues)
 
     def _gone(self, delay_id: int, due_ms: int, record: bytes, size: int) -> None:
         if record and self.watchers:
