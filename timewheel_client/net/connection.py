@@ -23,7 +23,7 @@ from remoting.codes import ResponseCode
 from remoting.command import ProtocolError, RemotingCommand, encode_command, request
 from remoting.connection import FrameDecoder
 from timewheel_client.net.credentials import Credentials
-from timewheel_client.values.errors import ConnectionFailedError, NotWrittenError, RequestTimeoutError
+from timewheel_client.values.errors import ClientError, ConnectionFailedError, NotWrittenError, RequestTimeoutError
 from timewheel_client.values.log import log
 
 __all__ = ["CONNECT_TIMEOUT_MS", "REQUEST_TIMEOUT_MS", "ClientConnection", "RequestHandler", "split_address"]
@@ -239,7 +239,8 @@ class ClientConnection(asyncio.Protocol):
         if may is None:
             self._write(frame)
         else:
-            self._write_guarded(opaque, frame, may)
+            self._flush_soon()
+            self._guarded.append((opaque, frame, may))
         self._waiting[opaque] = waiter
         if self._unanswered_since is None:
             self._unanswered_since = self._loop.time()
@@ -331,18 +332,15 @@ class ClientConnection(asyncio.Protocol):
             raise RequestTimeoutError(text) from None
 
     def _write(self, frame: bytes) -> None:
-        if self._transport is None:
-            raise self._broken()
-        if not self._frames:
-            self._loop.call_soon(self._flush)
+        self._flush_soon()
         self._frames.append(frame)
 
-    def _write_guarded(self, opaque: int, frame: bytes, may: Callable[[], bool]) -> None:
+    def _flush_soon(self) -> None:
+        """Have what is added now written at the end of this turn. Raises ConnectionFailedError."""
         if self._transport is None:
             raise self._broken()
-        if not self._guarded:
+        if not self._frames and not self._guarded:
             self._loop.call_soon(self._flush)
-        self._guarded.append((opaque, frame, may))
 
     def _flush(self) -> None:
         frames, self._frames = self._frames, []
@@ -351,20 +349,19 @@ class ClientConnection(asyncio.Protocol):
             if may():
                 frames.append(frame)
             else:
-                self._drop(opaque)
+                text = f"{self.address}: not written: its sender may not write any more"
+                self._fail(opaque, NotWrittenError(text))
         if frames and self._transport is not None:
             self._transport.write(b"".join(frames))
 
-    def _drop(self, opaque: int) -> None:
-        waiter = self._waiting.pop(opaque, None)
-        if waiter is not None and not waiter.done():
-            waiter.set_exception(NotWrittenError(f"{self.address}: not written: its sender may not write any more"))
-
     def _expire(self, opaque: int, code: int, timeout_ms: int) -> None:
+        self._fail(opaque, RequestTimeoutError(f"{self.address}: no reply to request {code} within {timeout_ms} ms"))
+
+    def _fail(self, opaque: int, error: ClientError) -> None:
+        """End the wait for one reply, if it still lasts."""
         waiter = self._waiting.pop(opaque, None)
         if waiter is not None and not waiter.done():
-            text = f"{self.address}: no reply to request {code} within {timeout_ms} ms"
-            waiter.set_exception(RequestTimeoutError(text))
+            waiter.set_exception(error)
 
     def _handle(self, command: RemotingCommand) -> None:
         """Serve a request of the peer; an error of the handler must not close the connection."""
