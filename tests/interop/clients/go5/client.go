@@ -45,15 +45,36 @@ func config(group string) *rmq.Config {
 	return &rmq.Config{Endpoint: endpoints, ConsumerGroup: group, Credentials: &credentials.SessionCredentials{}}
 }
 
-func (j *job) run() error {
-	producer, err := rmq.NewProducer(config(""), rmq.WithTopics(j.topic),
+// started makes clients until one starts: a start fails after three seconds, and a cold proxy may take longer.
+func started[C interface{ Start() error }](create func() (C, error)) (C, error) {
+	for {
+		client, err := create()
+		if err != nil {
+			return client, err
+		}
+		if err = client.Start(); err == nil || time.Now().After(until) {
+			return client, err
+		}
+		fmt.Fprintln(os.Stderr, "start again:", err)
+		time.Sleep(500 * time.Millisecond)
+	}
+}
+
+func (j *job) newProducer() (rmq.Producer, error) {
+	return rmq.NewProducer(config(""), rmq.WithTopics(j.topic),
 		rmq.WithTransactionChecker(&rmq.TransactionChecker{
 			Check: func(*rmq.MessageView) rmq.TransactionResolution { return rmq.COMMIT },
 		}))
+}
+
+func (j *job) newConsumer() (rmq.SimpleConsumer, error) {
+	return rmq.NewSimpleConsumer(config(j.group), rmq.WithAwaitDuration(6*time.Second),
+		rmq.WithSubscriptionExpressions(map[string]*rmq.FilterExpression{j.topic: rmq.SUB_ALL}))
+}
+
+func (j *job) run() error {
+	producer, err := started(j.newProducer)
 	if err != nil {
-		return err
-	}
-	if err = producer.Start(); err != nil {
 		return err
 	}
 	for i := 0; i < j.count; i++ {
@@ -95,12 +116,8 @@ func (j *job) send(producer rmq.Producer, i int) error {
 }
 
 func (j *job) receive() error {
-	consumer, err := rmq.NewSimpleConsumer(config(j.group), rmq.WithAwaitDuration(6*time.Second),
-		rmq.WithSubscriptionExpressions(map[string]*rmq.FilterExpression{j.topic: rmq.SUB_ALL}))
+	consumer, err := started(j.newConsumer)
 	if err != nil {
-		return err
-	}
-	if err = consumer.Start(); err != nil {
 		return err
 	}
 	for idle := 0; idle < 2 && time.Now().Before(until); {
@@ -149,7 +166,7 @@ func main() {
 		go func() {
 			defer group.Done()
 			if err := one.run(); err != nil {
-				fmt.Fprintln(os.Stderr, one.name, err)
+				fmt.Fprintln(os.Stderr, "failed:", one.name, err)
 				one.say("failed", "error", 0, 0)
 			}
 		}()
