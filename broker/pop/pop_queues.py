@@ -11,7 +11,7 @@ from store.pop.pop_queue import PopQueue
 
 if TYPE_CHECKING:
     from broker.tables.offsets import ConsumerOffsets
-    from store.message_store import MessageStore
+    from store.message_store import MessageStore, PullResult
 
 __all__ = ["FROM_MIN", "PopQueues"]
 
@@ -89,6 +89,21 @@ class PopQueues:
             if positions and store.commit_log.end - positions[0][0] <= self._in_memory_bytes:
                 return 0
         return max(end - 1, 0)
+
+    def offsets_of(self, queue: PopQueue, start: int, found: PullResult) -> list[int]:
+        """Return the offsets of messages found from ``start`` on; none if the queue's entries are gone.
+
+        The ConsumeQueue is asked. What a record says of itself cannot be trusted: it may be damaged.
+        """
+        end = found.next_offset
+        if len(found.positions) == end - start:
+            return [*range(start, end)]
+        numbers: dict[int, int] = {}
+        while start < end and (entries := self._store.queue_entries(queue.topic, queue.queue_id, start, end - start)):
+            numbers |= {position: start + at for at, (position, _, _) in enumerate(entries)}
+            start += len(entries)
+        offsets = [numbers[position] for position, _ in found.positions if position in numbers]
+        return offsets if len(offsets) == len(found.positions) else []
 
     def room(self, queue: PopQueue) -> int:
         """How many more messages of a queue may be in flight."""

@@ -8,6 +8,7 @@ other requests run.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from broker.net.channel import Channel
@@ -21,9 +22,8 @@ from broker.pulling.pull_request import PullLimits
 from remoting.command import RemotingCommand
 from remoting.filters.sql_filter import PropertyFilter
 from remoting.filters.subscription import TagFilter
-from remoting.layout import QUEUE_OFFSET_AT
 from remoting.layout.table import LONG
-from remoting.messages.message import record_size, store_ms_at
+from remoting.messages.message import store_ms_at
 from store.disk.errors import StoreError
 from store.matching import pull_matching
 from store.message_store import MessageStore, PullResult, PullStatus
@@ -199,11 +199,19 @@ class PopReader:
                     yield None
 
     def _open(self, pop: Pop, topic: str, queue_id: int) -> PopQueue | None:
-        """Open a queue; None if it cannot have messages for the pop, as most queues at most looks."""
+        """Open a queue; None if it cannot have messages for the pop, as most queues at most looks.
+
+        A pop that has all its messages only adds what an open queue has left.
+        """
         end = self._store.max_offset(topic, queue_id)
         if end == 0 or pop.channel.closed:
             return None
         header = pop.header
+        if pop.count >= header.max_count and not header.order:
+            known = self._queues.in_flight.find(header.group, topic, queue_id)
+            if known is not None and known.block is None:
+                pop.rest += max(0, end - known.next)
+                return None
         queue = self._queues.open(header.group, topic, queue_id, header.init_mode)
         if queue is None:
             pop.problem = self._queues.full()
@@ -282,11 +290,14 @@ class PopReader:
         if pop.bodies and pop.bytes + len(body) > _REPLY_BYTES_MAX:
             pop.rest += result.max_offset - start
             return True
-        records = _split(body)
-        if retry_flag(queue.topic) != NORMAL and not self._is_over(pop, records[-1]):
+        is_copies = retry_flag(queue.topic) != NORMAL
+        records = _split(body, result.positions) if is_copies or header.order else [body]
+        if is_copies and not self._is_over(pop, records[-1]):
             pop.rest += result.max_offset - start
             return True
-        offsets = [LONG.unpack_from(record, QUEUE_OFFSET_AT)[0] for record in records]
+        offsets = self._queues.offsets_of(queue, start, result)
+        if not offsets:
+            return True
         if header.order:
             self._hand_out_in_order(pop, queue, OrderBlock(offsets), records, offsets, result.next_offset)
         else:
@@ -310,7 +321,7 @@ class PopReader:
         return not pop.count or stored_ms > now_ms  # stored after now: the clock was set back
 
     def _give(self, pop: Pop, queue: PopQueue, start: int, records: list[bytes], offsets: list[int]) -> None:
-        """Add records to the reply."""
+        """Add records to the reply; originals may come as one piece."""
         flag, header = retry_flag(queue.topic), pop.header
         if flag != NORMAL:
             lead = Handle(start, pop.pop_ms, header.invisible_ms, 0, flag, self._broker_name).lead(queue.queue_id)
@@ -318,10 +329,10 @@ class PopReader:
         pop.bodies += records
         size = sum(map(len, records))
         pop.bytes += size
-        pop.count += len(records)
+        pop.count += len(offsets)
         pop.starts.append(f"{flag} {queue.queue_id} {start}")
         pop.offsets.append(f"{flag} {queue.queue_id} {','.join(map(str, offsets))}")
-        self._got(header.group, queue.topic, len(records), size)
+        self._got(header.group, queue.topic, len(offsets), size)
         self._due(pop.pop_ms + header.invisible_ms)
 
     # ------------------------------------------------------------------------------------------------ in order
@@ -359,7 +370,7 @@ class PopReader:
             if queue.gone or queue.block is not block or pop.channel.closed:
                 return
         if body:
-            self._hand_out_in_order(pop, queue, block, _split(body), offsets)
+            self._hand_out_in_order(pop, queue, block, _split(body, positions), offsets)
 
     def _hand_out_in_order(
         self,
@@ -382,10 +393,7 @@ class PopReader:
         self._give(pop, queue, offsets[0], records, offsets)
 
 
-def _split(body: bytes) -> list[bytes]:
-    records, at = [], 0
-    while at < len(body):
-        size = record_size(body, at)
-        records.append(body[at : at + size])
-        at += size
-    return records
+def _split(body: bytes, positions: list[tuple[int, int]]) -> list[bytes]:
+    """Split what was read into records. Their own sizes are not asked: a damaged record may have any."""
+    ends = [*accumulate(size for _, size in positions)]
+    return [body[end - size : end] for end, (_, size) in zip(ends, positions, strict=True)]
