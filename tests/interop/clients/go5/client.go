@@ -45,7 +45,12 @@ func config(group string) *rmq.Config {
 	return &rmq.Config{Endpoint: endpoints, ConsumerGroup: group, Credentials: &credentials.SessionCredentials{}}
 }
 
-// started makes clients until one starts: a start fails after three seconds, and a cold proxy may take longer.
+// patient makes a client that waits ten seconds for each answer instead of three.
+func patient(config *rmq.Config, options ...rmq.ClientOption) (rmq.Client, error) {
+	return rmq.NewClientConcrete(config, append(options, rmq.WithQueryRouteTimeout(10*time.Second))...)
+}
+
+// started makes clients until one starts: a connection is given up after five seconds, and a cold proxy may take longer.
 func started[C interface{ Start() error }](create func() (C, error)) (C, error) {
 	for {
 		client, err := create()
@@ -61,14 +66,15 @@ func started[C interface{ Start() error }](create func() (C, error)) (C, error) 
 }
 
 func (j *job) newProducer() (rmq.Producer, error) {
-	return rmq.NewProducer(config(""), rmq.WithTopics(j.topic),
+	return rmq.NewProducer(config(""), rmq.WithClientFunc(patient), rmq.WithTopics(j.topic),
 		rmq.WithTransactionChecker(&rmq.TransactionChecker{
 			Check: func(*rmq.MessageView) rmq.TransactionResolution { return rmq.COMMIT },
 		}))
 }
 
 func (j *job) newConsumer() (rmq.SimpleConsumer, error) {
-	return rmq.NewSimpleConsumer(config(j.group), rmq.WithAwaitDuration(6*time.Second),
+	return rmq.NewSimpleConsumer(config(j.group), rmq.WithClientFuncForSimpleConsumer(patient),
+		rmq.WithAwaitDuration(6*time.Second),
 		rmq.WithSubscriptionExpressions(map[string]*rmq.FilterExpression{j.topic: rmq.SUB_ALL}))
 }
 
