@@ -27,25 +27,25 @@ def shown(name: str, text: str) -> str:
 
 
 class ConfigError(ValueError):
-    """An invalid value; the text names the key, the value and what is allowed."""
+    """An invalid value. The text names the key, the value and the values allowed."""
 
 
 class Live(Enum):
-    """How a changed value takes effect (`broker.live_config.apply_changes`)."""
+    """How a changed value takes effect while the broker runs (`broker.live_config.apply_changes`)."""
 
-    READ = "read anew each time that it is needed"
-    RETENTION = "the store's retention is told"
-    PULL = "pulls get other limits"
-    TOPICS = "the topics' table is told"
-    GROUPS = "the groups' table is told"
-    BOUNDS = "the tables get other bounds"
-    QUERY = "queries by key get another limit"
-    LOG = "the log gets another level"
+    READ = "the value is read again at each use"
+    RETENTION = "the store's retention gets it"
+    PULL = "pulls get the new limits"
+    TOPICS = "the table of topics gets it"
+    GROUPS = "the table of groups gets it"
+    BOUNDS = "the tables get the new bounds"
+    QUERY = "queries by unique key get the new limit"
+    LOG = "the log gets the new level"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key: name, default as text, meaning, and a check that raises ValueError with what is allowed.
+    """One key: name, default as text, meaning, and a check that raises ValueError with the values allowed.
 
     ``live`` says how a change takes effect while the broker runs; None: the key is read at start only.
     """
