@@ -27,27 +27,27 @@ COMMANDS_GROUP = "timewheel.commands"
 DISTRIBUTION = "rocketmq-timewheel"
 
 _OWN = {
-    "broker": ("broker.cli.run", "broker_command", "Run the broker, with name server and delay plug-in."),
+    "broker": ("broker.cli.run", "broker_command", "Run the broker, with a name server and the delay plug-in."),
     "send": ("broker.cli.send", "send_command", "Send a message, now or at a time."),
     "consume": ("broker.cli.consume", "consume_command", "Receive messages and print them."),
-    "pending": ("broker.cli.pending", "pending_command", "See, count and change the messages that wait."),
-    "status": ("broker.cli.status", "status_command", "Show the figures of all brokers or shards together."),
-    "check": ("broker.cli.check", "check_command", "Check a stopped broker's store and list its faults."),
-    "drain": ("broker.cli.drain", "drain_command", "Remove a shard once all its messages are read."),
-    "demo": ("broker.cli.demo", "demo_command", "Send a few hundred delayed messages and show how late each is."),
+    "pending": ("broker.cli.pending", "pending_command", "List, count and change pending messages."),
+    "status": ("broker.cli.status", "status_command", "Show the figures of all brokers or shards, and their sums."),
+    "check": ("broker.cli.check", "check_command", "Check the store of a stopped broker and list its faults."),
+    "drain": ("broker.cli.drain", "drain_command", "Take a shard out of service once its messages are read."),
+    "demo": ("broker.cli.demo", "demo_command", "Run a broker, send delayed messages, and show how late each is."),
 }
 
 
 class CommandGroup(click.Group):
-    """A group whose members are imported when they are called."""
+    """A group of sub-commands, each imported only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Our own in order of use, then those of other packages by name."""
+        """The names of our own sub-commands in order of use, then those of other packages by name."""
         del ctx
         return [*_OWN, *sorted(name for name in _foreign() if name not in _OWN)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load a sub-command; if that fails, return a command that says why."""
+        """Load a sub-command; None if there is none of that name. If it cannot be loaded, return one that says why."""
         del ctx
         if cmd_name in _OWN:
             module, attribute, _ = _OWN[cmd_name]

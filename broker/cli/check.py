@@ -1,8 +1,8 @@
 """``timewheel check``: list the faults of a store without changing it, or after a repair.
 
-The store is opened and recovered in memory (`broker.cli.overlay`), as the broker would open it. Then every part checks
-itself: CommitLog records with their CRCs, ConsumeQueues and key index against them, checkpoint, and the plug-ins'
-files.
+The store is opened and recovered as by the broker, but in memory only (`broker.cli.overlay`). Then every part checks
+itself: the CommitLog its records by their CRCs, ConsumeQueues and key index against the CommitLog, the checkpoint, and
+the plug-ins their files.
 
 There are two kinds of findings. *wrong* is a fault that must not exist even after a crash. A *note* is a state that a
 crash may leave and the next start repairs; after a clean stop it counts as wrong.
@@ -47,20 +47,25 @@ class Findings:
 @click.command("check")
 @click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
-    "-c", "--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Its broker.conf."
+    "-c",
+    "--config",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The store's broker.conf.",
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A single setting; may be repeated.")
-@click.option("--repair", is_flag=True, help="First repair the store; removed bytes are kept aside.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one configuration key. Repeatable.")
+@click.option("--repair", is_flag=True, help="Repair the store first. Removed bytes are kept aside.")
 def check_command(store: Path, file: Path | None, settings: tuple[str, ...], repair: bool) -> None:
     """Check the STORE of a stopped broker, or of all its shards, and list its faults.
 
     Without --repair the command changes nothing. With --repair it repairs the store and deletes nothing: bytes that it
-    removes or overwrites are kept in a folder under timewheel/aside in the store, which the output names.
+    removes or overwrites are kept in a folder under timewheel/aside in the store. The output names the folder.
 
-    Exit status 0: no faults (left); 1: there are faults, or the store cannot be opened.
+    Exit status 0: no faults (left). 1: there are faults, or the store cannot be opened.
     """
     with one_line_errors():
-        raise_quietly()  # what was looked into stays open
+        raise_quietly()  # files that were checked stay open
         directories = Layout(Files(), store).directories()
         wrong = False
         for directory in directories:
@@ -72,7 +77,7 @@ def check_command(store: Path, file: Path | None, settings: tuple[str, ...], rep
 
 
 def _check(config: BrokerConfig, repair: bool, prefix: str) -> bool:
-    """Check one store, after a repair of it, and print the findings; whether something is wrong."""
+    """Check one store, after repairing it if asked to, and print the findings; True if something is wrong."""
     if repair:
         for text in repair_store(config) or ["nothing to repair"]:
             say(f"{prefix}repair: {text}")
@@ -88,7 +93,7 @@ def _check(config: BrokerConfig, repair: bool, prefix: str) -> bool:
 
 
 def check_store(config: BrokerConfig) -> Findings:
-    """Check the store of a configuration; raises StoreError if it cannot be opened at all."""
+    """Check the store of a configuration. Raises StoreError if it cannot be opened at all."""
     findings = Findings(clean=not (config.store_dir / "abort").exists())
     mended = findings.wrong if findings.clean else findings.notes
     if not findings.clean:
@@ -115,7 +120,7 @@ def check_store(config: BrokerConfig) -> Findings:
 
 
 def _bytes_behind(core: BrokerCore) -> str:
-    """Note bytes on the disk behind the end that recovery found."""
+    """A sentence about bytes on the disk behind the log's end that recovery found; empty if there are none."""
     log = core.store.commit_log
     for segment in log.segments():
         if segment.start <= log.end < segment.end and segment.path.exists():

@@ -1,4 +1,4 @@
-"""What the sub-commands share: errors in one line, running until a signal, the name server option."""
+"""What the sub-commands share: errors in one line, running until a signal, options for connection and account."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 USER_ERRORS = (ConfigError, PluginError, StoreError, ClientError, OSError)
-"""Errors that a user can fix; any other error is a bug and keeps its traceback."""
+"""Errors that a user can fix. Any other error is a bug and keeps its traceback."""
 SWITCH_INTERVAL_S = 0.0005
 GC_THRESHOLDS = (50_000, 20, 100)
 DEFAULT_NAMESRV = "127.0.0.1:9876"
@@ -52,12 +52,12 @@ def namesrv_option(function: Function) -> Function:
         default=DEFAULT_NAMESRV,
         show_default=True,
         metavar="HOST:PORT[;…]",
-        help="Name servers; also from TIMEWHEEL_NAMESRV or NAMESRV_ADDR.",
+        help="Name servers. Also read from TIMEWHEEL_NAMESRV or NAMESRV_ADDR.",
     )(function)
 
 
 def account_option(function: Function) -> Function:
-    """Add ``--access-key`` to a command; `secret_of` finds its secret key."""
+    """Add ``--access-key`` to a command. `secret_of` reads the secret key that belongs to it."""
     return click.option(
         "--access-key",
         envvar="TIMEWHEEL_ACCESS_KEY",
@@ -67,7 +67,10 @@ def account_option(function: Function) -> Function:
 
 
 def secret_of(access_key: str | None) -> str | None:
-    """Read the secret key from the environment, if an account is given; raises a usage error if it is missing."""
+    """Read the secret key of an account from the environment; None without an account.
+
+    Raises click.UsageError if the variable is not set.
+    """
     if not access_key:
         return None
     secret = os.environ.get(SECRET_VARIABLE)
@@ -79,7 +82,7 @@ def secret_of(access_key: str | None) -> str | None:
 
 
 def tls_options(function: Function) -> Function:
-    """Add the options ``--tls…`` to a command, which gets them together as ``tls``."""
+    """Add the options ``--tls…`` to a command, which gets one value ``tls`` for all of them."""
 
     @functools.wraps(function)
     def with_tls(
@@ -87,7 +90,9 @@ def tls_options(function: Function) -> Function:
     ) -> Any:
         given = [name for name, value in (("ca", tls_ca), ("cert", tls_cert), ("key", tls_key)) if value]
         if tls_insecure and tls_ca:
-            raise click.UsageError("--tls-ca and --tls-insecure exclude each other: the one checks, the other does not")
+            raise click.UsageError(
+                "--tls-ca and --tls-insecure exclude each other: --tls-insecure checks no certificate"
+            )
         how: Tls = tls
         if given or tls_insecure:
             try:
@@ -98,11 +103,17 @@ def tls_options(function: Function) -> Function:
 
     path = click.Path(exists=True, dir_okay=False)
     options = (
-        click.option("--tls", is_flag=True, help="Encrypt; check certificates with the system's authorities."),
-        click.option("--tls-ca", type=path, help="Encrypt; check certificates with the authorities of this PEM file."),
-        click.option("--tls-cert", type=path, help="Encrypt; present this certificate (PEM) when asked for one."),
-        click.option("--tls-key", type=path, help="The private key (PEM) of --tls-cert, if it is a file of its own."),
-        click.option("--tls-insecure", is_flag=True, help="Encrypt, but check no certificate: for tests."),
+        click.option(
+            "--tls", is_flag=True, help="Use TLS; check the server's certificate with the system's authorities."
+        ),
+        click.option(
+            "--tls-ca", type=path, help="Use TLS; check the server's certificate with the authorities in this PEM file."
+        ),
+        click.option(
+            "--tls-cert", type=path, help="Use TLS; present this certificate (PEM) if the server asks for one."
+        ),
+        click.option("--tls-key", type=path, help="The private key (PEM) of --tls-cert, if it is in a separate file."),
+        click.option("--tls-insecure", is_flag=True, help="Use TLS, but check no certificate (for tests)."),
     )
     decorated: Any = with_tls
     for option in reversed(options):
@@ -113,10 +124,10 @@ def tls_options(function: Function) -> Function:
 def settle() -> None:
     """Tune the interpreter for a running broker.
 
-    Present objects live as long as the process, so they are frozen: the garbage collector skips them. New objects form
-    cycles only on errors, so the collector runs rarely (the default of every 700 objects cost 4 % under load). A busy
-    thread hands over the interpreter lock after half a millisecond; with the default of 5 ms every delivery could be
-    late by that time.
+    The objects that exist now live as long as the process, so they are frozen: the garbage collector skips them. New
+    objects form cycles only on errors, so the collector runs rarely (at its default of every 700 objects it took 4 % of
+    the time under load). A busy thread gives up the interpreter lock after half a millisecond. With the default of 5 ms
+    any delivery could be 5 ms late.
     """
     gc.collect()
     gc.freeze()
@@ -125,14 +136,17 @@ def settle() -> None:
 
 
 def say(text: str) -> None:
-    """Print a line at once, also into a pipe. It may contain text of peers (see `remoting.printable`)."""
+    """Print a line and flush it, so that a pipe gets it at once; makes text of peers printable."""
     click.echo(printable(text))
     sys.stdout.flush()
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn errors that users can fix (a port in use, a locked store, a bad value) into one line and exit status 1."""
+    """Turn errors that users can fix (a port in use, a locked store, a bad value) into one line and exit status 1.
+
+    Raises click.ClickException with that line; SystemExit if the reader of the output is gone.
+    """
     try:
         yield
     except BrokenPipeError:
@@ -152,7 +166,7 @@ def _os_error(error: OSError) -> str:
 
 
 def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
-    """Read ``name=value`` arguments; raises a usage error."""
+    """Read ``name=value`` arguments. Raises click.UsageError for one without a name or without ``=``."""
     found: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")

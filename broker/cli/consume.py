@@ -1,4 +1,4 @@
-"""``timewheel consume``: prints received messages, one line each, and can write them to a file as JSON lines."""
+"""``timewheel consume``: print received messages, one line each, and optionally write them to a file as JSON lines."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ __all__ = ["consume_command", "message_line", "message_record"]
 @click.command("consume")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("--group", default="timewheel_consume", show_default=True, help="Consumer group.")
-@click.option("--tags", default="*", show_default=True, help='Tag expression: "a || b".')
-@click.option("--sql", help='Instead of --tags: an SQL92 expression over properties, "price > 5".')
+@click.option("--tags", default="*", show_default=True, help='Tags to subscribe to, such as "a || b".')
+@click.option("--sql", help='Instead of --tags: an SQL92 filter on properties, such as "price > 5".')
 @click.option(
     "--from",
     "start_from",
     type=click.Choice(["first", "last"]),
     default="first",
     show_default=True,
-    help="Where a group without offsets begins.",
+    help="Where a group without consumer offsets begins.",
 )
-@click.option("--count", type=click.IntRange(1), help="End after this number of messages.")
-@click.option("--record", type=click.File("wb", lazy=False), help="Write each message to a file as a line of JSON.")
-@click.option("--quiet", is_flag=True, help="Print no messages.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this number of messages.")
+@click.option("--record", type=click.File("wb", lazy=False), help="Write each message to this file as a line of JSON.")
+@click.option("--quiet", is_flag=True, help="Do not print the messages.")
 @namesrv_option
 @account_option
 @tls_options
@@ -57,7 +57,7 @@ def consume_command(
     access_key: str | None,
     tls: Tls,
 ) -> None:
-    """Receive the messages of TOPIC and acknowledge them, until --count is reached or Ctrl-C."""
+    """Receive and acknowledge the messages of the TOPICs until --count is reached or Ctrl-C."""
     with one_line_errors():
         try:
             consumer = Consumer(
@@ -99,7 +99,7 @@ async def _close_when(stop: asyncio.Event, consumer: Consumer) -> None:
 
 
 def message_line(message: ReceivedMessage) -> str:
-    """One message for people: store time, lateness, id, tags and keys, body."""
+    """One message as a line of text: store time, lateness in ms, id, tags and keys, body."""
     late = "" if message.due_ms is None else f" {message.store_ms - message.due_ms:+d}ms"
     labels = "".join(f" [{text}]" for text in filter(None, (message.tags, " ".join(message.keys))))
     again = f" (retry {message.reconsume_times})" if message.reconsume_times else ""
@@ -108,7 +108,7 @@ def message_line(message: ReceivedMessage) -> str:
 
 
 def message_record(message: ReceivedMessage) -> dict[str, object]:
-    """One message for programs; a body that is not UTF-8 becomes ``body_base64``."""
+    """One message as a JSON object. A body that is not UTF-8 becomes ``body_base64``; times are epoch ms."""
     try:
         body = {"body": message.body.decode()}
     except UnicodeDecodeError:

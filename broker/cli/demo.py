@@ -1,8 +1,8 @@
 """``timewheel demo``: delayed messages in ten seconds, with a verdict.
 
-A broker in a temporary directory, a producer that sends some hundred messages due at random milliseconds of the next
-seconds, and a consumer run in this process, over real sockets. The demo shows the pending messages and how late each
-one came.
+This process runs a broker in a temporary directory, a producer and a consumer, which talk over real sockets. The
+producer sends a few hundred messages, due at random milliseconds of the next seconds. The demo shows the pending
+messages and how late each one came.
 """
 
 from __future__ import annotations
@@ -37,12 +37,18 @@ SENDS_AT_ONCE = 100
 
 
 @click.command("demo")
-@click.option("--messages", type=click.IntRange(1, 1_000_000), default=500, show_default=True, help="How many to send.")
 @click.option(
-    "--seconds", type=click.IntRange(1, 3_600), default=10, show_default=True, help="Due at random within this time."
+    "--messages", type=click.IntRange(1, 1_000_000), default=500, show_default=True, help="Number of messages."
+)
+@click.option(
+    "--seconds",
+    type=click.IntRange(1, 3_600),
+    default=10,
+    show_default=True,
+    help="The due times are random within this time.",
 )
 @click.option("--seed", type=int, default=None, help="Seed of the due times.")
-@click.option("--plain", is_flag=True, help="Lines instead of a live view; the default without a terminal.")
+@click.option("--plain", is_flag=True, help="Print lines instead of a live view (the default without a terminal).")
 def demo_command(messages: int, seconds: int, seed: int | None, plain: bool) -> None:
     """Start a broker, send it a few hundred delayed messages, and show how late each one comes."""
     with one_line_errors(), _collected_warnings(), tempfile.TemporaryDirectory(prefix="timewheel-demo-") as directory:
@@ -154,7 +160,7 @@ class _Demo:
 
 @contextmanager
 def _collected_warnings() -> Iterator[None]:
-    """Keep warnings from writing across the view; print them at the end."""
+    """Collect warnings, which would garble the view, and print the first 20 at the end."""
     records: list[logging.LogRecord] = []
 
     class Collector(logging.Handler):

@@ -22,7 +22,7 @@ REFRESH_PER_S = 8
 
 
 class DemoView:
-    """The state of the picture; drawn by a thread of rich's, filled by the event loop."""
+    """The state of the view. The event loop fills it, and a thread of rich's draws it."""
 
     def __init__(self, tally: Tally, messages: int) -> None:
         self._tally = tally
@@ -71,13 +71,13 @@ def _clock(ms: int) -> str:
 
 
 def _late(ms: int) -> Text:
-    """Green to 5 ms, yellow to 100; red: later, or early."""
+    """Green up to 5 ms late, yellow up to 100 ms, red if later or early."""
     style = "green" if 0 <= ms <= 5 else "yellow" if 0 <= ms <= 100 else "bold red"
     return Text(f"{ms:+d} ms", style=style)
 
 
 @contextmanager
 def live_view(view: DemoView) -> Iterator[None]:
-    """Show a view on the terminal until the block ends; the last picture stays."""
+    """Show a view on the terminal until the block ends. Its last state stays there."""
     with Live(get_renderable=view.draw, refresh_per_second=REFRESH_PER_S):
         yield

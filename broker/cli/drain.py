@@ -1,4 +1,4 @@
-"""``timewheel drain``: take a shard out, once nothing is left in it (`broker.shards.draining`)."""
+"""``timewheel drain``: take a shard out of service once nothing is left in it (`broker.shards.draining`)."""
 
 from __future__ import annotations
 
@@ -28,16 +28,21 @@ _SHOWN = 5
     required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Store directory of the whole.",
+    help="Store directory of the broker with its shards.",
 )
-@click.option("--may-stay", multiple=True, metavar="TOPIC", help="A topic whose unread messages may stay; repeatable.")
-@click.option("--undo", is_flag=True, help="Let the shard be written again.")
-@click.option("--no-wait", is_flag=True, help="Do not wait until the shard is out.")
+@click.option(
+    "--may-stay",
+    multiple=True,
+    metavar="TOPIC",
+    help="Do not wait until the messages of this topic are read. Repeatable.",
+)
+@click.option("--undo", is_flag=True, help="Stop draining: the shard accepts messages again.")
+@click.option("--no-wait", is_flag=True, help="Return at once, without waiting until the shard is out.")
 def drain_command(shard: str, store: Path, may_stay: tuple[str, ...], undo: bool, no_wait: bool) -> None:
-    """Take SHARD out: nothing is written to it any more, and it ends when all its messages are delivered and read.
+    """Drain SHARD: it accepts no more messages, and it stops when all its messages are delivered and read.
 
     SHARD is a broker name (broker-a-1) or a number. The command prints what is left until the shard is out. If the
-    command is interrupted the drain goes on; it survives restarts. The directory of the shard stays.
+    command is interrupted, the drain goes on, also after a restart of the broker. The shard's directory stays.
     """
     with one_line_errors():
         files = Files()
@@ -109,7 +114,7 @@ def _left(files: Files, path: Path) -> dict[str, Any] | None:
 
 
 def left_text(left: dict[str, Any] | None) -> str:
-    """Say what is left in a shard.
+    """Describe in words what is left in a shard. None: the shard has not reported yet.
 
     >>> left_text({"pending": 3, "unread": [{"topic": "Orders", "group": "g", "messages": 2}]})
     'left: 3 timed messages pending, 2 of Orders unread by g'

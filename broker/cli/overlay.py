@@ -1,14 +1,14 @@
-"""A store's files, to be opened and recovered without changing a byte of them.
+"""Opens and recovers a store without changing a byte of its files: writes go to memory.
 
-Looking at a damaged store must not repair it, and recovery does write: it cuts torn tails, zeroes what lies behind
-the end, moves unlisted files aside. So `OverlayFiles` reads the real files and keeps what is written in memory:
+Looking at a damaged store must not repair it. But recovery writes: it cuts torn tails, zeroes the space behind the end,
+and moves unlisted files aside. So `OverlayFiles` reads the real files and keeps all changes in memory:
 
-- a file is its content on the disk up to ``_base_end``, covered by patches: sorted spans that do not overlap, each
-  with its bytes or, for zeros, with its length only (a recovery zeroes gigabytes);
-- names that were made, removed or renamed stand in tables that are asked before the directory.
+- A file is its content on the disk up to ``_base_end``, covered by patches. Patches are sorted spans that do not
+  overlap. A patch holds its bytes or, for zeros, only their number (a recovery zeroes gigabytes).
+- Names that were made, removed or renamed are kept in tables, which are asked before the directory.
 
-Only the lock is real, so that no broker runs meanwhile. Nothing is synced. What is written stays in memory: the tail
-that a recovery touches, and ConsumeQueues if they are missing.
+Only the lock is real, so that no broker runs meanwhile. Nothing is synced. Memory holds what was written: the tail that
+a recovery touches, and ConsumeQueues if they are missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["OverlayFile", "OverlayFiles"]
 
 
 class _Content:
-    """What a file holds; shared by all who have it open."""
+    """The content of a file, shared by all its open `OverlayFile`."""
 
     __slots__ = ("_base", "_base_end", "_patches", "_starts", "size")
 
@@ -88,7 +88,7 @@ class _Content:
         return data + bytes(end - begin - len(data))
 
     def _cut(self, begin: int, end: int) -> None:
-        """Make room: take away what patches say of [begin, end)."""
+        """Remove the parts of patches that lie in [begin, end)."""
         index = max(0, bisect_left(self._starts, begin + 1) - 1)
         while index < len(self._starts) and self._starts[index] < end:
             start, stop, patch = self._starts[index], self._end(index), self._patches[index]
@@ -123,11 +123,11 @@ class OverlayFile(File):
         self._content.write(offset, b"".join(buffers))
 
     def pread(self, n: int, offset: int) -> bytes:
-        """Read what was written here, else what is on the disk."""
+        """Read bytes: those written here, else those on the disk."""
         return self._content.read(n, offset)
 
     def pread_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill a buffer."""
+        """Read into a buffer; returns the number of bytes, fewer than its length only at the end."""
         data = self._content.read(len(buffer), offset)
         buffer[: len(data)] = data
         return len(data)
@@ -159,7 +159,7 @@ class OverlayFile(File):
 
 
 class OverlayFiles(Files):
-    """The file system as it would be after what was done here; on the disk nothing changes but the lock file."""
+    """The file system as it would be after all changes made here. On the disk only the lock file changes."""
 
     def __init__(self) -> None:
         self._contents: dict[Path, _Content] = {}
@@ -168,7 +168,7 @@ class OverlayFiles(Files):
         self._times_ms: dict[Path, int] = {}
 
     def open(self, path: Path, *, create: bool = False, size: int | None = None) -> File:
-        """Open; a new name exists here only. Raises StoreError."""
+        """Open a file; a new one exists here only. Raises StoreError."""
         content = self._contents.get(path)
         if content is None:
             if self.is_dir(path):
@@ -186,7 +186,7 @@ class OverlayFiles(Files):
         return OverlayFile(path, content)
 
     def open_to_read(self, path: Path) -> File:
-        """The same."""
+        """Open a file, as `open` does. Raises StoreError."""
         return self.open(path)
 
     def listdir(self, path: Path) -> list[str]:
@@ -235,7 +235,7 @@ class OverlayFiles(Files):
         self._gone.add(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename here only; a directory with all that is in it. Raises StoreError."""
+        """Rename here only; a directory is renamed with its content. Raises StoreError."""
         if not self.exists(source):
             raise _error("rename", source, errno.ENOENT)
         if not self.is_dir(target.parent):
@@ -256,12 +256,12 @@ class OverlayFiles(Files):
         self.remove(source)
 
     def sync_dir(self, path: Path) -> None:
-        """Nothing to make durable; but there has to be such a directory. Raises StoreError."""
+        """Do nothing: nothing needs to be durable. Raises StoreError if there is no such directory."""
         if not self.is_dir(path):
             raise _error("open directory", path, errno.ENOENT)
 
     def mtime_ms(self, path: Path) -> int:
-        """Time of the last change; of what was made here: 0. Raises StoreError."""
+        """Time of the last change, epoch ms; 0 for a file that was made here. Raises StoreError."""
         if not self.exists(path):
             raise _error("stat", path, errno.ENOENT)
         if path in self._times_ms:
@@ -275,9 +275,9 @@ class OverlayFiles(Files):
         self._times_ms[path] = time_ms
 
     def file_size(self, path: Path) -> int:
-        """Size of a file in bytes."""
+        """Size of a file in bytes. Raises StoreError."""
         if path not in self._contents and self.exists(path):
-            return super().file_size(path)  # there may be more files than descriptors
+            return super().file_size(path)  # without opening it: there may be more files than descriptors
         return self.open(path).size()
 
 

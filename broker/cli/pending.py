@@ -1,4 +1,4 @@
-"""``timewheel pending …``: see what is pending on all brokers of a cluster, and change it."""
+"""``timewheel pending …``: list, count and change pending messages on all brokers of a cluster."""
 
 from __future__ import annotations
 
@@ -23,18 +23,24 @@ __all__ = ["pending_command"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 Work = Callable[[PendingClient], Awaitable[None]]
 LIST_LIMIT = 100
+_TIME_FORMS = "ISO 8601 (local if it names no zone) or epoch ms"
+_WHOM = """
+
+    Each NAME is changed at once. Without NAME, the options choose the messages, and the command is a dry run unless
+    --yes is given.
+    """
 
 
 @click.group("pending")
 def pending_command() -> None:
     """List, count and change pending messages on all brokers of the cluster.
 
-    NAME is a message id, a recall handle, a virtual offset, or key:KEY (with --topic).
+    NAME is a message id, a recall handle, a virtual offset, or key: followed by a delay key (with --topic).
     """
 
 
 def _connected(function: Function) -> Function:
-    """Give a command the options of a connection; it gets a function that runs work with a client."""
+    """Add the options of a connection to a command, which gets a function ``run`` that runs work with a client."""
 
     @functools.wraps(function)
     def command(
@@ -55,14 +61,14 @@ def _connected(function: Function) -> Function:
 
         function(run=run, **more)
 
-    only = click.option("--broker", default="", metavar="NAME", help="Ask this broker only.")
-    beside = click.option("--service", is_flag=True, help="Ask a delay service; NAME is BROKER/QUEUE/OFFSET.")
-    topic = click.option("--entry-topic", default="TIMEWHEEL", show_default=True, help="The service's entry topic.")
+    only = click.option("--broker", default="", metavar="NAME", help="Only this broker.")
+    beside = click.option("--service", is_flag=True, help="Ask a delay service. NAME is then BROKER/QUEUE/OFFSET.")
+    topic = click.option("--entry-topic", default="TIMEWHEEL", show_default=True, help="With --service: its topic.")
     return cast(Function, namesrv_option(account_option(tls_options(only(beside(topic(command)))))))
 
 
 def _which(function: Function) -> Function:
-    """Add the conditions of a query; the command gets them as ``which``."""
+    """Add the options of a query to a command, which gets one value ``which`` for all of them."""
 
     @functools.wraps(function)
     def command(**given: Any) -> None:
@@ -81,12 +87,14 @@ def _which(function: Function) -> Function:
     options = (
         click.option("--topic", help="Only messages of this topic."),
         click.option("--tag", help="Only messages with this tag."),
-        click.option("--key-prefix", help="Only messages whose delay key begins with this."),
-        click.option("--due-from", help="Due at or after: ISO 8601 (without zone: local) or epoch ms.", metavar="TIME"),
-        click.option("--due-to", help="Due before.", metavar="TIME"),
-        click.option("--accepted-from", help="Accepted at or after.", metavar="TIME"),
-        click.option("--accepted-to", help="Accepted before.", metavar="TIME"),
-        click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Only with this property."),
+        click.option("--key-prefix", help="Only messages whose delay key begins with this text."),
+        click.option("--due-from", help=f"Only messages due at or after this time: {_TIME_FORMS}.", metavar="TIME"),
+        click.option("--due-to", help="Only messages due before this time.", metavar="TIME"),
+        click.option("--accepted-from", help="Only messages accepted at or after this time.", metavar="TIME"),
+        click.option("--accepted-to", help="Only messages accepted before this time.", metavar="TIME"),
+        click.option(
+            "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Only messages with it; repeatable."
+        ),
     )
     decorated: Any = command
     for option in reversed(options):
@@ -99,7 +107,7 @@ def _say_lines(text: str) -> None:
         say(line)
 
 
-_after_option = click.option("--after", default="", metavar="CURSOR", help="Continue after this cursor of an answer.")
+_after_option = click.option("--after", default="", metavar="CURSOR", help="Continue at a cursor that was printed.")
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON value per line, for programs.")
 
 
@@ -119,9 +127,9 @@ def _instant(text: str | None) -> int | None:
 @_json_option
 @_connected
 def list_command(run: Callable[[Work], None], which: Which, limit: int, after: str, as_json: bool) -> None:
-    """List what is pending, in due order.
+    """List pending messages in the order of their due times.
 
-    If there are more than the limit, the last line gives a cursor: continue with --after CURSOR. With --json the last
+    If there are more than the limit, the last line has a cursor: continue with --after CURSOR. With --json the last
     line is {"next": CURSOR}.
     """
 
@@ -147,7 +155,7 @@ def list_command(run: Callable[[Work], None], which: Which, limit: int, after: s
 @_json_option
 @_connected
 def count_command(run: Callable[[Work], None], which: Which, as_json: bool) -> None:
-    """Count what is pending."""
+    """Count pending messages."""
 
     async def work(client: PendingClient) -> None:
         counts = await client.count(which)
@@ -165,7 +173,7 @@ def count_command(run: Callable[[Work], None], which: Which, as_json: bool) -> N
 @_json_option
 @_connected
 def topics_command(run: Callable[[Work], None], which: Which, as_json: bool) -> None:
-    """Count by topic the pending messages of a delay service (--service). A broker offers this over HTTP."""
+    """Count pending messages by topic: of a delay service (--service). A broker offers this over HTTP only."""
 
     async def work(client: PendingClient) -> None:
         if not isinstance(client, ServiceClient):
@@ -186,7 +194,7 @@ def topics_command(run: Callable[[Work], None], which: Which, as_json: bool) -> 
 @_json_option
 @_connected
 def get_command(run: Callable[[Work], None], name: str, topic: str, as_json: bool) -> None:
-    """Show one message with its properties and its body."""
+    """Show one message with its properties and body."""
 
     async def work(client: PendingClient) -> None:
         found = await client.get(name, topic=topic)
@@ -212,7 +220,7 @@ def _plain(result: ChangeResult) -> dict[str, Any]:
 
 
 def _each(results: Iterable[ChangeResult]) -> list[ChangeResult]:
-    """A row for each broker that knows a key, too."""
+    """The results with those of further brokers that know the same delay key."""
     return [one for result in results for one in (result, *result.others)]
 
 
@@ -222,15 +230,15 @@ def _fail_unless(good: bool) -> None:
 
 
 def _change(verb: str, text: str, *options: Callable[[Any], Any]) -> None:
-    """Make one of the commands that change messages: by names, or by a query."""
+    """Register a command that changes messages: those named at once, those that match a query with ``--yes``."""
 
     @_which
     @click.argument("names", nargs=-1, metavar="[NAME]…")
-    @click.option("--limit", type=click.IntRange(1), help="Change at most this many.")
+    @click.option("--limit", type=click.IntRange(1), help="Change at most this many (of a query).")
     @_after_option
-    @click.option("--version", type=click.IntRange(0), help="Only if the message has this version (with NAME).")
-    @click.option("--dry-run", is_flag=True, help="Only show what would change (the default for a query).")
-    @click.option("--yes", is_flag=True, help="Make the change to all messages that match.")
+    @click.option("--version", type=click.IntRange(0), help="With NAME: change it only if it has this version.")
+    @click.option("--dry-run", is_flag=True, help="Only show what would be changed (the default for a query).")
+    @click.option("--yes", is_flag=True, help="Really change all messages that match the query.")
     @_json_option
     @_connected
     def command(
@@ -295,7 +303,7 @@ async def _one(
 
 def _times(verb: str, to: str | None, by: str | None) -> tuple[int | None, int | None]:
     if verb == "move" and (to is None) == (by is None):
-        raise click.UsageError("move takes --to TIME or --by SPAN, one of the two")
+        raise click.UsageError("move takes either --to TIME or --by SPAN")
     if by is None:
         return _instant(to), None
     try:
@@ -323,23 +331,21 @@ def _show_bulk(found: MatchingResult, as_json: bool) -> None:
         say(f"… and {sum(found.verdicts.values()) - LIST_LIMIT} more")
     total = sum(found.verdicts.values())
     if found.dry_run:
-        say(f"{total} messages would be changed; none was. --yes changes them")
+        say(f"{total} messages would be changed; none was. To change them, add --yes")
     else:
         say(", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items()) or "nothing matches")
     if found.unfinished:
         say(f"the limit is reached; more may match on {', '.join(found.unfinished)}: go on with --after '{found.next}'")
 
 
-_change("cancel", "Cancel messages, by NAME or by the options (a dry run unless --yes).")
-_change("now", "Deliver messages now, by NAME or by the options (a dry run unless --yes).")
-_change(
-    "restart", "Give messages their first delay again, from now on, by NAME or by the options (a dry run unless --yes)."
-)
+_change("cancel", f"Cancel messages. {_WHOM}")
+_change("now", f"Deliver messages now. {_WHOM}")
+_change("restart", f"Make messages wait for their first delay again, from now on. {_WHOM}")
 _change(
     "move",
-    "Give messages another due time, by NAME or by the options (a dry run unless --yes).",
-    click.option("--by", metavar="SPAN", help="Later by this span: 47m, 1h30m. Earlier: -5m."),
-    click.option("--to", metavar="TIME", help="To this time: ISO 8601 (without zone: local) or epoch ms."),
+    f"Change the due time of messages. {_WHOM}",
+    click.option("--by", metavar="SPAN", help="Move the due time by this span: 47m or 1h30m later, -5m earlier."),
+    click.option("--to", metavar="TIME", help=f"The new due time: {_TIME_FORMS}."),
 )
 
 
@@ -350,7 +356,7 @@ _change(
 @_json_option
 @_connected
 def purge_command(run: Callable[[Work], None], topic: str, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Cancel the pending messages of a deleted TOPIC. Exit status 1 if there are none: check the name."""
+    """Cancel the pending messages of a deleted TOPIC. The exit status is 1 if there are none."""
     if dry_run and yes:
         raise click.UsageError("--dry-run and --yes exclude each other")
 
@@ -367,15 +373,15 @@ def purge_command(run: Callable[[Work], None], topic: str, dry_run: bool, yes: b
 
 @pending_command.command("forecast")
 @click.option("--topic", default="", help="Only messages of this topic.")
-@click.option("--from", "from_text", metavar="TIME", help="Begin at (default: now).")
+@click.option("--from", "from_text", metavar="TIME", help="Begin of the forecast.  [default: now]")
 @click.option("--for", "span", default="1h", show_default=True, metavar="SPAN", help="Length of the forecast.")
-@click.option("--bars", type=click.IntRange(1, 2000), default=60, show_default=True, help="How many bars.")
+@click.option("--bars", type=click.IntRange(1, 2000), default=60, show_default=True, help="Number of bars.")
 @_json_option
 @_connected
 def forecast_command(
     run: Callable[[Work], None], topic: str, from_text: str | None, span: str, bars: int, as_json: bool
 ) -> None:
-    """Show how many messages come due when."""
+    """Show how many messages come due in each part of a time range."""
     begin_ms = now_ms() if from_text is None else _instant(from_text) or 0
     try:
         length_ms = parse_span(span)

@@ -15,7 +15,7 @@ BAR = 50
 
 
 def as_table(rows: Sequence[Sequence[str]]) -> str:
-    """Put rows into columns; the first is the head. The last column is written in full."""
+    """Format rows as aligned columns. The first row is the head; only cells of the last column are never shortened."""
     cells = [[*(_cell(cell) for cell in row[:-1]), printable(row[-1])] for row in rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
@@ -48,7 +48,7 @@ def waiting_rows(messages: Iterable[WaitingMessage], now_ms: int) -> list[tuple[
 
 
 def topic_rows(found: Iterable[TopicWaiting]) -> list[tuple[str, ...]]:
-    """Rows of what waits by topic."""
+    """Rows of the pending messages by topic."""
     return [
         ("pending", "bytes", "first due", "last due", "topic"),
         *(
@@ -65,7 +65,7 @@ def topic_rows(found: Iterable[TopicWaiting]) -> list[tuple[str, ...]]:
 
 
 def result_rows(results: Iterable[ChangeResult], now_ms: int) -> list[tuple[str, ...]]:
-    """Rows of verdicts."""
+    """Rows of the verdicts on changes."""
     return [
         ("verdict", "id", "due", "in", "version", "when", "where", "detail"),
         *(
@@ -90,7 +90,7 @@ def _until(due_ms: int, now_ms: int) -> str:
 
 
 def bars_of(found: OutlookResult, topic: str) -> str:
-    """Draw a forecast (of a topic, if one is named), a line for each bar that has something."""
+    """Draw a forecast, of one topic if it is named: a line for each bar that is not empty."""
     most = max((count for _, count in found.bars), default=0)
     begin, end, bar = format_instant(found.from_ms), format_instant(found.to_ms), format_span(found.step_ms)
     if topic:  # what is due before or later is not counted then

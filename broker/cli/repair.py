@@ -4,11 +4,11 @@ The parts are repaired in this order, because each repair relies on the parts be
 
 1. the store's id, from the files that carry it;
 2. the delivery checkpoint and the manifest of the delay store (`store.spill.upkeep.repair.mended_section`);
-3. the CommitLog (`store.log.log_repair`), at least as far as the checkpoint says that it was durable;
+3. the CommitLog (`store.log.log_repair`), at least up to the position that the checkpoint calls durable;
 4. journal and runs of the delay store (`store.spill.upkeep.repair`);
-5. files derived from the CommitLog: put aside, so that the next start derives them again, if the CommitLog has changed,
-or if a ConsumeQueue file has another size than configured and nothing tells the right one;
-6. the tables under ``config``: an unreadable version is replaced by the one before.
+5. ConsumeQueues and progress file, if the CommitLog was changed, or if a ConsumeQueue file has another size than
+configured and nothing tells the right one: they are put aside, and the next start derives them again;
+6. the tables under ``config``: an unreadable table is replaced by its previous version (``.bak``).
 
 Bytes that are removed or overwritten are saved under ``timewheel/aside/repair-NNNN`` first (`store.disk.aside`).
 """
@@ -46,7 +46,7 @@ _DAMAGE = (StoreCorruptError, StoreFormatError)
 
 
 def repair_store(config: BrokerConfig) -> list[str]:
-    """Repair the store of a configuration; returns a sentence for each repair, or none if nothing was wrong.
+    """Repair the store of a configuration. Returns a sentence for each repair; an empty list if nothing was wrong.
 
     Raises StoreLockedError if a broker runs on the store, StoreError if the store cannot be repaired.
     """
@@ -84,7 +84,7 @@ class _Repair:
         self._queues()
         self._tables()
 
-    # ------------------------------------------------------------------------------------------ whose store it is
+    # ------------------------------------------------------------------------------------------ identity
 
     def _identity(self) -> bytes:
         path = self.mine / "store"
@@ -178,7 +178,7 @@ class _Repair:
                 self.aside.say(f"{derived} is derived from the CommitLog again; moved to {self.aside.move(derived)}")
 
     def _queues(self) -> None:
-        """Files that a start would refuse because their size is wrong and the right one is not known."""
+        """Put ConsumeQueues aside if a start would refuse a file for its size, and the right size is not known."""
         try:
             progress = Progress.read(self.files, self.mine / "progress")
         except StoreFormatError:

@@ -33,15 +33,24 @@ FAILURE_LOOK_S = 1
 
 @click.command("broker")
 @click.option("--store", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Store directory.")
-@click.option("--listen", metavar="HOST:PORT", help="Listen on this address.  [default: 127.0.0.1:10911]")
-@click.option("--namesrv-listen", metavar="HOST:PORT", help="Address of the built-in name server.")
-@click.option("--namesrv-addr", metavar="LIST", help="External name servers to register with instead.")
-@click.option("--http-listen", metavar="HOST:PORT", help="Serve HTTP here: the API, metrics, the page.")
+@click.option("--listen", metavar="HOST:PORT", help="Address to listen on.  [default: 127.0.0.1:10911]")
 @click.option(
-    "-c", "--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="A broker.conf."
+    "--namesrv-listen", metavar="HOST:PORT", help="Address of the built-in name server.  [default: port 9876]"
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A single setting; may be repeated.")
-@click.option("--shards", metavar="N|auto", help="Run N brokers as one, each in a process; auto: one for each core.")
+@click.option(
+    "--namesrv-addr", metavar="LIST", help="Register with these name servers (HOST:PORT;…); start no built-in one."
+)
+@click.option("--http-listen", metavar="HOST:PORT", help="Address for HTTP: the page, the API, metrics.")
+@click.option(
+    "-c",
+    "--config",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Configuration file, such as a broker.conf of Apache's.",
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one configuration key. Repeatable.")
+@click.option("--shards", metavar="N|auto", help="Run N shards, each in a process of its own. auto: one for each core.")
 def broker_command(
     store: Path | None,
     listen: str | None,
@@ -54,13 +63,13 @@ def broker_command(
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C. It prints one line when it is ready. On SIGHUP it reads its files again.
 
-    --set overrides the other options, which override the file, which overrides the defaults. The keys are those of
-    Apache's broker.conf; docs/configuration.md lists them.
+    Precedence: --set, then the other options, then the file, then the defaults. The configuration keys are those of
+    Apache's broker.conf and some of our own; docs/configuration.md lists them.
 
     RocketMQ 5's gRPC clients connect through Apache's proxy (org.apache.rocketmq:rocketmq-proxy:5.5.0, unmodified).
-    Start it beside this broker, with the address of its name server: java -cp 'lib/*'
-    org.apache.rocketmq.proxy.ProxyStartup -pm cluster -n NAMESRV_ADDRESS. docs/rocketmq5-clients.md describes this
-    and the proxy's limits (delays: one day).
+    Start the proxy with the address of this broker's name server: java -cp 'lib/*'
+    org.apache.rocketmq.proxy.ProxyStartup -pm cluster -n NAMESRV_ADDRESS. See docs/rocketmq5-clients.md, also for the
+    proxy's limits (by default no delay above one day).
     """
     options = options_to_values(store, listen, namesrv_listen, namesrv_addr, http_listen)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # ignored until the broker can reload its files
@@ -95,7 +104,7 @@ def options_to_values(
     namesrv_addr: str | None,
     http_listen: str | None = None,
 ) -> dict[str, str]:
-    """Turn options into configuration keys; raises a usage error for an invalid one."""
+    """Turn options into configuration keys and values. Raises click.UsageError for an invalid option."""
     if namesrv_listen is not None and namesrv_addr is not None:
         raise click.UsageError("--namesrv-listen and --namesrv-addr exclude each other")
     values: dict[str, str] = {}
@@ -119,7 +128,11 @@ def options_to_values(
 async def serve(
     config: BrokerConfig, stop: asyncio.Event, read: Callable[[], BrokerConfig] | None, link: ShardLink | None = None
 ) -> None:
-    """Run a broker until ``stop`` is set. ``read`` reads the settings again; with a ``link`` it is one of several."""
+    """Run a broker until ``stop`` is set.
+
+    ``read`` reads the settings again, on SIGHUP; None: there is no file. With a ``link`` the broker is a shard.
+    Raises ConfigError, PluginError, StoreError or OSError if the broker cannot start or had to stop serving.
+    """
     broker = Broker(config, link=link)
     await broker.start()
     loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[None]]()
@@ -148,7 +161,7 @@ async def serve(
 
 
 def shard_count(text: str) -> int:
-    """Read ``--shards``: a number, or ``auto`` for the cores that this process may use. Raises a usage error."""
+    """Read ``--shards``: a number, or ``auto`` for the cores that this process may use. Raises click.UsageError."""
     if text == "auto":
         return min(len(os.sched_getaffinity(0)), SHARDS_MAX)
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= SHARDS_MAX:
@@ -169,7 +182,7 @@ async def _supervise(config: BrokerConfig, start: Start, count: int, stop: async
 
 
 async def _until_stopped(broker: Broker, stop: asyncio.Event) -> None:
-    """Wait for a signal; raises StoreError if the broker had to stop serving because a thread has failed."""
+    """Wait until ``stop`` is set. Raises StoreError if the broker had to stop serving because a thread failed."""
     while not stop.is_set():
         if broker.failure is not None:
             raise StoreError(f"the broker accepts no more messages: {broker.failure}") from broker.failure

@@ -1,4 +1,4 @@
-"""``timewheel send``: one message, now or later."""
+"""``timewheel send``: send one message, to be delivered now or later."""
 
 from __future__ import annotations
 
@@ -25,12 +25,17 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @click.command("send")
 @click.argument("topic")
 @click.argument("body")
-@click.option("--at", "at_text", metavar="TIME", help="Deliver at: ISO 8601 (without zone: local) or epoch ms.")
-@click.option("--in", "in_text", metavar="SPAN", help="Deliver after: 47m, 1h30m, 1500ms.")
-@click.option("--level", type=click.IntRange(1, 18), help="Deliver after this fixed level of the broker.")
-@click.option("--tags", help="One tag.")
-@click.option("--key", "--keys", "keys", multiple=True, help="A key to find it by; may be repeated.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; may be repeated.")
+@click.option(
+    "--at",
+    "at_text",
+    metavar="TIME",
+    help="Deliver at this time: ISO 8601 (local time if it names no zone) or epoch ms.",
+)
+@click.option("--in", "in_text", metavar="SPAN", help="Deliver after this delay: 47m, 1h30m, 1500ms.")
+@click.option("--level", type=click.IntRange(1, 18), help="Deliver after this delay level of the broker.")
+@click.option("--tags", help="The message's tag.")
+@click.option("--key", "--keys", "keys", multiple=True, help="A key (KEYS) to query the message by. Repeatable.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A user property. Repeatable.")
 @namesrv_option
 @account_option
 @tls_options
@@ -47,7 +52,7 @@ def send_command(
     access_key: str | None,
     tls: Tls,
 ) -> None:
-    """Send BODY to TOPIC ("-" reads it from standard input) and print the message id."""
+    """Send BODY to TOPIC and print the message id. BODY "-" is read from standard input."""
     if sum(value is not None for value in (at_text, in_text, level)) > 1:
         raise click.UsageError("--at, --in and --level exclude each other")
     at, delay_ms = _understand(at_text, in_text)
@@ -81,7 +86,7 @@ def send_command(
 
 
 def _waits(offset_message_id: str) -> bool:
-    """Whether a message id names a virtual offset: the message is pending, no part of the CommitLog yet."""
+    """Whether a message id has a virtual offset: the message is pending and not in the CommitLog yet."""
     try:
         return parse_message_id(offset_message_id)[1] >= DELAY_ID_BASE
     except MessageError:

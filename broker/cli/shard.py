@@ -1,7 +1,7 @@
-"""``python -m broker.cli.shard SPEC``: one shard. The supervisor starts it (`broker.shards.processes`), nobody else.
+"""``python -m broker.cli.shard SPEC``: one shard. Only the supervisor starts it (`broker.shards.processes`).
 
-SPEC is JSON: ``file``, ``options`` and ``settings`` as `broker.config.broker_config.load_config` takes them, ``fd`` of
-the link with the supervisor, and ``embedded``, whether that has the name server.
+SPEC is a JSON object: ``file``, ``options`` and ``settings`` as `broker.config.broker_config.load_config` takes them;
+``fd``, the file descriptor of the link to the supervisor; ``embedded``, whether the supervisor runs the name server.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger("broker")
 
 
 def main() -> None:
-    """Be a shard until SIGTERM, or until the supervisor is gone. Exit status 1: it could not, and the log says why."""
+    """Run a shard until SIGTERM, or until the supervisor is gone. Exit status 1: it failed, and the log says why."""
     spec: dict[str, Any] = json.loads(sys.argv[1])
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # ignored until the broker can reload its files
     os.set_inheritable(spec["fd"], False)

@@ -26,12 +26,12 @@ _TIMEOUT_MS = 5_000
 @namesrv_option
 @account_option
 @tls_options
-@click.option("--json", "as_json", is_flag=True, help="All figures of each broker, as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures of each broker, as one JSON object.")
 def status_command(namesrv: str, access_key: str | None, tls: Tls, as_json: bool) -> None:
     """Show the figures of all brokers that the name server knows, and their sums.
 
-    put/s and got/s are messages a second over the last minute; pending are timed messages and those of delay levels.
-    The exit status is 1 if a broker does not answer.
+    put/s and got/s: messages a second over the last minute. pending: timed messages and those of delay levels. The exit
+    status is 1 if a broker does not answer.
     """
     secret_key = secret_of(access_key)
 
@@ -60,7 +60,7 @@ def _document(figures: Mapping[str, str] | Exception) -> dict[str, Any]:
 
 
 def status_rows(found: Mapping[str, Mapping[str, str] | Exception], now_ms: int) -> list[tuple[str, ...]]:
-    """The head, a row for each broker, and with several brokers one of their sums.
+    """The rows of the table: the head, one for each broker, and the sums if there are several brokers.
 
     >>> for row in status_rows({"b-0": {"putTps": "1 5.0 2", "timewheelPending": "3"}, "b-1": OSError("gone")}, 0)[1:]:
     ...     print(row[:6])

@@ -1,7 +1,7 @@
 """Counts lost, repeated, early and late messages of a run whose messages and due times are known.
 
-There are two latenesses, never mixed: *at the broker*, stored minus due (whole milliseconds, the broker's clock); *at
-the consumer*, received minus due. A negative lateness means early, which must not happen.
+Lateness is measured in two ways, which are never mixed: *at the broker*, stored minus due (whole milliseconds, the
+broker's clock), and *at the consumer*, received minus due. A negative lateness means early, which must not happen.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["Tally", "percentile", "summary"]
 
 
 def percentile(sorted_values: Sequence[int], percent: float) -> int:
-    """The smallest value that at least ``percent`` of all values do not exceed (nearest rank).
+    """The smallest value such that at least ``percent`` % of all values are not above it (nearest rank).
 
     >>> percentile([1, 2, 3, 4], 50), percentile([1, 2, 3, 4], 99)
     (2, 4)
@@ -51,13 +51,13 @@ class Tally:
         self.early = 0
 
     def sent(self, message_id: str, due_ms: int) -> None:
-        """A message was accepted."""
+        """Count a message that the broker accepted."""
         self._due[message_id] = due_ms
 
     def came(self, message_id: str, due_ms: int, store_ms: int, received_ms: int) -> bool:
-        """A message arrived; False if it had arrived before (which counts as repeated, and nothing else).
+        """Count an arrival; False if the message had arrived before, which counts as repeated only.
 
-        It may arrive before `sent` is called for it, so its due time comes with it.
+        A message may arrive before `sent` is called for it. So the due time is an argument here, too.
         """
         if message_id in self.seen:
             self.repeated += 1
@@ -71,12 +71,12 @@ class Tally:
 
     @property
     def sent_count(self) -> int:
-        """How many were accepted."""
+        """Number of accepted messages."""
         return len(self._due)
 
     @property
     def pending(self) -> int:
-        """How many of them have not arrived."""
+        """Number of accepted messages that have not arrived."""
         return sum(message_id not in self.seen for message_id in self._due)
 
     @property
