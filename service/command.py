@@ -33,13 +33,13 @@ __all__ = ["service_command"]
 _LOG = logging.getLogger(__name__)
 SECRET_VARIABLE, TOKEN_VARIABLE = "TIMEWHEEL_SECRET_KEY", "TIMEWHEEL_HTTP_TOKEN"
 VERDICT_MS = 15_000
-"""How long an answer over HTTP waits for a verdict."""
+"""Milliseconds that an HTTP request waits for the verdict on a change."""
 HTTP_OPTION, METRICS_OPTION = "--http-listen", "--metrics-listen"
 SWITCH_INTERVAL_S = 0.0005
 
 
 def need_token(text: str) -> None:
-    """Check a token that is given: long enough not to be guessed. Raises click.UsageError."""
+    """Check a token, if one is set: it must be too long to guess. Raises click.UsageError."""
     if text and not re.fullmatch(r"[!-~]{16,512}", text):
         raise click.UsageError(f"{TOKEN_VARIABLE}: expected 16 to 512 printable characters without blanks")
 
@@ -56,7 +56,10 @@ def _tls(tls: bool, tls_ca: str | None) -> Tls:
 def _open_door(
     service: DelayService, commands: Callable[[], ServiceClient], http: str | None, metrics: str | None
 ) -> Callable[[], None]:
-    """Serve HTTP where it is asked for; what ends it. Raises OSError, click.ClickException without the extra."""
+    """Serve HTTP at the given addresses; returns what ends it.
+
+    Raises OSError if an address cannot be used, click.ClickException if the extra ``http`` is not installed.
+    """
     if http is None and metrics is None:
         return lambda: None
     token = os.environ.get(TOKEN_VARIABLE, "")
@@ -84,9 +87,9 @@ def _open_door(
     "--store",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for caches; may be lost.",
+    help="Directory for caches. It may be lost.",
 )
-@click.option("--topic", default="TIMEWHEEL", show_default=True, help="The entry topic.")
+@click.option("--topic", default="TIMEWHEEL", show_default=True, help="The entry topic, which senders send to.")
 @click.option(
     "--access-key",
     envvar="TIMEWHEEL_ACCESS_KEY",
@@ -99,30 +102,31 @@ def _open_door(
     default=86_400,
     show_default=True,
     metavar="SECONDS",
-    help="Write again what still waits so long after it was stored; below the brokers' fileReservedTime.",
+    help="Store an entry again if it still waits this long after it was stored. Must be below the brokers' "
+    "fileReservedTime.",
 )
 @click.option(
     "--warm-standby/--no-warm-standby",
     "warm",
     default=True,
-    help="Follow the shards that would come here if another instance vanished (the default).",
+    help="Also follow the shards that this instance would take over if another one vanished (the default).",
 )
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    help="Be a name server and brokers to senders that stay as they are: PORT is the name server, each broker has a "
-    "port after it.",
+    help="Act as name server and brokers for senders that stay as they are. PORT is the name server's. Each broker "
+    "gets a port after it.",
 )
 @click.option(
     HTTP_OPTION,
     metavar="HOST:PORT",
-    help="Serve the page, the API, /healthz, /readyz and /metrics here. Page and API need 127.0.0.1, or a token in the "
-    f"environment variable {TOKEN_VARIABLE}.",
+    help="Address for HTTP: the page, the API, /healthz, /readyz and /metrics. On another address than 127.0.0.1, page "
+    f"and API need a token in the environment variable {TOKEN_VARIABLE}.",
 )
-@click.option(METRICS_OPTION, metavar="HOST:PORT", help="Serve metrics for Prometheus here, at /metrics.")
-@click.option("--tls", is_flag=True, help="Encrypt; check certificates with the system's authorities.")
+@click.option(METRICS_OPTION, metavar="HOST:PORT", help="Address for metrics only (Prometheus), at /metrics.")
+@click.option("--tls", is_flag=True, help="Use TLS; check certificates with the system's authorities.")
 @click.option(
-    "--tls-ca", type=click.Path(exists=True, dir_okay=False), help="Encrypt; trust the authorities of this PEM."
+    "--tls-ca", type=click.Path(exists=True, dir_okay=False), help="Use TLS; check certificates with this PEM file."
 )
 def service_command(
     namesrv_addr: str,
@@ -139,9 +143,9 @@ def service_command(
 ) -> None:
     """Deliver messages at their millisecond, as a service beside an existing RocketMQ cluster.
 
-    Senders send to the entry topic, with the properties TW_TOPIC (where to) and TW_DELIVER_MS (when, epoch ms). Several
-    instances share the queues of that topic. What waits lives in the cluster, nothing that matters in --store. With
-    --listen, senders that know none of this are given an instance as their name server.
+    Senders send to the entry topic, with the properties TW_TOPIC (the topic to deliver to) and TW_DELIVER_MS (the due
+    time, epoch ms). Several instances share the queues of the entry topic. Waiting messages are stored in the cluster;
+    --store holds only caches. With --listen, senders need no change: they use an instance as their name server.
     """
     need_token(os.environ.get(TOKEN_VARIABLE, ""))
     secret = os.environ.get(SECRET_VARIABLE) if access_key else None

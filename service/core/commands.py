@@ -1,8 +1,8 @@
-"""Commands on entries: which wait for their verdict, and what must be known to give a definite one.
+"""Commands on entries: which of them wait for a verdict, and what must be known to give a definite one.
 
-A command is a record in the shard's own queue, and so is its verdict. What a verdict says holds from where it is
-*read*, for its writer as for everybody after it; until then its entry is held, so nobody delivers or rolls it. So a
-race of a command with the delivery has one winner, and it stays the winner over any takeover::
+A command is a record in the shard's own queue, and so is its verdict. A verdict takes effect when it is *read*, for its
+writer and for every later owner. Until then its entry is held: nobody delivers or rolls it. So a race between a command
+and a delivery has one winner, which stays the winner over any takeover::
 
     entry 17 … command 40 (cancel 17) … verdict 52 (of 40, about 17: done)
                     │                        └ read: 17 is done and known as cancelled, 40 is done
@@ -14,11 +14,12 @@ already         it was cancelled before; it is due at that time
 too_late        it was delivered (or rejected)
 cancelled       it was cancelled, so it cannot be moved
 pending         the answer to ``get``: it waits
-unknown         no entry stands or stood there, or it is long gone
-refused         the command is not possible, the detail says why
+unknown         there is no entry at that offset, and was none, or it was deleted long ago
+refused         the command is not possible; the detail says why
 ==============  ======================================================================================================
 
-A moved entry needs no memory of its own: whoever reads it again reads its verdicts, too, which stand behind it.
+A moved entry needs no memory of its own: whoever reads the entry again also reads its verdicts, which come later in the
+queue.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CANCELLED_MAX = 65_536
 
 
 class CommandVerdict(Enum):
-    """What came of a command; the value is that of the property ``TW_VERDICT``."""
+    """The outcome of a command; the value is that of the property ``TW_VERDICT``."""
 
     DONE = "done"
     ALREADY = "already"
@@ -53,7 +54,7 @@ class CommandVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A verdict that was decided and is not read yet; ``entry`` is held if it is `CommandVerdict.DONE`."""
+    """A verdict that was decided and not yet read. ``entry`` is held if the verdict is `CommandVerdict.DONE`."""
 
     command: int
     entry: int
@@ -61,7 +62,7 @@ class Decision:
 
 
 class CommandTable:
-    """What a shard knows of commands. Not thread-safe."""
+    """What a shard knows about commands. Not thread-safe."""
 
     __slots__ = (
         "_answered",
@@ -110,7 +111,7 @@ class CommandTable:
             self._answered[line.offset] = line
 
     def ask_again(self) -> None:
-        """A record cannot be read: it may be the verdict of any command before it, so these are decided once more."""
+        """Decide all earlier commands again: a record that cannot be read may be the verdict of any of them."""
         if self._answered:
             self.asked = dict(sorted((self.asked | self._answered).items()))
             self._answered.clear()
@@ -120,11 +121,11 @@ class CommandTable:
                 self._held[self._unsure[at]] += 1
 
     def may_change(self, offset: int) -> bool:
-        """Whether a verdict that cannot be read may have moved or cancelled an entry: it waits for a new one."""
+        """Whether an unreadable verdict may have moved or cancelled an entry: then it waits for a new verdict."""
         return bool(self._held) and self._held[self.origin_of(offset)] > 0
 
     def judged(self, line: Line, entry: int, done: DoneEntries, first: int) -> CommandVerdict | None:
-        """The verdict on a command for an entry that is done, or is none; None if it waits.
+        """The verdict on a command if its entry is done or there is none; None if the entry waits.
 
         ``first``: where the queue began.
         """
@@ -137,7 +138,7 @@ class CommandTable:
         return CommandVerdict.UNKNOWN if entry < self.forgot else CommandVerdict.TOO_LATE
 
     def saw_verdict(self, line: Line, done: DoneEntries) -> list[int]:
-        """A verdict was read, and holds from here on; what is done by it, besides its command."""
+        """Note that a verdict was read, so it takes effect; returns what is done by it, besides its command."""
         finished: list[int] = []
         self.asked.pop(line.about, None)
         self._answered.pop(line.about, None)
@@ -159,7 +160,7 @@ class CommandTable:
         return [*finished, line.entry]
 
     def cancel(self, offset: int) -> None:
-        """Note that an entry was cancelled, and the name that its sender knows it by."""
+        """Note that an entry was cancelled, also under the offset by which its sender knows it."""
         for name in (offset, self.origin_of(offset)):
             if name not in self.cancelled:
                 self.cancelled[name] = None
@@ -167,7 +168,7 @@ class CommandTable:
         self._trim()
 
     def learn(self, offsets: Iterable[int], forgot: int) -> None:
-        """Take what a progress record says."""
+        """Take over the contents of a progress record."""
         for offset in offsets:
             self.cancelled[offset] = None
         self.forgot = max(self.forgot, forgot)
@@ -182,24 +183,24 @@ class CommandTable:
     # ------------------------------------------------------------------------------------------------ rolled entries
 
     def rolled(self, roll: int, origin: int) -> None:
-        """An entry stands at another offset now; rolls come in ascending order."""
+        """Note that an entry has another offset now. Rolls come in ascending order."""
         if not self._rolls or roll > self._rolls[-1]:
             self._rolls.append(roll)
             self._origins.append(origin)
 
     def prune(self, low: int) -> None:
-        """Forget rolls below an offset: they are done."""
+        """Forget rolls below an offset, all of which are done."""
         count = bisect_left(self._rolls, low)
         if count * 2 > len(self._rolls):
             del self._rolls[:count], self._origins[:count]
 
     def origin_of(self, offset: int) -> int:
-        """The entry that a sender wrote: the offset itself unless it is a roll."""
+        """The offset of the entry that the sender wrote: the given offset, unless that is a roll."""
         at = bisect_left(self._rolls, offset)
         return self._origins[at] if at < len(self._rolls) and self._rolls[at] == offset else offset
 
     def place_of(self, origin: int) -> int:
-        """Where an entry stands that a sender wrote: the last roll of it that is known, or itself.
+        """The present offset of an entry that a sender wrote: that of its last known roll, or its own.
 
         >>> table = CommandTable(); table.rolled(9, 4); table.rolled(12, 4); table.place_of(4), table.origin_of(12)
         (12, 4)

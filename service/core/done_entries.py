@@ -1,8 +1,8 @@
-"""Which entries of a queue need nothing any more: an offset below which all are done, and a bitmap from there.
+"""Which entries of a queue are done: an offset below which all are, and a bitmap from there on.
 
-Entries come in by queue offset and are delivered by due time, so the done ones lie scattered. A bit for each entry
-between the oldest pending one and the newest read one is the plainest form that is exact: 1,000,000 entries are 125 kB
-before compression, and a union of two sets (facts do not contradict each other) is an ``or``.
+Entries arrive by queue offset and are delivered by due time, so the done ones are scattered. One bit for each entry
+between the oldest pending one and the newest one read is the simplest exact form. 1,000,000 entries take 125 kB before
+compression. The union of two sets is an ``or``, because an entry that is done stays done.
 
 >>> done = DoneEntries(10)
 >>> done.add(12); done.add(10)
@@ -27,7 +27,7 @@ _TRIM_BYTES = 4096
 
 
 def inflated(data: bytes) -> bytes:
-    """What was compressed, up to the bits of `SPAN_MAX` entries; ValueError for more, and for what is no such thing."""
+    """Decompress a bitmap. Raises ValueError if it has bits for more than `SPAN_MAX` entries, or is no zlib stream."""
     most = SPAN_MAX // 8 + 8
     try:
         stream = zlib.decompressobj()
@@ -59,7 +59,7 @@ class DoneEntries:
         return at < len(self._bits) and bool(self._bits[at] >> bit & 1)
 
     def add(self, offset: int) -> bool:
-        """Mark one; False if it was done before. Raises ValueError beyond `SPAN_MAX`."""
+        """Mark an offset as done; False if it already was. Raises ValueError beyond `SPAN_MAX` above ``low``."""
         if offset in self:
             return False
         at, bit = divmod(offset - self._base, 8)
@@ -73,13 +73,13 @@ class DoneEntries:
         return True
 
     def raise_to(self, low: int) -> None:
-        """Count everything below an offset as done."""
+        """Mark everything below an offset as done."""
         if low > self.low:
             self.low = low
             self._rise()
 
     def _rise(self) -> None:
-        """Move ``low`` over what is done, and drop bytes that it has passed."""
+        """Raise ``low`` over done entries, and drop the bytes below it."""
         bits, low = self._bits, self.low
         while low in self:
             at, bit = divmod(low - self._base, 8)
@@ -91,17 +91,17 @@ class DoneEntries:
             self._base = low - low % 8
 
     def pending(self, first: int, until: int) -> Iterator[int]:
-        """What is not done of these offsets, ascending."""
+        """Those of the given offsets that are not done, ascending."""
         return (offset for offset in range(max(first, self.low), until) if offset not in self)
 
     def merge(self, low: int, offsets: Iterable[int]) -> None:
-        """Add another set's facts."""
+        """Mark as done all that is done in another set."""
         self.raise_to(low)
         for offset in offsets:
             self.add(offset)
 
     def beyond(self, other: DoneEntries) -> list[int]:
-        """What is done here and not there, ascending.
+        """Offsets that are done in this set and not in another one, ascending.
 
         >>> here, there = DoneEntries(2), DoneEntries(0); _ = here.add(5); _ = there.add(1); here.beyond(there)
         [0, 5]
@@ -121,7 +121,7 @@ class DoneEntries:
         return found
 
     def offsets(self) -> Iterator[int]:
-        """What is done at and above ``low``, ascending."""
+        """The done offsets from ``low`` on, ascending."""
         for at in range((self.low - self._base) // 8, len(self._bits)):
             byte = self._bits[at]
             if byte:
@@ -131,20 +131,20 @@ class DoneEntries:
                         yield first + bit
 
     def pack(self) -> bytes:
-        """The bitmap, compressed; `unpack` reads it with ``low``."""
+        """The compressed bitmap. `unpack` needs it and ``low``."""
         begin = self.low - self.low % 8
         return zlib.compress(bytes(self._bits[(begin - self._base) // 8 :]), 1)
 
     @classmethod
     def unpack(cls, low: int, data: bytes) -> DoneEntries:
-        """Read it back; raises ValueError for what was not packed so."""
+        """Read what `pack` wrote. Raises ValueError for anything else."""
         found = cls(low)
         found._bits = bytearray(inflated(data)) if data else bytearray()
         found._rise()
         return found
 
     def copy(self) -> DoneEntries:
-        """A copy that changes alone."""
+        """An independent copy."""
         found = DoneEntries(self.low)
         found._base, found._bits = self._base, bytearray(self._bits)
         return found

@@ -1,4 +1,4 @@
-"""Until when an owner may deliver: it must have read its queue to the end within the last 2 s.
+"""How long an owner may deliver: only if it has read its queue to the end within the last 2 s.
 
 ::
 
@@ -6,9 +6,10 @@
     ──┬────────────────────────────────┬──────────────────────┬──────────────► monotonic clock of this machine
       └──────────── LEASE_MS ──────────────────────────────── ┘ from here on nothing is sent
 
-It counts from when it *asked*: a takeover that was stored later than that may be missing in the answer. The new owner
-waits from when it has *seen* its own takeover record in the queue, which is after it was stored. So it waits longer
-than the lease of everybody who has not read that record can last, and no two machines' clocks are compared.
+The lease counts from the moment of *asking*, because a takeover that was stored later may be missing in the answer. The
+new owner waits from the moment when it has *seen* its own takeover record in the queue, which is after the record was
+stored. So it waits longer than the lease of anybody who has not read that record. No clocks of two machines are
+compared.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SETTLE_MS = 1000
 
 
 class Timing:
-    """The spans of the protocol, ms; see the constants of the same names."""
+    """The time spans of the protocol, ms; see the constants of the same names."""
 
     __slots__ = ("drift_ms", "lease_ms", "settle_ms")
 
@@ -46,8 +47,8 @@ class Timing:
 class Lease:
     """The right to deliver, renewed by reading.
 
-    A queue that is written to all the time is never read to its present end: when an answer comes, more has been
-    written. So each end that was asked for is remembered until it has been read, and counts from when it was asked.
+    A queue that is written to all the time is never read to its present end: when an answer comes, there is more in it.
+    So each end that was asked for is remembered until it has been read. It counts from the moment of asking.
     """
 
     __slots__ = ("_asked_ms", "_ends", "_length_ms")
@@ -58,12 +59,12 @@ class Lease:
         self._ends: deque[tuple[int, int]] = deque(maxlen=ENDS_MAX)
 
     def end_seen(self, asked_ms: int, end: int, read_to: int) -> None:
-        """The queue ended at ``end`` when it was asked for (monotonic ms), and was read up to ``read_to``."""
+        """Note that the queue ended at ``end`` when this was asked (monotonic ms), and was read up to ``read_to``."""
         self._ends.append((asked_ms, end))
         self.read(read_to)
 
     def read(self, read_to: int) -> None:
-        """The queue was read up to here.
+        """Note how far the queue was read.
 
         >>> lease = Lease(2000); lease.end_seen(500, 7, 5); lease.holds(500); lease.read(7); lease.holds(2499)
         False
@@ -76,12 +77,12 @@ class Lease:
             self._ends.popleft()
 
     def renew(self, asked_ms: int) -> None:
-        """The queue was read to its end, as of when this was asked (monotonic ms)."""
+        """Note that the queue was read to the end that it had at this time (monotonic ms)."""
         if self._asked_ms is None or asked_ms > self._asked_ms:
             self._asked_ms = asked_ms
 
     def holds(self, mono_ms: int) -> bool:
-        """Whether something may be sent now.
+        """Whether the owner may send now.
 
         >>> lease = Lease(2000); lease.renew(500); lease.holds(2499), lease.holds(2500)
         (True, False)

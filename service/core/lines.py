@@ -1,27 +1,27 @@
-"""What stands in a shard's entry queue: messages that wait, and records of the service itself.
+"""The contents of a shard's entry queue: entries, which are messages of senders, and records of the service.
 
-A record of the service has the property ``TW_KIND``; everything else in the topic is an entry of a sender.
+A record of the service has the property ``TW_KIND``. Everything else in the topic is an entry.
 
 ========  ====================================  ========================================================================
 kind      further properties                    meaning
 ========  ====================================  ========================================================================
-takeover  ``TW_OWNER``                          from here on the shard belongs to this owner. The record's own offset is
-                                                the *generation* of its ownership: later ones are higher
-release   ``TW_GENERATION``                     the owner of that generation delivers nothing any more
-roll      ``TW_GENERATION`` ``TW_ABOUT``        an entry written again, because the cluster would delete the first copy;
-          ``TW_ORIGIN`` and the entry's own     ``TW_ORIGIN`` is the one that the sender wrote
-cancel    ``TW_ABOUT``                          a command: the entry at that offset shall not be delivered
-move      ``TW_ABOUT``, ``TW_DELIVER_MS`` or    a command: it shall be delivered at that time, or so many ms later
+takeover  ``TW_OWNER``                          from here on the shard belongs to this owner. The offset of this record
+                                                is the *generation* of the ownership; later ones are higher
+release   ``TW_GENERATION``                     the owner of that generation delivers no more
+roll      ``TW_GENERATION`` ``TW_ABOUT``        an entry stored again, because the cluster would delete the first copy;
+          ``TW_ORIGIN`` and the entry's own     ``TW_ORIGIN`` is the offset at which the sender stored it
+cancel    ``TW_ABOUT``                          a command: do not deliver the entry at that offset
+move      ``TW_ABOUT``, ``TW_DELIVER_MS`` or    a command: deliver it at that time, or that many ms later
           ``TW_BY_MS``
-get       ``TW_ABOUT``                          a question: what became of it?
+get       ``TW_ABOUT``                          a question: what happened to it?
 ask       a body in JSON                        a question about many entries; the answer is the body of its verdict
-verdict   ``TW_GENERATION`` ``TW_ABOUT``        what came of the command at the offset ``TW_ABOUT``, for the entry at
+verdict   ``TW_GENERATION`` ``TW_ABOUT``        the outcome of the command at the offset ``TW_ABOUT`` for the entry at
           ``TW_ENTRY`` ``TW_VERDICT``           ``TW_ENTRY``; ``TW_DELIVER_MS`` is its due time then
           ``TW_DELIVER_MS`` ``TW_DETAIL``
 ========  ====================================  ========================================================================
 
-A record that carries a generation counts only if that is the generation of the last takeover before it. So what a
-fenced owner wrote too late is void, for every reader, whenever it reads.
+A record with a generation counts only if this is the generation of the last takeover before it. So a record that a
+fenced owner wrote too late is void for every reader at any time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["COMMANDS", "Line", "LineKind"]
 
 
 class LineKind(Enum):
-    """The kinds of records in an entry queue; the value is that of the property ``TW_KIND``."""
+    """The kinds of records in an entry queue. The value is that of the property ``TW_KIND``."""
 
     ENTRY = ""
     TAKEOVER = "takeover"
@@ -51,7 +51,7 @@ COMMANDS = frozenset({LineKind.CANCEL, LineKind.MOVE, LineKind.GET, LineKind.ASK
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One record of an entry queue, as far as ownership is concerned.
+    """One record of an entry queue: the part that matters for ownership.
 
     ==============  ==============================================================================
     ``offset``      int, its place in the queue

@@ -1,23 +1,23 @@
 """Progress of a shard, as records of a topic: which entries are done, and how far each target queue is accounted for.
 
-A *chain* is a whole picture (a snapshot) and the changes behind it, written by one generation, each acknowledged before
-the next is sent. Everything in it is a fact that stays true:
+A *chain* is a complete picture (a snapshot) followed by changes. One generation writes it, and each record is
+acknowledged before the next is sent. Everything in a chain is a fact that stays true:
 
 ==============  ==================================================================================================
 ``done``        these entries were delivered (acknowledged by their target), rolled, cancelled or rejected
-``tails``       target queue to offset: every delivery of this generation below it is among the done ones. A queue is
-                named here, durably, *before* anything is sent to it. So whoever comes next finds all that may have
-                been delivered without being done by reading these queues from there on
-``doubts``      what this generation has not yet read of its predecessors' tails
-``takeovers``   of a snapshot: from where on in the entry queue which generation counted, from ``since`` on
-``cancelled``   which of the done ones were cancelled, the last 65,536 of them; below ``forgot`` others may have been
+``tails``       target queue to offset: every delivery of this generation below this offset is among the done entries. A
+                queue is listed here, durably, *before* anything is sent to it. So the next owner finds all deliveries
+                that are not yet among the done ones: it reads these queues from these offsets on
+``doubts``      the tails of earlier generations that this one has not yet read
+``takeovers``   in a snapshot: the offsets in the entry queue from which each generation counted, from ``since`` on
+``cancelled``   which of the done entries were cancelled: the last 65,536; below ``forgot`` others may have been
 ==============  ==================================================================================================
 
-Format: the body is one line of JSON, and behind it the packed offsets (a snapshot: the bitmap; a change: 8 bytes each,
-both compressed by zlib).
+Format: the body is one line of JSON, followed by the done entries, compressed by zlib: in a snapshot the bitmap, in a
+change 8 bytes for each offset.
 
-A reader takes the records of the highest generation. What a fenced owner wrote later has a lower one; the next owner's
-snapshot, written before its first delivery, accounts for it.
+A reader uses the records of the highest generation. Records that a fenced owner wrote later have a lower one. The next
+owner's snapshot, written before its first delivery, accounts for them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ TargetQueue = tuple[str, str, int]
 
 @dataclass(slots=True)
 class Doubt:
-    """Deliveries of earlier generations that may stand in target queues and are not among the done ones yet.
+    """Deliveries of earlier generations that may be in target queues and are not yet among the done entries.
 
-    ``limit``: entries below this offset are concerned; ``due_ms``: those due until then (no earlier owner delivered
+    ``limit``: only entries below this offset; ``due_ms``: only those due until then (no earlier owner delivered
     what is due later, even with a clock that was a minute ahead); ``tails``: where to look.
     """
 
@@ -57,7 +57,7 @@ class Doubt:
 
 @dataclass(slots=True)
 class ProgressRecord:
-    """One record of a chain: a snapshot has all that is ``done``, a change what was ``added`` since."""
+    """One record of a chain. A snapshot has all entries that are ``done``, a change those ``added`` since."""
 
     shard: str
     generation: int
@@ -75,11 +75,11 @@ class ProgressRecord:
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether it is a whole picture."""
+        """Whether this is a snapshot."""
         return self.done is not None
 
     def encode(self) -> bytes:
-        """Its bytes."""
+        """The record as bytes, which `read_record` reads."""
         head = {
             "v": FORMAT,
             "shard": self.shard,
@@ -108,7 +108,7 @@ def _tails_in(rows: Iterable[Sequence[object]]) -> dict[TargetQueue, int]:
 
 
 def read_record(body: bytes) -> ProgressRecord:
-    """Read a record; raises ValueError for bytes that are none, naming what is wrong."""
+    """Read a record. Raises ValueError, with what is wrong, for bytes that are no record."""
     line, _, packed = body.partition(b"\n")
     try:
         head = json.loads(line)
@@ -143,7 +143,7 @@ def read_record(body: bytes) -> ProgressRecord:
 
 @dataclass(slots=True)
 class Picture:
-    """What a chain says when it was read to its end; an empty one for a shard without progress."""
+    """The contents of a chain that was read to its end; empty for a shard without progress."""
 
     generation: int = -1
     low: int = 0
@@ -164,12 +164,12 @@ class Picture:
         return self.since, self.takeovers
 
     def targets(self) -> set[TargetQueue]:
-        """Target queues that the generation, or those before it, may have delivered to."""
+        """Target queues that this generation or earlier ones may have delivered to."""
         return {*self.tails, *(queue for doubt in self.doubts for queue in doubt.tails)}
 
     @classmethod
     def of(cls, records: Iterable[ProgressRecord]) -> Picture:
-        """Put a chain together; records in the order of their queue, of any generations.
+        """Read a chain from records of any generations, in the order of their queue.
 
         A record that got no answer is sent again. So it may stand twice in the queue, the second time behind later
         ones of its chain; there it says nothing new, and a snapshot would take away what those have said.

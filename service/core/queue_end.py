@@ -1,4 +1,4 @@
-"""Whether a queue that is read on and on was read to its end lately."""
+"""Whether a queue that is read continuously was read to its end recently."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FRESH_MS = 6_000
 
 
 class QueueEnd:
-    """What the answers to pulls say of it.
+    """What the answers to pulls tell about the end of the queue.
 
     >>> end = QueueEnd(); end.saw(True, 0); end.saw(False, 100); end.is_there, end.is_fresh(5_999), end.is_fresh(6_000)
     (False, True, False)
@@ -23,15 +23,15 @@ class QueueEnd:
         self._seen_ms: int | None = None
 
     def saw(self, is_there: bool, mono_ms: int) -> None:
-        """A pull has found nothing more, or something."""
+        """Note whether a pull found nothing more, which means the end."""
         self.is_there = is_there
         if is_there:
             self._seen_ms = mono_ms
 
     def failed(self) -> None:
-        """A pull got no answer."""
+        """Note that a pull got no answer."""
         self.is_there, self._seen_ms = False, None
 
     def is_fresh(self, mono_ms: int) -> bool:
-        """Whether what was read is some seconds old at most."""
+        """Whether the end was seen within the last few seconds."""
         return self.is_there or (self._seen_ms is not None and mono_ms - self._seen_ms < FRESH_MS)

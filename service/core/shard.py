@@ -1,20 +1,20 @@
 """One instance's ownership of one shard, from its takeover record to its end: a state machine without I/O.
 
-The shell reads the shard's entry queue and tells what it reads (`read`, `end_seen`), appends what it is told to, and
-asks before each delivery (`may_send`). All of it belongs to one thread. A `Shard` is for one takeover: who is fenced or
-released makes a new one.
+The shell reads the shard's entry queue and passes on what it reads (`read`, `end_seen`), appends the records that it is
+told to, and asks before each delivery (`may_send`). All of it belongs to one thread. A `Shard` is for one takeover: an
+instance that was fenced, or has released the shard, makes a new one.
 
-How a takeover goes::
+The steps of a takeover::
 
     take_over(owner)       append the takeover record; load the progress (`load`), read the queue from `read_from`
-    read(lines)            ... until the own record is seen: its offset is the generation. From then on `fence_ms`
-    fence_is_over(now)     whoever owned the shard before has read the record, or its lease has ended
-    settle(picture)        the progress read again: what it says is final. What its tails may hide is in doubt
-    record(), saved()      the own snapshot; then the state is OWNING
-    scanned(queue, ids)    one of the target queues that may hide deliveries was read: those are done, no others
+    read(lines)            ... until the own record is seen. Its offset is the generation. Now wait for `fence_ms`
+    fence_is_over(now)     then the previous owner has read the record, or its lease has ended
+    settle(picture)        the progress, read again, is final. Deliveries behind its tails are in doubt
+    record(), saved()      the own snapshot is written; then the state is OWNING
+    scanned(queue, ids)    a target queue that may have deliveries in doubt was read: these are done, no others
 
-Facts begin when they are *read* in the queue, never when they are written: a roll, a verdict, a release count for
-their writer at the same place as for everybody after it.
+Facts begin when they are *read* in the queue, never when they are written: a roll, a verdict or a release takes effect
+for its writer at the same offset as for every later reader.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class Shard:
         self.done = DoneEntries()
         self.read_to = 0
         self.doubts: list[Doubt] = []
-        self.lost: dict[int, TargetQueue] = {}  # own sends of which nobody knows what became: entry to target queue
+        self.lost: dict[int, TargetQueue] = {}  # own deliveries whose outcome is unknown: entry to target queue
         self.lease = Lease(self.timing.lease_ms)
         self.tails: dict[TargetQueue, int] = {}
         self._named: frozenset[TargetQueue] = frozenset()  # those of the last saved progress
         self._in_flight: dict[int, TargetQueue] = {}
-        self._open: Counter[TargetQueue] = Counter()  # how many are under way to a queue, or lost
-        self._top: dict[TargetQueue, int] = {}  # behind the last acknowledged delivery
-        self._held: dict[int, int] = {}  # entry to the command or roll that was decided and is not read yet
-        self.takeovers = Takeovers()  # who has taken the shard over, as far as its queue was read
-        self.blind_at = -1  # what has ended the ownership, if it is a record that cannot be read: its offset
+        self._open: Counter[TargetQueue] = Counter()  # number of deliveries to a queue that are under way or lost
+        self._top: dict[TargetQueue, int] = {}  # the offset after the last acknowledged delivery
+        self._held: dict[int, int] = {}  # entry to the command or roll that was decided and not yet read
+        self.takeovers = Takeovers()  # the takeovers in the part of the queue that was read
+        self.blind_at = -1  # offset of an unreadable record that ended the ownership
         self._settled = self._was_released = False
         self._fence_ms: int | None = None
         self._fresh: list[int] = []  # done since the last record
@@ -77,16 +77,16 @@ class Shard:
         self.state = moved(self.state, state)
 
     def take_over(self, owner: str) -> None:
-        """Begin: the shell appends a takeover record with this name, which is used once in all the world."""
+        """Begin: the shell appends a takeover record with this name, which must be used only once."""
         self._go(OwnerState.TAKING_OVER)
         self.owner = owner
 
     def load(self, picture: Picture, first_offset: int) -> None:
-        """Learn the progress and where the queue begins; `read_from` is known now."""
+        """Take over the progress and the offset where the queue begins. Then `read_from` is known."""
         self.done = picture.done.copy()
         self._first = first_offset
         self.commands.learn(picture.cancelled, picture.forgot)
-        # The last owner's takeover record is read again: what it wrote is told from others' by it.
+        # Read the last owner's takeover record again: it tells that owner's records from others'.
         begin = picture.low if picture.generation < 0 else min(picture.low, picture.generation)
         self.read_to = max(first_offset, begin)
         self.expired = sum(1 for _ in self.done.pending(self.done.low, min(first_offset, self.done.low + SPAN_MAX)))
@@ -94,12 +94,12 @@ class Shard:
         self.takeovers.load(picture, self.read_to)
 
     def agrees(self, picture: Picture) -> bool:
-        """Whether the owner of this progress has read the same takeovers; otherwise the queue is to be read anew."""
+        """Whether the owner of this progress has read the same takeovers. If not, the queue must be read again."""
         is_last = self.generation < 0 or picture.generation < self.generation
         return is_last and self.takeovers.learn(picture, self.read_to)
 
     def follow(self, picture: Picture) -> list[int]:
-        """Learn what an owner has done; which entries that are."""
+        """Mark as done what the owner has done; returns these entries."""
         news = picture.done.beyond(self.done)
         for offset in news:
             self.done.add(offset)
@@ -109,15 +109,15 @@ class Shard:
 
     @property
     def read_from(self) -> int:
-        """Where to go on reading the queue."""
+        """The offset from which the queue must be read next."""
         return self.read_to
 
     def fence_is_over(self, mono_ms: int) -> bool:
-        """Whether nobody else can deliver any more, and all that was there before the takeover has been read."""
+        """Whether nobody else can deliver any more and the queue was read up to the own takeover record."""
         return self._fence_ms is not None and mono_ms >= self._fence_ms
 
     def settle(self, picture: Picture, wall_ms: int) -> None:
-        """Take the progress as it is after the fence: from now on only the tails can hide a delivery.
+        """Take over the progress as read after the fence. Only deliveries behind its tails are unknown now.
 
         Raises IllegalStateError, a bug.
         """
@@ -130,9 +130,9 @@ class Shard:
         self._settled = True
 
     def scanned(self, queue: TargetQueue, delivered: Iterable[int], lost: Iterable[int]) -> None:
-        """A target queue was read from where `scans` says to its end: these entries of the shard stand in it.
+        """Note that a target queue was read from the offset in `scans` to its end, and which entries it contains.
 
-        ``lost``: those that were so before the reading began. If they were not found, they were not stored.
+        ``lost``: deliveries that were lost before the reading began. Those that were not found were not stored.
         """
         for offset in delivered:
             self._finish(offset)
@@ -144,7 +144,7 @@ class Shard:
                 self._open[queue] -= 1
 
     def scans(self) -> dict[TargetQueue, int]:
-        """Target queues to be read before what is in doubt can be decided, and from which offset on."""
+        """Target queues that must be read to decide about deliveries in doubt, with the offset to begin at."""
         wanted: dict[TargetQueue, int] = {}
         for doubt in self.doubts:
             for queue, at in doubt.tails.items():
@@ -156,7 +156,7 @@ class Shard:
     # ------------------------------------------------------------------------------------------------ reading
 
     def read(self, lines: Sequence[Line], next_offset: int, mono_ms: int) -> list[Line]:
-        """Take what was read, in order; answers what waits for its due time (entries and rolls), with that time."""
+        """Process records in order; returns the entries and rolls that wait for their due time, with that time."""
         waiting: list[Line] = []
         for line in lines:
             if line.offset < self.read_to:
@@ -181,7 +181,7 @@ class Shard:
         return waiting
 
     def _pass_over(self, until: int, mono_ms: int) -> None:
-        """Records are missing in the broker's answer, if it goes on further ahead."""
+        """Handle a gap: the broker's answer continues at a later offset."""
         if until > self.read_to:
             for at, generation in self.takeovers.known_in(self.read_to, until):
                 self._see_takeover(Line(at, damaged=True), generation, mono_ms)
@@ -189,7 +189,7 @@ class Shard:
             self._cannot_read(self.read_to, until)
 
     def _cannot_read(self, offset: int, until: int) -> None:
-        """A record is damaged or missing: a takeover that others have read, a verdict that somebody was told?"""
+        """Handle a damaged or missing record: it may be a takeover that others have read, or a verdict."""
         self.takeovers.unreadable(offset, until)
         self.commands.ask_again()
         if self.state in _BEGUN:
@@ -197,7 +197,7 @@ class Shard:
             self._go(OwnerState.FENCED)
 
     def _control(self, line: Line) -> bool:
-        """Take a record of the service; True for a roll, which waits like an entry."""
+        """Process a record of the service; True for a roll, which waits like an entry."""
         if line.kind in COMMANDS:
             self.commands.read(line, self.done)
             return False
@@ -234,13 +234,13 @@ class Shard:
             self._finish(offset)
 
     def end_seen(self, asked_ms: int, end: int) -> None:
-        """The queue ended at ``end`` when it was asked for (monotonic ms); that counts once it was read up to there."""
+        """Note that the queue ended at ``end`` when asked (monotonic ms). That counts once it is read up to there."""
         self.lease.end_seen(asked_ms, end, self.read_to)
 
     # ------------------------------------------------------------------------------------------------ delivering
 
     def may_send(self, offset: int, due_ms: int, wall_ms: int, mono_ms: int, topics: Collection[str]) -> MaySend:
-        """Say whether an entry may be delivered now; ``topics``: those that it may have been delivered to."""
+        """Whether an entry may be delivered now. ``topics``: the topics that it may have been delivered to."""
         if offset in self.done:
             return MaySend.ALREADY
         if not self.may_write(mono_ms):
@@ -252,26 +252,26 @@ class Shard:
         return MaySend.DOUBT if is_held else MaySend.GO
 
     def may_write(self, mono_ms: int) -> bool:
-        """Whether it owns its queue and has read that to its end within the lease: asked again just before a write."""
+        """Whether it owns the shard and its lease holds. Asked again just before each write."""
         return self.state is OwnerState.OWNING and self.lease.holds(mono_ms)
 
     def aim(self, queue: TargetQueue, end: int) -> None:
-        """A target queue that was not used so far ends there; it may be used once that is saved (`is_named`)."""
+        """Note the end of a target queue that was not used so far. It may be used once this is saved (`is_named`)."""
         self.tails.setdefault(queue, end)
 
     def is_named(self, queue: TargetQueue) -> bool:
-        """Whether the saved progress names a target queue, so that a successor will look there."""
+        """Whether the saved progress names a target queue, so that the next owner will search it."""
         return queue in self._named
 
     def sending(self, offset: int, queue: TargetQueue) -> None:
-        """A delivery is about to be written to its connection; IllegalStateError if its queue is not named."""
+        """Note that a delivery is written to its connection now. Raises IllegalStateError if its queue is not named."""
         if queue not in self._named:
             raise IllegalStateError(f"a delivery to {queue}, which the progress does not name")
         self._in_flight[offset] = queue
         self._open[queue] += 1
 
     def acknowledged(self, offset: int, queue: TargetQueue, at: int) -> None:
-        """The target has stored it, at this offset of its queue."""
+        """Note that the target has stored an entry, at this offset of its queue."""
         if self._in_flight.pop(offset, None) is not None:
             self._open[queue] -= 1
         self._finish(offset)
@@ -279,18 +279,18 @@ class Shard:
         self._raise_tail(queue)
 
     def refused(self, offset: int) -> None:
-        """The target has certainly not stored it."""
+        """Note that the target has certainly not stored an entry."""
         queue = self._in_flight.pop(offset, None)
         if queue is not None:
             self._open[queue] -= 1
             self._raise_tail(queue)
 
     def lose(self, offset: int) -> None:
-        """Nobody knows whether the target has stored it: the queue has to be read (`scans`)."""
+        """Note that it is unknown whether the target has stored an entry: its queue must be read (`scans`)."""
         self.lost[offset] = self._in_flight.pop(offset)
 
     def _raise_tail(self, queue: TargetQueue) -> None:
-        """Below the last acknowledged delivery all are done, if none to that queue is under way or lost."""
+        """Raise the tail of a target queue to its last acknowledged delivery, unless one is under way or lost."""
         top = self._top.get(queue)
         if top is not None and not self._open[queue]:
             self.tails[queue] = max(self.tails.get(queue, 0), top)
@@ -300,7 +300,7 @@ class Shard:
             self._fresh.append(offset)
 
     def roll(self, offset: int, due_ms: int) -> Line | None:
-        """Decide to write an entry again; None if it cannot be now. It is not delivered until that is known."""
+        """Decide to roll an entry; None if that is not possible now. It is held until the outcome is known."""
         unsure = self._is_unsure(offset, due_ms) or self.commands.may_change(offset)
         if self.state is not OwnerState.OWNING or offset in self.done or unsure:
             return None
@@ -308,22 +308,22 @@ class Shard:
         return Line(-1, LineKind.ROLL, generation=self.generation, about=offset, entry=self.commands.origin_of(offset))
 
     def _is_unsure(self, offset: int, due_ms: int) -> bool:
-        """Whether something is under way with an entry, or it may have been delivered: a copy of it would go, too."""
+        """Whether something is under way with an entry, or it may be delivered: a roll could be delivered, too."""
         in_doubt = any(offset < doubt.limit and due_ms <= doubt.due_ms for doubt in self.doubts)
         return in_doubt or self._is_busy(offset)
 
     def _is_busy(self, offset: int) -> bool:
-        """Whether something is under way with an entry: it must end before something else begins."""
+        """Whether something is under way with an entry, which must end before anything else begins."""
         return any(offset in at_work for at_work in (self._held, self.commands.changing, self.lost, self._in_flight))
 
     def roll_failed(self, offset: int) -> None:
-        """The copy was certainly not stored: the entry is what it was."""
+        """Note that the copy was certainly not stored: the entry is as before."""
         self._held.pop(offset, None)
 
     def decide(self, command: int, entry: int, due_ms: int) -> Decision | None:
-        """Decide about a command, for the entry where it stands now (`CommandTable.place_of`), due at ``due_ms``.
+        """Decide about a command on the entry at its present offset (`CommandTable.place_of`), due at ``due_ms``.
 
-        None: not now, it is in doubt. With DONE the entry is held until the verdict is read, or until `roll_failed`.
+        None: the entry is in doubt, so not now. With DONE it is held until the verdict is read, or until `roll_failed`.
         """
         line = self.commands.asked.get(command)
         if line is None or self.state is not OwnerState.OWNING:
@@ -363,15 +363,15 @@ class Shard:
 
     @property
     def is_changed(self) -> bool:
-        """Whether a record would say something new."""
+        """Whether a progress record would contain anything new."""
         return bool(self._fresh) or self._named != self.tails.keys()
 
     def renew_chain(self) -> None:
-        """Let the next record be a snapshot: the chain has become long."""
+        """Make the next record a snapshot, because the chain has become long."""
         self._whole = True
 
     def saved(self) -> None:
-        """The record was acknowledged. The first one makes the owner. Raises IllegalStateError without a record."""
+        """Note that the record was acknowledged; after the first one: OWNING. Raises IllegalStateError without one."""
         if self._saving is None:
             raise IllegalStateError("no record was under way")
         self._named = frozenset(self._saving.tails)
@@ -381,7 +381,7 @@ class Shard:
             self._go(OwnerState.OWNING)
 
     def release(self) -> None:
-        """Give the shard up: nothing new is sent from here on."""
+        """Begin to give the shard up: no new delivery begins."""
         if self.state is OwnerState.OWNING:
             self._go(OwnerState.RELEASING)
         elif self.state in (OwnerState.TAKING_OVER, OwnerState.READING_BACK):
@@ -389,11 +389,11 @@ class Shard:
 
     @property
     def may_release(self) -> bool:
-        """Whether all is known and saved, so that a release record may be appended."""
+        """Whether everything is known and saved, so that the release record may be appended."""
         idle = not (self._in_flight or self.lost or self._held or self._fresh or self._saving is not None)
         return self.state is OwnerState.RELEASING and idle
 
     def ended(self) -> None:
-        """The shard is given up, or was lost."""
+        """Note that the shard was given up or lost."""
         if self.state is not OwnerState.FOLLOWER:
             self._go(OwnerState.FOLLOWER)

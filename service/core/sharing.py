@@ -1,20 +1,22 @@
-"""Which instance owns which shard, and who counts as an instance: pure rules, which each instance computes for itself.
+"""Which instance owns which shard, and who is a member: pure rules, which each instance computes for itself.
 
-Each change of an owner costs a pause in the deliveries of the shard: some tenths of a second if the old owner releases
-it, more than 3 s if it cannot. So the rules change as little as they can:
+Each change of owner interrupts the deliveries of the shard: for some tenths of a second if the old owner releases it,
+for more than 3 s if it cannot. So the rules move as few shards as possible:
 
-- **Shares** (`shares`). Each shard ranks the members by a hash of both names; the best pairs are taken first, as long
-  as the member has room. Of each broker's shards all members get the same number, or one more. If a member goes, its
-  shards go to the others, and few others move; if one comes, shards come to it. (Rendezvous hashing with quotas. With
-  64 shards and 8 members, the end of one moves 4 shards of the others; dividing a sorted list, as consumers do, 17.)
-- **Brokers count by themselves.** What is shared of one broker's shards does not depend on which other brokers are
-  known, and they are remembered for `KEEP_MS` (`KnownShards`).
-- **Joins count late** (`Membership`): after `JOIN_MS`, while who has come follows what it will own. Later still was
-  tried and not taken: with an instance killed every 5 s, shards waited a quarter longer at 2 s than at 1 s.
-- **Ends count at once**, unless it is the broker that has lost its list of members: a list without the one who asks
-  says nothing about others, for `RESTARTED_MS`.
-- **What others have seen counts** (`Membership.vouch`): whoever takes a shard over is a member in the eyes of
-  somebody who is one. So instances that disagree agree after one takeover.
+- **Shares** (`shares`). Each shard ranks the members by a hash of both names. The best pairs are taken first, as long
+  as the member has room. Of each broker's shards, every member gets the same number, or one more. If a member goes, its
+  shards go to the others, and few other shards move. If a member comes, shards move to it only. This is rendezvous
+  hashing with quotas. (With 64 shards and 8 members, the end of one member moves 4 shards between the others. Dividing
+  a sorted list, as consumers do, moves 17.)
+- **Each broker is shared out separately.** How one broker's shards are shared does not depend on which other brokers
+  are known. Brokers are remembered for `KEEP_MS` (`KnownShards`).
+- **Joins count late** (`Membership`): a new member counts after `JOIN_MS`. Meanwhile it follows the shards that it will
+  own. A longer time was tried and not taken: with an instance killed every 5 s, shards waited a quarter longer at 2 s
+  than at 1 s.
+- **Ends count at once**, unless the broker has lost its list of members: for `RESTARTED_MS` a list that lacks the
+  instance that asks says nothing about others.
+- **Takeovers are evidence** (`Membership.vouch`): an instance that takes a shard over counts as a member, if it is
+  known. So instances that disagree agree after one takeover.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _LONG_AGO = -(1 << 60)
 
 
 class _Group:
-    """The shards of one broker, and for each pair with a member how well they go together."""
+    """The shards of one broker, and a rank for each pair of shard and member."""
 
     def __init__(self, members: Iterable[str], shards: Sequence[TargetQueue]) -> None:
         self.count = len(shards)
@@ -50,7 +52,7 @@ class _Group:
         )
 
     def assign(self, members: int, without: str = "") -> dict[TargetQueue, str]:
-        """Take the best pairs first: for so many members, one of the ranked ones left out."""
+        """Assign the shards, best pairs first, to this number of members; one of the ranked ones may be left out."""
         share, odd = divmod(self.count, members)
         owners: dict[TargetQueue, str] = {}
         load: dict[str, int] = {}
@@ -76,7 +78,7 @@ def _groups(members: Iterable[str], shards: Iterable[TargetQueue]) -> list[_Grou
 
 
 def shares(members: Collection[str], shards: Iterable[TargetQueue]) -> dict[TargetQueue, str]:
-    """The owner of each shard; the same for everybody who knows the same members, in any order.
+    """The owner of each shard. The result depends on the set of members, not on their order.
 
     >>> shards = [("T", "b", number) for number in range(4)]
     >>> owners = shares(["m1", "m2"], shards)
@@ -94,9 +96,9 @@ def shares(members: Collection[str], shards: Iterable[TargetQueue]) -> dict[Targ
 def standbys(
     me: str, members: Collection[str], coming: Collection[str], shards: Collection[TargetQueue]
 ) -> set[TargetQueue]:
-    """The shards that come to a member if one of the others vanishes, or once those count that do not yet.
+    """The shards that a member gets if another one vanishes, or when members that do not count yet begin to.
 
-    Of the shards of each member, each comes to one if that member vanishes.
+    If a member vanishes, each of its shards goes to one of the others.
     """
     found: set[TargetQueue] = set()
     owners = shares(members, shards)
@@ -112,7 +114,7 @@ def standbys(
 
 
 def heirs(members: Collection[str], owners: Mapping[TargetQueue, str]) -> dict[TargetQueue, str]:
-    """Who gets each shard if its owner vanishes; nobody has one if there is only one member.
+    """The member that gets each shard if its owner vanishes; empty if there is only one member.
 
     >>> shards = [("T", "b", number) for number in range(4)]
     >>> found, owners = heirs(["m1", "m2"], shares(["m1", "m2"], shards)), shares(["m1", "m2"], shards)
@@ -130,10 +132,10 @@ def heirs(members: Collection[str], owners: Mapping[TargetQueue, str]) -> dict[T
 
 
 class KnownShards:
-    """The shards that there are, also of brokers that a name server does not know now.
+    """All shards, also those of brokers that the name server does not know at present.
 
-    A name server that has restarted knows only the brokers that have told it since, and a broker that is away comes
-    back. Its shards keep their owners meanwhile: giving them up would need the broker.
+    A restarted name server knows only the brokers that have registered since. And a broker that is away comes back.
+    Meanwhile its shards keep their owners, because an owner needs the broker to give them up.
     """
 
     def __init__(self, keep_ms: int = KEEP_MS) -> None:
@@ -141,7 +143,7 @@ class KnownShards:
         self._by_broker: dict[str, tuple[int, list[TargetQueue]]] = {}
 
     def saw(self, shards: Iterable[TargetQueue], mono_ms: int) -> list[TargetQueue]:
-        """Learn what a route names; all that are known, sorted.
+        """Add the shards of a route; returns all known ones, sorted.
 
         >>> known = KnownShards(60_000)
         >>> known.saw([("T", "a", 0), ("T", "b", 0)], 0), known.saw([("T", "a", 0)], 60_000), known.saw([], 60_001)
@@ -158,9 +160,9 @@ class KnownShards:
 
 
 class Membership:
-    """Who counts as a member, from what brokers say. Times are monotonic ms of this machine.
+    """Which instances count as members, by the lists of the brokers. Times are monotonic ms of this machine.
 
-    Who looks for the first time counts all that it sees, and itself; the others release its shards a while later.
+    At its first look an instance counts all that are listed, and itself. The others release its shards a little later.
 
     Args:
         me: The own name.
@@ -175,7 +177,7 @@ class Membership:
         self._lists_lost_until = _LONG_AGO
 
     def saw(self, lists: Sequence[Collection[str]], mono_ms: int) -> None:
-        """Take the lists of the brokers that have answered: one at least."""
+        """Process the lists of the brokers that have answered, at least one."""
         told = {self._me}.union(*lists)
         first = not self._since
         if any(self._me not in one for one in lists) and not first:
@@ -187,16 +189,16 @@ class Membership:
                 del self._since[name]
 
     def vouch(self, name: str) -> None:
-        """Somebody took a shard over under this name: it counts, if it is known."""
+        """Count a member at once, if it is known, because it took a shard over."""
         if name in self._since:
             self._since[name] = _LONG_AGO
 
     def known(self) -> set[str]:
-        """All that are there, whether they count or not."""
+        """All listed members, whether they count yet or not."""
         return set(self._since)
 
     def counted(self, mono_ms: int) -> set[str]:
-        """Those that count; itself always does.
+        """The members that count; this instance always does.
 
         >>> view = Membership("a", 1000)
         >>> view.saw([["a", "b"]], 0); view.saw([["a", "b", "c"]], 500)
@@ -206,6 +208,6 @@ class Membership:
         return {name for name, since in self._since.items() if mono_ms - since >= self._join_ms}
 
     def next_ms(self, mono_ms: int) -> int | None:
-        """When somebody begins to count, or an end; None if nothing changes by itself."""
+        """When the members that count may change without new lists, monotonic ms; None: never."""
         times = [since + self._join_ms for since in self._since.values()] + [self._lists_lost_until]
         return min((at for at in times if at > mono_ms), default=None)

@@ -1,12 +1,12 @@
-"""The states of an instance towards one shard, and which may follow which: one table, which is executed.
+"""The states of an instance with regard to one shard, and their legal transitions: one table, which is executed.
 
 ==============  =================================================================================================
-FOLLOWER        somebody else's, or nobody's: nothing is sent
-TAKING_OVER     its takeover record is asked for, and not yet seen in the shard's queue
-READING_BACK    the record was seen: it reads the queue up to it and waits until the last owner must have stopped
+FOLLOWER        another instance owns the shard, or none does: nothing is sent
+TAKING_OVER     the own takeover record is to be appended, and was not yet seen in the shard's queue
+READING_BACK    the record was seen: the instance waits until the previous owner must have stopped
 OWNING          it delivers, as long as it has read the queue to its end within the last 2 s
-RELEASING       it was told to give the shard up: what is under way is awaited, nothing new is sent
-FENCED          it has read somebody else's later takeover: it never delivers again under this takeover
+RELEASING       it gives the shard up: it waits for deliveries under way and begins no new one
+FENCED          it has read a later takeover by another instance: it never delivers again under this takeover
 ==============  =================================================================================================
 """
 
@@ -18,7 +18,7 @@ __all__ = ["MOVES", "IllegalStateError", "MaySend", "OwnerState", "moved"]
 
 
 class OwnerState(Enum):
-    """Where an instance stands towards a shard."""
+    """The state of an instance with regard to a shard."""
 
     FOLLOWER = "follower"
     TAKING_OVER = "taking over"
@@ -39,7 +39,7 @@ class MaySend(Enum):
 
 
 class IllegalStateError(Exception):
-    """A move that is not in the table: a bug."""
+    """A transition that is not in the table: a bug."""
 
 
 MOVES: dict[OwnerState, frozenset[OwnerState]] = {
@@ -53,7 +53,7 @@ MOVES: dict[OwnerState, frozenset[OwnerState]] = {
 
 
 def moved(old: OwnerState, new: OwnerState) -> OwnerState:
-    """The new state; IllegalStateError if the table does not have the move.
+    """Return the new state. Raises IllegalStateError if the table does not have the transition.
 
     >>> moved(OwnerState.FOLLOWER, OwnerState.TAKING_OVER).value
     'taking over'

@@ -1,18 +1,21 @@
-"""Who owned a shard from where on in its queue, also if takeover records rot: all that read the queue must agree.
+"""Which generation owned a shard at which offsets of its queue. All readers must agree, even if a takeover record rots.
 
-A record of a generation counts only behind the takeover of that generation and before the next one. So a takeover
-record that one reader could read and a later one cannot changes what else counts. What a takeover is known by:
+A record of a generation counts only after the takeover of that generation and before the next takeover. So if one
+reader could read a takeover record and a later reader cannot, they would disagree about other records. A takeover is
+known from:
 
 ==================  ==================================================================================================
 the record itself   as long as it can be read
-the progress        an owner's snapshot names all takeovers that it counted, and where. Up to its own record these
-                    and no others count for everybody after it, whatever stands in the queue by then
-a later record      that names what cannot be read as its generation: its writer had read its own takeover record
+the progress        an owner's snapshot lists all takeovers that it counted, with their offsets. Up to its own record
+                    exactly these count for every later reader, whatever the queue then contains
+a later record      whose generation is the offset of an unreadable record: its writer had read that record as its own
+                    takeover
 ==================  ==================================================================================================
 
-What cannot be read (damaged, or missing in the broker's answer) may have been a takeover that somebody else has read
-while it was whole. So an owner that comes upon it ends as if it had been one; and no release counts if something that
-cannot be read stands between the takeover and the end: the next owner waits. Both cost seconds, and no message.
+A record that cannot be read (damaged, or missing in the broker's answer) may have been a takeover that somebody else
+read when it was whole. So an owner that finds one ends as if it had been a takeover. And no release counts if there is
+an unreadable record between its takeover and the end of the queue: then the next owner waits. Both cost seconds, and no
+message.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ _OWNERS = frozenset({LineKind.RELEASE, LineKind.ROLL, LineKind.VERDICT})
 
 
 class Takeovers:
-    """The takeovers of one shard, as far as its queue was read.
+    """The takeovers of one shard, up to the offset to which its queue was read.
 
     >>> takeovers = Takeovers(); takeovers.begins_at(Line(5, LineKind.TAKEOVER))
     5
@@ -56,7 +59,7 @@ class Takeovers:
         self._dark: list[tuple[int, int]] = []  # what could not be read: from where to where, ascending
 
     def load(self, picture: Picture, begin: int) -> None:
-        """Learn the progress; the queue is read from ``begin`` on."""
+        """Take over the takeovers from the progress. The queue is read from ``begin`` on."""
         self._begin = begin
         self._adopt(picture, begin)
         low = picture.low_generation
@@ -65,7 +68,7 @@ class Takeovers:
         self.generation = before[-1][1] if before else -1
 
     def learn(self, picture: Picture, read_to: int) -> bool:
-        """Learn newer progress; False if its owner has counted other takeovers in what was read here already."""
+        """Add those of newer progress; False if its owner counted other takeovers in the part already read here."""
         since, known = picture.history()
         earlier = next((known[at] for at in sorted(known, reverse=True) if at < since), -1)
         if picture.takeovers and self._begin <= since <= read_to and self.before(since) != earlier:
@@ -86,7 +89,7 @@ class Takeovers:
         self._known |= known
 
     def begins_at(self, line: Line) -> int:
-        """The generation that counts from this record on, if it is a takeover or shows one; -1 otherwise."""
+        """The generation that counts from this record on, if it is a takeover or proves one; -1 otherwise."""
         for first, last in self._spans:
             if first <= line.offset <= last:
                 return self._known.get(line.offset, -1)
@@ -100,18 +103,18 @@ class Takeovers:
         return at >= 0 and self._dark[at][0] <= offset < self._dark[at][1]
 
     def known_in(self, begin: int, until: int) -> list[tuple[int, int]]:
-        """Where which generations count from among these offsets, as far as the progress says."""
+        """The offsets in this range from which a generation counts, according to the progress."""
         return sorted((at, number) for at, number in self._known.items() if begin <= at < until)
 
     def saw(self, at: int, generation: int, owner: str) -> None:
-        """A takeover counts from here on."""
+        """Note that a takeover counts from here on."""
         self._rows.append((at, generation))
         self.generation, self.owner = generation, owner
         self.is_released = False
         self._is_clear = at == generation
 
     def unreadable(self, begin: int, until: int) -> None:
-        """Records cannot be read: they may have been takeovers."""
+        """Note that records cannot be read. They may have been takeovers."""
         self.is_released = self._is_clear = False
         if self._dark and self._dark[-1][1] == begin:
             begin = self._dark.pop()[0]
@@ -119,7 +122,7 @@ class Takeovers:
             self._dark.append((begin, until))
 
     def released(self) -> None:
-        """The owner of the last generation says that it has given the shard up."""
+        """Note that the owner of the last generation has released the shard."""
         self.is_released = self._is_clear
 
     def before(self, offset: int) -> int:
@@ -127,7 +130,7 @@ class Takeovers:
         return next((generation for at, generation in reversed(self._rows) if at < offset), -1)
 
     def rows_from(self, begin: int) -> tuple[int, dict[int, int]]:
-        """For a snapshot: from where on all are named, and where each counts from, with the last one before that.
+        """For a snapshot: the offset from which on all takeovers are listed, and their rows, with the last one before.
 
         Earlier ones are let go.
         """

@@ -1,12 +1,12 @@
-"""A chain of progress of which records are missing: what is left of it, and what has to be looked for.
+"""A chain of progress with missing records: what is still known, and what has to be searched for.
 
-All that a record says is done stays done, so what is left counts. What the missing ones had said was delivered stands
-in target queues; it is found there if they are read from where they stood *before* the gap. So tails do not rise any
-more behind one, and all other queues that any record names are read from their begin. What was rolled or cancelled is
-read again in the entry queue. A later snapshot says everything, and mends the chain.
+An entry that a record calls done stays done, so the remaining records count. Deliveries that only a missing record
+named are in target queues. They are found there if each queue is read from its tail *before* the gap. So tails do not
+rise after a gap, and all other queues that any record names are read from their begin. Rolls and cancels are read again
+in the entry queue. A later snapshot contains everything, and repairs the chain.
 
 ==========================================  ==========================================================================
-missing                                     what is left
+missing                                     what is known
 ==========================================  ==========================================================================
 a change                                    the chain before it, and what later changes say
 the snapshot that began a generation        the chain of the generation before it, and the changes
@@ -26,11 +26,11 @@ __all__ = ["TornProgressError", "picture_of"]
 
 
 class TornProgressError(Exception):
-    """Nothing can be said of what was delivered."""
+    """Nothing is known about what was delivered."""
 
 
 def picture_of(rows: Sequence[ProgressRecord | None]) -> Picture:
-    """What a progress queue says that was read from its begin; None stands for a record that cannot be read.
+    """Build the picture from a progress queue read from its begin. None stands for a record that cannot be read.
 
     Raises TornProgressError.
     """
@@ -73,7 +73,7 @@ def _left_of(records: Sequence[ProgressRecord]) -> Picture:
 
 
 def _add(picture: Picture, row: ProgressRecord) -> None:
-    """Take a change, behind a gap perhaps."""
+    """Add a change, which may come after a gap."""
     picture.done.merge(row.low, row.added)
     picture.low = picture.done.low
     picture.low_generation = row.low_generation

@@ -1,1 +1,1 @@
-"""The HTTP door of an instance: health, metrics, the API of what waits, the page. Needs the extra ``http``."""
+"""The HTTP door of an instance: health, metrics, the API for pending messages, the page. Needs the extra ``http``."""

@@ -1,8 +1,8 @@
-"""The API under ``/api/v1``: see, change and forecast what waits. ``openapi.json`` beside this file describes it.
+"""The API under ``/api/v1`` for pending entries. ``openapi.json`` beside this file describes it.
 
-Fields, verdicts and errors are those of the broker's API. An id is ``BROKER/QUEUE/OFFSET``, its slashes written as they
-are or as ``%2F``. Answers about many entries are of the shards that this instance owns or follows, and say so
-(`service.door.coverage`); looks at and changes of one entry are of any shard (`service.door.orders`).
+Fields, verdicts and errors are those of the broker's API. An id is ``BROKER/QUEUE/OFFSET``; its slashes may be written
+as ``%2F``. Answers about many entries cover the shards that this instance owns or follows, and say which
+(`service.door.coverage`). Queries and changes of one entry work for every shard (`service.door.orders`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ServiceApi:
 
     Args:
         view: The instance.
-        desk: Gives orders.
+        desk: Sends the commands.
         wall_ms, mono_ms: Read the clocks.
     """
 
@@ -87,33 +87,33 @@ class ServiceApi:
         self._gathering = asyncio.Lock()
 
     async def work(self, work: Callable[_P, _T], *args: _P.args, **more: _P.kwargs) -> _T:
-        """Run something in a thread of the door. Raises BusyError, and what it raises."""
+        """Run a function in a thread of the door. Raises BusyError, and what the function raises."""
         return await self._workroom.run(WAITING_MAX, WORK_S, work, *args, **more)
 
     # ------------------------------------------------------------------------------------------------ many entries
 
     async def _of_all(self, ask: Callable[[Sequence[ShardSight]], dict[str, Any]]) -> dict[str, Any]:
-        """Ask the shards as they are seen before, and say how they are seen after."""
+        """Ask the shards that are covered now, and correct the coverage afterwards."""
         return await self.work(lambda: seen_again(ask(self._view.sights()), self._view.sights()))
 
     async def count(self, request: web.Request) -> web.Response:
-        """``GET pending/count``: how many match, in the shards that the answer names."""
+        """``GET pending/count``: the number of matching entries, in the shards that the answer names."""
         query, after = _query(request, frozenset(("after",))), request.query.get("after", "")
         return json_answer(await self._of_all(lambda sights: counted(sights, query, after, self._mono_ms)))
 
     async def topics(self, request: web.Request) -> web.Response:
-        """``GET topics``: what matches by topic, largest first."""
+        """``GET topics``: the matching entries by topic, largest first."""
         query, after = _query(request, frozenset(("after",))), request.query.get("after", "")
         return json_answer(await self._of_all(lambda sights: by_topic(sights, query, after, self._mono_ms)))
 
     async def page(self, request: web.Request) -> web.Response:
-        """``GET pending``: what matches, in due order."""
+        """``GET pending``: the matching entries, in due order."""
         query, after = _query(request, frozenset(("limit", "after"))), request.query.get("after", "")
         limit = limit_of(request.query, USUAL_ROWS, PAGE_MAX)
         return json_answer(await self._of_all(lambda sights: listed(sights, query, limit, after, self._mono_ms)))
 
     async def forecast(self, request: web.Request) -> web.Response:
-        """``GET pending/forecast``: how many come due when."""
+        """``GET pending/forecast``: how many entries come due in each part of a range."""
         given = request.query
         known_only(given, frozenset(("from", "to", "bars", "topic")))
         from_ms = time_of("from", given["from"]) if "from" in given else self._wall_ms()
@@ -125,7 +125,7 @@ class ServiceApi:
         )
 
     async def overview(self, request: web.Request) -> web.Response:
-        """``GET overview``: what the page shows above all."""
+        """``GET overview``: the figures at the top of the page."""
         known_only(request.query, frozenset())
         async with self._gathering:
             last, now_ms = self._overview, self._mono_ms()
@@ -137,16 +137,16 @@ class ServiceApi:
     # ------------------------------------------------------------------------------------------------ one entry
 
     async def get(self, request: web.Request) -> web.Response:
-        """``GET pending/{id}``: what became of one entry; if it waits and is known here, with properties and body.
+        """``GET pending/{id}``: the state of one entry; if it waits and is known here, with properties and body.
 
-        The verdict is that of the shard's owner, by a record, also where that is this instance: what its cache still
-        has may have been delivered.
+        The verdict always comes from the shard's owner, as a record, even if this instance is the owner: an entry that
+        is still in its cache may be delivered.
         """
         given = request.query
         known_only(given, frozenset(("body_max",)))
         shown = whole("body_max", given.get("body_max", BODY_SHOWN_BYTES), 0, BODY_SHOWN_MAX)
         name, shard, sights = self._named(request)
-        check_site(request)  # it is a look that writes: two records
+        check_site(request)  # this query writes: two records
         result = await self._desk.give(lambda orders: orders.get(name))
         document = _answer(result, shard)
         if result.verdict != PendingVerdict.DONE.value:
@@ -162,12 +162,12 @@ class ServiceApi:
 
     @staticmethod
     def _found_here(sights: Sequence[ShardSight], result: ChangeResult) -> PendingAnswer | None:
-        """The content of an entry that waits, if this instance knows it: where it stands now, if it was rolled."""
+        """The content of an entry that waits, if this instance knows it; of its last roll, if it was rolled."""
         shard, entry = read_entry_name(result.where or result.id)
         return looked_up(sights, shard, entry)
 
     async def change(self, request: web.Request) -> web.Response:
-        """``POST pending/{id}/{verb}``: change one entry; the verdict stands in its queue. Raises PendingError."""
+        """``POST pending/{id}/{verb}``: change one entry. The verdict is stored in its queue. Raises PendingError."""
         verb = _verb(request)
         known_only(request.query, frozenset())
         name, shard, _ = self._named(request)
@@ -176,7 +176,7 @@ class ServiceApi:
         return json_answer(_answer(result, shard), _status(result.verdict))
 
     async def change_matching(self, request: web.Request) -> web.Response:
-        """``POST bulk/{verb}``: change what matches; a dry run unless ``dry_run`` is false. Raises PendingError."""
+        """``POST bulk/{verb}``: change matching entries; a dry run unless ``dry_run`` is false. Raises PendingError."""
         verb = _verb(request)
         known_only(request.query, frozenset())
         order = read_bulk(verb, read_document(await request.read()), self._wall_ms())
@@ -197,7 +197,7 @@ class ServiceApi:
         return lambda orders: orders.move(name, due_ms=due_ms, by_ms=by_ms)
 
     def _named(self, request: web.Request) -> tuple[str, str, list[ShardSight]]:
-        """Read the id of an entry, and find its shard: name, shard, all shards. Raises PendingError."""
+        """Read the id of an entry; returns id, its shard, and all shards. Raises PendingError."""
         shard, entry = read_entry_name(request.match_info["id"])
         sights = self._view.sights()
         if known_shard(sights, shard) is None:
@@ -221,7 +221,7 @@ def _query(request: web.Request, more: frozenset[str]) -> PendingQuery:
 
 
 def _status(verdict: str, *, gone: bool = False) -> int:
-    """The status of a verdict; of one of a look that finds nothing waiting it is never 200."""
+    """The HTTP status of a verdict. For a query it is 200 only if the entry waits."""
     try:
         status = STATUS[PendingVerdict(verdict)]
     except ValueError:

@@ -1,9 +1,10 @@
-"""The applications of the door: who may come in, health, metrics, and round all `http_door.guard`.
+"""The applications of the door: access, health, metrics, all behind `http_door.guard`.
 
 ================================  =================================================================================
-``/healthz /readyz /metrics``     anybody, from anywhere: no message is in them, and nothing can be changed
-page and API, with a token        ``Authorization: Bearer TOKEN`` may do everything; the page itself anybody may load
-page and API, without a token     everybody on the machine where the port is on 127.0.0.1; nobody where it is not
+``/healthz /readyz /metrics``     anybody: they contain no message, and nothing can be changed
+page and API, with a token        requests with ``Authorization: Bearer TOKEN`` may do everything. Anybody may load the
+                                  page itself
+page and API, without a token     if the port is on 127.0.0.1, everybody on the machine; otherwise nobody
 ================================  =================================================================================
 """
 
@@ -34,7 +35,7 @@ _OPEN = frozenset(("/", "/page.css", "/page.js", "/api/v1/openapi.json"))
 
 
 def why_health_only(host: str, token: str) -> str:
-    """Say why nothing but health and metrics is served at an address; empty if all is.
+    """Say why an address serves only health and metrics; empty if it serves everything.
 
     >>> why_health_only("127.0.0.1", ""), why_health_only("192.0.2.1", "a-token-of-sixteen")
     ('', '')
@@ -84,7 +85,7 @@ def make_app(api: ServiceApi, view: InstanceView, metrics: MetricsText, token: s
 
 
 def make_metrics_app(api: ServiceApi, metrics: MetricsText) -> web.Application:
-    """Make the application of the port that has metrics alone, at any path."""
+    """Make the application of the port that serves metrics only, at any path."""
     app = web.Application(client_max_size=BODY_MAX_BYTES)
     app.router.add_get("/{path:.*}", _metrics(api, metrics))
     return app
@@ -97,7 +98,7 @@ def _metrics(api: ServiceApi, metrics: MetricsText) -> Handler:
         except (BusyError, StoreError) as error:
             return web.Response(status=503, text=f"{error}\n")
         response = web.Response(body=text, headers={"Content-Type": kind})
-        response.enable_compression()  # if who asks takes it
+        response.enable_compression()  # if the client accepts it
         return response
 
     return serve

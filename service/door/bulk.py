@@ -1,19 +1,20 @@
-"""Changes by a query: what matches is listed, and each message gets a command of its own, with a verdict of its own.
+"""Changes by a query: matching entries are listed, and each gets a command of its own, with a verdict of its own.
 
 ::
 
     list (as `GET pending` does) ─► first row, second row, … ─► a record each, 16 at a time ─► verdicts, counted
-                                     └ the cursor: behind the last row of each shard that got its command
+                                     └ the cursor: after the last row of each shard that got its command
 
-The list is of the shards that the instance owns or follows, and may be some seconds old. The owner of a shard decides,
-so what is told as ``done`` is so, whatever the list said. What a call does is bounded: `LOOK_MS` to list, `BEGIN_MS` to
-begin with commands, `VERDICT_S` for a verdict. A command without a verdict by then is ``undecided``: it stands, or was
-never stored, or is decided later, by whoever owns the shard then. Its shard gets no further one in this call.
+The list covers the shards that the instance owns or follows, and may be some seconds old. The owner of each shard
+decides, so a ``done`` is definite, whatever the list said. The time of a call is bounded: `LOOK_MS` to list, `BEGIN_MS`
+in which commands begin, `VERDICT_S` for a verdict. A command without a verdict by then is ``undecided``: it is stored
+and decided, or decided later by the owner of the shard, or it was never stored. Its shard gets no further command in
+this call.
 
-**A call may be made again with the same cursor**, after any failure and any takeover. Each command names an entry and
-says what is to be, not what is to be added: cancelled, or due at a time. So a second one changes nothing more. An
-interval becomes a time when the entry is listed; the range of due times has both ends and is not longer than the
-interval, so what was moved does not match any more.
+**A call may be repeated with the same cursor**, after any failure and any takeover. Each command names an entry and its
+final state: cancelled, or due at a fixed time. So a second command changes nothing more. An interval is turned into a
+fixed time when the entry is listed. The range of due times must have both ends and must not be longer than the
+interval, so a moved entry does not match again.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _STANDS = "if the command was stored, it stands and will be decided"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkOrder:
-    """What is asked for. ``due_ms`` (epoch ms) or ``by_ms`` for the verb ``move`` alone."""
+    """The order. ``due_ms`` (epoch ms) or ``by_ms``: only for the verb ``move``."""
 
     query: PendingQuery
     verb: str
@@ -63,7 +64,7 @@ class BulkOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """What matched: rows of a list in due order; where each shard began, and goes on behind its last row."""
+    """The matching rows in due order, and for each shard the cursors before the first and after the last row."""
 
     rows: Sequence[Mapping[str, Any]]
     begun: Mapping[str, str | None]
@@ -72,7 +73,7 @@ class Gathered:
     coverage: Mapping[str, Any] = field(default_factory=dict)
 
     def next(self, asked: Sequence[bool]) -> str | None:
-        """The cursor behind the rows that were asked; of each shard these are its first ones."""
+        """The cursor after the rows that got a command, which are the first ones of each shard."""
         cursors = dict(self.behind)
         stopped: set[str] = set()
         last: dict[str, str | None] = dict(self.begun)
@@ -108,7 +109,7 @@ def read_bulk(verb: str, given: Mapping[str, Any], now_ms: int) -> BulkOrder:
 
 
 def _shift_fault(query: PendingQuery, by_ms: int) -> str:
-    """Why an interval is refused: what was moved must not match any more.
+    """Why an interval is refused: a moved entry must not match again.
 
     >>> _shift_fault(PendingQuery(due_from_ms=5_000, due_to_ms=6_000), -1_000)
     ''
@@ -125,7 +126,7 @@ def _shift_fault(query: PendingQuery, by_ms: int) -> str:
 
 
 def gathered(sights: Sequence[ShardSight], order: BulkOrder, mono_ms: Callable[[], int]) -> Gathered:
-    """List what matches, within `LOOK_MS` or so. Raises PendingError, NotReadyError, BusyError."""
+    """List matching entries, for about `LOOK_MS` at most. Raises PendingError, NotReadyError, BusyError."""
     begun = cursors_of_shards(order.after, sights)
     until_ms = mono_ms() + LOOK_MS
     rows: list[Mapping[str, Any]] = []
@@ -149,7 +150,7 @@ class BulkDesk:
     """Gives the commands of a bulk change, one change at a time. For the door's loop.
 
     Args:
-        desk: Gives one order.
+        desk: Sends one command.
         wall_ms, mono_ms: Read the clocks.
     """
 
@@ -159,7 +160,7 @@ class BulkDesk:
         self._busy = False
 
     async def change(self, found: Gathered, order: BulkOrder) -> dict[str, Any]:
-        """Change what was found; the answer. Raises BusyError, and then nothing was changed."""
+        """Change the listed entries; returns the answer. Raises BusyError; then nothing was changed."""
         if order.dry_run:
             past_ms = self._wall_ms() - PAST_MS
             answers = [_told(row, *_would(row, order, past_ms)) for row in found.rows]
@@ -223,7 +224,7 @@ def _wanted_ms(row: Mapping[str, Any], order: BulkOrder) -> int:
 
 
 def _would(row: Mapping[str, Any], order: BulkOrder, past_ms: int) -> tuple[str, str]:
-    """Whether a row gets its command, and what is told of it before there is a verdict."""
+    """Whether a row gets a command, and what the answer says of it without a verdict."""
     if order.by_ms is not None and _wanted_ms(row, order) < past_ms:
         return "refused", "it would be in the past: the verb for that is now"
     return "done", "would be changed"

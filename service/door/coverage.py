@@ -1,15 +1,15 @@
-"""Which shards an answer of an instance is of, which not, and who owns those.
+"""Which shards an answer of an instance covers, which it does not, and who owns those.
 
 ============  ==========================================================================================
 ``owned``     this instance delivers it, and has read its queue to its end within the last 2 s
-``followed``  another instance owns it, and this one follows: it knows all entries, and learns within some 6 s
-              which of them were delivered
-``stale``     this instance owned it a moment ago, and has not read its queue to its end since, or gives it up:
-              what it knows may lack entries
-``missing``   nothing is known of it here, or not all yet. ``owner`` says whom to ask
+``followed``  another instance owns it, and this one follows: it knows all entries, and learns of a delivery within
+              about 6 s
+``stale``     this instance owned it a moment ago, and has not read its queue to its end since, or is giving it up.
+              Entries may be missing
+``missing``   this instance knows nothing about it, or not everything yet. ``owner`` is the member to ask
 ============  ==========================================================================================
 
-An answer is ``whole`` if every shard is owned or followed, before it was read and after.
+An answer is ``whole`` if every shard is owned or followed, both before and after it was read.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _SURE = (Sighting.OWNED, Sighting.FOLLOWED)
 
 @dataclass(frozen=True, slots=True)
 class ShardSight:
-    """A shard as an instance sees it.
+    """The state of a shard as this instance knows it.
 
-    ``name`` is ``BROKER/QUEUE``; ``owner`` the member that owns it, as far as it is known; ``control`` what its pending
-    messages can be asked, if anything is known of them; ``first`` the offset that they know entry 0 by.
+    ``name`` is ``BROKER/QUEUE``; ``owner`` the member that owns it, if known; ``control`` answers queries on its
+    pending messages, None if nothing is known about them; ``first`` the delay id that stands for entry offset 0.
     """
 
     name: str
@@ -52,22 +52,22 @@ class ShardSight:
     first: int = 0
 
     def without(self, why: str) -> ShardSight:
-        """The same shard, of which nothing could be learned."""
+        """The same shard as one of which nothing could be read."""
         return replace(self, sighting=Sighting.MISSING, detail=why, control=None)
 
 
 def covered(sights: Iterable[ShardSight]) -> list[ShardSight]:
-    """Those of which something is known."""
+    """The shards that an answer can cover."""
     return [sight for sight in sights if sight.control is not None and sight.sighting is not Sighting.MISSING]
 
 
 def known_shard(sights: Sequence[ShardSight], name: str) -> ShardSight | None:
-    """The shard of a name."""
+    """The shard with this name."""
     return next((sight for sight in sights if sight.name == name), None)
 
 
 def coverage_document(sights: Iterable[ShardSight]) -> dict[str, Any]:
-    """What an answer says of the shards that it is of.
+    """The part of an answer about the shards that it covers.
 
     >>> found = coverage_document([ShardSight("b/0", Sighting.OWNED, "m1"), ShardSight("b/1", Sighting.MISSING, "m2")])
     >>> found["whole"], [row["shard"] for row in found["shards"]]
@@ -89,7 +89,7 @@ def coverage_document(sights: Iterable[ShardSight]) -> dict[str, Any]:
 
 
 def seen_again(document: Mapping[str, Any], sights: Iterable[ShardSight]) -> dict[str, Any]:
-    """An answer, and what is known of its shards now that it is read: one that was lost meanwhile is ``stale`` in it.
+    """Correct the coverage of an answer after reading it: a shard that was lost meanwhile is ``stale``.
 
     >>> found = coverage_document([ShardSight("b/0", Sighting.OWNED, "m1")])
     >>> seen_again(found, [])["shards"][0]["state"]

@@ -2,8 +2,8 @@
 
 ``--http-listen`` has everything, ``--metrics-listen`` metrics alone.
 
-The service's loop never runs a line of this. Questions about what waits run in four threads of the door, with pauses
-after each slice; commands go to the cluster over connections of the door.
+Nothing here runs in the service's loop. Queries on pending messages run in four threads of the door, with a pause after
+each slice. Commands go to the cluster over connections of the door.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class ServiceDoor:
 
     Args:
         service: The instance.
-        make: Makes who sends commands to the cluster.
-        token: Who shows it may see and change what waits; empty: everybody on 127.0.0.1, elsewhere nobody.
+        make: Makes the client that sends commands to the cluster.
+        token: Requests that carry it may see and change pending messages. Empty: on 127.0.0.1 everybody may,
+            elsewhere nobody.
     """
 
     def __init__(self, service: DelayService, make: Callable[[], Orders], token: str = "") -> None:
@@ -45,7 +46,7 @@ class ServiceDoor:
         self._thread = DoorThread()
 
     def bind_all(self, host: str, port: int) -> int:
-        """Reserve an address for everything; the port. Raises OSError."""
+        """Reserve an address for everything; returns the port. Raises OSError."""
         closed = why_health_only(host, self._token)
         app = make_app(self._api, self._view, self._metrics, self._token, closed)
         app.on_cleanup.append(self._close_desk)
@@ -57,13 +58,13 @@ class ServiceDoor:
         await self._desk.close()
 
     def bind_metrics(self, host: str, port: int) -> int:
-        """Reserve an address for metrics alone; the port. Raises OSError."""
+        """Reserve an address for metrics only; returns the port. Raises OSError."""
         port = self._thread.bind(host, port, make_metrics_app(self._api, self._metrics))
         _LOG.info("metrics at http://%s:%d", host, port)
         return port
 
     def start(self) -> None:
-        """Start the thread; returns when the ports are open. Raises OSError if one cannot be."""
+        """Start the thread; returns when the ports are open. Raises OSError if one cannot be opened."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -1,8 +1,8 @@
-"""Looks and changes of one entry: each is a record in the entry queue, and so is its verdict. Any shard's, anywhere.
+"""Queries and changes of one entry of any shard: each is a record in the entry queue, and so is its verdict.
 
-Whoever owns the shard decides (`service.core.commands`), so an instance need not own it to cancel an entry. The door
-has connections of its own for that (`timewheel_client.ServiceClient`), in its own loop; the service's loop does
-nothing of it but what it does for every command.
+The owner of the shard decides (`service.core.commands`), so any instance can cancel any entry. The door uses
+connections of its own for this (`timewheel_client.ServiceClient`), in its own loop. The service's loop treats these
+commands like all others.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ VERDICT_S = 20.0
 
 
 class NoVerdictError(Exception):
-    """No verdict came in time; the text says what that means."""
+    """No verdict came in time. The text says what that means."""
 
 
 class UnreachableError(Exception):
-    """The cluster took no command; the text says why."""
+    """The cluster accepted no command. The text says why."""
 
 
 class Orders(Protocol):
-    """Who sends commands and reads verdicts: `timewheel_client.ServiceClient`."""
+    """A client that sends commands and reads verdicts: `timewheel_client.ServiceClient`."""
 
     async def __aenter__(self) -> Self:
         """Begin."""
@@ -48,19 +48,19 @@ class Orders(Protocol):
         ...
 
     async def get(self, name: str) -> ChangeResult:
-        """Ask what became of an entry."""
+        """Ask for the state of an entry."""
         ...
 
     async def cancel(self, name: str) -> ChangeResult:
-        """Take an entry out."""
+        """Cancel an entry."""
         ...
 
     async def now(self, name: str) -> ChangeResult:
-        """Have an entry delivered now."""
+        """Deliver an entry now."""
         ...
 
     async def move(self, name: str, *, due_ms: int | None = None, by_ms: int | None = None) -> ChangeResult:
-        """Give an entry another due time."""
+        """Change the due time of an entry."""
         ...
 
 
@@ -85,7 +85,7 @@ class OrderDesk:
     """Gives orders and waits for their verdicts, a bounded number at a time. For the door's loop.
 
     Args:
-        make: Makes who sends them; called at the first order.
+        make: Makes the client that sends them; called at the first order.
     """
 
     def __init__(self, make: Callable[[], Orders]) -> None:
@@ -103,7 +103,8 @@ class OrderDesk:
     ) -> ChangeResult:
         """Give an order and wait for its verdict. Raises BusyError, NoVerdictError, UnreachableError.
 
-        ``within_s``: as long at most. Not ``counted``: the caller gives a few at a time, and they keep out no other.
+        ``within_s``: the longest wait, in seconds. Not ``counted``: the order does not count towards the limit, because
+        the caller gives only a few at a time.
         """
         if not counted:
             return await self._give(order, within_s or VERDICT_S)

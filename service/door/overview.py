@@ -1,4 +1,4 @@
-"""What the page shows above all, in one answer: how much waits in each shard, who looks after it, how late it is."""
+"""The figures at the top of the page, in one answer: pending entries, owner, follower and lateness of each shard."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOTHING: dict[str, Any] = {
 
 
 def overview(view: InstanceView, now_ms: int) -> dict[str, Any]:
-    """Gather it; a worker of the door. ``now_ms``: epoch ms. Sums are None where no shard is known here.
+    """Make the overview, in a worker thread. ``now_ms``: epoch ms. Sums are None if no shard is known here.
 
     Raises NotReadyError.
     """
@@ -76,7 +76,7 @@ def overview(view: InstanceView, now_ms: int) -> dict[str, Any]:
 
 
 def _figures(control: PendingControl, now_ms: int, late_ms: int, roll_ms: int) -> dict[str, Any]:
-    """Figures of one shard, from its indexes and at most two messages; overdue is what was due before ``late_ms``."""
+    """Figures of one shard, from its indexes and at most two messages. Overdue: due before ``late_ms``."""
     figures = control.figures()
     due = control.page(PendingQuery(due_to_ms=late_ms), 1).rows
     ahead = control.page(PendingQuery(due_from_ms=now_ms), 1).rows

@@ -1,12 +1,13 @@
-"""Questions about what waits, of all shards that an instance owns or follows: one answer, which says what it is of.
+"""Queries on the pending entries of all shards that an instance owns or follows. Each answer says what it covers.
 
-Each shard's own answer is bounded (`store.put.pending_api.PendingControl`). Of many shards a list takes a few rows each
-and shows what stands in front of the first place that was not looked at; a count ends after `COUNT_MS`. Both go on
-behind ``next``, which names every shard that the first answer was of, with its place; a dot is one that is through::
+The answer of each shard is bounded (`store.put.pending_api.PendingControl`). A list takes a few rows of each shard, and
+shows those before the first place that was not looked at. A count ends after `COUNT_MS`. Both continue at the cursor
+``next``. It names every shard that the first answer covered, with its place; a dot stands for a finished shard::
 
     broker-a%2F0=1700000000000-4000000000000005;broker-a%2F1=.
 
-A shard that has come to the instance meanwhile is not in it, and is told as missing; one that has gone ends the list.
+A shard that the instance got meanwhile is not in the cursor, and is reported as missing. If a shard of the cursor is
+gone, the list ends with an error.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ Cursors = Mapping[str, str | None]
 
 
 def cursor_of_shards(cursors: Cursors) -> str | None:
-    """Write where each shard goes on, None is one that is through; None if all are.
+    """Write a cursor from the cursor of each shard, None for a finished one; None if all are finished.
 
     >>> cursor_of_shards({"b/0": "5-4000000000000005", "b/1": None}), cursor_of_shards({"b/0": None})
     ('b%2F0=5-4000000000000005;b%2F1=.', None)
@@ -64,7 +65,7 @@ def cursor_of_shards(cursors: Cursors) -> str | None:
 
 
 def cursors_of_shards(text: str, sights: Sequence[ShardSight]) -> dict[str, str | None]:
-    """Read where each shard goes on; all that are covered begin if there is no cursor. Raises PendingError.
+    """Read the cursor of each shard. Without a cursor all covered shards begin. Raises PendingError.
 
     >>> cursors_of_shards("b%2F0=5-4000000000000005;b%2F1=.", [])
     Traceback (most recent call last):
@@ -90,7 +91,7 @@ def cursors_of_shards(text: str, sights: Sequence[ShardSight]) -> dict[str, str 
 
 
 class _Reading:
-    """One answer under way: what is asked of which shard, and which of them turned out to be gone."""
+    """An answer in the making: the shards that are asked, and those that turned out to be gone."""
 
     def __init__(
         self, sights: Sequence[ShardSight], mono_ms: Callable[[], int], after: str = "", within_ms: int = READ_MS
@@ -107,10 +108,10 @@ class _Reading:
             raise NotReadyError(f"this instance owns and follows no shard; they are of {owners}: ask there")
 
     def each(self, ask: Callable[[ShardSight], Any]) -> dict[str, Any]:
-        """Ask every shard that is not through; one that is gone meanwhile is left out, and told as missing.
+        """Ask every shard that is not finished. One that is gone meanwhile is left out and reported as missing.
 
-        Raises NotReadyError if all are gone, PendingError if a cursor was given of one that is, BusyError if it takes
-        too long.
+        Raises NotReadyError if all are gone, PendingError if a shard of the given cursor is, BusyError if it takes too
+        long.
         """
         found: dict[str, Any] = {}
         for place, sight in enumerate(self.sights):
@@ -134,14 +135,14 @@ class _Reading:
 
     @property
     def coverage(self) -> dict[str, Any]:
-        """Which shards the answer covers, as the document shows it."""
+        """The part of the answer about the shards that it covers."""
         return coverage_document(self.sights)
 
 
 def counted(
     sights: Sequence[ShardSight], query: PendingQuery, after: str, mono_ms: Callable[[], int]
 ) -> dict[str, Any]:
-    """Count what matches. Raises PendingError, NotReadyError."""
+    """Count the matching entries. Raises PendingError, NotReadyError."""
     done: list[dict[str, Any]] = []
 
     def count(control: TopicControl, cursor: str) -> str:
@@ -156,7 +157,7 @@ def counted(
 def by_topic(
     sights: Sequence[ShardSight], query: PendingQuery, after: str, mono_ms: Callable[[], int]
 ) -> dict[str, Any]:
-    """Add up by topic what matches. Raises PendingError, NotReadyError."""
+    """Count the matching entries by topic. Raises PendingError, NotReadyError."""
     done: list[dict[str, Any]] = []
 
     def add(control: TopicControl, cursor: str) -> str:
@@ -198,7 +199,7 @@ def listed(
     mono_ms: Callable[[], int],
     within_ms: int = READ_MS,
 ) -> dict[str, Any]:
-    """List what matches in due order over all shards. Raises PendingError, NotReadyError, BusyError."""
+    """List the matching entries of all shards in due order. Raises PendingError, NotReadyError, BusyError."""
     reading = _Reading(sights, mono_ms, after, within_ms)
     asked = sum(cursor is not None for cursor in reading.cursors.values())
     share = min(limit, max(_ROWS_MIN, -(-2 * limit // max(1, asked))))
@@ -224,7 +225,7 @@ def listed(
 
 
 def row_of(row: PendingRow, shard: str) -> dict[str, Any]:
-    """One message of a list: its name is that of its entry."""
+    """One row of a list, with the name of its entry."""
     entry = row.offset & SEQUENCE_MAX
     return {**row_document(row, f"{shard}/{entry}"), "offset": str(entry), "shard": shard}
 
@@ -232,7 +233,7 @@ def row_of(row: PendingRow, shard: str) -> dict[str, Any]:
 def forecast(
     sights: Sequence[ShardSight], from_ms: int, to_ms: int, bars: int, topic: str, mono_ms: Callable[[], int]
 ) -> dict[str, Any]:
-    """Say how many come due when. Raises PendingError, NotReadyError, BusyError."""
+    """Count the entries that come due in each part of a range. Raises PendingError, NotReadyError, BusyError."""
     reading = _Reading(sights, mono_ms)
 
     def ask(sight: ShardSight) -> dict[str, Any]:
@@ -244,7 +245,7 @@ def forecast(
 
 
 def looked_up(sights: Sequence[ShardSight], shard: str, entry: int) -> PendingAnswer | None:
-    """An entry that waits, as far as this instance knows: its row, properties and body; None if it does not know it."""
+    """An entry that waits: row, properties and body; None if this instance does not know it."""
     sight = known_shard(covered(sights), shard)
     if sight is None or sight.control is None or entry > SEQUENCE_MAX:
         return None

@@ -1,4 +1,4 @@
-"""An instance as its door sees it: any thread asks, nothing is changed, no lock of the event loop is taken."""
+"""Read-only view of an instance for its door. Any thread may call it; it takes no lock of the event loop."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _FOLLOWS = (OwnerState.FOLLOWER, OwnerState.TAKING_OVER, OwnerState.READING_BACK
 
 @dataclass(frozen=True, slots=True)
 class ShardCare:
-    """How a shard is looked after: who takes it over if its owner vanishes, and deliveries that are looked for."""
+    """Who would take a shard over if its owner vanished, and deliveries in doubt that are searched for."""
 
     standby: str = ""
     doubts: int = 0
 
 
 class InstanceView(Protocol):
-    """What the door asks. Any thread."""
+    """What the door reads. Any thread."""
 
     @property
     def name(self) -> str:
@@ -44,24 +44,24 @@ class InstanceView(Protocol):
 
     @property
     def roll_after_ms(self) -> int:
-        """How long after it was stored an entry is written again, ms."""
+        """Age at which an entry that waits is rolled, ms after its store time."""
         ...
 
     @property
     def tally(self) -> InstanceCounts:
-        """What the instance counts."""
+        """The counters of the instance."""
         ...
 
     def sights(self) -> list[ShardSight]:
-        """All shards that there are, by name. Raises NotReadyError before they are known."""
+        """All shards, sorted by name. Raises NotReadyError before they are known."""
         ...
 
     def care(self) -> Mapping[str, ShardCare]:
-        """How shards are looked after, by name."""
+        """The `ShardCare` of shards, by name."""
         ...
 
     def why_not_ready(self) -> Sequence[str]:
-        """Why the instance does not do what it is there for; empty if it does."""
+        """The reasons why the instance is not ready; empty if it is."""
         ...
 
 
@@ -90,20 +90,20 @@ class ServiceView:
 
     @property
     def roll_after_ms(self) -> int:
-        """How long after it was stored an entry is written again, ms."""
+        """Age at which an entry that waits is rolled, ms after its store time."""
         return self._service.roll_after_ms
 
     @property
     def tally(self) -> InstanceCounts:
-        """What the instance counts."""
+        """The counters of the instance."""
         return self._service.tally
 
     def why_not_ready(self) -> Sequence[str]:
-        """Why the instance does not do what it is there for; empty if it does."""
+        """The reasons why the instance is not ready; empty if it is."""
         return why_not_ready(self._service)
 
     def sights(self) -> list[ShardSight]:
-        """All shards that there are, by name. Raises NotReadyError before they are known."""
+        """All shards, sorted by name. Raises NotReadyError before they are known."""
         service = self._service
         seats = service.seats()
         owners = {owner.queue: owner for owner in (*service.followers(), *service.owners())}
@@ -137,7 +137,7 @@ class ServiceView:
         return ShardSight(owner.name, Sighting.STALE, who, why, control, first)
 
     def care(self) -> Mapping[str, ShardCare]:
-        """How shards are looked after, by name."""
+        """The `ShardCare` of shards, by name."""
         service = self._service
         seats, (of, heirs) = service.seats(), self._heirs
         if of is not seats:  # a new plan

@@ -1,1 +1,1 @@
-"""The door for senders that stay as they are: a name server and brokers to them, the cluster behind."""
+"""``--listen``: to unchanged senders an instance looks like a name server and brokers, with the cluster behind it."""

@@ -1,4 +1,4 @@
-"""Bytes of one connection in; each whole frame out as it came, with the command that it holds."""
+"""Cuts the bytes of one connection into frames, each unchanged and with the command that it holds."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ HEADER_MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PassedFrame:
-    """A frame: its bytes, which are passed on as they are, and what they say."""
+    """A frame: its bytes, which are passed on unchanged, and its decoded command."""
 
     raw: bytes
     command: RemotingCommand
 
 
 class FrameCutter:
-    """Cuts a byte stream into frames; `remoting.connection.FrameDecoder` for one who passes frames on.
+    """Cuts a byte stream into frames, like `remoting.connection.FrameDecoder`, and keeps the bytes of each frame.
 
     Args:
-        header_max_bytes: The longest header taken.
+        header_max_bytes: The longest header accepted.
     """
 
     def __init__(self, header_max_bytes: int = HEADER_MAX_BYTES) -> None:
@@ -34,13 +34,13 @@ class FrameCutter:
 
     @property
     def pending_bytes(self) -> int:
-        """Kept bytes of an unfinished frame."""
+        """Buffered bytes of an unfinished frame."""
         return len(self._rest)
 
     def feed(self, data: bytes) -> list[PassedFrame]:
-        """Add what was read and return the frames that are complete now.
+        """Add bytes and return the frames that are complete now.
 
-        Raises ProtocolError at the first bytes that are no frame; then the connection must be closed.
+        Raises ProtocolError at the first bytes that are no frame. Then the connection must be closed.
         """
         rest = self._rest
         rest += data

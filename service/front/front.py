@@ -1,11 +1,10 @@
-"""``--listen HOST:PORT``: an instance as name server and brokers, for senders that stay as they are.
+"""``--listen HOST:PORT``: an instance acts as name server and brokers, for senders that stay as they are.
 
-``PORT`` is the name server. Each broker of the cluster has a port of its own after it, its *door*; so a sender's queue
-numbers, and everything else that it says to that broker, mean what they always mean, whatever client it is: not every
-client names the broker in its requests.
+``PORT`` is the name server's. After it, each broker of the cluster has a port of its own, its *door*. So queue ids and
+everything else in a request mean what the sender means, although not every client names the broker in its requests.
 
-Instances find each other by the cluster: the name of an instance as a member of the service's group ends in its
-address. They ask each other for their doors, and each one's routes name the doors of all that answer.
+Instances find each other through the cluster: the name of an instance as a member of the service's group ends in its
+address. They ask each other for their doors. The routes of each instance name the doors of all that answer.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _ANYWHERE = ("", "0.0.0.0", "::")
 
 
 def address_in(member: str) -> str | None:
-    """The address in the name of a member, if it has one.
+    """The address in the name of a member; None if it has none.
 
     >>> address_in("192.0.2.1@7#99~192.0.2.1:9870"), address_in("192.0.2.1@7#99")
     ('192.0.2.1:9870', None)
@@ -67,10 +66,10 @@ class SenderFront:
     """The doors of one instance; a `House`.
 
     Args:
-        cluster: The instance's link to the cluster. Senders get one beside it, with connections of its own: however
-            much they send, what keeps shards owned does not wait behind it.
+        cluster: The instance's link to the cluster. Senders use a second link with connections of its own, so that
+            the requests that keep shards owned never wait behind their sends.
         host, port: Where to listen.
-        tls: How the cluster is spoken to; senders speak plainly.
+        tls: TLS of the connections to the cluster. Senders connect without TLS.
     """
 
     def __init__(self, cluster: ClusterLink, host: str, port: int, tls: Tls) -> None:
@@ -98,16 +97,16 @@ class SenderFront:
 
     @property
     def instance(self) -> str:
-        """The address that other instances know us by."""
+        """The address by which other instances know this one."""
         host = self._instance_link.core.local_host if self._host in _ANYWHERE else self._host
         return f"{host}:{self._port}"
 
     def name(self) -> str:
-        """What the instance's name as a member ends in."""
+        """The end of the instance's name as a member."""
         return MARK + self.instance
 
     async def open(self) -> None:
-        """Listen. Raises OSError, ClientError."""
+        """Open the ports. Raises OSError, ClientError."""
         await self.cluster.core.start()
         try:
             await self._listen()
@@ -125,7 +124,7 @@ class SenderFront:
         self._chores = [asyncio.ensure_future(self._meet_peers()), asyncio.ensure_future(self._sweep())]
 
     async def close(self) -> None:
-        """Take no more senders, end what is under way, close."""
+        """Accept no more senders, end the requests under way, close all connections."""
         for server in self._servers:
             server.close()
         for chore in self._chores:
@@ -141,16 +140,16 @@ class SenderFront:
 
     @property
     def ended(self) -> Mapping[str, int]:
-        """Sends with a due time by what became of them."""
+        """Number of sends with a due time, by their outcome."""
         return self.room.ended
 
     @property
     def senders(self) -> int:
-        """Connections of senders."""
+        """Number of connections of senders."""
         return len(self._passages)
 
     def members(self, names: Sequence[str]) -> None:
-        """Learn who else is a member of the service's group."""
+        """Take over the names of the members of the service's group."""
         found = [address for name in names if (address := address_in(name)) and address != self.instance]
         if found != self._members:
             self._members = found
@@ -160,7 +159,7 @@ class SenderFront:
     # ------------------------------------------------------------------------------------------------ a house
 
     def enter(self, passage: Passage) -> bool:
-        """Count a sender."""
+        """Count a sender; False if there is no room for it."""
         if len(self._passages) >= CONNECTIONS_MAX:
             self.say(f"there are {CONNECTIONS_MAX} connections, the limit: more were refused")
             return False
@@ -168,11 +167,11 @@ class SenderFront:
         return True
 
     def leave(self, passage: Passage) -> None:
-        """Count it no more."""
+        """Count a sender no more."""
         self._passages.discard(passage)
 
     def hold(self, more_bytes: int) -> None:
-        """Count bytes that are kept for senders; too many end the passage that has most of them."""
+        """Count buffered bytes. If there are too many, the passage that has most of them is closed."""
         self._held_bytes += more_bytes
         if self._held_bytes > HELD_MAX_BYTES and more_bytes > 0:
             greedy = max(self._passages, key=lambda passage: passage.counted_bytes, default=None)
@@ -180,7 +179,7 @@ class SenderFront:
                 greedy.give_up("the bytes kept for all senders are too many, and most are for this one")
 
     def say(self, text: str) -> None:
-        """Tell what has happened, at most one line of a kind in ten seconds: senders may be many."""
+        """Log an event; at most one line of a kind in ten seconds, because there may be many senders."""
         kind = text.partition(": ")[2][:40] or text[:40]
         now_ms = mono_ms()
         if len(self._told) > 1000:
@@ -190,7 +189,7 @@ class SenderFront:
             _LOG.warning("senders: %s", text)
 
     def own_doors(self, local_host: str) -> Mapping[str, str]:
-        """Our doors, at the address by which we were reached."""
+        """The doors of this instance, at the address by which the sender reached it."""
         host = local_host if self._host in _ANYWHERE else self._host
         return {broker: f"{host}:{port}" for broker, port in self._ports.items()}
 
@@ -199,7 +198,7 @@ class SenderFront:
         return {**self._peers, self.instance: self.own_doors(local_host)}
 
     async def learn(self, route: Mapping[str, Any]) -> None:
-        """Have a door to each broker of a route."""
+        """Open a door to each broker of a route."""
         masters = masters_of(route.get("brokerDatas") or ())
         self._masters.update(masters)
         for broker in sorted(masters.keys() - self._ports.keys()):
@@ -250,7 +249,7 @@ class SenderFront:
                 pass
 
     async def _doors_of(self, peer: str) -> dict[str, str]:
-        """The doors of another instance; none if it does not answer."""
+        """The doors of another instance; empty if it does not answer."""
         connection: ClientConnection | None = None
         try:
             connection = await ClientConnection.open(peer, timeout_ms=PEER_TIMEOUT_MS)
@@ -271,7 +270,7 @@ class SenderFront:
             self.sweep()
 
     def sweep(self) -> None:
-        """Close connections of senders that were silent for too long; to be called every `SWEEP_MS`."""
+        """Close connections of senders that were idle for too long; call it every `SWEEP_MS`."""
         for passage in list(self._passages):
             if passage.near is not None:
                 passage.near.silent += 1

@@ -1,19 +1,20 @@
 """One connection of a sender, and the connection to the cluster that belongs to it.
 
-What the sender writes goes on frame by frame, byte for byte, in its order, with the sender's own numbers (opaque), and
-so do the answers. So signatures stay valid, and the broker's answer is the sender's. Taken out are:
+Frames of the sender are passed on unchanged and in order, with the sender's own numbers (opaque). So are the answers.
+So signatures stay valid, and the sender gets the broker's own answer. These requests are not passed on:
 
 ========================  ==========================================================================================
-sends with a due time     they go to the entry topic as requests of the service's own, see `service.front.sending`
-HEART_BEAT,               answered here: senders say the same to the brokers themselves, whom their routes name too.
-UNREGISTER_CLIENT         Over two connections a consumer would count twice, and some of its queues would be nobody's
-QUERY_MESSAGE             "not found": a client asks every name of a route, and would get the broker's answer twice
+sends with a due time     the service sends them to the entry topic itself, see `service.front.sending`
+HEART_BEAT,               answered here. Senders send them to the brokers, too, which their routes also name. If a
+UNREGISTER_CLIENT         consumer came over two connections it would count twice, and some queues would have no reader
+QUERY_MESSAGE             answered with "not found": a client asks every name of a route, and would get results twice
 ========================  ==========================================================================================
 
-If the cluster's side breaks, each request under way is answered with SERVICE_NOT_AVAILABLE, which clients try again:
-whether it was carried out is not known then, as with every broken connection to a broker. The sender's side stays.
+If the cluster's side breaks, each request under way is answered with SERVICE_NOT_AVAILABLE, and clients try again. Then
+it is unknown whether the request was carried out, as with every broken connection to a broker. The sender's side stays
+open.
 
-While one side does not take what is written to it, the other one is not read.
+While one side does not read, the other side is not read from.
 """
 
 from __future__ import annotations
@@ -43,30 +44,30 @@ Answer = Callable[[RemotingCommand | None], None]
 
 
 class FarEnd(Protocol):
-    """What is at the other end of a port: a broker, or the name servers."""
+    """The server behind a port: a broker, or the name servers."""
 
     def open(self, passage: Passage) -> bool:
-        """A sender has come; False: there is no room for it."""
+        """Note that a sender has connected; False if there is no room for it."""
         ...
 
     def closed(self, passage: Passage) -> None:
-        """It has gone."""
+        """Note that it has disconnected."""
         ...
 
     def take(self, passage: Passage, command: RemotingCommand, answer: Answer) -> bool:
-        """Take a request out, and answer it sooner or later; False: it is to be passed on."""
+        """Handle a request here and answer it, perhaps later; False: pass it on."""
         ...
 
     def dial(self, passage: Passage) -> Awaitable[PassageWire]:
-        """Connect to the cluster; raises ClientError."""
+        """Connect to the cluster. Raises ClientError."""
         ...
 
     def hold(self, more_bytes: int) -> None:
-        """Count bytes that are kept for senders; too many end the passage that has most of them."""
+        """Count buffered bytes. If there are too many, the passage that has most of them is closed."""
         ...
 
     def say(self, text: str) -> None:
-        """Tell what has happened."""
+        """Log an event."""
         ...
 
 
@@ -89,7 +90,7 @@ class Passage:
     # ------------------------------------------------------------------------------------------------ both wires
 
     def opened(self, wire: PassageWire) -> None:
-        """The sender's connection is there, or the cluster's."""
+        """A connection is open: the sender's, or the one to the cluster."""
         if not self._begun:
             self._begun, self.near = True, wire
             if not self._place.open(self):
@@ -108,7 +109,7 @@ class Passage:
         self._count()
 
     def pressed(self, wire: PassageWire, full: bool) -> None:
-        """Do not read for one side what it does not take."""
+        """Stop reading from one side while the other side does not read."""
         if wire is self.near:
             self.stop_reading(_SENDER_IS_SLOW, full)
             if self._far is not None:
@@ -118,7 +119,7 @@ class Passage:
         self._count()
 
     def lost(self, wire: PassageWire, why: str) -> None:
-        """Close the other side after the sender's; answer what is under way after the cluster's."""
+        """Handle a lost connection: the sender's closes the other; for the cluster's, answer the requests under way."""
         if wire is self.near:
             if "protocol" in why:
                 self._place.say(f"{self.peer}: connection closed: {why}")
@@ -145,7 +146,7 @@ class Passage:
             self.near.abort(why)
 
     def _count(self) -> None:
-        """Have the place count what is kept."""
+        """Report the number of buffered bytes to the place."""
         more = self.held_bytes - self.counted_bytes
         if more:
             self.counted_bytes += more
@@ -160,12 +161,12 @@ class Passage:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are kept for this sender, apart from sends with a due time."""
+        """Bytes buffered for this sender, without sends with a due time."""
         wires = sum(wire.pending_bytes for wire in (self.near, self._far) if wire is not None)
         return wires + sum(map(len, self._queued)) + len(self._under_way) * UNDER_WAY_BYTES
 
     def stop_reading(self, why: str, stop: bool) -> None:
-        """Have a reason for not reading from the sender, or have it no more."""
+        """Add or remove a reason for not reading from the sender."""
         if stop:
             self._stops.add(why)
         else:
@@ -242,5 +243,5 @@ class Passage:
 
 
 def bare(command: RemotingCommand) -> RemotingCommand:
-    """What is needed to answer a request, without its body."""
+    """The part of a request that is needed to answer it: without body."""
     return RemotingCommand(command.code, command.opaque, command.flag, serialize_type=command.serialize_type)

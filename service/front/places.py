@@ -1,4 +1,4 @@
-"""What is at the other end of each port: one broker, or the name servers. See `service.front.passage`."""
+"""The server behind each port: one broker, or the name servers. See `service.front.passage`."""
 
 from __future__ import annotations
 
@@ -38,47 +38,47 @@ TAKEN: Mapping[int, int] = {
 
 
 class House(Protocol):
-    """What all places share."""
+    """What all ports share."""
 
     cluster: ClusterLink
     room: SendsRoom
     tls: Tls
 
     def enter(self, passage: Passage) -> bool:
-        """A sender has come; False: there is no room for it."""
+        """Count a sender; False if there is no room for it."""
         ...
 
     def leave(self, passage: Passage) -> None:
-        """It has gone."""
+        """Count a sender no more."""
         ...
 
     def hold(self, more_bytes: int) -> None:
-        """Count bytes that are kept for senders; too many end the passage that has most of them."""
+        """Count buffered bytes. If there are too many, the passage that has most of them is closed."""
         ...
 
     def say(self, text: str) -> None:
-        """Tell what has happened."""
+        """Log an event."""
         ...
 
     def doors(self, local_host: str) -> Doors:
-        """The doors of all instances, for a sender that has reached us at this address."""
+        """The doors of all instances, for a sender that reached this one at this address."""
         ...
 
     def own_doors(self, local_host: str) -> Mapping[str, str]:
-        """Our doors: broker to address."""
+        """The doors of this instance: broker to address."""
         ...
 
     async def learn(self, route: Mapping[str, Any]) -> None:
-        """Have a door to each broker of a route. Raises ValueError for what is no route."""
+        """Open a door to each broker of a route. Raises ValueError if it is no route."""
         ...
 
     async def master(self, broker: str, *, fresh: bool = False) -> str:
-        """The address of a broker; ``fresh``: the one that was told before does not answer. Raises ClientError."""
+        """The address of a broker; ``fresh``: the known one does not answer. Raises ClientError."""
         ...
 
 
 class _AtHome:
-    """The part of a place that its house does."""
+    """The methods of a place that it passes to its house."""
 
     def __init__(self, house: House) -> None:
         self._house = house
@@ -101,7 +101,7 @@ class _AtHome:
 
 
 class BrokerPlace(_AtHome):
-    """The door to a broker."""
+    """The port of a broker, its door."""
 
     def __init__(self, house: House, broker: str) -> None:
         super().__init__(house)
@@ -109,12 +109,12 @@ class BrokerPlace(_AtHome):
         self._senders: dict[Passage, EntrySender] = {}
 
     def closed(self, passage: Passage) -> None:
-        """Forget a sender; what it has under way goes on without it."""
+        """Forget a sender. Its sends under way continue."""
         self._senders.pop(passage, None)
         super().closed(passage)
 
     def take(self, passage: Passage, command: RemotingCommand, answer: Answer) -> bool:
-        """Take sends with a due time, and what `TAKEN` names."""
+        """Handle sends with a due time, and the requests in `TAKEN`."""
         house = self._house
         if command.code in TAKEN:
             answer(command.reply(TAKEN[command.code]))
@@ -136,7 +136,7 @@ class BrokerPlace(_AtHome):
         return True
 
     async def dial(self, passage: Passage) -> PassageWire:
-        """Connect to the broker's master, wherever it is now."""
+        """Connect to the broker's master at its present address."""
         address = await self._house.master(self._broker)
         try:
             return await dial(address, passage, self._house.tls)
@@ -155,7 +155,7 @@ class NamesPlace(_AtHome):
     """The port that senders know as their name server.
 
     Args:
-        house: What all places share.
+        house: What all ports share.
         namesrv: The addresses of the real name servers.
     """
 
@@ -166,7 +166,7 @@ class NamesPlace(_AtHome):
         self._lookups: set[asyncio.Task[None]] = set()
 
     def take(self, passage: Passage, command: RemotingCommand, answer: Answer) -> bool:
-        """Take requests for routes."""
+        """Handle requests for routes."""
         if command.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
             return False
         local_host = passage.near.local_host if passage.near is not None else ""
@@ -183,7 +183,7 @@ class NamesPlace(_AtHome):
         return True
 
     async def dial(self, passage: Passage) -> PassageWire:
-        """Connect to the first name server that is there."""
+        """Connect to the first name server that answers."""
         for _ in range(len(self._namesrv) - 1):
             try:
                 return await dial(self._namesrv[0], passage, self._house.tls)
@@ -210,7 +210,7 @@ class NamesPlace(_AtHome):
             answer(command.reply(ResponseCode.SYSTEM_ERROR, f"route of {topic[:130]}: {error}"[:300]))
 
     async def _route(self, topic: str, command: RemotingCommand) -> dict[str, Any] | RemotingCommand:
-        """The real route; or the name server's answer, if it is another one."""
+        """The real route, or the name server's answer if that is something else."""
         ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
         try:
             told = await self._house.cluster.core.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)

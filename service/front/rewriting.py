@@ -1,21 +1,21 @@
-"""From a sender's own send to what goes to the entry topic, or to the reason why it does not.
+"""Turns a sender's send into a send to the entry topic, or says why not.
 
 ==========================================  =========================================================================
-the send                                    what becomes of it
+the send                                    what is done with it
 ==========================================  =========================================================================
 no ``__STARTDELIVERTIME``, no ``TIMER_*``   passed on as it is
 one of them, and a delay level above 0      passed on as it is: the level wins, as with every broker
-to ``%RETRY%…``, to a system topic          passed on as it is: these are not for messages of senders
+to ``%RETRY%…``, to a system topic          passed on as it is: these topics are not for delayed messages
 one of them that cannot be read             refused (MESSAGE_ILLEGAL)
-a batch with one of them                    the whole batch becomes entries: it is stored as one, or not at all. Its
-                                            messages without a due time are due at once
-all others                                  an entry: to the entry topic, with ``TW_TOPIC`` and the due time
+a batch with one of them                    the whole batch becomes entries, stored together or not at all. Messages
+                                            without a due time are due at once
+all others                                  sent as an entry to the entry topic, with ``TW_TOPIC`` and the due time
 ==========================================  =========================================================================
 
-An absolute due time becomes ``TW_DELIVER_MS``; a relative one ``TW_DELAY_MS``, which counts from when the cluster's
-broker has stored the entry, so no clock of the service decides. The sender's own names for it are removed: brokers
-would delay the entry themselves. Names of the service (``TW_…``) are removed from what becomes an entry: a sender
-cannot write the service's records here. All other properties, and the body, stay.
+An absolute due time becomes ``TW_DELIVER_MS``. A delay becomes ``TW_DELAY_MS``, which counts from the store time of the
+entry at the cluster's broker, so no clock of the service matters. The sender's properties for the due time are removed,
+because brokers would delay the entry. Properties of the service (``TW_…``) are removed, too, so that a sender cannot
+write records of the service. All other properties and the body stay.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _REMOVED = (TOPIC, DELIVER_MS, DELAY_MS, *PRECEDENCE, *SERVICE_PROPERTIES)
 
 
 class SendRefusedError(Exception):
-    """A send that is answered with ``code`` and this text."""
+    """The send is refused, with ``code`` and this text as the answer."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -56,9 +56,9 @@ class SendRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EntrySend:
-    """A send to the entry topic: ``topic`` is the one that the sender named; ``queue_id`` is still the sender's.
+    """A send to the entry topic. ``topic`` and ``queue_id`` are those that the sender named.
 
-    ``half``: a transaction's half message, which only the broker that the sender has chosen may store.
+    ``half``: a half message, which only the broker that the sender chose may store.
     """
 
     topic: str
@@ -69,9 +69,9 @@ class EntrySend:
 
 
 def entry_of(command: RemotingCommand, entry_topic: str, now_ms: int) -> EntrySend | None:
-    """Read a send; None if it is to be passed on as it is. Raises SendRefusedError.
+    """Turn a send into an entry; None if it is passed on as it is. Raises SendRefusedError.
 
-    ``command.code`` is one of `SENDS`; ``now_ms`` (epoch ms) only says which delays lie beyond the year 9999.
+    ``command.code`` is one of `SENDS`. ``now_ms`` (epoch ms) serves only to refuse delays beyond the year 9999.
     """
     plain = command.code == RequestCode.SEND_MESSAGE
     text = command.ext.get("properties" if plain else "i", "")
@@ -102,14 +102,14 @@ def entry_of(command: RemotingCommand, entry_topic: str, now_ms: int) -> EntrySe
         half = is_half(header.properties, header.sys_flag)
         code, body = RequestCode.SEND_MESSAGE_V2, command.body
         header.properties = entry_properties(header.properties, topic, due)
-    # Nothing may make the entry topic by the way, and a sender's count of deliveries is none of the entry's.
+    # No send may create the entry topic. And an entry does not take over the sender's count of deliveries.
     header.topic = header.default_topic = entry_topic
     header.reconsume_times, header.max_reconsume_times = 0, None
     return EntrySend(topic, header, code, body, half)
 
 
 def entry_properties(text: str, topic: str, due: tuple[str, int]) -> str:
-    """The property text of an entry: the sender's, without due times and names of the service, with where and when.
+    """The property text of an entry: the sender's without due times and ``TW_…``, plus topic and due time.
 
     >>> entry_properties("A\\x01b\\x02TIMER_DELAY_SEC\\x015\\x02", "orders", ("TW_DELAY_MS", 5000))
     'A\\x01b\\x02TW_TOPIC\\x01orders\\x02TW_DELAY_MS\\x015000\\x02'
@@ -128,7 +128,7 @@ def entry_properties(text: str, topic: str, due: tuple[str, int]) -> str:
 
 
 def _due(text: str, now_ms: int) -> tuple[str, int] | None:
-    """Which property of the service says when, and its value; None if the message has no due time."""
+    """The due time as a property of the service, name and value; None if the message has none."""
     if not may_be_timed(text) or delay_level(text) > 0:
         return None
     try:
@@ -142,7 +142,7 @@ def _due(text: str, now_ms: int) -> tuple[str, int] | None:
 
 
 def _batch(body: bytes, topic: str, now_ms: int) -> bytes | None:
-    """A batch as entries; None if none of its messages has a due time, or it cannot be read."""
+    """Turn a batch into entries; None if no message has a due time, or the batch cannot be read."""
     try:
         elements = split_batch(body)
     except MessageError:

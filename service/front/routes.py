@@ -1,13 +1,13 @@
-"""A route as senders get it: they write to the doors of the instances, and read from the brokers themselves.
+"""Makes the routes that senders get: they write to the doors of the instances and read from the brokers.
 
 A broker ``broker-a`` and two instances with a door to it become three names::
 
-    broker-a                             the broker's own addresses, may be read
-    broker-a-via-192-0-2-1-9870          the first instance's door to it, may be written
-    broker-a-via-192-0-2-2-9870          the second one's
+    broker-a                             the broker's own addresses, readable
+    broker-a-via-192-0-2-1-9870          the first instance's door to it, writable
+    broker-a-via-192-0-2-2-9870          the second instance's door, writable
 
-Queue numbers mean the same behind each of them. A sender that gets no answer from one instance tries another name, as
-it would try another broker.
+Queue ids mean the same behind each of them. A sender that gets no answer from one instance tries another name, as it
+would try another broker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Doors = Mapping[str, Mapping[str, str]]
 
 
 class StaticTopicError(ValueError):
-    """A static topic, whose queues are numbered over all brokers: it cannot be sent to through doors."""
+    """A static topic, whose queues are numbered over all brokers. It cannot be used through doors."""
 
 
 def door_name(broker: str, instance: str) -> str:
@@ -38,9 +38,9 @@ def door_name(broker: str, instance: str) -> str:
 
 
 def route_for_senders(route: Mapping[str, Any], doors: Doors) -> dict[str, Any]:
-    """Make a route with the doors of instances as its only side to write to.
+    """Make a route in which only the doors of instances are writable.
 
-    Raises StaticTopicError, and ValueError for what is no route.
+    Raises StaticTopicError; ValueError if the document is no route.
     """
     if route.get("topicQueueMappingByBroker"):
         raise StaticTopicError("a static topic cannot be sent to through the delay service: send to its brokers")
@@ -59,7 +59,7 @@ def route_for_senders(route: Mapping[str, Any], doors: Doors) -> dict[str, Any]:
                 if name not in doors[instance]:
                     continue
                 door = door_name(name, instance)
-                # How many may be read stays: a sender makes the route of a new topic out of that of TBW102 with it.
+                # The number of read queues stays: a sender makes the route of a new topic from that of TBW102 with it.
                 queues.append({**queue, "brokerName": door, "perm": perm & ~Permission.READ})
                 address = {"brokerAddrs": {"0": doors[instance][name]}, "brokerName": door, "cluster": clusters[name]}
                 brokers.append({**address, "enableActingMaster": False})

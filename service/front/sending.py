@@ -1,19 +1,19 @@
-"""Sends with a due time: from a sender to the entry topic, and the cluster's answer back.
+"""Sends with a due time: passes them from a sender to the entry topic, and the cluster's answer back.
 
-The request is the service's own, signed with its own account: a rewritten one cannot carry the sender's signature. It
-goes to a queue of the entry topic at the broker that the sender has chosen, or at another one if that broker has none.
-The sends of one connection are written in their order.
+The request is the service's own, signed with its own account, because a rewritten request cannot carry the sender's
+signature. It goes to a queue of the entry topic on the broker that the sender chose, or on another broker if that one
+has no such queue. The sends of one connection are written in their order.
 
-A sender is told that its message is stored only if a broker has said so of the entry; the answer is the broker's, so
-its message id, queue number and queue offset are the entry's.
+A sender gets the answer "stored" only if a broker has stored the entry. The answer is that broker's, so message id,
+queue id and queue offset are those of the entry.
 
 ==============================  ======================================================================================
-no connection to the broker     SERVICE_NOT_AVAILABLE: nothing was written, the client tries again; the same for what
-                                has waited for 3 s behind others
-no answer in 15 s               SERVICE_NOT_AVAILABLE: it may be stored; a client that tries again may store it twice,
-                                as with every broker that does not answer
-the target topic is not there   TOPIC_NOT_EXIST: the service creates none, and would reject the message later
-the target takes no writes      NO_PERMISSION
+no connection to the broker     SERVICE_NOT_AVAILABLE: nothing was written, the client tries again. The same for a
+                                send that waited 3 s behind others
+no answer in 15 s               SERVICE_NOT_AVAILABLE: the entry may be stored, so a client that tries again may store
+                                it twice, as with every broker that does not answer
+the target topic is missing     TOPIC_NOT_EXIST: the service creates none, and would reject the message later
+the target is not writable      NO_PERMISSION
 too many bytes under way        SYSTEM_BUSY
 ==============================  ======================================================================================
 """
@@ -50,7 +50,7 @@ ENTRY_BYTES = 2000
 
 
 class SendsRoom:
-    """Counts the bytes of sends under way, of all connections, and what has become of those before."""
+    """Counts the bytes of sends under way on all connections, and the outcomes of earlier sends."""
 
     def __init__(self, most_bytes: int = OF_ALL_MAX_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -66,18 +66,18 @@ class SendsRoom:
         return True
 
     def give_back(self, size: int) -> None:
-        """It is no longer under way."""
+        """Count a send that has ended."""
         self.held_bytes -= size
 
 
 class EntrySender:
-    """Sends the entries of one connection, in order.
+    """Sends the entries of one connection in order.
 
     Args:
-        passage: The sender's connection, which is not read while too much of it is under way.
-        cluster: Where they go.
+        passage: The sender's connection. It is not read from while too many of its bytes are under way.
+        cluster: Gets the entries.
         room: Shared by all connections.
-        broker: The broker that the sender has chosen.
+        broker: The broker that the sender chose.
     """
 
     def __init__(self, passage: Passage, cluster: ClusterLink, room: SendsRoom, broker: str) -> None:
@@ -106,14 +106,14 @@ class EntrySender:
             self._worker = asyncio.ensure_future(self._work())
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """What is under way."""
+        """The sends under way."""
         return [*self._replies, *([self._worker] if self._worker is not None else [])]
 
     async def _work(self) -> None:
         while self._waiting:
             command, entry, answer, size, since_ms = self._waiting.popleft()
             try:
-                # Whoever has waited for longer has sent it to another instance meanwhile: this would be a copy.
+                # A sender that waited longer has sent it to another instance meanwhile, so this would be a second copy.
                 if mono_ms() - since_ms > WAIT_MS:
                     raise RequestTimeoutError("the delay service could not send it in time")
                 address, queue = await self._place_for(entry)
@@ -126,13 +126,13 @@ class EntrySender:
                 self._done(None, answer, size, "refused")
                 raise
             else:
-                # Tasks begin in their order, and each writes in its first step: the order of the sender stays.
+                # Tasks begin in the order in which they are made, and each writes in its first step: so order is kept.
                 task = asyncio.ensure_future(self._exchange(command, entry, answer, size, address, queue))
                 self._replies.add(task)
                 task.add_done_callback(self._replies.discard)
 
     async def _place_for(self, entry: EntrySend) -> tuple[str, MessageQueue]:
-        """Where an entry goes; raises SendRefusedError, ClientError."""
+        """Choose the queue for an entry. Raises SendRefusedError, ClientError."""
         cluster, core = self._cluster, self._cluster.core
         try:
             target = await core.route(entry.topic)
@@ -142,7 +142,7 @@ class EntrySender:
             raise SendRefusedError(ResponseCode.TOPIC_NOT_EXIST, text) from None
         except ClientError:
             if core.cached_route(entry.topic) is None:
-                core.forget(entry.topic)  # or it would be looked for for ever, whatever name a sender has made up
+                core.forget(entry.topic)  # or the service would go on looking for any name that a sender invents
             raise
         if not target.write_queues:
             raise SendRefusedError(ResponseCode.NO_PERMISSION, f"topic {entry.topic} takes no writes")

@@ -1,7 +1,7 @@
-"""The service's only sockets: the ports that senders connect to, and one connection to the cluster for each of theirs.
+"""The service's only sockets: the ports for senders, and a connection to the cluster for each connection of a sender.
 
-A `PassageWire` is one connection. It reads frames and gives them to its user, and tells it when the other side does not
-keep up (the high-water mark of asyncio's transports): then the user stops reading where the bytes come from.
+A `PassageWire` is one connection. It reads frames and gives them to its user. It also tells its user when the peer does
+not read fast enough (the high-water mark of asyncio's transports). Then the user stops reading from the other side.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ BACKLOG = 1024
 
 
 class WireUser(Protocol):
-    """Who uses a connection."""
+    """The user of a connection."""
 
     def opened(self, wire: PassageWire) -> None:
-        """It is there."""
+        """The connection is open."""
         ...
 
     def received(self, wire: PassageWire, frames: list[PassedFrame]) -> None:
-        """It has brought frames, or a part of one: then there are none."""
+        """Frames were read; none if only a part of a frame was."""
         ...
 
     def pressed(self, wire: PassageWire, full: bool) -> None:
-        """The other side does not keep up with what is written, or does so again."""
+        """The peer does not read fast enough, or does so again."""
         ...
 
     def lost(self, wire: PassageWire, why: str) -> None:
-        """It is gone."""
+        """The connection is closed."""
         ...
 
 
@@ -63,7 +63,7 @@ class PassageWire(asyncio.Protocol):
         self._user.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Give whole frames to the user; close what is no connection of the protocol."""
+        """Give complete frames to the user; close the connection at bytes that are no frame."""
         self.silent = 0
         try:
             frames = self._cutter.feed(data)
@@ -87,18 +87,18 @@ class PassageWire(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether something can be written to it."""
+        """Whether the connection is open for writing."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def pending_bytes(self) -> int:
-        """Kept bytes of an unfinished frame, and unsent ones."""
+        """Buffered bytes: of an unfinished frame, and unsent ones."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return self._cutter.pending_bytes + unsent
 
     @property
     def peer(self) -> str:
-        """The other side, for texts."""
+        """The peer's address, for texts."""
         name = self._transport.get_extra_info("peername") if self._transport is not None else None
         return f"{name[0]}:{name[1]}" if name else "unknown"
 
@@ -109,12 +109,12 @@ class PassageWire(asyncio.Protocol):
         return str(name[0]) if name else "127.0.0.1"
 
     def write(self, data: bytes) -> None:
-        """Write a frame; nothing happens on a closed connection."""
+        """Write a frame. On a closed connection this does nothing."""
         if self._transport is not None:
             self._transport.write(data)
 
     def read(self, wanted: bool) -> None:
-        """Go on reading, or stop."""
+        """Start or stop reading."""
         if self._transport is None or self._transport.is_closing() or wanted is not self._paused:
             return
         self._paused = not wanted
@@ -124,12 +124,12 @@ class PassageWire(asyncio.Protocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Close it once all is written."""
+        """Close the connection once everything is written."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, why: str) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         self._why = why
         if self._transport is not None:
             self._transport.abort()

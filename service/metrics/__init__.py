@@ -1,1 +1,1 @@
-"""What an instance tells Prometheus; needs the extra ``http``, and is loaded only if it is asked for."""
+"""Metrics of an instance for Prometheus. Needs the extra ``http``, and is loaded only if it is used."""

@@ -1,7 +1,7 @@
-"""The metrics of one instance, gathered when somebody scrapes. Names and meanings are in docs/metrics.md.
+"""The metrics of one instance, collected at each scrape. Names and meanings are in docs/metrics.md.
 
-The scrape runs in a thread of its own. What it reads are integers that the event loop changes, and two questions to the
-index of each cache.
+A scrape runs in a thread of its own. It reads integers that the event loop changes, and asks the index of each cache
+twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ServiceCollector"]
 
 
 class ServiceCollector(Collector):
-    """What `prometheus_client` asks."""
+    """The collector that `prometheus_client` calls."""
 
     def __init__(self, service: DelayService) -> None:
         self._service = service

@@ -1,4 +1,4 @@
-"""The metrics of an instance as text, in the format that who asks prefers. For any thread."""
+"""The metrics of an instance as text, in the format that the client prefers. Any thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["MetricsText"]
 
 
 class MetricsText:
-    """Writes them.
+    """Writes the metrics of an instance.
 
     Args:
         service: The instance.
@@ -23,6 +23,6 @@ class MetricsText:
         self._registry.register(ServiceCollector(service))
 
     def write(self, accept: str = "") -> tuple[bytes, str]:
-        """Text and content type; ``accept`` is the header of that name."""
+        """Return text and content type; ``accept`` is the header ``Accept``."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type

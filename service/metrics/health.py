@@ -1,6 +1,6 @@
-"""Whether an instance does what it is there for, as reasons why not: what ``/readyz`` says. For any thread.
+"""Why an instance is not ready: the reasons in the answer of ``/readyz``. Any thread.
 
-It reads what the event loop changes, and asks the index of each cache for the oldest message that is due.
+This reads values that the event loop changes, and asks the index of each cache for the oldest due message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SILENCE_MAX_MS = 30_000
 
 
 def why_not_ready(service: DelayService) -> list[str]:
-    """The reasons, one line each; empty if it is ready. An instance to which no shard falls is ready."""
+    """The reasons, one line each; empty if it is ready. An instance without a shard is ready."""
     seen_ms = service.seen_ms
     if seen_ms is None:
         return ["it has not begun: no broker of the cluster has listed the members of the service yet"]
@@ -52,7 +52,7 @@ def _of_shard(owner: Owner) -> list[str]:
 
 
 def _late_ms(owner: Owner) -> int:
-    """How late the oldest message is that waits; 0 if none does, or some wait for a topic that is away."""
+    """Lateness of the oldest due message, ms; 0 if none is due, or if some wait for a topic that is away."""
     if owner.cache is None:
         return 0
     desk, now_ms = owner.cache.plugin.pending, wall_ms()

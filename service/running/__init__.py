@@ -1,1 +1,1 @@
-"""The service as it runs: the owner of a shard, its cache, its deliveries, the command."""
+"""The running service: the owner of a shard, its cache, its deliveries, the instance."""

@@ -1,4 +1,4 @@
-"""Questions about many entries of a shard: list, count, topics, forecast. Fields are those of docs/pending.md."""
+"""Queries on the entries of a shard: list, count, topics, forecast. The fields are those of docs/pending.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["answer_to"]
 
 
 def answer_to(body: bytes, control: TopicControl, shard: str, now_ms: int) -> dict[str, Any]:
-    """The answer as a document; with ``error`` if the question is not possible. Never raises for what was asked."""
+    """The answer as a JSON document; it has ``error`` if the query is not possible. Raises for no query."""
     try:
         fields = {str(name): str(value) for name, value in json.loads(body).items()}
         work: dict[str, Callable[[], dict[str, Any]]] = {

@@ -1,10 +1,10 @@
-"""What waits of one shard, on this machine's disk: the delay plug-in's spill store, wheel, sweeper and recovery.
+"""One shard's waiting entries on this machine's disk: the delay plug-in's spill store, wheel, sweeper and recovery.
 
-It is a cache of the cluster: it begins empty at each takeover, is filled from the entry queue, and is thrown away when
-the shard is given up. So nothing in it is synced for anybody's sake; only its checkpoint is written from time to time,
-which lets delivered files go.
+This is a cache of what is in the cluster. It begins empty at each takeover, is filled from the entry queue, and is
+deleted when the shard is given up. So no send waits for a sync of it. Only its checkpoint is written from time to time,
+so that files whose entries are all delivered can be removed.
 
-A message's delay id in the cache is the offset of its entry, so it is found by it.
+The delay id of a message in the cache is the offset of its entry.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ _NEVER_MS = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class CachedEntry:
-    """An entry that waits in the cache, and when it is due (epoch ms)."""
+    """An entry that waits in the cache, with its due time (epoch ms)."""
 
     offset: int
     due_ms: int
 
 
 def throw_away(directory: Path) -> None:
-    """Remove what earlier takeovers have left."""
+    """Remove the caches that earlier takeovers left."""
     shutil.rmtree(directory, ignore_errors=True)
 
 
 class ShardCache:
     """One shard's pending messages.
 
-    `add` and `try_again` belong to the event loop. `take`, `drop` and `close` must not be called there: they wait for
-    the delivery lock, and who holds it may be waiting for the event loop to deliver.
+    Call `add` and `try_again` in the event loop. Do not call `take`, `drop` and `close` there: they wait for the
+    delivery lock, and its holder may be waiting for the event loop to deliver.
 
     Args:
         directory: A new directory for this takeover.
-        target: Where due messages go; called from the threads of the plug-in.
+        target: Gets the due messages; called from the threads of the plug-in.
         now_ms: The wall clock, epoch ms.
-        warn: Told of what goes wrong.
+        warn: Gets a text for each thing that goes wrong.
     """
 
     def __init__(
@@ -101,14 +101,14 @@ class ShardCache:
         self._closed = False
 
     def start(self) -> None:
-        """Begin to deliver."""
+        """Start delivering."""
         if not self._started:
             self._started = True
             self._flusher.start()
             self.plugin.start()
 
     def add(self, waiting: Sequence[Waiting]) -> None:
-        """Take entries that were read; raises StoreError, and then none of them is in."""
+        """Add entries that were read. Raises StoreError; then none of them was added."""
         if not waiting:
             return
         epoch = self.plugin.spill.epoch
@@ -117,12 +117,12 @@ class ShardCache:
         self.plugin.sweeper.offer(block, min(one.due_ms for one in waiting))
 
     def take(self, offsets: Sequence[int]) -> list[bytes | None]:
-        """The finished records of entries, None for what does not wait; raises StoreError."""
+        """The finished records of entries; None for an entry that does not wait. Raises StoreError."""
         epoch = self.plugin.spill.epoch
         return [self.plugin.view(delay_id(epoch, offset)) for offset in offsets]
 
     def drop(self, offsets: Sequence[int]) -> None:
-        """Forget entries that are done without having been delivered from here; raises StoreError."""
+        """Remove entries that are done but were not delivered from here. Raises StoreError."""
         plugin = self.plugin
         with plugin.lock:
             plugin.sweeper.publish_all()
@@ -130,7 +130,7 @@ class ShardCache:
                 plugin.spill.cancel(delay_id(plugin.spill.epoch, offset))
 
     def look(self, offsets: Sequence[int]) -> list[CachedEntry | None]:
-        """What waits of some entries."""
+        """Those of the given entries that wait."""
         plugin = self.plugin
         rows: list[CachedEntry | None] = []
         with plugin.lock:
@@ -141,7 +141,7 @@ class ShardCache:
         return rows
 
     def move(self, offset: int, due_ms: int) -> None:
-        """Give an entry another due time, if it waits; raises StoreError, and then it is as it was."""
+        """Change the due time of an entry, if it waits. Raises StoreError; then the entry is as before."""
         plugin = self.plugin
         with plugin.lock:
             plugin.sweeper.publish_all()
@@ -156,7 +156,7 @@ class ShardCache:
             plugin.sweeper.offer(block, due_ms)
 
     def try_again(self) -> None:
-        """Try what failed at once, whatever the reason; not more often than every `TRY_AGAIN_MS`."""
+        """Retry failed deliveries now, whatever the reason; at most once in `TRY_AGAIN_MS`."""
         if self._trying is None and not self._closed:
             loop = asyncio.get_running_loop()
             delay_s = max(0.0, self._tried_s + TRY_AGAIN_MS / 1000 - loop.time())
@@ -170,11 +170,11 @@ class ShardCache:
 
     @property
     def pending_count(self) -> int:
-        """How many wait."""
+        """Number of entries that wait."""
         return self.plugin.pending_count()
 
     def close(self) -> None:
-        """End the threads and throw it away. Takes as long as a delivery that is under way."""
+        """End the threads and delete the cache. Waits for a delivery that is under way."""
         self._closed = True
         try:
             self.plugin.stop()

@@ -1,17 +1,18 @@
-"""From a message of the entry topic to what waits in the cache, or to what is rejected and why.
+"""Turns a message of the entry topic into the delivery that waits in the cache, or into a rejected message.
 
 ==================  ================================================================================================
 ``TW_TOPIC``        the topic that the message is for
-due time            the first that is there of ``TW_DELIVER_MS`` (epoch ms), ``TW_DELAY_MS`` (ms from when the broker
-                    stored it), ``__STARTDELIVERTIME``, ``TIMER_DELAY_SEC``, ``TIMER_DELAY_MS``, ``TIMER_DELIVER_MS``
+due time            the first of these that is present: ``TW_DELIVER_MS`` (epoch ms), ``TW_DELAY_MS`` (ms after the
+                    store time), ``__STARTDELIVERTIME``, ``TIMER_DELAY_SEC``, ``TIMER_DELAY_MS``, ``TIMER_DELIVER_MS``
 ==================  ================================================================================================
 
-The first two are names that no broker looks at. An Apache broker of version 5 delays ``TIMER_*`` itself, and so does a
-Timewheel broker with all the others: such a message comes into the entry topic when it is due, and goes out at once.
+No broker interprets ``TW_DELIVER_MS`` and ``TW_DELAY_MS``. An Apache broker of version 5 delays messages with
+``TIMER_*`` itself, and a Timewheel broker those with any of the last four properties. Such a message enters the entry
+topic when it is due, and is delivered at once.
 
-A delivered message has the sender's body, tags, keys and properties, but for ``TW_TOPIC``, what would delay it once
-more, and what would make it a half message of a transaction; and ``TW_DELAY_ID`` (broker, queue and offset of the
-entry) and ``TW_DUE_MS``. Everything depends on the message alone, so every owner reads the same out of it.
+A delivered message has the sender's body, tags, keys and properties. Left out are ``TW_TOPIC`` and the properties that
+would delay the message again or make it a half message. Added are ``TW_DELAY_ID`` (broker, queue and offset of the
+entry) and ``TW_DUE_MS``. All this depends on the message alone, so every owner computes the same delivery.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ SERVICE_PROPERTIES = (
     REASON,
     ORIGINAL_TOPIC,
 )
-# TRAN_MSG: brokers leave it in a message that was committed; sent once more, it would be a half message again.
+# TRAN_MSG: brokers leave it in a committed message. Sent again, that would become a half message again.
 _STRIPPED = (TOPIC, DELIVER_MS, DELAY_MS, DELAY, TRAN_MSG, *PRECEDENCE[1:], *OWN_PROPERTIES, *SERVICE_PROPERTIES)
 _OWN = b"TW_KIND\x01"
 _EARLIER = frozenset({b"takeover", b"release", b"verdict"})
@@ -83,7 +84,7 @@ _SYSTEM_TOPICS = frozenset({"SCHEDULE_TOPIC_XXXX", "TBW102", "RMQ_SYS_TRANS_HALF
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An entry as the cache keeps it: ``record`` is the finished delivery; ``rejected`` says why it is one, or ""."""
+    """An entry in the cache: ``record`` is the finished delivery; ``rejected`` is why it was rejected, or ""."""
 
     offset: int
     due_ms: int
@@ -92,7 +93,7 @@ class Waiting:
 
 
 def control(kind: LineKind, **fields: object) -> str:
-    """The property text of a record of the service.
+    """Build the property text of a record of the service.
 
     >>> control(LineKind.TAKEOVER, TW_OWNER="a")
     'TW_KIND\\x01takeover\\x02TW_OWNER\\x01a\\x02'
@@ -101,7 +102,7 @@ def control(kind: LineKind, **fields: object) -> str:
 
 
 def own_record(kind: LineKind, **fields: object) -> tuple[str, bytes]:
-    """Property text and body of a record of the service: the same in both, because a checksum covers the body alone."""
+    """Property text and body of a record of the service. Both say the same: a checksum covers only the body."""
     text = control(kind, **fields)
     return text, text.encode()
 
@@ -115,10 +116,10 @@ def _signed(text: str | None) -> int:
 
 
 def line_of(message: StoredMessage) -> Line:
-    """What a message of the entry topic is, as far as ownership is concerned; the due time of an entry is not read.
+    """Classify a message of the entry topic, as ownership needs it. The due time of an entry is not read.
 
-    Apache's format has no checksum of properties. So what `own_record` makes is read from its body; an entry has
-    ``TW_TOPIC``, and its body is its sender's.
+    Apache's format has no checksum of properties. So a record made by `own_record` is read from its body. An entry
+    has ``TW_TOPIC``, and its body is the sender's.
     """
     text = message.properties
     if message.body.startswith(_OWN) and get_property(text, TOPIC) is None:
@@ -143,7 +144,7 @@ def line_of(message: StoredMessage) -> Line:
 
 
 def _unmarked(message: StoredMessage) -> Line:
-    """An entry; unless it is a record of an earlier program that has lost its properties."""
+    """Classify a record without ``TW_KIND``: an entry, or a record of an older version that lost its properties."""
     lost = message.body in _EARLIER and get_property(message.properties, TOPIC) is None
     return Line(message.queue_offset, damaged=lost)
 
@@ -153,7 +154,7 @@ class _RejectedError(Exception):
 
 
 def waiting_of(message: StoredMessage, shard: str) -> Waiting:
-    """Make the delivery of an entry, or that of a rejected one to `REJECTED_TOPIC`; never raises."""
+    """Make the delivery of an entry, or a delivery to `REJECTED_TOPIC` if it is rejected. Never raises."""
     try:
         topic, due_ms = _wanted(message)
         return _finished(message, shard, topic, due_ms, "")
@@ -162,12 +163,12 @@ def waiting_of(message: StoredMessage, shard: str) -> Waiting:
 
 
 def rejected_of(message: StoredMessage, shard: str, why: str) -> Waiting:
-    """The delivery of an entry to the topic of the rejected: body and properties as they were, with the reason."""
+    """The delivery of a rejected entry to `REJECTED_TOPIC`: its body, its properties, and the reason."""
     return _finished(message, shard, REJECTED_TOPIC, message.store_ms, why[:_REASON_CHARS])
 
 
 def damaged(record: BadRecord, topic: str, now_ms: int) -> StoredMessage:
-    """A message that stands for a record that cannot be read: its bytes as they are; it is rejected."""
+    """A rejected message in place of a record that cannot be read, with the bytes of that record."""
     message = Message(topic, 0, 0, 0, now_ms, _NO_HOST, 0, 0, record.raw[:_DAMAGED_BYTES], "")
     stored = decode_record(encode_record(message, _NO_HOST, now_ms))
     stored.queue_offset = record.queue_offset
@@ -175,12 +176,12 @@ def damaged(record: BadRecord, topic: str, now_ms: int) -> StoredMessage:
 
 
 def is_topic_name(topic: str) -> bool:
-    """Whether this can be the name of a topic."""
+    """Whether a text is a legal topic name."""
     return NAME.fullmatch(topic) is not None and len(topic) <= 127
 
 
 def is_for_senders(topic: str, entry_topic: str) -> bool:
-    """Whether messages with a due time may be for a topic: not for one of the system, nor for the entry topic."""
+    """Whether a topic may get messages with a due time: not a system topic, and not the entry topic."""
     return not topic.startswith(_SYSTEM_PREFIXES) and topic not in _SYSTEM_TOPICS and topic != entry_topic
 
 
@@ -215,7 +216,7 @@ def _due(text: str, store_ms: int) -> int:
 
 
 def _clean(text: str) -> str:
-    """A text as the value of a property: no control characters, no halves of characters, not too long."""
+    """Make a text fit for a property value: no control characters, no surrogates, not too long."""
     plain = "".join(max(char, " ") for char in text[:_REASON_CHARS])
     return plain.encode("utf-8", "replace").decode()
 
@@ -243,7 +244,7 @@ def _finished(message: StoredMessage, shard: str, topic: str, due_ms: int, why: 
     try:
         record = encode_record(made, _NO_HOST, message.store_ms)
     except MessageError as error:
-        if why:  # not even room for the reason: the bytes go without the sender's properties
+        if why:  # no room even for the reason: deliver the body without the sender's properties
             made.properties = f"{DELAY_ID}\x01{shard}/{message.queue_offset}\x02{REASON}\x01{_clean(str(error))}\x02"
             return Waiting(message.queue_offset, due_ms, encode_record(made, _NO_HOST, message.store_ms), why)
         raise _RejectedError(f"no room for the properties of the delay: {error}") from None
@@ -260,7 +261,7 @@ def due_of(text: str) -> int:
 
 
 def moved_record(record: bytes, due_ms: int) -> bytes:
-    """The finished delivery of an entry that has another due time now. Raises RecordError, MessageError."""
+    """The finished delivery of an entry with a changed due time. Raises RecordError, MessageError."""
     stored = decode_record(record)
     made = stored.message()
     made.properties = with_property(remove_properties(made.properties, (DUE,)), DUE, str(due_ms))
@@ -268,10 +269,10 @@ def moved_record(record: bytes, due_ms: int) -> bytes:
 
 
 def rolled_of(delivery: StoredMessage, offset: int, generation: int, origin: int) -> str:
-    """The property text of a roll: the sender's own, the due time as an absolute one, and what it is a roll of.
+    """The property text of a roll: the sender's properties, the absolute due time, and the entry that it replaces.
 
-    ``delivery`` is the finished delivery that the cache has of the entry at ``offset``; ``origin`` is the entry that
-    the sender wrote.
+    ``delivery`` is the finished delivery of the entry at ``offset``, from the cache. ``origin`` is the offset of the
+    entry that the sender wrote.
     """
     text = remove_properties(delivery.properties, (*SERVICE_PROPERTIES, STARTDELIVERTIME))
     due = get_property(delivery.properties, DUE) or "0"
@@ -281,7 +282,7 @@ def rolled_of(delivery: StoredMessage, offset: int, generation: int, origin: int
 
 
 def rejected_again(delivery: StoredMessage, why: str) -> StoredMessage:
-    """Turn a finished delivery that no broker will ever take into one to `REJECTED_TOPIC`."""
+    """Turn a finished delivery that every broker will refuse into one to `REJECTED_TOPIC`."""
     delivery.properties = with_property(delivery.properties, REASON, _clean(why))
     delivery.properties = with_property(delivery.properties, ORIGINAL_TOPIC, delivery.topic)
     delivery.topic = REJECTED_TOPIC
@@ -289,7 +290,7 @@ def rejected_again(delivery: StoredMessage, why: str) -> StoredMessage:
 
 
 def delay_id_of(text: str, shard: str) -> int:
-    """The entry offset that a delivered message names, if it is of this shard; -1 otherwise.
+    """The entry offset in a delivered message, if its entry is of this shard; -1 otherwise.
 
     >>> delay_id_of("TW_DELAY_ID\\x01broker-a/3/17\\x02", "broker-a/3"), delay_id_of("A\\x01b\\x02", "broker-a/3")
     (17, -1)

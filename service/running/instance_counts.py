@@ -1,4 +1,4 @@
-"""What an instance counts over all its shards, from its start."""
+"""Counters of an instance over all its shards, since its start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["InstanceCounts"]
 
 
 class InstanceCounts:
-    """Counts; changed in the event loop, read in any thread."""
+    """The counters. Changed in the event loop, read in any thread."""
 
     __slots__ = (
         "damaged",

@@ -1,11 +1,11 @@
-"""Commands on entries, as they are carried out: `service.core.commands` has the rules.
+"""Carries out commands on entries. `service.core.commands` has the rules.
 
 ::
 
     command read ─► where does its entry stand, when is it due? ─► decided ─► verdict written ─► verdict read
                                                                               moved or dropped in the cache ┘
 
-A question about many entries (``ask``: its body is JSON) is a command, too; its answer is the body of its verdict.
+A query on many entries (``ask``: its body is JSON) is a command, too. Its answer is the body of its verdict.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Employer(WritingOwner, Protocol):
 
 
 class Clerk:
-    """Gives each command of a shard its verdict; for one event loop."""
+    """Gives each command of a shard a verdict. For one event loop."""
 
     def __init__(self, owner: Employer) -> None:
         self._owner = owner
@@ -65,13 +65,13 @@ class Clerk:
         self.unsure = Unsure(owner)
 
     def saw(self, message: StoredMessage, line: Line) -> None:
-        """A command, a verdict or a roll was read."""
+        """Note that a command, a verdict or a roll was read."""
         if line.kind is LineKind.ASK and line.offset in self._owner.shard.commands.asked:
             self._bodies[line.offset] = message.body
         self._wake.set()
 
     async def step(self) -> None:
-        """Do what can be done now, after a command was read or a pause. Raises ClientError, StoreError."""
+        """Do what is possible now: after a command was read, or a pause. Raises ClientError, StoreError."""
         shard = self._owner.shard
         table = shard.commands
         busy = table.asked or table.changing or table.gone
@@ -96,7 +96,7 @@ class Clerk:
             task.cancel()
 
     async def _apply(self) -> None:
-        """Let the cache have what verdicts say."""
+        """Apply verdicts to the cache."""
         cache, table = self._owner.cache, self._owner.shard.commands
         if cache is None:
             return
@@ -116,7 +116,7 @@ class Clerk:
         lines = list(islice((line for at, line in table.asked.items() if at not in self._open), AT_ONCE))
         entries = [await self._place(line) for line in lines]
         found = await asyncio.to_thread(cache.look, entries)
-        blocked: set[int] = set()  # commands for one entry keep their order
+        blocked: set[int] = set()  # commands on one entry keep their order
         for line, entry, look in zip(lines, entries, found, strict=True):
             if line.kind is LineKind.ASK:
                 await self._answer(line)
@@ -124,7 +124,7 @@ class Clerk:
                 blocked.add(entry)
 
     async def _place(self, line: Line) -> int:
-        """Where the entry stands that a command is about; -1 if there is none."""
+        """The present offset of the entry that a command is about; -1 if there is none."""
         shard = self._owner.shard
         about = line.about
         place = shard.commands.place_of(about)
@@ -200,14 +200,14 @@ class Clerk:
         task.add_done_callback(self._writes.discard)
 
     def _failed(self, decision: Decision) -> None:
-        """A verdict was not stored, or was read meanwhile: the command is looked at again if it is still there."""
+        """A verdict was not stored, or was read meanwhile: decide again if the command is still open."""
         if decision.verdict is CommandVerdict.DONE and decision.command in self._owner.shard.commands.asked:
             self._owner.shard.roll_failed(decision.entry)
         self._open.discard(decision.command)
 
 
 def _outcome(line: Line, due_ms: int, now_ms: int) -> tuple[CommandVerdict, int, str]:
-    """What a command does to an entry that waits: the verdict, the due time then (0: none), and why not.
+    """The effect of a command on an entry that waits: verdict, due time (0: none), and the reason of a refusal.
 
     >>> _outcome(Line(9, LineKind.MOVE, due_ms=500), 700, 100)
     (<CommandVerdict.DONE: 'done'>, 500, '')

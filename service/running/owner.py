@@ -1,12 +1,12 @@
-"""One takeover of one shard, as it runs: reads, renews its lease, saves progress, looks for what is in doubt.
+"""One running takeover of one shard: it reads, renews its lease, saves progress, searches for deliveries in doubt.
 
-All decisions are those of `service.core.shard.Shard`; here is what makes requests of them. Tasks run side by side:
+`service.core.shard.Shard` makes all decisions. This file turns them into requests. These tasks run side by side:
 
 =========  =====================================================================================================
-obeying    gives commands their verdicts
+obeying    gives each command a verdict
 reading    pulls the entry queue from `Shard.read_from` on, and fills the cache
 lease      asks for the end of the queue
-upkeep     the steps of the takeover, progress about once a second, scans of target queues
+upkeep     takes the steps of the takeover, saves progress about once a second, scans target queues
 =========  =====================================================================================================
 """
 
@@ -59,15 +59,15 @@ gives the shard up: longer than a takeover takes."""
 
 
 class Owner:
-    """Owns a shard from `run`'s begin to its end.
+    """Owns a shard while `run` runs.
 
     Args:
         cluster: The cluster.
         queue: The shard's queue of the entry topic.
-        owner: A name that is used for this takeover only.
+        owner: A name that must be used for this takeover only.
         directory: For the cache; must not exist.
-        roll_after_ms: How long after it was stored an entry is written again, if it still waits.
-        tally: Counts of all shards of the instance.
+        roll_after_ms: Age at which an entry that still waits is rolled, ms after its store time.
+        tally: The counters of the instance.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class Owner:
         self._entries_read = self._read_since = 0
 
     def lost(self, queue: TargetQueue) -> None:
-        """A delivery to a queue has got no answer."""
+        """Note that a delivery to a queue got no answer."""
         self.calm.disturbed(queue[1], mono_ms())
 
     def leave(self) -> None:
-        """Give the shard up; `run` ends soon."""
+        """Begin to give the shard up; `run` ends soon."""
         self._leaving.set()
 
     @property
@@ -129,7 +129,10 @@ class Owner:
     # ------------------------------------------------------------------------------------------------ life
 
     async def run(self) -> None:
-        """Follow until promoted, take over, own, and end: released, fenced, or failed (TakeoverError, ClientError)."""
+        """Follow until promoted, take over, own; returns when the shard was released or lost.
+
+        Raises TakeoverError or ClientError if it failed.
+        """
         tasks: list[asyncio.Task[None]] = []
         begin_ms = mono_ms()
         unwatch = self.cluster.targets.watch(self.try_again)
@@ -179,19 +182,20 @@ class Owner:
         shard.ended()
 
     def _works(self) -> list[Callable[[], Coroutine[None, None, None]]]:
-        """What runs side by side as long as the shard is owned."""
+        """The tasks that run side by side while the shard is owned."""
         return [self._read_on, self._renew, self._upkeep, self._roll, self._obey]
 
     def promote(self, lives: Callable[[str], bool]) -> None:
-        """Take the shard over; until then its queue and its progress are followed, and nothing is written.
+        """Take the shard over. Until this call, the owner only follows queue and progress, and writes nothing.
 
-        ``lives``: whether the owner of a name may still release it. Then that is waited for, for `HANDOVER_MS`.
+        ``lives``: whether the present owner, by its name, may still release the shard. Then this waits for its release,
+        for `HANDOVER_MS` at most.
         """
         self._lives = lives
         self._promoted.set()
 
     async def _may_claim(self) -> None:
-        """Read the queue to its end, and wait for the release of whoever took the shard over last, if that lives."""
+        """Read the queue to its end, and wait for a release by the last owner if that one is alive."""
         await self._promoted.wait()
         until_ms, end = mono_ms() + HANDOVER_MS, -1
         while mono_ms() < until_ms:
@@ -225,7 +229,7 @@ class Owner:
         return True
 
     async def _follow(self) -> None:
-        """Learn what the owner has done: it need not be kept."""
+        """Read the owner's progress: entries that it calls done need not be kept."""
         while True:
             try:
                 picture = await self._progress.read()
@@ -270,13 +274,13 @@ class Owner:
         self.tell.info(f"nothing is in doubt {mono_ms() - begin_ms} ms after the begin of the takeover")
 
     async def _end_takeover(self) -> None:
-        """Go on to the right to deliver: what is given up before that costs the next owner the same wait again."""
+        """Continue until deliveries are allowed: giving up earlier would make the next owner wait just as long."""
         until_ms = mono_ms() + HANDOVER_MS
         while self.shard.state in (OwnerState.TAKING_OVER, OwnerState.READING_BACK) and mono_ms() < until_ms:
             await asyncio.sleep(RELEASE_LOOK_MS / 1000)
 
     async def _release(self) -> None:
-        """Wait until all is known, say so in the queue: then the next owner need not wait."""
+        """Wait until everything is known, then append a release record, so that the next owner need not wait."""
         shard = self.shard
         shard.release()
         until_ms = mono_ms() + RELEASE_MS
@@ -298,7 +302,7 @@ class Owner:
         while shard.state is not OwnerState.FENCED:
             try:
                 pull = await cluster.pull(self.queue, shard.read_from, wait=self.queue_end.is_there)
-                if pull.bad:  # once more: it may have been damaged on its way
+                if pull.bad:  # read it once more: it may have been damaged on its way
                     pull = await cluster.pull(self.queue, shard.read_from, wait=False)
             except ClientError as error:
                 self.queue_end.failed()
@@ -330,7 +334,7 @@ class Owner:
             self._backlog.append(found.waiting(line.offset, self.name))
 
     def _fill(self) -> bool:
-        """Move what was read into the cache; False if the disk does not take it now."""
+        """Move entries that were read into the cache; False if the disk refuses them now."""
         assert self.cache is not None
         try:
             self.cache.add(self._backlog)
@@ -342,7 +346,7 @@ class Owner:
 
     @property
     def is_filled(self) -> bool:
-        """Whether all that was read is in the cache."""
+        """Whether all entries that were read are in the cache."""
         return not self._backlog
 
     async def _obey(self) -> None:
@@ -364,7 +368,7 @@ class Owner:
             await asyncio.sleep(LEASE_EVERY_MS / 1000)
 
     async def _roll(self) -> None:
-        """Keep entries that wait for long from being deleted by the cluster."""
+        """Roll entries that wait long, before the cluster deletes them."""
         while self.shard.state is not OwnerState.FENCED:
             done = 0
             if self.shard.state is OwnerState.OWNING:

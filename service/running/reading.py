@@ -1,4 +1,4 @@
-"""What one pull of an entry queue brings: lines for the shard, and the messages that they stand for."""
+"""The result of one pull from an entry queue: lines for the shard, and their messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["EntryPull", "reading_of"]
 
 @dataclass(slots=True)
 class EntryPull:
-    """``lines`` in order; ``messages`` by offset; ``why`` some of them cannot be read; ``missing``: a text, or ""."""
+    """``lines`` in order; ``messages`` by offset; ``why`` some cannot be read; ``missing``: a text, or ""."""
 
     lines: list[Line]
     messages: dict[int, StoredMessage]
@@ -22,18 +22,18 @@ class EntryPull:
     missing: str = ""
 
     def faults(self) -> list[str]:
-        """What cannot be read."""
+        """Texts about records that cannot be read."""
         return [f"entry {offset}: {text}" for offset, text in self.why.items()] + [self.missing] * bool(self.missing)
 
     def waiting(self, offset: int, shard: str) -> Waiting:
-        """What waits of an entry, or the bytes of one that cannot be read, as a rejected message."""
+        """The delivery of an entry; for one that cannot be read, a rejected message with its bytes."""
         if offset in self.why:
             return rejected_of(self.messages[offset], shard, self.why[offset])
         return waiting_of(self.messages[offset], shard)
 
 
 def reading_of(pull: Pull, begin: int, topic: str, now_ms: int) -> EntryPull:
-    """Sort out what was read from an offset on."""
+    """Split the result of a pull from an offset on."""
     messages = {message.queue_offset: message for message in pull.messages}
     found = EntryPull([], messages)
     for record in pull.bad:

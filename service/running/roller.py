@@ -1,8 +1,8 @@
-"""Writes entries again before the cluster deletes them: at the end of the same queue, with a note of what they replace.
+"""Rolls entries before the cluster deletes them: stores them again at the end of the same queue, with the old offset.
 
-An entry is never in no place. The first copy counts until the roll is *read* in the queue, by whoever owns the shard
-then; from there on the roll counts, and the first copy does not. Between the decision and that moment nobody delivers
-it. So only entries are rolled that are due a good while later; what is due sooner is delivered from where it is.
+There is always exactly one valid copy. The first copy counts until the owner of the shard has *read* the roll in the
+queue. From then on only the roll counts. Between the decision and that moment the entry is not delivered. So only
+entries that are due much later are rolled; the others are delivered from where they are.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ CHUNKS_MAX = 64
 
 
 class RollingOwner(WritingOwner, Protocol):
-    """On whose behalf a `Roller` works."""
+    """The owner that a `Roller` works for."""
 
     cache: ShardCache | None
     tally: InstanceCounts
 
 
 class Roller:
-    """Rolls the entries of one shard; for one event loop.
+    """Rolls the entries of one shard. For one event loop.
 
     Args:
         owner: The shard's owner.
         after_ms: Entries stored longer ago than this are rolled.
-        margin_ms: Not if they are due within this span.
+        margin_ms: Entries due within this time are not rolled.
     """
 
     def __init__(self, owner: RollingOwner, after_ms: int, margin_ms: int) -> None:
@@ -53,7 +53,7 @@ class Roller:
         self._unsure = Unsure(owner)
 
     async def step(self) -> int:
-        """Roll some; how many. Raises ClientError where nothing was written."""
+        """Roll some entries; returns how many. Raises ClientError if nothing was written."""
         await self._unsure.settle()
         owner, shard = self._owner, self._owner.shard
         until = await owner.cluster.end_before(owner.queue, wall_ms() - self.after_ms)

@@ -1,4 +1,4 @@
-"""Writes an owner's progress: about once a second, a change at a time, and a whole picture now and then."""
+"""Saves an owner's progress: a change about once a second, and a snapshot now and then."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING_PAUSE_MS = 100
 
 
 class Saver:
-    """Of one takeover; for one event loop."""
+    """Saves the progress of one takeover. For one event loop."""
 
     def __init__(self, shard: Shard, log: ProgressLog, tell: Teller) -> None:
         self._shard = shard
@@ -36,11 +36,11 @@ class Saver:
         self._saved_ms = self._snapshot_ms = 0
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """What is under way."""
+        """The tasks under way."""
         return [self._task] if self._task is not None else []
 
     async def save_in_time(self) -> None:
-        """Write a record if one is due and says something new."""
+        """Write a record if one is due and there is something new."""
         now_ms = mono_ms()
         if self._shard.state is not OwnerState.OWNING or now_ms - self._saved_ms < EVERY_MS:
             return
@@ -51,7 +51,7 @@ class Saver:
         await self.save_now()
 
     async def save_now(self) -> None:
-        """Write a progress record, or await the one that is under way."""
+        """Write a progress record now, or wait for the one that is under way."""
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._save())
         await asyncio.shield(self._task)
@@ -70,7 +70,7 @@ class Saver:
             self._shard.saved()
 
     async def _write(self, record: ProgressRecord) -> None:
-        """Append a record, until it is certain that it stands there."""
+        """Append a record, again until it is certainly stored."""
         while True:
             try:
                 sent = await self._log.append(record)

@@ -1,4 +1,4 @@
-"""Looks for what is in doubt: asks brokers whether they are calm, reads target queues for deliveries of the shard."""
+"""Searches for deliveries in doubt: waits until brokers are calm, then reads their target queues."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ PAUSE_MS = 500
 
 
 class Searching(WritingOwner, Protocol):
-    """For whom."""
+    """The owner that a `Searcher` works for."""
 
     name: str
 
     tell: Teller
 
     def try_again(self) -> None:
-        """Something that failed may go now."""
+        """Note that deliveries that failed may work now."""
         ...
 
 
 class Searcher:
-    """Of one takeover; for one event loop."""
+    """Searches for the deliveries of one takeover. For one event loop."""
 
     def __init__(self, owner: Searching) -> None:
         self._owner = owner
         self._scanning: dict[TargetQueue, asyncio.Task[None]] = {}
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """What is under way."""
+        """The tasks under way."""
         return list(self._scanning.values())
 
     async def step(self) -> None:
-        """Probe brokers, and read their queues once they are calm; a broker that is away holds up no other."""
+        """Probe brokers, and read their queues once they are calm. A broker that is away delays no other."""
         scans = self._owner.shard.scans()
         probed = set(self._owner.calm.probes())
         for queue, begin in scans.items():
@@ -67,7 +67,7 @@ class Searcher:
             await asyncio.sleep(PAUSE_MS / 1000)
 
     async def _scan(self, queue: TargetQueue, begin: int) -> None:
-        """Read a target queue to its end: which entries of the shard stand in it."""
+        """Read a target queue to its end, to find which entries of the shard it contains."""
         lost = [offset for offset, at in self._owner.shard.lost.items() if at == queue]
         found: list[int] = []
         try:

@@ -1,4 +1,4 @@
-"""An instance of the service: a member of the group that shares the shards by RocketMQ's own rebalancing."""
+"""An instance of the service: a member of a RocketMQ consumer group whose members share the shards."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _LOG = logging.getLogger(__name__)
 
 REBALANCE_MS = 10_000
 RETRY_MS = 3000
-"""Pause after a takeover that ended otherwise than by order; twice as long each time, up to `RETRY_MAX_MS`."""
+"""Pause after a takeover that ended without an order; twice as long each time, up to `RETRY_MAX_MS`."""
 RETRY_MAX_MS = 24_000
 STEADY_MS = 30_000
 """How long a shard must have been owned for its next failure to count as the first one."""
 ASKED_MAX = 4
-"""Brokers that are asked for the members: each of them knows all."""
+"""Number of brokers that are asked for the members. Each broker knows all of them."""
 LIST_TIMEOUT_MS = 1000
 REPORT_MS = 30_000
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Plan:
-    """Who owns and who follows what, and what that was computed from."""
+    """Owner and follower of each shard, and the inputs that this was computed from."""
 
     made_of: object = None
     members: frozenset[str] = frozenset()
@@ -54,45 +54,45 @@ class _Plan:
 
 
 class SenderDoor(Protocol):
-    """What an instance offers to senders beside the entry topic."""
+    """The ports of an instance for senders that do not use the entry topic (``--listen``)."""
 
     @property
     def ended(self) -> Mapping[str, int]:
-        """Sends with a due time by what became of them."""
+        """Number of sends with a due time, by their outcome."""
         ...
 
     @property
     def senders(self) -> int:
-        """Connections of senders."""
+        """Number of connections of senders."""
         ...
 
     def name(self) -> str:
-        """What the instance's name as a member ends in: so instances find each other."""
+        """The end of the instance's name as a member, by which instances find each other."""
         ...
 
     async def open(self) -> None:
-        """Begin. Raises OSError, ClientError."""
+        """Open the ports. Raises OSError, ClientError."""
         ...
 
     def members(self, names: Sequence[str]) -> None:
-        """Learn who else is a member."""
+        """Take over the names of all members."""
         ...
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Close the ports and end the requests under way."""
         ...
 
 
 class DelayService:
-    """Shares the shards of an entry topic with the other instances, and owns its part.
+    """Shares the shards of an entry topic with the other instances, and owns its share.
 
     Args:
         cluster: The cluster, not started.
-        namesrv: Its name servers, for texts.
-        directory: For the caches; belongs to this process alone.
-        roll_after_ms: When what still waits is written again, ms after it was stored.
-        warm: Whether to follow the shards that would come to it if one other instance vanished.
-        door: What it offers to senders, if it does.
+        namesrv: The cluster's name servers, for texts.
+        directory: Directory for the caches. Only this process may use it.
+        roll_after_ms: Age at which an entry that still waits is rolled, ms after its store time.
+        warm: Whether to follow the shards that it would take over if another instance vanished.
+        door: Ports for senders; None: there are none.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class DelayService:
         self._known = KnownShards()
         self._fails: dict[TargetQueue, int] = {}
         self.seen_ms: int | None = None
-        """When brokers have told the members for the last time, monotonic ms."""
+        """When brokers last listed the members, monotonic ms."""
         self._standbys: dict[TargetQueue, Owner] = {}
         self._not_before: dict[TargetQueue, int] = {}
         self._count = 0
@@ -125,7 +125,7 @@ class DelayService:
         self.door = door
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until told to stop; raises SetupError or ClientError if it cannot begin."""
+        """Serve until ``stop`` is set. Raises SetupError or ClientError if it cannot start."""
         cluster = self._cluster
         cluster.version = wall_ms()
         await cluster.core.start()
@@ -156,16 +156,16 @@ class DelayService:
             await cluster.core.close()
 
     def owners(self) -> list[Owner]:
-        """The present owners of shards; any thread."""
+        """The running owners of shards. Any thread."""
         return list(self._owners.values())
 
     def followers(self) -> list[Owner]:
-        """Those who follow shards that another instance owns; any thread."""
+        """The followers of shards that other instances own. Any thread."""
         return list(self._standbys.values())
 
     @property
     def name(self) -> str:
-        """The name of this instance as a member; any thread."""
+        """The name of this instance as a member. Any thread."""
         return self._cluster.core.client_id
 
     @property
@@ -174,16 +174,16 @@ class DelayService:
         return self._cluster.topic
 
     def seats(self) -> Mapping[TargetQueue, str]:
-        """The member that each shard falls to, empty before that is known; any thread."""
+        """The member that should own each shard; empty before that is known. Any thread."""
         return self._plan.owners
 
     def heirs(self) -> dict[TargetQueue, str]:
-        """The member that would get each shard if its owner vanished, and follows it; any thread."""
+        """The member that follows each shard, and would get it if its owner vanished. Any thread."""
         plan = self._plan
         return heirs(plan.members, plan.owners) if self._warm else {}
 
     def wanted(self) -> set[TargetQueue]:
-        """The shards that fall to this instance; any thread."""
+        """The shards that this instance should own. Any thread."""
         return set(self._plan.mine)
 
     async def _leave(self) -> None:
@@ -217,7 +217,7 @@ class DelayService:
                 await self._rebalance()
             except (ClientError, ProtocolError) as error:
                 _LOG.warning("sharing the shards: %s", error)
-            except Exception:  # a bug: without it this instance would go on as it is for ever, and say nothing
+            except Exception:  # a bug: without this, the instance would go on with its old plan for ever, silently
                 _LOG.exception("sharing the shards")
             now_ms = mono_ms()
             times = [*self._not_before.values(), self._view.next_ms(now_ms) or now_ms + REBALANCE_MS]
@@ -255,12 +255,12 @@ class DelayService:
         self._stand_by(plan.standbys)
 
     def _lives(self, owner: str) -> bool:
-        """Whether an owner is one of another instance that is a member."""
+        """Whether an owner belongs to another instance that is a member."""
         member = owner.rpartition("#")[0]
         return member != self._cluster.core.client_id and member in self._view.known()
 
     async def _planned(self, members: frozenset[str], known: frozenset[str], shards: tuple[TargetQueue, ...]) -> _Plan:
-        """Who owns and follows what; the plan before if it was made of the same."""
+        """The plan of owners and followers; the previous one if its inputs have not changed."""
         made_of = members, known, shards
         if self._plan.made_of == made_of:
             return self._plan
@@ -280,7 +280,7 @@ class DelayService:
         )
 
     def _stand_by(self, chosen: set[TargetQueue]) -> None:
-        """Follow these shards, which another instance owns."""
+        """Follow these shards, which other instances own."""
         for queue in self._standbys.keys() - chosen - self._plan.mine:
             self._standbys[queue].leave()
         now_ms = mono_ms()
@@ -292,7 +292,7 @@ class DelayService:
             self._runs[queue] = asyncio.ensure_future(self._run(queue, self._standbys[queue]))
 
     async def _lists(self, addresses: set[str]) -> list[set[str]]:
-        """The group's members, as each of some brokers knows them; raises ClientError if none tells."""
+        """The lists of the group's members of some brokers. Raises ClientError if no broker answers."""
         asked = sorted(addresses)[:ASKED_MAX]
         answers = await asyncio.gather(*map(self._list, asked), return_exceptions=True)
         lists = [answer for answer in answers if isinstance(answer, set)]
@@ -337,7 +337,7 @@ class DelayService:
         except TakeoverError as error:
             self.tally.failed += 1
             _LOG.warning("%s", error)
-        except Exception as error:  # a bug: the shard must have an owner all the same
+        except Exception as error:  # a bug; the shard needs an owner all the same
             self.tally.failed += 1
             _LOG.error("%s: %s", owner.name, error, exc_info=True)
         finally:
@@ -349,7 +349,7 @@ class DelayService:
             self._wake.set()
 
     def _pause_ms(self, queue: TargetQueue, owner: Owner) -> int:
-        """How long to wait before a shard is taken over again: instances that disagree must not go on for ever."""
+        """Pause before a shard is taken over again, so that instances that disagree do not fight for it."""
         if owner.is_leaving or owner.has_owned_ms > STEADY_MS:
             self._fails.pop(queue, None)
             return RETRY_MS if not owner.is_leaving else 0

@@ -1,9 +1,9 @@
-"""Brokers that have not answered: nothing is sent to them until they answer, so nothing waits for them.
+"""Brokers that did not answer. Nothing is sent to them until they answer, so that nothing waits for them.
 
-A delivery to a broker that hangs takes as long as its timeout, and with it all that is due at that time. So a broker
-that has once not answered is left out, and asked by itself for something that costs nothing. It counts again once it
-has answered that, or a delivery of before; after `PAUSE_MIN_MS` at least, and longer each time if its deliveries time
-out although it answers questions.
+A delivery to a broker that hangs takes as long as its timeout, and so does everything that is due at the same time. So
+a broker that once did not answer is left out, and is sent cheap probes. It is used again when it has answered a probe
+or an earlier delivery, after `PAUSE_MIN_MS` at least. That pause becomes longer each time if deliveries time out
+although the broker answers probes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ PAUSE_MIN_MS, PAUSE_MAX_MS = 500, 30_000
 
 
 class Suspects:
-    """Of one owner; for one event loop.
+    """The suspects of one owner. For one event loop.
 
     Args:
-        probe: Has the broker of a queue answer something; raises ClientError.
-        well: Called when a broker counts again.
+        probe: Makes the broker of a queue answer a request; raises ClientError.
+        well: Called when a broker is used again.
     """
 
     def __init__(self, probe: Callable[[TargetQueue], Awaitable[object]], well: Callable[[], None]) -> None:
@@ -37,12 +37,12 @@ class Suspects:
         return broker in self._asking
 
     def suspect(self, queue: TargetQueue) -> None:
-        """The broker of this queue has not answered in time, or cannot be reached."""
+        """Note that the broker of this queue did not answer in time, or cannot be reached."""
         if queue[1] not in self._asking:
             self._asking[queue[1]] = asyncio.ensure_future(self._ask(queue))
 
     def answered(self, broker: str) -> None:
-        """It has answered a delivery."""
+        """Note that the broker of a queue answered a delivery."""
         self._pause_ms.pop(broker, None)
         task = self._asking.pop(broker, None)
         if task is not None:
@@ -50,7 +50,7 @@ class Suspects:
             self._well()
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """What is under way."""
+        """The tasks under way."""
         return list(self._asking.values())
 
     async def _ask(self, queue: TargetQueue) -> None:

@@ -1,4 +1,4 @@
-"""What ends a takeover otherwise than by order; the shard is tried again after some seconds."""
+"""Reasons why a takeover ends without an order. The instance tries the shard again after some seconds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class TakeoverError(Exception):
 
 
 def why_fenced(shard: Shard) -> str:
-    """What has ended an ownership from outside."""
+    """A text: why an ownership was lost."""
     if shard.blind_at >= 0:
         return f"the record at offset {shard.blind_at} of the queue cannot be read and may be a takeover"
     return f"{shard.takeovers.owner or 'somebody'} took over"
 
 
 def need_whole_log(shard: Shard, next_offset: int) -> None:
-    """Raises TakeoverError if a queue ends before what was read."""
+    """Raise TakeoverError if a queue ends before the offset up to which it was read."""
     if next_offset < shard.read_from:
         raise TakeoverError(
             f"{shard.name}: the queue ends at {next_offset}, but {shard.read_from} was read already: the broker has "
@@ -30,9 +30,9 @@ def need_whole_log(shard: Shard, next_offset: int) -> None:
 
 
 def need_own_record(shard: Shard, stored_at: int) -> None:
-    """Raises TakeoverError if the own takeover record was stored, and what stands there is something else.
+    """Raise TakeoverError if the own takeover record was stored, but something else was read at its offset.
 
-    Nothing is owned before that record is read: it would be waited for, for ever.
+    An instance owns nothing before it has read that record. Without this check it would wait for ever.
     """
     if shard.state is OwnerState.TAKING_OVER and 0 <= stored_at < shard.read_from:
         broker = shard.name.rpartition("/")[0]
@@ -44,7 +44,7 @@ def need_own_record(shard: Shard, stored_at: int) -> None:
 
 
 def need_same_takeovers(shard: Shard, picture: Picture) -> None:
-    """Raises TakeoverError if an owner has counted other takeovers than were read here: one has rotted meanwhile."""
+    """Raise TakeoverError if an owner counted other takeovers than were read here: one has rotted meanwhile."""
     if not shard.agrees(picture):
         raise TakeoverError(
             f"{shard.name}: a takeover record below offset {picture.generation} cannot be read any more, or could not "

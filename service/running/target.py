@@ -1,17 +1,17 @@
-"""Where due messages go: topics of the cluster, each delivery admitted by the shard and accounted for there.
+"""Delivers due messages to topics of the cluster. The shard admits each delivery and keeps account of it.
 
-The threads of the cache call `RemoteTarget.put_batch`; the work is done in the event loop, where the shard lives::
+The threads of the cache call `RemoteTarget.put_batch`. The work is done in the event loop, which owns the shard::
 
     admitted? ─► queue chosen ─► named in the progress? ─► connection open, writable? ─► admitted still? ─► written
                                   │ no: its end is asked for, a progress record is saved
 
-The last question and the write happen in one turn of the loop, with nothing between them.
+The last check and the write happen in one turn of the loop, with nothing between them.
 
 ==================  ==================================================================================================
 stored              the entry is done
-refused             it stays; the cache tries again. A refusal for good (the topic does not exist, is not writable, the
-                    message is illegal) makes it a rejected message, which goes to `TIMEWHEEL_REJECTED`
-no answer           it is lost: nobody sends it again before the target queue was read, see `service.core.calm`
+refused             the entry waits, and the cache tries again. If the refusal is permanent (topic missing or not
+                    writable, message illegal) it is sent to `TIMEWHEEL_REJECTED`
+no answer           the delivery is in doubt: nobody repeats it before the target queue was read (`service.core.calm`)
 ==================  ==================================================================================================
 """
 
@@ -63,7 +63,7 @@ _STATUS = {
 
 
 class Principal(Protocol):
-    """On whose behalf a `RemoteTarget` delivers: the owner of a shard."""
+    """The owner of a shard, for which a `RemoteTarget` delivers."""
 
     name: str
     shard: Shard
@@ -72,20 +72,20 @@ class Principal(Protocol):
     tell: Teller
 
     def lost(self, queue: TargetQueue) -> None:
-        """A delivery to a queue has got no answer."""
+        """Note that a delivery to a queue got no answer."""
         ...
 
     async def save_now(self) -> None:
-        """Write a progress record, or await the one that is under way."""
+        """Write a progress record now, or wait for the one that is under way."""
         ...
 
     def try_again(self) -> None:
-        """Something that failed may go now."""
+        """Note that deliveries that failed may work now."""
         ...
 
 
 class _ClosedError(NoRouteError):
-    """The topic is there, with a master, and takes no writes."""
+    """The topic exists and has a master, but accepts no writes."""
 
 
 class _Parcel:
@@ -103,23 +103,23 @@ class _Parcel:
 
 
 class RemoteTarget:
-    """A `store.put.plugin_api.DeliveryTarget`: a producer to the cluster, on behalf of one shard's owner."""
+    """A `store.put.plugin_api.DeliveryTarget` that sends to the cluster, for the owner of one shard."""
 
     def __init__(self, owner: Principal, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
         self._loop = loop
         self._turn = itertools.count()
-        self._closed_ms: dict[str, int] = {}  # since when no broker of a topic takes writes
+        self._closed_ms: dict[str, int] = {}  # since when no broker of a topic accepts writes
         self._suspects = Suspects(owner.cluster.end, owner.try_again)
         self._aiming: dict[TargetQueue, asyncio.Task[None]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
-        self._refusals: dict[int, tuple[int, str]] = {}  # entries that a broker has refused for good: how often, why
+        self._refusals: dict[int, tuple[int, str]] = {}  # entries that a broker refused permanently: how often, and why
         self.outcomes: Counter[str] = Counter()
 
     # ------------------------------------------------------------------------------------------------ any thread
 
     def put_batch(self, puts: Sequence[Put]) -> list[PutResult]:
-        """Deliver what may be delivered; see `store.put.plugin_api.DeliveryTarget`.
+        """Deliver the messages that the shard admits; see `store.put.plugin_api.DeliveryTarget`.
 
         Raises StoreClosedError when the service ends, StoreError when it takes too long.
         """
@@ -137,7 +137,7 @@ class RemoteTarget:
             raise StoreError(f"{len(puts)} deliveries took more than {PUT_SECONDS_MAX} s") from None
 
     def scan(self, from_offset: int) -> Iterable[tuple[int, bytes]]:
-        """Nothing: a cache begins empty."""
+        """Return nothing: a cache begins empty, so there are no earlier deliveries to find."""
         del from_offset
         return ()
 
@@ -149,7 +149,7 @@ class RemoteTarget:
             await self._send(parcels)
         finally:
             for parcel in parcels:
-                # What was not written is not written later: its entry may be moved or rolled meanwhile.
+                # A message that was not written now is not written later: its entry may be moved or rolled meanwhile.
                 parcel.result = parcel.result or PutResult(PutStatus.UNKNOWN_ERROR, remark="no answer yet")
         now_ms = wall_ms()
         results = []
@@ -185,7 +185,7 @@ class RemoteTarget:
                 self._suspects.suspect(some[0].queue)
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """What is under way."""
+        """The tasks under way."""
         return [*self._under_way, *self._aiming.values(), *self._suspects.tasks()]
 
     def _parcel(self, put: PutRecord) -> _Parcel:
@@ -200,7 +200,7 @@ class RemoteTarget:
         return parcel
 
     def _admitted(self, parcel: _Parcel) -> bool:
-        """Whether it may be written now; its result says why not."""
+        """Whether a message may be written now. If not, its result says why."""
         owner = self._owner
         admission = owner.shard.may_send(parcel.offset, parcel.due_ms, wall_ms(), mono_ms(), parcel.topics)
         if admission is MaySend.GO:
@@ -210,7 +210,7 @@ class RemoteTarget:
         return False
 
     def _address_at_once(self, parcel: _Parcel) -> bool:
-        """Choose the queue, if the route is known and takes writes: as a rule, so without a task for each message."""
+        """Choose the queue if the route is known and writable. This is the usual case, and needs no task."""
         message = parcel.message
         route = self._owner.cluster.targets.known(message.topic)
         if route is None or not route.write_queues:
@@ -219,14 +219,14 @@ class RemoteTarget:
         return True
 
     async def _address(self, parcel: _Parcel) -> None:
-        """Choose the queue; a message whose topic does not exist is rejected, if that is certain."""
+        """Choose the queue. A message is rejected if its topic certainly does not exist."""
         topic = parcel.message.topic
         key = get_property(parcel.message.properties, SHARDING_KEY)
         targets = self._owner.cluster.targets
         try:
             route = await targets.route(topic, keyed=bool(key))
             if not route.write_queues:
-                # A broker whose master is away may take writes again; one whose master is there does not.
+                # A broker whose master is away may accept writes again later. One whose master is there does not.
                 closed = any(0 in addresses for addresses in route.brokers.values())
                 raise (
                     _ClosedError(f"topic {topic} is not writable") if closed else NoRouteError(f"{topic} has no master")
@@ -243,7 +243,7 @@ class RemoteTarget:
         self._choose(parcel, route, key)
 
     def _choose(self, parcel: _Parcel, route: TopicRoute, key: str | None) -> None:
-        """Choose the queue among those that take writes: by the sharding key, else in turns."""
+        """Choose among the writable queues: by the sharding key, or else in turns."""
         self._closed_ms.pop(route.topic, None)
         among = [queue_for_key(route.write_queues, key)] if key else route.write_queues
         well = [queue for queue in among if queue.broker_name not in self._suspects]
@@ -254,19 +254,19 @@ class RemoteTarget:
             parcel.result = PutResult(PutStatus.TOPIC_AWAY, remark=f"no broker of {route.topic} answers")
 
     def _is_closed_for_good(self, topic: str) -> bool:
-        """Whether no broker of a topic takes writes, and has not for `MISSING_MS`; all of them are known."""
+        """Whether all brokers of a topic are known and none has accepted writes for `MISSING_MS`."""
         if len(self._closed_ms) >= CLOSED_MAX:
             self._closed_ms.clear()
         since_ms = self._closed_ms.setdefault(topic, mono_ms())
         return mono_ms() - since_ms >= MISSING_MS and self._owner.cluster.targets.is_settled
 
     def _reject(self, parcel: _Parcel, why: str) -> None:
-        """From now on it is a rejected message."""
+        """Turn a message into a rejected one."""
         if parcel.message.topic != REJECTED_TOPIC:
             parcel.message = rejected_again(parcel.message, why)
 
     async def _name(self, queues: set[TargetQueue]) -> None:
-        """See to it that a durable progress record names these queues."""
+        """Make sure that a durable progress record names these queues."""
         shard = self._owner.shard
         aiming = []
         for queue in queues:
@@ -286,7 +286,7 @@ class RemoteTarget:
                     self._suspects.suspect(queue)
 
     async def _aim(self, queue: TargetQueue) -> None:
-        """Ask where a target queue ends that was not used so far."""
+        """Ask for the end of a target queue that was not used so far."""
         try:
             self._owner.shard.aim(queue, await self._owner.cluster.end(queue))
         except ClientError as error:
@@ -319,11 +319,11 @@ class RemoteTarget:
             self._account(parcel, await fate_of(reply))
 
     def _write(self, connection: ClientConnection, parcel: _Parcel) -> asyncio.Future[RemotingCommand] | None:
-        """The last look at the entry and the write, in one turn of the loop; `_may_write` is asked right before it."""
+        """Check the entry a last time and write, in one turn of the loop: nothing runs in between."""
         shard, queue = self._owner.shard, parcel.queue
         assert queue is not None
         if parcel.result is not None:
-            return None  # it took too long: who asked has been told so
+            return None  # it took too long, and the caller was told so
         if not shard.is_named(queue):
             parcel.result = PutResult(PutStatus.UNKNOWN_ERROR, remark="its queue is not named in the progress yet")
             return None

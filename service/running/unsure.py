@@ -1,7 +1,7 @@
-"""Own records in the entry queue of which nobody knows whether they were stored: rolls and verdicts without an answer.
+"""Own records of the entry queue that may or may not be stored: rolls and verdicts whose send got no answer.
 
-Such a record stands in the queue, or nowhere. Which of both is known once the broker is calm (`service.core.calm`) and
-all of the queue has been read: what was stored has been seen by then, and has done what it does.
+Whether such a record was stored is known once the broker is calm (`service.core.calm`) and the queue was read to its
+end. If the record was stored, it was read by then, and has had its effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Unsure", "WritingOwner"]
 
 
 class WritingOwner(Protocol):
-    """Who writes records of the service into the entry queue of its shard."""
+    """The owner that writes records of the service into the entry queue of its shard."""
 
     queue: TargetQueue
     shard: Shard
@@ -28,19 +28,19 @@ class WritingOwner(Protocol):
 
 
 class Unsure:
-    """What got no answer; for one event loop."""
+    """The records without an answer. For one event loop."""
 
     def __init__(self, owner: WritingOwner) -> None:
         self._owner = owner
         self._failed: list[Callable[[], object]] = []
 
     def add(self, failed: Callable[[], object]) -> None:
-        """A record got no answer; ``failed`` is called once it is certain that it was not stored, or has been read."""
+        """Add a record without an answer. ``failed`` is called once it certainly was not stored, or was read."""
         self._failed.append(failed)
         self._owner.calm.disturbed(self._owner.queue[1], mono_ms())
 
     async def settle(self) -> None:
-        """Find out, if that is possible now. Raises ClientError."""
+        """Find out which were stored, if that is possible now. Raises ClientError."""
         owner = self._owner
         if not self._failed or not owner.calm.is_calm(owner.queue[1], mono_ms()):
             return
