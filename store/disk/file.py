@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from store.disk.errors import StoreError, StoreFullError, SyncFailedError
-from store.disk.system_calls import PREADV2, fallocate, gather_hot, hot_buffer
+from store.disk.system_calls import PREADV2, fallocate, gather_hot, hot_buffer, read_hot_into
 
 __all__ = ["HOT_BYTES_MAX", "File", "disk_error"]
 
@@ -121,6 +121,17 @@ class File:
             return None
         return self.pread(n, offset)  # the file ends within these bytes, or its file system has no RWF_NOWAIT
 
+    def pread_hot_into(self, buffer: memoryview, offset: int) -> bool:
+        """Fill a buffer as `pread_hot` reads; False unless all of it is in the file and in memory. Raises StoreError.
+
+        After False the buffer may contain anything.
+        """
+        if self._tells_hot:
+            failed = read_hot_into(self._fd, buffer, offset)
+            if self._hot_is_known(failed, len(buffer), offset):
+                return not failed
+        return self.pread_into(buffer, offset) == len(buffer)
+
     def gather_hot(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
         """Read many (offset, size) pairs into one buffer, as `pread_hot` does; None unless all are in memory.
 
@@ -138,12 +149,17 @@ class File:
         failed = gather_hot(self._fd, spans, total)
         if not failed:
             return hot_buffer.bytes(total)
+        self._hot_is_known(failed, total, spans[0][0])
+        return None
+
+    def _hot_is_known(self, failed: int, n: int, offset: int) -> bool:
+        """Whether the system has told what is in memory, by an errno or 0. Raises StoreError for other failures."""
         if failed in _UNSUPPORTED:
             self._tells_hot = False
-        elif failed != errno.EAGAIN:
+        elif failed not in (0, errno.EAGAIN):
             cause = OSError(failed, os.strerror(failed))
-            raise disk_error(f"cannot read {total} bytes at {spans[0][0]} of", self.path, cause)
-        return None
+            raise disk_error(f"cannot read {n} bytes at {offset} of", self.path, cause)
+        return self._tells_hot
 
     def sync(self) -> None:
         """Make the content durable (fdatasync). After a failure the unsynced bytes must be written again.

@@ -7,7 +7,7 @@ import errno
 import threading
 from collections.abc import Sequence
 
-__all__ = ["PREADV2", "fallocate", "gather_hot", "hot_buffer"]
+__all__ = ["PREADV2", "fallocate", "gather_hot", "hot_buffer", "read_hot_into"]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # PyDLL, unlike CDLL, keeps the interpreter lock during the call: see `File.pread_hot`.
@@ -49,13 +49,16 @@ def gather_hot(fd: int, spans: Sequence[tuple[int, int]], total: int) -> int:
 
     EAGAIN: some bytes are not in memory, or not in the file.
     """
-    call = PREADV2
+    hot_buffer.grow(total)
+    return _read_hot(fd, spans, hot_buffer.address)
+
+
+def _read_hot(fd: int, spans: Sequence[tuple[int, int]], at: int) -> int:
+    """Read (offset, size) pairs to an address; return 0 or the errno."""
+    call, hot = PREADV2, hot_buffer
     assert call is not None
-    hot = hot_buffer
-    hot.grow(total)
     hot.fd.value = fd
     own_fd, iovec, iovec_address, own_offset = hot.fd, hot.iovec, hot.iovec_address, hot.offset
-    at = hot.address
     for offset, n in spans:
         iovec[0] = at
         iovec[1] = n
@@ -66,6 +69,12 @@ def gather_hot(fd: int, spans: Sequence[tuple[int, int]], total: int) -> int:
                 return failed
         at += n
     return 0
+
+
+def read_hot_into(fd: int, buffer: memoryview, offset: int) -> int:
+    """Fill a buffer as `gather_hot` does, without a copy of what was read; return 0 or the errno."""
+    target = (ctypes.c_char * len(buffer)).from_buffer(buffer)
+    return _read_hot(fd, ((offset, len(buffer)),), ctypes.addressof(target))
 
 
 def fallocate(fd: int, mode: int, offset: int, n: int) -> int:

@@ -11,6 +11,7 @@ from remoting.messages.message import store_ms_at
 from store.disk.errors import StoreCorruptError, StoreError
 from store.disk.files import Files
 from store.disk.segments import Segment, list_segments
+from store.log.chunks import Chunks
 from store.log.log_scan import Stop, valid_size, walk
 
 __all__ = ["LogReader"]
@@ -28,6 +29,7 @@ class LogReader:
         self._segments: dict[int, Segment] = {segment.start: segment for segment in found}
         self._begin = found[0].start if found else 0
         self._end = self._begin
+        self._chunks = Chunks()
 
     @property
     def begin(self) -> int:
@@ -95,7 +97,9 @@ class LogReader:
                     return None
                 own.append((offset - start, size))
             try:
-                data = segment.file.gather_hot(own)
+                data = self._chunks.gather(segment, end - start, own)
+                if data is None:
+                    data = segment.file.gather_hot(own)
             except StoreError:
                 if self.segment_of(start) is None:
                     return None

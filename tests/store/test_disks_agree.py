@@ -145,6 +145,9 @@ class DisksMachine(RuleBasedStateMachine):
             buffers = [bytearray(n), bytearray(n)]
             assert real.pread_into(memoryview(buffers[0]), offset) == other.pread_into(memoryview(buffers[1]), offset)
             assert buffers[0] == buffers[1]
+            for file in pair if n else ():
+                hot_into = bytearray(n)
+                assert not file.pread_hot_into(memoryview(hot_into), offset) or hot_into == real.pread(n, offset)
 
     @invariant()
     def all_names_and_contents_agree(self) -> None:

@@ -174,6 +174,10 @@ class SimFile(File):
         """Read, or say that it is cold."""
         return None if self.disk.cold else self.pread(n, offset)
 
+    def pread_hot_into(self, buffer: memoryview, offset: int) -> bool:
+        """Fill a buffer, or say that it is cold, or not there."""
+        return not self.disk.cold and self.pread_into(buffer, offset) == len(buffer)
+
     def gather_hot(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
         """Read many into one, or say that they are cold, or not there."""
         parts = [self.pread_hot(n, offset) or b"" for offset, n in spans]

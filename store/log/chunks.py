@@ -1,0 +1,97 @@
+"""The pieces of the log that scattered reads share, kept whole for a moment.
+
+The messages of one queue do not stand side by side in the log: those of the other queues are between them. So 32
+messages of one of eight queues are 32 reads, of a microsecond or two each. But whoever reads the other queues reads the
+same stretch of the log seven more times. A `Chunks` therefore reads a stretch once, whole, and takes the rest of the
+reads from memory.
+
+A chunk is read only when it is asked for the second time in a row (in its slot), because most stretches are never read
+again. What is below the log's end never changes, so a chunk is never out of date.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from store.disk.segments import Segment
+
+__all__ = ["CHUNK_BYTES", "Chunks"]
+
+CHUNK_BYTES = 1 << 20
+"""Bytes of a chunk; a multiple of it begins each, counted from the begin of its segment."""
+_SLOTS = 4
+_SPANS_MIN = 8
+_SPARSE = 12
+"""Spans that stand further apart than so many times their own bytes are not worth whole chunks."""
+
+
+class _Slot:
+    """Room for one chunk: what it has now, and what was asked for last and not read."""
+
+    __slots__ = ("asked", "memory", "position")
+
+    def __init__(self) -> None:
+        self.position = self.asked = -1
+        self.memory: memoryview | None = None
+
+
+class Chunks:
+    """Some chunks of a log. Any thread: one gathers at a time."""
+
+    def __init__(self) -> None:
+        self._slots = [_Slot() for _ in range(_SLOTS)]
+        self._lock = threading.Lock()
+
+    def gather(self, segment: Segment, limit: int, spans: Sequence[tuple[int, int]]) -> bytes | None:
+        """Join the bytes at (offset, bytes) pairs of a segment; None where single reads are better.
+
+        Offsets are those in the file. ``limit`` is the offset behind the last byte that is part of the log. Raises
+        StoreError.
+        """
+        if len(spans) < _SPANS_MIN:
+            return None
+        low, last = min(spans)[0], max(spans)
+        if last[0] + last[1] - low > _SPARSE * sum([n for _, n in spans]):
+            return None
+        with self._lock:
+            return self._joined(segment, limit, spans)
+
+    def _joined(self, segment: Segment, limit: int, spans: Sequence[tuple[int, int]]) -> bytes | None:
+        parts: list[memoryview] = []
+        begin = end = 0
+        chunk: memoryview | None = None
+        for offset, n in spans:
+            while n:
+                if not begin <= offset < end:
+                    begin = offset - offset % CHUNK_BYTES
+                    chunk = self._chunk(segment, begin, limit)
+                    if chunk is None:
+                        return None
+                    end = begin + len(chunk)
+                assert chunk is not None
+                part = chunk[offset - begin : offset - begin + n]
+                parts.append(part)
+                offset += len(part)
+                n -= len(part)
+        return b"".join(parts)
+
+    def _chunk(self, segment: Segment, begin: int, limit: int) -> memoryview | None:
+        """Return a chunk; None if it is not to be read, or not in memory."""
+        size = min(CHUNK_BYTES, segment.size - begin)
+        if begin + size > limit:
+            return None  # it is still being written
+        position = segment.start + begin
+        slot = self._slots[position // CHUNK_BYTES % _SLOTS]
+        if slot.position != position:
+            if slot.asked != position:
+                slot.asked = position
+                return None
+            slot.asked = slot.position = -1
+            if slot.memory is None:
+                slot.memory = memoryview(bytearray(CHUNK_BYTES))
+            if not segment.file.pread_hot_into(slot.memory[:size], begin):
+                return None
+            slot.position = position
+        assert slot.memory is not None
+        return slot.memory[:size]
