@@ -268,14 +268,16 @@ class SpillStore(SpillView):
 
     @property
     def frontier_ms(self) -> int:
-        """Set by the sweeper, under ``lock``, *before* it arms anything below it.
+        """The frontier, epoch ms: refs of records due before it may be in use.
 
-        Somebody may hold the ref of any record with due_ms < frontier_ms. If one is relocated, its ref is forwarded.
+        If such a record is relocated, its old ref is forwarded. The sweeper sets the frontier under ``lock``, *before*
+        it arms anything below it.
         """
         return self._state.frontier_ms
 
     @frontier_ms.setter
     def frontier_ms(self, due_ms: int) -> None:
+        """Set the frontier, epoch ms. Call it under ``lock``."""
         self._state.frontier_ms = due_ms
 
     # ------------------------------------------------------------------------------------------------ changing
